@@ -1,0 +1,76 @@
+// What a model is, as plain data: dimensions and the choices that make a Block. No weights, no file format.
+// Everything that differs between families of models is a field here. Thread-safe: plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+enum class NormKind : std::uint8_t { kRms, kLayer };
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+/// kGated: down(act(gate(x)) * up(x)). kPlain: down(act(up(x))).
+enum class MlpKind : std::uint8_t { kGated, kPlain };
+enum class PositionKind : std::uint8_t { kRope, kLearned };
+/// Which elements of a head rotate together: neighbours (2i, 2i+1), or (i, i + rope_dim/2).
+enum class RopePairs : std::uint8_t { kAdjacent, kHalves };
+
+/// https://arxiv.org/abs/2104.09864; scaling: linear divides positions by factor, llama3 rescales low frequencies.
+struct RopeConfig {
+  enum class Scaling : std::uint8_t { kNone, kLinear, kLlama3 };
+  float base = 10000.0f;
+  int dim = 0;  // rotated elements of each head, even, at most head_dim; the rest pass through
+  RopePairs pairs = RopePairs::kAdjacent;
+  Scaling scaling = Scaling::kNone;
+  float factor = 1.0f;
+  float low_freq_factor = 1.0f;   // llama3 only
+  float high_freq_factor = 4.0f;  // llama3 only
+  int original_context = 8192;    // llama3 only, tokens
+  std::vector<float> factors;     // per pair (dim/2), divides the frequency; empty: all 1 (GGUF rope_freqs.weight)
+};
+
+struct ModelConfig {
+  std::string architecture = "llama";  // "llama", "qwen2", "gpt2": names the file mapping, never the arithmetic
+  std::string name;
+  int layers = 0;
+  int model_dim = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;  // query, key and value elements per head; heads * head_dim need not be model_dim
+  int ff_dim = 0;
+  int vocab = 0;
+  int context = 0;  // tokens; positions are [0, context)
+  NormKind norm = NormKind::kRms;
+  float norm_epsilon = 1e-5f;
+  Activation activation = Activation::kSilu;
+  MlpKind mlp = MlpKind::kGated;
+  PositionKind position = PositionKind::kRope;
+  RopeConfig rope;
+  bool qkv_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool norm_bias = false;
+  bool tied_head = false;      // logits use the token embedding as their matrix
+  DType weight_type = DType::kF32;  // of the large matrices, for information
+
+  int q_dim() const { return heads * head_dim; }
+  int kv_dim() const { return kv_heads * head_dim; }
+};
+
+/// Every dimension positive and consistent with the others. Errors: kBadData naming both disagreeing values.
+Status validate(const ModelConfig& config);
+
+/// Weights of the whole model and of one block, in elements.
+std::uint64_t parameter_count(const ModelConfig& config);
+std::uint64_t block_parameter_count(const ModelConfig& config);
+
+/// Shapes known by name for benchmarks and planning, for example "llama-1.1b". Errors: kNotFound listing the names.
+Result<ModelConfig> named_config(const std::string& name);
+std::vector<std::string> named_configs();
+
+}  // namespace butterfly

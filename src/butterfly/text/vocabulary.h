@@ -1,0 +1,44 @@
+// The vocabulary of a model as plain data, filled by whoever reads the model file. The tokenizer reads it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/ids.h"
+
+namespace butterfly {
+
+enum class TokenizerKind : std::uint8_t {
+  kNone,           // no tokenizer: token ids only
+  kSentencePiece,  // pieces with scores, U+2581 for spaces, merges by best score, optional byte fallback
+  kByteBpe,        // byte-level BPE: pieces over the GPT-2 byte alphabet, merges by rank
+};
+
+/// What a byte-level BPE splits text with before merging.
+enum class PreTokenizer : std::uint8_t { kGpt2, kLlama3, kQwen2, kCustom };
+
+enum class TokenType : std::uint8_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct Vocabulary {
+  TokenizerKind kind = TokenizerKind::kNone;
+  PreTokenizer pre_tokenizer = PreTokenizer::kGpt2;
+  std::string custom_pattern;        // for PreTokenizer::kCustom
+  std::vector<std::string> pieces;   // as the model file spells them; the index is the token id
+  std::vector<float> scores;         // sentencepiece; empty otherwise
+  std::vector<TokenType> types;      // same length as pieces
+  std::vector<std::string> merges;   // byte BPE: "left right", best first
+  TokenId bos{-1};                   // -1: none
+  TokenId eos{-1};
+  TokenId unknown{-1};
+  std::vector<TokenId> end_tokens;   // every token that ends a text (eos, end of turn)
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = false;     // sentencepiece: the text starts as if after a space
+  bool ignore_merges = false;        // byte BPE: a whole pre-token in the vocabulary wins (Llama 3)
+  std::string chat_template;         // as found; recognised by name, never executed
+
+  int size() const { return static_cast<int>(pieces.size()); }
+};
+
+}  // namespace butterfly
