@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -52,7 +53,8 @@ std::string_view to_string(Counter counter);  // "wire.bytes_sent"
 /// Nanoseconds on the steady clock.
 inline std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 void add(Counter counter, std::uint64_t amount);
@@ -93,6 +95,13 @@ std::array<ZoneTotal, static_cast<std::size_t>(Zone::kCount)> totals();
 
 /// The spans still in the rings, by begin time. Spans written during the call may be missing, never torn.
 std::vector<Span> snapshot();
+
+/// Spans that a thread's ring holds before the oldest is overwritten.
+#ifdef BUTTERFLY_TINY
+inline constexpr std::size_t kRingSpans = 8;
+#else
+inline constexpr std::size_t kRingSpans = 16384;
+#endif
 
 /// For tests and benchmarks, while no other thread records.
 void reset();
