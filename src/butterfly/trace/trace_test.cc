@@ -13,16 +13,16 @@ namespace {
 std::atomic<std::uint64_t> allocations{0};
 }  // namespace
 
-// Every allocation of this test program is counted.
-void* operator new(std::size_t bytes) {
+// Every allocation of this test program is counted. Not inlined: the compiler would see new meet free and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 
