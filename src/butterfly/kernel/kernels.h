@@ -1,0 +1,112 @@
+// The table of single-threaded kernels of one instruction set, on raw pointers. reference.cc defines the bits of
+// every entry; all others equal it by memcmp. Tables are immutable and thread-safe. Callers own all memory.
+// This header is plain on purpose: files compiled with extra instruction sets include it and no standard header,
+// so the linker can never pick their copy of a shared inline function for a CPU that lacks the instructions.
+#pragma once
+
+namespace butterfly {
+
+/// Output rows that are interleaved in a packed weight panel, and lanes of every vector operation.
+inline constexpr int kPanel = 16;
+
+/// Keys per independently normalised piece of attention, counted from position 0 of a text.
+inline constexpr int kAttentionSegment = 256;
+
+/// Tokens per KV cache page, a multiple of kPanel that divides kAttentionSegment.
+#ifdef BUTTERFLY_TINY
+inline constexpr int kKvPageTokens = kPanel;
+#else
+inline constexpr int kKvPageTokens = 64;
+#endif
+
+/// Storage of packed weights; the numbering is DType's.
+enum class PackedType : unsigned char { kF32 = 0, kF16 = 1, kBF16 = 2, kQ8_0 = 3, kQ4_0 = 4 };
+
+/// y[r, o] = sum over lanes of sum over k in the lane of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
+/// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
+/// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
+/// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Lanes are added in the tree
+/// ((0+1)+(2+3))+((4+5)+(6+7)); empty lanes drop out.
+struct LinearArgs {
+  PackedType type = PackedType::kF32;
+  const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
+  long panel_stride = 0;                   // bytes
+  long cols = 0;                           // reduced dimension
+  long out_rows = 0;                       // outputs of the whole matrix; the last panel may be partial
+  long panel_begin = 0;
+  long panel_end = 0;
+  const float* x = nullptr;         // [rows, cols], float weights only
+  long x_stride = 0;                // elements
+  const signed char* xq = nullptr;  // [rows, cols], quantised weights only
+  const float* x_scales = nullptr;  // [rows, cols / 32]
+  const int* x_sums = nullptr;      // [rows, cols / 32]: sum of the block's quants
+  long rows = 0;
+  const int* lane_begin = nullptr;  // lanes + 1 borders in k, multiples of 32 but for the last
+  int lanes = 1;                    // 1 or 8
+  const float* bias = nullptr;
+  const float* residual = nullptr;  // [rows, y_stride], may be y itself
+  float* y = nullptr;
+  long y_stride = 0;
+};
+
+/// Attention of query rows that share one key/value head. Row r sees keys [0, visible[r]).
+/// Scores: chain of fused multiply-adds along head_dim, then * scale. Per segment of kAttentionSegment keys:
+/// m = max, p = exp(s - m), l = 16 strided sums folded, o[d] = chain over keys. Segments fold in order:
+/// with M = max(M, m): L = fma(L, exp(M_old - M), l * exp(m - M)), O likewise; result (O / L) + 0.
+struct AttentionArgs {
+  const unsigned char* const* k_pages = nullptr;  // this head's part: [kKvPageTokens/16][head_dim][16]
+  const unsigned char* const* v_pages = nullptr;  // this head's part: [kKvPageTokens][v_stride]
+  bool half = false;                              // cache type: IEEE half, else float
+  int head_dim = 0;
+  int v_stride = 0;  // head_dim rounded up to 16; the padding is zero
+  float scale = 1;
+  int rows = 0;                     // at most kAttentionRows
+  const float* const* q = nullptr;  // [rows] -> [head_dim]
+  float* const* out = nullptr;      // [rows] -> [head_dim]
+  const int* visible = nullptr;     // [rows], each at least 1
+  float* scratch = nullptr;         // kAttentionRows * (kAttentionSegment + 2 * v_stride) floats, 64-byte aligned
+};
+inline constexpr int kAttentionRows = 8;
+
+struct Kernels {
+  const char* name;
+
+  void (*linear)(const LinearArgs& args);
+
+  /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has
+  /// scale 0. `sums` gets each block's sum of q. n is a multiple of 32.
+  void (*quantize_row)(const float* x, long n, signed char* q, float* scales, int* sums);
+
+  void (*attention)(const AttentionArgs& args);
+
+  /// y = (x * (1 / sqrt(mean(x^2) + epsilon))) * weight. https://arxiv.org/abs/1910.07467
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, long n, float* y);
+
+  /// y = fma((x - mean) * (1 / sqrt(var + epsilon)), weight, bias); bias may be null. https://arxiv.org/abs/1607.06450
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, long n, float* y);
+
+  /// Rotates `pairs` pairs of x in place; adjacent: (2i, 2i+1), else (i, i + pairs).
+  void (*rope)(float* x, const float* cos, const float* sin, long pairs, bool adjacent);
+
+  /// y = silu(gate) * up, y = gelu_tanh(gate) * up, y = silu(x), y = gelu_tanh(x). y may be an input.
+  void (*silu_mul)(const float* gate, const float* up, long n, float* y);
+  void (*gelu_mul)(const float* gate, const float* up, long n, float* y);
+  void (*silu)(const float* x, long n, float* y);
+  void (*gelu)(const float* x, long n, float* y);
+
+  /// y += x
+  void (*add)(const float* x, long n, float* y);
+
+  /// Stores one key or value of n elements as float or half: key i at k[i * 16] (its column of the group of 16), a
+  /// value contiguously.
+  void (*store_key)(const float* x, long n, bool half, unsigned char* k);
+  void (*store_value)(const float* x, long n, bool half, unsigned char* v);
+};
+
+extern const Kernels kReferenceKernels;
+#ifdef __x86_64__
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+}  // namespace butterfly
