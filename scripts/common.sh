@@ -1,0 +1,30 @@
+# Sourced by the other scripts: where the repository is, how much to run at once, and how to say things.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+jobs=${BUTTERFLY_JOBS:-$(nproc)}
+
+say() { printf '== %s\n' "$*"; }
+fail() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# configure PRESET [cmake options]: as `cmake --preset`, through ccache where it is installed.
+configure() {
+  local preset=$1
+  shift
+  if command -v ccache >/dev/null; then set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"; fi
+  (cd "$root" && cmake --preset "$preset" "$@")
+}
+
+# build PRESET [targets]: everything when no target is named.
+build() {
+  local preset=$1
+  shift
+  if [ $# -gt 0 ]; then set -- --target "$@"; fi
+  (cd "$root" && cmake --build --preset "$preset" --parallel "$jobs" "$@")
+}
+
+# The C++ files that are ours, one per line, relative to the repository.
+our_sources() {
+  (cd "$root" && find apps examples include src tests tools -type f \( -name '*.cc' -o -name '*.h' \) 2>/dev/null | sort)
+}
