@@ -28,7 +28,6 @@ test_packages='
   libgmock-dev        its matchers
   libbenchmark-dev    micro-benchmarks
   python3             the layers and docs tests
-  git                 a clean copy of the checkout
   ccache              makes the second build short
   clang-16            the fuzz targets, and a second opinion on our C++
   libclang-rt-16-dev  libFuzzer and the sanitizers for clang

@@ -9,9 +9,9 @@ The rules, in the order they are checked:
   table    rows are unique, every room lies above what it includes, and rooms, folders and CMake's DEPS agree
   rooms    a file in src/butterfly/<room>/ includes butterfly/<other>/ only where the table allows it
   public   include/butterfly/ does not pull a third-party header in, except fmt and tl::expected
-  isa      files compiled for an instruction set include <immintrin.h> and headers of their own room that, all the
-           way down, include nothing from elsewhere: the linker merges inline functions of the same name, and must
-           not find one compiled for a better CPU
+  isa      files compiled for an instruction set include intrinsics, <cstddef>, <cstdint> and headers of their own
+           room that, all the way down, include nothing else: the linker merges inline functions of the same name,
+           and must not find one compiled for a better CPU
   length   warned about only: files over 500 lines
 """
 
@@ -24,6 +24,7 @@ LINES_MAX = 500
 OPEN_TO_ALL = {"base", "trace"}
 ISA_FILE = re.compile(r"(^|_)(sse\w*|avx\w*|amx\w*|neon\w*|sve\w*)\.cc$")
 ISA_HEADERS = {"immintrin.h", "arm_neon.h", "arm_sve.h"}
+PLAIN_HEADERS = {"cstddef", "cstdint"}  # declare types; nothing in them is ever emitted
 LIGHT_THIRD_PARTY = ("fmt/", "tl/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 TABLE_ROW = re.compile(r"^\|\s*(\d+)\s*\|\s*`(\w+)`\s*\|[^|]*\|([^|]*)\|\s*$", re.M)
@@ -154,7 +155,7 @@ class Checker:
                 continue
             home = path.parent.relative_to(self.root / "src").as_posix() + "/"
             for where, _, header in self.closure(path):
-                if header not in ISA_HEADERS and not header.startswith(home):
+                if header not in ISA_HEADERS | PLAIN_HEADERS and not header.startswith(home):
                     self.complain(path, f"reaches {header} through {where.relative_to(self.root)}; "
                                   f"only {home} and intrinsics are safe in a file with its own instruction set")
 
