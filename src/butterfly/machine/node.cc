@@ -1,0 +1,44 @@
+#include "butterfly/machine/node.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "butterfly/base/units.h"
+#include "butterfly/machine/peaks.h"
+#include "butterfly/machine/topology.h"
+
+namespace butterfly {
+
+Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
+  if (options.threads < 0) {
+    return make_error(ErrorCode::kInvalidArgument, "a node has at least 1 thread, not {}", options.threads);
+  }
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  NodeDescriptor node;
+  if (options.isa) {
+    node.isa = *options.isa;
+  } else {
+    BF_ASSIGN_OR_RETURN(node.isa, choose_isa());
+  }
+  node.name = options.name;
+  if (node.name.empty()) {
+    char host[256] = {};
+    node.name = gethostname(host, sizeof(host) - 1) == 0 && host[0] != '\0' ? host : "localhost";
+  }
+  node.address = options.address;
+  node.threads = options.threads > 0 ? options.threads : topology.usable_threads;
+  node.memory_bytes = topology.available_memory_bytes;
+  BF_ASSIGN_OR_RETURN(const Peaks peaks, cached_peaks({.isa = node.isa, .threads = node.threads}, topology.cpu_name));
+  node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
+  node.fp32_gflops = peaks.team.fp32_gflops;
+  node.int8_gops = peaks.team.int8_gops;
+  return node;
+}
+
+std::string describe(const NodeDescriptor& node) {
+  return fmt::format("{}{}{}: {}, {} threads, {}, {:.1f} GB/s, {:.0f} GFLOP/s fp32, {:.0f} GOP/s int8", node.name,
+                     node.address.empty() ? "" : " at ", node.address, to_string(node.isa), node.threads,
+                     format_bytes(node.memory_bytes), node.memory_read_gb_per_s, node.fp32_gflops, node.int8_gops);
+}
+
+}  // namespace butterfly

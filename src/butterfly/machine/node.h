@@ -1,0 +1,44 @@
+// How fast and how large a node is, and a link between two: all that planning knows about the real world. Plain
+// values, thread-safe; they travel from workers to the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+
+namespace butterfly {
+
+struct NodeDescriptor {
+  std::string name{};
+  std::string address{};  // "host:port", empty for threads of this process
+  Isa isa = Isa::kReference;
+  int threads = 1;
+  std::uint64_t memory_bytes = 0;     // that a plan may use
+  double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
+  double fp32_gflops = 0.0;
+  double int8_gops = 0.0;  // 0 where unknown or without an instruction
+};
+
+struct LinkDescriptor {
+  double latency_us = 0.0;  // one way
+  double gb_per_s = 0.0;
+};
+
+struct MeasureOptions {
+  std::string name{};  // empty: the host's name
+  std::string address{};
+  std::optional<Isa> isa{};  // nothing: choose_isa()
+  int threads = 0;           // 0: every thread that this process may use
+};
+
+/// This machine, with cached peaks; memory_bytes is what is available now. Errors: those of choose_isa() and
+/// detect_topology(); kInvalidArgument for negative threads.
+Result<NodeDescriptor> measure_node(const MeasureOptions& options = {});
+
+/// One line for people.
+std::string describe(const NodeDescriptor& node);
+
+}  // namespace butterfly

@@ -1,0 +1,141 @@
+#include "butterfly/machine/peaks.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "butterfly/base/units.h"
+#include "butterfly/machine/peak_loops.h"
+#include "butterfly/machine/thread_team.h"
+
+namespace butterfly {
+namespace {
+
+constexpr int kRepeats = 3;                  // a peak is the best of them
+constexpr double kSecondsPerRepeat = 0.006;  // long against timer and wake-up, short for the user
+constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
+
+double seconds_of(const auto& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Keeps results alive without a fence in the timed loops.
+std::atomic<std::uint64_t> sink{0};
+
+const PeakLoops& loops_of(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx2) return peak_loops_avx2();
+  if (isa == Isa::kAvx512) return peak_loops_avx512();
+#endif
+  (void)isa;
+  return peak_loops_reference();
+}
+
+/// A private mapping with huge pages where there are any.
+class Buffer {
+ public:
+  explicit Buffer(std::uint64_t bytes) : bytes_(bytes) {
+    void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return;
+    madvise(address, bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(address);
+  }
+  ~Buffer() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_;
+};
+
+double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {
+  double best = 1e30;
+  const long granules = static_cast<long>(bytes / kReadGranule);
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    best = std::min(best, seconds_of([&] {
+                      team.run([&](int member) {
+                        const WorkRange range = split_work(granules, member, team.size());
+                        sink += loops.read(data + range.begin * static_cast<long>(kReadGranule),
+                                           static_cast<std::size_t>(range.end - range.begin) * kReadGranule);
+                      });
+                    }));
+  }
+  return static_cast<double>(bytes) / best * 1e-9;
+}
+
+/// 10^9 operations per second of all members together; work(iterations) does ops_per_iteration each.
+double measure_rate(ThreadTeam& team, double ops_per_iteration, const auto& work) {
+  long iterations = 1000;
+  double seconds = 0.0;
+  for (;;) {
+    seconds = seconds_of([&] { team.run([&](int) { work(iterations); }); });
+    if (seconds > kSecondsPerRepeat / 4 || iterations > (1L << 40)) break;
+    iterations *= 4;
+  }
+  iterations = std::max(1L, static_cast<long>(static_cast<double>(iterations) * kSecondsPerRepeat / seconds));
+  double best = 1e30;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    best = std::min(best, seconds_of([&] { team.run([&](int) { work(iterations); }); }));
+  }
+  return ops_per_iteration * static_cast<double>(iterations) * team.size() / best * 1e-9;
+}
+
+Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {
+  Rates rates;
+  rates.memory_read_gb_per_s = measure_memory(loops, team, data, bytes);
+  rates.fp32_gflops = measure_rate(team, loops.flops_per_iteration, [&](long iterations) {
+    sink += loops.multiply_add(iterations, 0.25f) > 0.0f ? 1 : 0;
+  });
+  if (loops.dot_bytes != nullptr) {
+    rates.int8_gops = measure_rate(team, loops.byte_ops_per_iteration, [&](long iterations) {
+      sink += static_cast<std::uint64_t>(loops.dot_bytes(iterations, 3));
+    });
+  }
+  return rates;
+}
+
+}  // namespace
+
+Result<Peaks> measure_peaks(const PeakOptions& options) {
+  if (options.threads < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "peaks need at least 1 thread, not {}", options.threads);
+  }
+  const std::vector<Isa>& supported = supported_isas();
+  if (std::find(supported.begin(), supported.end(), options.isa) == supported.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "this machine does not support {}", to_string(options.isa));
+  }
+  const std::uint64_t bytes = std::max(options.buffer_bytes / kReadGranule, std::uint64_t{1}) * kReadGranule;
+  const Buffer buffer(bytes);
+  if (buffer.data() == nullptr) {
+    return make_error(ErrorCode::kNoMemory, "the system refused {} for measuring memory", format_bytes(bytes));
+  }
+  const PeakLoops& loops = loops_of(options.isa);
+  Peaks peaks{.isa = options.isa, .threads = options.threads, .one_thread = {}, .team = {}};
+  ThreadTeam team(options.threads);
+  // Written by the threads that will read it, so that each part lies in its reader's memory.
+  team.run([&](int member) {
+    const WorkRange range = split_work(static_cast<long>(bytes / kReadGranule), member, team.size());
+    std::memset(buffer.data() + range.begin * static_cast<long>(kReadGranule), 1,
+                static_cast<std::size_t>(range.end - range.begin) * kReadGranule);
+  });
+  peaks.team = measure_rates(loops, team, buffer.data(), bytes);
+  if (options.threads == 1) {
+    peaks.one_thread = peaks.team;
+  } else {
+    ThreadTeam one(1);
+    peaks.one_thread = measure_rates(loops, one, buffer.data(),
+                                     bytes / static_cast<unsigned>(options.threads) / kReadGranule * kReadGranule);
+  }
+  return peaks;
+}
+
+}  // namespace butterfly

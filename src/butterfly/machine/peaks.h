@@ -1,0 +1,50 @@
+// The most this machine does of each thing that bounds a transformer, measured in well under a second and cached in
+// a file. Everything that predicts time or quotes "percent of peak" uses these numbers. Thread-safe; two measurements
+// at once disturb each other's result, nothing else.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+
+namespace butterfly {
+
+struct Rates {
+  double memory_read_gb_per_s = 0.0;  // 10^9 bytes per second out of buffers larger than most caches
+  double fp32_gflops = 0.0;           // multiply and add count as two
+  double int8_gops = 0.0;             // byte products and sums count as two; 0 where the ISA has no instruction
+};
+
+struct Peaks {
+  Isa isa = Isa::kReference;
+  int threads = 1;
+  Rates one_thread;
+  Rates team;  // of all `threads` together
+};
+
+struct PeakOptions {
+  Isa isa = Isa::kReference;  // must be supported here
+  int threads = 1;
+  std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  // read to measure memory; at most what can be allocated
+};
+
+/// Measures now, in about 0.2 s of all threads. Errors: kInvalidArgument (threads < 1, ISA not supported here),
+/// kNoMemory.
+Result<Peaks> measure_peaks(const PeakOptions& options);
+
+/// The cached result of an earlier call for the same CPU, ISA and number of threads, else measures and caches. A
+/// cache that cannot be read, parsed or written is as good as none. BUTTERFLY_CACHE=off disables it.
+Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
+
+/// $XDG_CACHE_HOME/butterfly, else ~/.cache/butterfly; nothing where BUTTERFLY_CACHE=off or there is no home.
+std::optional<std::filesystem::path> cache_directory();
+
+/// The cache file's text and back; nothing unless every number is there, finite and not negative.
+std::string serialize(const Peaks& peaks);
+std::optional<Peaks> parse_peaks(const std::string& text);
+
+}  // namespace butterfly

@@ -1,0 +1,124 @@
+#include "butterfly/machine/topology.h"
+
+#include <fmt/ranges.h>
+#include <hwloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <type_traits>
+
+#include "butterfly/base/units.h"
+
+namespace butterfly {
+namespace {
+
+struct DestroyTopology {
+  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
+};
+using HwlocTopology = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, DestroyTopology>;
+
+Result<HwlocTopology> load_hwloc() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) return make_error(ErrorCode::kIo, "hwloc cannot start");
+  HwlocTopology topology(raw);
+  if (hwloc_topology_load(raw) != 0) return make_error(ErrorCode::kIo, "hwloc cannot read this machine");
+  return topology;
+}
+
+int count(hwloc_topology_t topology, hwloc_obj_type_t type) {
+  return std::max(hwloc_get_nbobjs_by_type(topology, type), 0);
+}
+
+std::string read_cpu_name(hwloc_topology_t topology) {
+  for (hwloc_obj_t object : {hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0), hwloc_get_root_obj(topology)}) {
+    if (object == nullptr) continue;
+    if (const char* name = hwloc_obj_get_info_by_name(object, "CPUModel")) return name;
+  }
+  return "unknown CPU";
+}
+
+std::vector<CacheLevel> read_caches(hwloc_topology_t topology) {
+  std::vector<CacheLevel> caches;
+  for (hwloc_obj_type_t type : {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L4CACHE}) {
+    const hwloc_obj_t first = hwloc_get_obj_by_type(topology, type, 0);
+    if (first == nullptr) continue;
+    caches.push_back({.level = static_cast<int>(first->attr->cache.depth),
+                      .bytes = first->attr->cache.size,
+                      .count = count(topology, type)});
+  }
+  return caches;
+}
+
+std::string read_text(const char* path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// MemAvailable: free memory and what the system would give up for it.
+std::uint64_t read_available_memory() {
+  std::istringstream words(read_text("/proc/meminfo"));
+  for (std::string word; words >> word;) {
+    std::uint64_t kibibytes = 0;
+    if (word == "MemAvailable:" && words >> kibibytes) return kibibytes * 1024;
+  }
+  const long pages = sysconf(_SC_AVPHYS_PAGES);
+  return pages > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+int affinity_threads(int fallback) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : fallback;
+}
+
+}  // namespace
+
+Result<Topology> detect_topology() {
+  BF_ASSIGN_OR_RETURN(const HwlocTopology loaded, load_hwloc());
+  const hwloc_topology_t hwloc = loaded.get();
+  const CgroupLimits limits = read_cgroup_limits(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+
+  Topology topology;
+  topology.cpu_name = read_cpu_name(hwloc);
+  topology.packages = std::max(count(hwloc, HWLOC_OBJ_PACKAGE), 1);
+  topology.hardware_threads = std::max(count(hwloc, HWLOC_OBJ_PU), 1);
+  const int cores = count(hwloc, HWLOC_OBJ_CORE);
+  topology.cores = cores > 0 ? cores : topology.hardware_threads;
+  topology.numa_nodes = std::max(count(hwloc, HWLOC_OBJ_NUMANODE), 1);
+  topology.caches = read_caches(hwloc);
+
+  topology.usable_threads = affinity_threads(topology.hardware_threads);
+  if (limits.cpus)
+    topology.usable_threads = std::min(topology.usable_threads, static_cast<int>(std::ceil(*limits.cpus)));
+  topology.usable_threads = std::max(topology.usable_threads, 1);
+
+  topology.memory_bytes = hwloc_get_root_obj(hwloc)->total_memory;
+  if (topology.memory_bytes == 0) return make_error(ErrorCode::kIo, "the system does not tell how much memory it has");
+  topology.available_memory_bytes = std::min(read_available_memory(), topology.memory_bytes);
+  topology.memory_bytes = std::min(topology.memory_bytes, limits.memory_bytes.value_or(topology.memory_bytes));
+  topology.available_memory_bytes = std::min(topology.available_memory_bytes,
+                                             limits.available_memory_bytes.value_or(topology.available_memory_bytes));
+  return topology;
+}
+
+std::string describe(const Topology& topology) {
+  std::vector<std::string> caches;
+  for (const CacheLevel& cache : topology.caches) {
+    caches.push_back(fmt::format("L{} {} x {}", cache.level, cache.count, format_bytes(cache.bytes)));
+  }
+  return fmt::format(
+      "{}\n{} packages, {} cores, {} hardware threads ({} usable here), {} NUMA nodes\ncaches: {}\nmemory: {}, {} "
+      "available\n",
+      topology.cpu_name, topology.packages, topology.cores, topology.hardware_threads, topology.usable_threads,
+      topology.numa_nodes, caches.empty() ? "unknown" : fmt::format("{}", fmt::join(caches, ", ")),
+      format_bytes(topology.memory_bytes), format_bytes(topology.available_memory_bytes));
+}
+
+}  // namespace butterfly

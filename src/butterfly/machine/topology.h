@@ -1,0 +1,49 @@
+// What this machine is made of: cores, caches, NUMA nodes, memory, as far as this process may use them. Affinity
+// masks and the limits of control groups (containers, batch systems) are respected. Thread-safe: plain values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+
+namespace butterfly {
+
+struct CacheLevel {
+  int level = 0;            // 1 is nearest to the core; data and unified caches only
+  std::uint64_t bytes = 0;  // of one cache
+  int count = 0;
+};
+
+struct Topology {
+  std::string cpu_name;
+  int packages = 0;
+  int cores = 0;
+  int hardware_threads = 0;
+  int usable_threads = 0;  // of these, what affinity and CPU quota leave to this process; at least 1
+  int numa_nodes = 0;
+  std::vector<CacheLevel> caches;            // ascending by level
+  std::uint64_t memory_bytes = 0;            // installed, or the control group's limit where that is less
+  std::uint64_t available_memory_bytes = 0;  // free or reclaimable at the time of the call
+};
+
+/// Looks once at the machine; costs some milliseconds. Errors: kIo when the system tells nothing.
+Result<Topology> detect_topology();
+
+/// Text for people, a few lines.
+std::string describe(const Topology& topology);
+
+/// What the control groups of a process leave to it. Nothing means no limit.
+struct CgroupLimits {
+  std::optional<std::uint64_t> memory_bytes;            // the smallest limit from the process's group up to the root
+  std::optional<std::uint64_t> available_memory_bytes;  // the smallest (limit - used), file cache not counted as used
+  std::optional<double> cpus;                           // the smallest quota, in CPUs
+};
+
+/// Reads versions 1 and 2. `membership` is the text of /proc/self/cgroup, `root` the mount, /sys/fs/cgroup.
+CgroupLimits read_cgroup_limits(const std::string& membership, const std::filesystem::path& root);
+
+}  // namespace butterfly

@@ -1,0 +1,97 @@
+#include "butterfly/machine/topology.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace butterfly {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A directory of files that look like control groups.
+class CgroupTree : public testing::Test {
+ protected:
+  CgroupTree() : root_(fs::path(testing::TempDir()) / ("cgroup-" + std::to_string(getpid()))) {
+    fs::create_directories(root_);
+  }
+  ~CgroupTree() override { fs::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  fs::path root_;
+};
+
+TEST_F(CgroupTree, UnifiedLimitIsTheSmallestFromTheGroupUpToTheRoot) {
+  write("a/b/memory.max", "8000\n");
+  write("a/b/memory.current", "1000\n");
+  write("a/memory.max", "6000\n");
+  write("a/memory.current", "5500\n");
+  write("a/memory.stat", "anon 7\ninactive_file 500\nactive_file 3\n");
+  write("memory.max", "max\n");
+  const CgroupLimits limits = read_cgroup_limits("0::/a/b\n", root_);
+  EXPECT_EQ(limits.memory_bytes, 6000u);
+  EXPECT_EQ(limits.available_memory_bytes, 1000u);
+  EXPECT_FALSE(limits.cpus.has_value());
+}
+
+TEST_F(CgroupTree, VersionOneReadsTheControllersOwnTrees) {
+  write("memory/job/memory.limit_in_bytes", "4096\n");
+  write("memory/job/memory.usage_in_bytes", "5000\n");  // over the limit for a moment: nothing is left, not 2^64
+  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("cpu/job/cpu.cfs_quota_us", "150000\n");
+  write("cpu/job/cpu.cfs_period_us", "100000\n");
+  const CgroupLimits limits = read_cgroup_limits("9:name=systemd:/\n5:memory:/job\n4:cpu,cpuacct:/job\n", root_);
+  EXPECT_EQ(limits.memory_bytes, 4096u);
+  EXPECT_EQ(limits.available_memory_bytes, 0u);
+  EXPECT_EQ(limits.cpus, 1.5);
+}
+
+TEST_F(CgroupTree, PathOfAnotherNamespaceFallsBackToTheMount) {
+  write("memory.max", "7000\n");
+  write("cpu.max", "200000 100000\n");
+  const CgroupLimits limits = read_cgroup_limits("0::/../outside\n", root_);
+  EXPECT_EQ(limits.memory_bytes, 7000u);
+  EXPECT_EQ(limits.cpus, 2.0);
+}
+
+TEST_F(CgroupTree, NoLimitsAndNonsenseMeanNoLimit) {
+  write("memory.max", "max\n");
+  write("cpu.max", "max 100000\n");
+  for (const char* membership : {"0::/\n", "", "nonsense\n:::\n", "0::\n"}) {
+    const CgroupLimits limits = read_cgroup_limits(membership, root_);
+    EXPECT_FALSE(limits.memory_bytes.has_value());
+    EXPECT_FALSE(limits.cpus.has_value());
+  }
+  write("memory.max", "lots\n");
+  write("cpu.cfs_quota_us", "-1\n");
+  EXPECT_FALSE(read_cgroup_limits("0::/\n", root_).memory_bytes.has_value());
+}
+
+TEST(Topology, CountsOfThisMachineFitTogether) {
+  const Result<Topology> topology = detect_topology();
+  ASSERT_TRUE(topology.has_value());
+  EXPECT_FALSE(topology->cpu_name.empty());
+  EXPECT_GE(topology->packages, 1);
+  EXPECT_GE(topology->cores, topology->packages);
+  EXPECT_GE(topology->hardware_threads, topology->cores);
+  EXPECT_GE(topology->usable_threads, 1);
+  EXPECT_LE(topology->usable_threads, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  EXPECT_GE(topology->numa_nodes, 1);
+  for (std::size_t i = 1; i < topology->caches.size(); ++i) {
+    EXPECT_LT(topology->caches[i - 1].level, topology->caches[i].level);
+  }
+  EXPECT_GT(topology->available_memory_bytes, 0u);
+  EXPECT_LE(topology->available_memory_bytes, topology->memory_bytes);
+  const auto installed =
+      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  EXPECT_LE(topology->memory_bytes, installed + (installed >> 3));
+  EXPECT_NE(describe(*topology).find(topology->cpu_name), std::string::npos);
+}
+
+}  // namespace
+}  // namespace butterfly
