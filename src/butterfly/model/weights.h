@@ -3,8 +3,9 @@
 // Sources are immutable after creation and thread-safe; views stay valid as long as their source.
 //
 // Canonical names are GGUF's: token_embd.weight, position_embd.weight, output_norm.{weight,bias}, output.weight,
-// rope_freqs.weight, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,ffn_up,ffn_down}.{weight,bias}.
-// Matrices are [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
+// rope_freqs.weight,
+// blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,ffn_up,ffn_down}.{weight,bias}. Matrices are
+// [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,12 @@ struct WeightView {
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  ByteSpan bytes;                      // rows * row_bytes(type, cols)
-  std::shared_ptr<const void> owner;   // keeps bytes alive where the source made them on the fly; may be null
+  ByteSpan bytes{};                     // rows * row_bytes(type, cols)
+  std::shared_ptr<const void> owner{};  // keeps bytes alive where the source made them on the fly; may be null
 };
 
 struct WeightInfo {
-  std::string name;
+  std::string name{};
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
