@@ -13,6 +13,8 @@
 namespace butterfly {
 
 enum class NormKind : std::uint8_t { kRms, kLayer };
+/// kBefore: x + f(norm(x)). kAfter: norm(x + f(x)), as in https://arxiv.org/abs/1706.03762, and no norm before the head.
+enum class NormPlace : std::uint8_t { kBefore, kAfter };
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 /// kGated: down(act(gate(x)) * up(x)). kPlain: down(act(up(x))).
 enum class MlpKind : std::uint8_t { kGated, kPlain };
@@ -46,6 +48,7 @@ struct ModelConfig {
   int vocab = 0;
   int context = 0;  // tokens; positions are [0, context)
   NormKind norm = NormKind::kRms;
+  NormPlace norm_place = NormPlace::kBefore;
   float norm_epsilon = 1e-5f;
   Activation activation = Activation::kSilu;
   MlpKind mlp = MlpKind::kGated;

@@ -1,0 +1,70 @@
+// One transformer block, described by ModelConfig: norms, attention over cached keys and values, MLP, two residuals.
+// Weights are packed once and immutable; forward() is thread-compatible (one call at a time per Compute).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/packed_matrix.h"
+#include "butterfly/model/batch.h"
+#include "butterfly/model/compute.h"
+#include "butterfly/model/config.h"
+#include "butterfly/model/kv_cache.h"
+#include "butterfly/model/weights.h"
+
+namespace butterfly {
+
+/// An affine map; bias is empty where the family has none.
+struct LinearWeights {
+  PackedMatrix matrix;      // [outputs, inputs]
+  std::vector<float> bias;  // [outputs]
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+struct NormWeights {
+  std::vector<float> weight;  // [model_dim]
+  std::vector<float> bias;    // [model_dim] or empty
+};
+
+/// Errors of all three: those of find_checked and PackedMatrix::pack. The source's pages are released after use.
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, std::int64_t rows,
+                                  std::int64_t cols, bool with_bias, ThreadTeam& team);
+Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config);
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size);
+
+/// y[row] = norm(x[row]), both [rows, model_dim]; y may be x.
+void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
+                const float* x, float* y);
+
+/// cos and sin for every row of a batch, [rows, rope.dim / 2] each; computed once per step, used by every block.
+struct RotaryRows {
+  std::span<float> cos;
+  std::span<float> sin;
+};
+Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch);
+
+class Block {
+ public:
+  static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team);
+
+  /// x[rows, model_dim] is the residual stream, updated in place. `cache_layer` is this block's index in `cache`,
+  /// which has room for every position of `batch`. Errors: kNoMemory (scratch).
+  Status forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
+                 float* x) const;
+
+  std::uint64_t packed_bytes() const;
+
+ private:
+  Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                   KvCache& cache, float* x) const;
+  Status mlp(const Compute& compute, std::int64_t rows, float* x) const;
+
+  ModelConfig config_;
+  NormWeights attn_norm_, ffn_norm_;
+  LinearWeights q_, k_, v_, attn_output_;
+  LinearWeights gate_, up_, down_;  // gate only where the MLP is gated
+};
+
+}  // namespace butterfly

@@ -1,0 +1,50 @@
+// The two ends of the model: token embedding (and learned positions) before the first block, final norm and head
+// after the last. Immutable after load. A tied head shares the embedding's packed matrix where one node has both.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "butterfly/base/ids.h"
+#include "butterfly/base/result.h"
+#include "butterfly/model/batch.h"
+#include "butterfly/model/block.h"
+#include "butterfly/model/compute.h"
+
+namespace butterfly {
+
+class Embedding {
+ public:
+  static Result<Embedding> load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team);
+
+  /// x[rows, model_dim] = embedding of each row's token (+ its position's vector). Errors: kInvalidArgument for a token
+  /// outside the vocabulary or a position outside the context.
+  Status forward(const Batch& batch, std::span<const TokenId> tokens, std::span<float> x) const;
+
+  const std::shared_ptr<const PackedMatrix>& table() const { return tokens_; }
+  std::uint64_t packed_bytes() const;
+
+ private:
+  // Shared with the head of a tied model.
+  std::shared_ptr<const PackedMatrix> tokens_;
+  std::shared_ptr<const PackedMatrix> positions_;  // learned positions only
+};
+
+class Head {
+ public:
+  /// `embedding` may be null where this node has none; a tied head then loads the table itself.
+  static Result<Head> load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
+                           ThreadTeam& team);
+
+  /// logits[batch.logit_rows(), vocab] from x[rows, model_dim]. Errors: kNoMemory (scratch).
+  Status forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> logits) const;
+
+  std::uint64_t packed_bytes() const;
+
+ private:
+  ModelConfig config_;
+  NormWeights norm_;
+  std::shared_ptr<const PackedMatrix> matrix_;
+};
+
+}  // namespace butterfly
