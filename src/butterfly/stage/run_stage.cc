@@ -1,0 +1,63 @@
+#include "butterfly/stage/run_stage.h"
+
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::int64_t kStopPollMs = 200;  // how soon an idle stage notices `stop`; closing its channel is immediate
+constexpr std::int64_t kSendTimeoutMs = 60'000;  // a peer that takes nothing for this long is gone
+
+/// Waits for the next message as long as it takes.
+Result<Message> next_message(Channel& input, const PayloadAllocator& allocator, const std::stop_token& stop) {
+  const trace::Scope scope(trace::Zone::kStageWait);
+  while (true) {
+    Result<Message> message = input.receive(allocator, after_ms(kStopPollMs));
+    if (message || message.error().code != ErrorCode::kTimeout) return message;
+    if (stop.stop_requested()) return make_error(ErrorCode::kCancelled, "the stage was asked to stop");
+  }
+}
+
+bool ends_epoch(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kCancelled;
+}
+
+/// The step's result, or the message that says why there is none.
+Message answer(Stage& stage, const Message& message) {
+  Result<Step> step = decode_step(message, stage.limits());
+  Status status = step ? shape_input(stage, message, *step) : tl::unexpected(step.error());
+  if (status) status = stage.forward(*step);
+  if (!status) return encode_failure(message.tag, message.epoch, status.error());
+  return encode_step(std::move(*step));
+}
+
+}  // namespace
+
+Status shape_input(const Stage& stage, const Message& message, Step& step) {
+  const std::int64_t rows = step.batch.rows();
+  if (rows == 0) return {};
+  const bool tokens = stage.assignment().embedding;
+  const Shape shape = tokens ? Shape{rows} : Shape{rows, stage.config().model_dim};
+  const DType type = tokens ? DType::kI32 : DType::kF32;
+  const auto bytes = dense_bytes(type, shape);
+  if (!bytes || *bytes != message.payload.bytes.size()) {
+    return make_error(ErrorCode::kProtocol, "a step of {} rows came with {} bytes, expected {}", rows,
+                      message.payload.bytes.size(), bytes.value_or(0));
+  }
+  BF_ASSIGN_OR_RETURN(step.tensor, Tensor::adopt(message.payload.owner, message.payload.bytes, type, shape));
+  return {};
+}
+
+Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token stop) {
+  const PayloadAllocator allocator = stage.payload_allocator();
+  while (!stop.stop_requested()) {
+    const Result<Message> message = next_message(input, allocator, stop);
+    if (!message) return ends_epoch(message.error()) ? Status{} : tl::unexpected(message.error());
+    const trace::Scope scope(trace::Zone::kStageStep);
+    const Status sent = output.send(answer(stage, *message), after_ms(kSendTimeoutMs));
+    if (!sent) return ends_epoch(sent.error()) ? Status{} : sent;
+  }
+  return {};
+}
+
+}  // namespace butterfly

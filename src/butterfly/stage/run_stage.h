@@ -1,0 +1,21 @@
+// The loop of a node that holds a stage: receive a step, run it, send it on.
+#pragma once
+
+#include <stop_token>
+
+#include "butterfly/base/result.h"
+#include "butterfly/stage/stage.h"
+#include "butterfly/wire/channel.h"
+
+namespace butterfly {
+
+/// Runs until a channel closes or `stop` is requested (both give success at a step's border, since that is how an
+/// epoch ends) or a peer breaks the protocol (its error). A step that fails is answered with its error and the stage
+/// goes on.
+Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token stop);
+
+/// Gives a received payload its shape: tokens for a stage with the embedding, else activations.
+/// Errors: kProtocol when the size is not what the batch says.
+Status shape_input(const Stage& stage, const Message& message, Step& step);
+
+}  // namespace butterfly

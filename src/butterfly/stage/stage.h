@@ -1,0 +1,70 @@
+// One node's share of a plan: its blocks, and where the plan says so the embedding or the head, with the key/value
+// cache for them. forward() turns a step's input into its output; one call at a time. Owns weights, cache, threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+#include "butterfly/model/block.h"
+#include "butterfly/model/config.h"
+#include "butterfly/model/ends.h"
+#include "butterfly/model/kv_cache.h"
+#include "butterfly/model/weights.h"
+#include "butterfly/plan/plan.h"
+#include "butterfly/stage/step.h"
+
+namespace butterfly {
+
+struct StageOptions {
+  int threads = 1;
+  Isa isa = Isa::kReference;
+  std::optional<DType> kv_type;    // none: kv_type_for(config)
+  std::uint64_t kv_bytes_max = 0;  // 0: no limit
+};
+
+/// Floats for F32 models, halves for all others: a property of the model, since it shows in the bits.
+DType kv_type_for(const ModelConfig& config);
+
+class Stage {
+ public:
+  /// Errors: those of the weights (missing, misshapen, unsupported), kNoMemory.
+  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
+                                             const WeightSource& source, const StageOptions& options);
+
+  /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
+  /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says).
+  Status forward(Step& step);
+
+  const ModelConfig& config() const { return config_; }
+  const StageAssignment& assignment() const { return assignment_; }
+  /// Buffers for incoming steps, from this stage's pool.
+  PayloadAllocator payload_allocator() const;
+  /// Packed weights, and what the cache and the scratch memory hold now.
+  std::uint64_t weight_bytes() const;
+  std::uint64_t memory_bytes() const;
+  StepLimits limits() const { return {.context = config_.context}; }
+
+ private:
+  Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options);
+  Result<Tensor> embed(const Step& step);
+  Result<Tensor> take_activations(Step& step);
+
+  ModelConfig config_;
+  StageAssignment assignment_;
+  const Kernels* kernels_;
+  ThreadTeam team_;
+  std::shared_ptr<Pool> pool_;
+  Arena step_arena_;   // what all blocks of a step share
+  Arena block_arena_;  // scratch of one block, reset between blocks
+  KvCache cache_;
+  std::vector<double> frequencies_;
+  std::optional<Embedding> embedding_;
+  std::vector<Block> blocks_;
+  std::optional<Head> head_;
+};
+
+}  // namespace butterfly
