@@ -154,6 +154,31 @@ TEST(Plan, TwiceAsFastNodeGetsTwiceTheLayers) {
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{20, 40, 20}));
 }
 
+TEST(Plan, LayersThatDoNotDivideAreSpreadNotPiledUp) {
+  for (int layers = 5; layers <= 40; ++layers) {
+    for (int nodes = 2; nodes <= 5; ++nodes) {
+      ModelConfig config = small_model(layers);
+      config.vocab = 16;
+      const std::vector<int> counts = layer_counts(must_plan(config, equal_nodes(nodes), {.strategy = "balanced"}));
+      EXPECT_LE(*std::max_element(counts.begin(), counts.end()) - *std::min_element(counts.begin(), counts.end()), 1)
+          << layers << " layers over " << nodes;
+    }
+  }
+}
+
+TEST(Plan, PredictionsAreTheSumsOfTheirParts) {
+  const ModelConfig config = small_model(5);
+  const std::vector<NodeDescriptor> nodes = equal_nodes(2);
+  const Plan plan = must_plan(config, nodes, {.context = 64, .sequences = 2});
+  const ModelCost cost = *model_cost(config, DType::kF16);
+  const Load load{.context = 64, .sequences = 2};
+  const double block = block_decode_s(cost, load, nodes[0]);
+  EXPECT_DOUBLE_EQ(plan.predictions[0].decode_s, 2 * block + embedding_decode_s(cost, load, nodes[0]));
+  EXPECT_DOUBLE_EQ(plan.predictions[1].decode_s, 3 * block + head_decode_s(cost, load, nodes[1]));
+  EXPECT_DOUBLE_EQ(plan.predicted_latency_s(), plan.predictions[0].decode_s + plan.predictions[1].decode_s);
+  EXPECT_EQ(plan.predicted_slowest_s(), plan.predictions[1].decode_s);
+}
+
 TEST(Plan, HeadCountsAsWorkOfTheLastStage) {
   ModelConfig config = small_model(12);
   config.vocab = 1 << 15;  // as much as ten blocks
