@@ -6,11 +6,12 @@
 namespace butterfly {
 namespace {
 
-template <typename T>
-void append(std::vector<std::byte>& bytes, T value) {
-  const std::size_t at = bytes.size();
-  bytes.resize(at + sizeof(T));
-  std::memcpy(bytes.data() + at, &value, sizeof(T));
+/// All numbers of a step are 32 bits wide.
+std::vector<std::byte> to_bytes(const std::vector<std::int32_t>& words, std::string_view text = {}) {
+  std::vector<std::byte> bytes(words.size() * 4 + text.size());
+  std::memcpy(bytes.data(), words.data(), words.size() * 4);
+  std::copy_n(as_bytes(text).begin(), text.size(), bytes.begin() + static_cast<std::ptrdiff_t>(words.size() * 4));
+  return bytes;
 }
 
 Error decode_failure(const Message& message) {
@@ -42,16 +43,13 @@ Message encode_step(Step step) {
   message.type = static_cast<std::uint16_t>(StepMessage::kStep);
   message.epoch = step.epoch;
   message.tag = step.id;
-  message.meta.reserve(8 + step.batch.runs.size() * 16 + step.release.size() * 4);
-  append(message.meta, static_cast<std::uint32_t>(step.batch.runs.size()));
-  append(message.meta, static_cast<std::uint32_t>(step.release.size()));
+  std::vector<std::int32_t> words{static_cast<std::int32_t>(step.batch.runs.size()),
+                                  static_cast<std::int32_t>(step.release.size())};
   for (const SequenceRun& run : step.batch.runs) {
-    append(message.meta, run.sequence.value);
-    append(message.meta, run.position);
-    append(message.meta, run.rows);
-    append(message.meta, run.logits_from);
+    words.insert(words.end(), {run.sequence.value, run.position, run.rows, run.logits_from});
   }
-  for (const SequenceId sequence : step.release) append(message.meta, sequence.value);
+  for (const SequenceId sequence : step.release) words.push_back(sequence.value);
+  message.meta = to_bytes(words);
   if (step.tensor.rank() > 0) message.payload = {step.tensor.owner(), step.tensor.bytes()};
   return message;
 }
@@ -61,9 +59,7 @@ Message encode_failure(std::uint64_t id, Epoch epoch, const Error& error) {
   message.type = static_cast<std::uint16_t>(StepMessage::kFailed);
   message.epoch = epoch;
   message.tag = id;
-  append(message.meta, static_cast<std::uint32_t>(error.code));
-  const auto text = as_bytes(std::string_view(error.message).substr(0, 4096));
-  message.meta.insert(message.meta.end(), text.begin(), text.end());
+  message.meta = to_bytes({static_cast<std::int32_t>(error.code)}, std::string_view(error.message).substr(0, 4096));
   return message;
 }
 

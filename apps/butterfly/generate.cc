@@ -1,0 +1,143 @@
+// butterfly generate: continues a text. The text alone goes to stdout, as it comes; the summary to stderr.
+#include "butterfly/infer/generate.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "butterfly/base/units.h"
+#include "commands.h"
+#include "running.h"
+
+namespace butterfly::app {
+namespace {
+
+struct GenerateCommand {
+  RunOptions run;
+  std::string prompt;
+  Request request;
+  int prefill_chunk = 512;
+  bool echo = false;
+  bool json = false;
+};
+
+/// What the summary and --json report.
+struct Report {
+  Generation generation;
+  std::size_t prompt_tokens = 0;
+  std::uint64_t wire_bytes = 0;
+  double load_s = 0;
+
+  double prefill_tokens_per_s() const { return static_cast<double>(prompt_tokens) / generation.first_token_s; }
+  double decode_tokens_per_s() const {
+    const double seconds = generation.total_s - generation.first_token_s;
+    const auto tokens = static_cast<double>(generation.tokens.size());
+    return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
+  }
+  double wire_bytes_per_token() const {
+    return static_cast<double>(wire_bytes) / static_cast<double>(prompt_tokens + generation.tokens.size());
+  }
+};
+
+void print_summary(const Report& r, const Deployment& deployment) {
+  std::fprintf(stderr,
+               "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
+               r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
+               format_seconds(r.generation.first_token_s).c_str(), format_seconds(r.load_s).c_str());
+  std::fprintf(stderr, "wire %s per token | split %s | ended by %s\n",
+               format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(),
+               deployment.plan().strategy.c_str(), to_string(r.generation.reason));
+  for (const NodeReport& node : deployment.nodes()) {
+    std::fprintf(stderr, "  %-22s layers %d-%d%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
+                 node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
+                 node.assignment.head ? " + head" : "", format_bytes(node.memory_bytes).c_str());
+  }
+}
+
+std::string to_json(const GenerateCommand& command, const Report& r, const Deployment& deployment) {
+  nlohmann::ordered_json j;
+  j["prompt"] = command.prompt;
+  j["text"] = r.generation.text;
+  for (const TokenId token : r.generation.tokens) j["tokens"].push_back(token.value);
+  j["finish_reason"] = to_string(r.generation.reason);
+  j["prompt_tokens"] = r.prompt_tokens;
+  j["generated_tokens"] = r.generation.tokens.size();
+  j["prefill_tokens_per_s"] = r.prefill_tokens_per_s();
+  j["decode_tokens_per_s"] = r.decode_tokens_per_s();
+  j["time_to_first_token_s"] = r.generation.first_token_s;
+  j["load_s"] = r.load_s;
+  j["wire_bytes_per_token"] = r.wire_bytes_per_token();
+  j["split"] = deployment.plan().strategy;
+  for (const NodeReport& node : deployment.nodes()) {
+    j["nodes"].push_back({{"name", node.name},
+                          {"first_layer", node.assignment.first_layer},
+                          {"last_layer", node.assignment.last_layer - 1},
+                          {"embedding", node.assignment.embedding},
+                          {"head", node.assignment.head},
+                          {"memory_bytes", node.memory_bytes}});
+  }
+  // A byte-level model may end in the middle of a character.
+  return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<int> run(GenerateCommand& command) {
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 1));
+  BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
+  BF_ASSIGN_OR_RETURN(command.request.prompt, encode_prompt(tokenizer, command.prompt));
+  bool stdout_open = true;
+  const auto write = [&](std::string_view text) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      stdout_open = false;
+  };
+  if (command.echo && !command.json) write(command.prompt);
+  const TextSink sink = [&](std::size_t, std::string_view text) {
+    if (!command.json) write(text);
+  };
+  Report report;
+  report.prompt_tokens = command.request.prompt.size();
+  report.load_s = model.load_s;
+  const GenerateOptions options{.prefill_chunk = command.prefill_chunk, .context = model.checkpoint.config.context};
+  const std::uint64_t wire_before = model.deployment->wire_bytes();
+  BF_ASSIGN_OR_RETURN(
+      std::vector<Generation> generations,
+      generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink, interrupted()));
+  report.generation = std::move(generations[0]);
+  report.wire_bytes = model.deployment->wire_bytes() - wire_before;
+  write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
+  if (!command.run.quiet) print_summary(report, *model.deployment);
+  if (!stdout_open) return make_error(ErrorCode::kIo, "the text could not be written to standard output");
+  return report.generation.reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  auto* sub = app.add_subcommand("generate", "Continue a text, on this machine or split over several");
+  auto command = std::make_shared<GenerateCommand>();
+  add_run_options(*sub, command->run);
+  sub->add_option("-p,--prompt", command->prompt, "Text to continue; empty: from the beginning-of-text token");
+  sub->add_option("-n,--tokens", command->request.tokens_max, "Tokens to generate at most")->capture_default_str();
+  SamplingOptions& sampling = command->request.sampling;
+  sub->add_option("--temp", sampling.temperature, "Temperature; 0: always the most likely token")
+      ->capture_default_str();
+  sub->add_option("--top-k", sampling.top_k, "Keep the K most likely tokens; 0: all")->capture_default_str();
+  sub->add_option("--top-p", sampling.top_p, "Keep the most likely tokens up to this probability")
+      ->capture_default_str();
+  sub->add_option("--min-p", sampling.min_p, "Drop tokens below this share of the best one")->capture_default_str();
+  sub->add_option("--repeat-penalty", sampling.repeat_penalty, "Divide logits of the last 64 tokens; 1: off")
+      ->capture_default_str();
+  sub->add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes")->capture_default_str();
+  sub->add_option("--stop", command->request.stops, "End before this text; may be given more than once")
+      ->allow_extra_args(false);
+  sub->add_flag("--ignore-end", command->request.ignore_end, "Go on after the model's end-of-text token");
+  sub->add_option("--prefill-chunk", command->prefill_chunk, "Prompt tokens per step")->capture_default_str();
+  sub->add_flag("--echo", command->echo, "Print the prompt before its continuation");
+  sub->add_flag("--json", command->json, "One JSON object on stdout instead of the text");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,70 @@
+// butterfly inspect --machine: what this node brings to a cluster.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "butterfly/machine/isa.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/machine/peaks.h"
+#include "butterfly/machine/topology.h"
+#include "commands.h"
+
+namespace butterfly::app {
+namespace {
+
+nlohmann::ordered_json to_json(const Rates& rates) {
+  return {{"memory_read_gb_per_s", rates.memory_read_gb_per_s},
+          {"fp32_gflops", rates.fp32_gflops},
+          {"int8_gops", rates.int8_gops}};
+}
+
+void print_rates(const char* label, const Rates& rates) {
+  std::printf("  %-12s memory read %.1f GB/s, fp32 %.0f GFLOP/s", label, rates.memory_read_gb_per_s, rates.fp32_gflops);
+  if (rates.int8_gops > 0) std::printf(", int8 %.0f GOP/s", rates.int8_gops);
+  std::printf("\n");
+}
+
+Result<int> run(const InspectOptions& options) {
+  BF_ASSIGN_OR_RETURN(const Isa chosen, choose_isa());
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  std::vector<Peaks> peaks;
+  for (const Isa isa : supported_isas()) {
+    BF_ASSIGN_OR_RETURN(const Peaks measured,
+                        cached_peaks({.isa = isa, .threads = topology.usable_threads}, topology.cpu_name));
+    peaks.push_back(measured);
+  }
+  if (options.json) {
+    nlohmann::ordered_json j;
+    j["cpu"] = topology.cpu_name;
+    j["cores"] = topology.cores;
+    j["usable_threads"] = topology.usable_threads;
+    j["numa_nodes"] = topology.numa_nodes;
+    j["memory_bytes"] = topology.memory_bytes;
+    j["available_memory_bytes"] = topology.available_memory_bytes;
+    j["isa"] = to_string(chosen);
+    for (const Peaks& p : peaks) {
+      j["peaks"].push_back({{"isa", to_string(p.isa)},
+                            {"threads", p.threads},
+                            {"one_thread", to_json(p.one_thread)},
+                            {"team", to_json(p.team)}});
+    }
+    std::printf("%s\n", j.dump(2).c_str());
+    return kExitOk;
+  }
+  std::printf("%s\n", describe(topology).c_str());
+  std::printf("instruction sets with kernels (BUTTERFLY_ISA chooses), measured once and cached:\n");
+  for (const Peaks& p : peaks) {
+    std::printf("%s%s\n", std::string(to_string(p.isa)).c_str(), p.isa == chosen ? "  <- in use" : "");
+    print_rates("1 thread", p.one_thread);
+    if (p.threads > 1) print_rates(fmt::format("{} threads", p.threads).c_str(), p.team);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int inspect_machine(const InspectOptions& options) {
+  const Result<int> code = run(options);
+  return code ? *code : fail(code.error());
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,80 @@
+// butterfly: runs transformers over many ordinary machines. One file per subcommand; this one only chooses.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "commands.h"
+
+namespace butterfly::app {
+namespace {
+
+std::stop_source& interrupt_source() {
+  static std::stop_source source;
+  return source;
+}
+
+/// Signals are taken by a thread of their own, so no handler interrupts a system call of the others.
+void watch_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  interrupt_source();
+  std::thread([signals] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    interrupt_source().request_stop();
+    sigwait(&signals, &signal);
+    _exit(kExitInterrupted);
+  }).detach();
+}
+
+}  // namespace
+
+std::stop_token interrupted() {
+  return interrupt_source().get_token();
+}
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "butterfly: %s\n", error.message.c_str());
+  return error.code == ErrorCode::kCancelled ? kExitInterrupted : kExitBadInput;
+}
+
+}  // namespace butterfly::app
+
+int main(int argc, char** argv) {
+  using namespace butterfly::app;
+  watch_signals();
+  CLI::App app{"Runs transformers over many ordinary machines and tells where the time goes."};
+  app.set_version_flag("--version", "butterfly " BUTTERFLY_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
+      "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --nodes 3\n"
+      "  butterfly worker --listen 127.0.0.1:7001 &\n"
+      "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
+      "Environment: BUTTERFLY_ISA=reference|avx2|avx512 forces an instruction set; "
+      "BUTTERFLY_LOG=debug|info|warn|error.\n"
+      "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 130 interrupted.");
+  Action action;
+  add_generate(app, action);
+  add_worker(app, action);
+  add_inspect(app, action);
+  add_tokenize(app, action);
+  add_perplexity(app, action);
+  add_convert(app, action);
+  add_bench(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? kExitOk : kExitBadInput;
+  }
+  return action();
+}

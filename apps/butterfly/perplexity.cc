@@ -1,0 +1,90 @@
+// butterfly perplexity: how well a model predicts a text file.
+#include "butterfly/infer/perplexity.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "butterfly/trace/trace.h"
+#include "commands.h"
+#include "running.h"
+
+namespace butterfly::app {
+namespace {
+
+struct PerplexityCommand {
+  RunOptions run;
+  std::string file;
+  int window = 512;
+  bool json = false;
+};
+
+Result<std::string> read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be opened", path);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad()) return make_error(ErrorCode::kIo, "{} cannot be read", path);
+  return text;
+}
+
+Result<int> run(const PerplexityCommand& command) {
+  BF_ASSIGN_OR_RETURN(const std::string text, read_text(command.file));
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 2));
+  BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
+  BF_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.encode(text, {.add_bos = false}));
+  PerplexityOptions options;
+  options.window = std::min(command.window, model.checkpoint.config.context);
+  if (tokenizer.vocabulary().add_bos) options.bos = tokenizer.vocabulary().bos;
+  if (!command.run.quiet && isatty(STDERR_FILENO) != 0) {
+    options.progress = [](std::uint64_t done, std::uint64_t total) {
+      std::fprintf(stderr, "\r%llu of %llu tokens", static_cast<unsigned long long>(done),
+                   static_cast<unsigned long long>(total));
+      if (done == total) std::fprintf(stderr, "\r\033[K");
+    };
+  }
+  const std::uint64_t begin = trace::now_ns();
+  BF_ASSIGN_OR_RETURN(const PerplexityResult result,
+                      perplexity(model.deployment->pipeline(), tokens, options, interrupted()));
+  const double seconds = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  if (command.json) {
+    const nlohmann::ordered_json j{{"perplexity", result.perplexity},
+                                   {"mean_nll", result.mean_nll},
+                                   {"standard_error", result.standard_error},
+                                   {"predicted_tokens", result.predicted},
+                                   {"window", options.window},
+                                   {"seconds", seconds}};
+    std::printf("%s\n", j.dump(2).c_str());
+  } else {
+    std::printf("perplexity %.4f +- %.4f over %llu tokens in windows of %d\n", result.perplexity,
+                result.perplexity * result.standard_error, static_cast<unsigned long long>(result.predicted),
+                options.window);
+  }
+  if (!command.run.quiet) {
+    std::fprintf(stderr, "%.1f tokens/s\n", static_cast<double>(result.predicted) / seconds);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_perplexity(CLI::App& app, Action& action) {
+  auto* sub = app.add_subcommand("perplexity", "Measure how well a model predicts a text file");
+  auto command = std::make_shared<PerplexityCommand>();
+  add_run_options(*sub, command->run);
+  sub->add_option("-f,--file", command->file, "UTF-8 text file")->required();
+  sub->add_option("--window", command->window, "Tokens that are predicted from one beginning")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  sub->add_flag("--json", command->json, "One JSON object on stdout");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,57 @@
+#include "running.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "butterfly/trace/trace.h"
+
+namespace butterfly::app {
+
+int usable_threads() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
+void add_run_options(CLI::App& command, RunOptions& o) {
+  command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory")->required();
+  command
+      .add_option("-t,--threads", o.threads, "Threads of each node in this process [all cores, shared by the nodes]")
+      ->check(CLI::Range(1, 1024));
+  auto* nodes = command.add_option("--nodes", o.nodes, "Split over N nodes that are threads of this process")
+                    ->check(CLI::Range(1, 256));
+  command.add_option("--workers", o.workers, "Split over worker processes: HOST:PORT,...")
+      ->delimiter(',')
+      ->excludes(nodes);
+  command.add_option("--split", o.split, "How layers are shared out: uniform (sequential), balanced")
+      ->capture_default_str();
+  command.add_option("--kv-type", o.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for F32 models")
+      ->check(CLI::IsMember({"auto", "f32", "f16"}))
+      ->capture_default_str();
+  command.add_flag("-q,--quiet", o.quiet, "No progress and no summary on stderr");
+}
+
+Result<OpenModel> open_model(const RunOptions& options, int sequences) {
+  const std::uint64_t begin = trace::now_ns();
+  OpenModel open;
+  BF_ASSIGN_OR_RETURN(open.checkpoint, open_checkpoint(options.model));
+  DeploymentOptions deployment;
+  deployment.threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / options.nodes);
+  deployment.nodes = options.nodes;
+  deployment.workers = options.workers;
+  deployment.split = options.split;
+  deployment.sequences = sequences;
+  if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);
+  if (!options.quiet) {
+    deployment.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  }
+  BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, deployment));
+  open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  return open;
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,41 @@
+// Options and steps that the commands share which run a model.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/infer/deployment.h"
+#include "butterfly/model/checkpoint.h"
+#include "butterfly/text/tokenizer.h"
+
+namespace butterfly::app {
+
+struct RunOptions {
+  std::string model;
+  int threads = 0;  // 0: every core that this process may use, shared by the nodes of this process
+  int nodes = 1;
+  std::vector<std::string> workers;
+  std::string split = "uniform";
+  std::string kv_type = "auto";
+  bool quiet = false;
+};
+
+/// -m, --threads, --nodes, --workers, --split, --kv-type, --quiet.
+void add_run_options(CLI::App& command, RunOptions& options);
+
+struct OpenModel {
+  Checkpoint checkpoint;
+  std::unique_ptr<Deployment> deployment;
+  double load_s = 0;
+};
+
+/// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both.
+Result<OpenModel> open_model(const RunOptions& options, int sequences);
+
+/// Cores this process may use.
+int usable_threads();
+
+}  // namespace butterfly::app

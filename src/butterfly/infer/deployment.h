@@ -1,0 +1,55 @@
+// A model made ready to run, wherever its layers are: all in this process, over nodes that are threads of this
+// process, or over worker processes. Owns stages, threads and channels; the pipeline is valid as long as it lives.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/infer/pipeline.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/model/checkpoint.h"
+#include "butterfly/plan/plan.h"
+
+namespace butterfly {
+
+struct DeploymentOptions {
+  int threads = 1;                   // of each node in this process; workers decide on their own
+  int nodes = 1;                     // in this process, where there are no workers
+  std::vector<std::string> workers;  // "host:port"
+  std::string split = "uniform";
+  int sequences = 1;                        // that will run side by side, for the plan's memory
+  std::vector<Isa> isas;                    // of the nodes in this process, repeated in turn; empty: choose_isa()
+  std::optional<DType> kv_type;             // none: kv_type_for(config)
+  std::int64_t ready_timeout_ms = 600'000;  // for all workers to have their weights
+  std::function<void(const std::string&)> progress;  // lines for people, on long work
+};
+
+/// What one working node holds.
+struct NodeReport {
+  std::string name;
+  StageAssignment assignment;
+  std::uint64_t memory_bytes = 0;
+};
+
+class Deployment {
+ public:
+  /// Errors: those of planning (kNoMemory, kInvalidArgument), of the weights, of reaching workers.
+  static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const DeploymentOptions& options);
+  virtual ~Deployment() = default;
+
+  virtual Pipeline& pipeline() = 0;
+
+  /// Working nodes in pipeline order.
+  virtual std::vector<NodeReport> nodes() const = 0;
+
+  virtual const Plan& plan() const = 0;
+
+  /// Bytes that steps moved between processes, tokens and logits included; 0 within one process.
+  virtual std::uint64_t wire_bytes() const = 0;
+};
+
+}  // namespace butterfly
