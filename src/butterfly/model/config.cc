@@ -2,8 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <utility>
 
 #include "butterfly/model/weights.h"
@@ -15,7 +15,8 @@ namespace {
 constexpr int kMaxLayers = 1 << 14;
 constexpr int kMaxWidth = 1 << 22;
 constexpr int kMaxVocab = 1 << 24;
-constexpr int kMaxContext = 1 << 28;
+// The rotary angles reduce arguments below 2^24 (rotary.h).
+constexpr int kMaxContext = 1 << 24;
 
 Status check_range(const char* what, int value, int max) {
   if (value < 1 || value > max) {
@@ -30,8 +31,8 @@ Status check_rope(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "rope rotates {} elements of heads of {}, expected an even number up to it",
                       rope.dim, config.head_dim);
   }
-  if (!std::isfinite(rope.base) || rope.base <= 0) {
-    return make_error(ErrorCode::kBadData, "the rope base is {}, expected a positive number", rope.base);
+  if (!std::isfinite(rope.base) || rope.base < 1) {
+    return make_error(ErrorCode::kBadData, "the rope base is {}, expected a number of at least 1", rope.base);
   }
   if (!std::isfinite(rope.factor) || rope.factor <= 0) {
     return make_error(ErrorCode::kBadData, "the rope scaling factor is {}, expected a positive number", rope.factor);
@@ -49,10 +50,19 @@ Status check_rope(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "{} rope frequency factors for {} rotated pairs", rope.factors.size(),
                       rope.dim / 2);
   }
+  float smallest = 1.0f;
   for (float factor : rope.factors) {
     if (!std::isfinite(factor) || factor <= 0) {
       return make_error(ErrorCode::kBadData, "a rope frequency factor is {}, expected a positive number", factor);
     }
+    smallest = std::min(smallest, factor);
+  }
+  if (rope.scaling != RopeConfig::Scaling::kNone) smallest *= std::min(rope.factor, 1.0f);
+  const double turns = static_cast<double>(config.context) / static_cast<double>(smallest);
+  if (turns > kMaxContext) {
+    return make_error(ErrorCode::kBadData,
+                      "rope factors down to {} over {} positions make angles of {:.3g}, expected up to {}", smallest,
+                      config.context, turns, kMaxContext);
   }
   return {};
 }
