@@ -18,21 +18,23 @@
 namespace butterfly {
 
 using Deadline = std::chrono::steady_clock::time_point;
-inline Deadline after_ms(std::int64_t ms) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms); }
+inline Deadline after_ms(std::int64_t ms) {
+  return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+}
 
 /// Bytes with shared ownership: the owner frees them when the last payload that points there is gone (a tensor in
 /// flight is owned by its sender, the wire and its receiver at once).
 struct Payload {
-  std::shared_ptr<void> owner;
-  MutableByteSpan bytes;
+  std::shared_ptr<void> owner{};
+  MutableByteSpan bytes{};
 };
 
 struct Message {
-  std::uint16_t type = 0;   // meaning belongs to the user of the channel
-  Epoch epoch;
+  std::uint16_t type = 0;  // meaning belongs to the user of the channel
+  Epoch epoch{};
   std::uint64_t tag = 0;
-  std::vector<std::byte> meta;  // small: ids, positions, a serialised control message
-  Payload payload;              // large: a tensor; read into its final buffer
+  std::vector<std::byte> meta{};  // small: ids, positions, a serialised control message
+  Payload payload{};              // large: a tensor; read into its final buffer
 };
 
 /// Limits on what a peer may announce; a larger frame ends the channel with kProtocol before anything is allocated.
@@ -46,8 +48,9 @@ using PayloadAllocator = std::function<Result<Payload>(std::uint64_t bytes)>;
 
 struct ChannelStats {
   std::uint64_t messages_sent = 0, messages_received = 0;
-  std::uint64_t bytes_sent = 0, bytes_received = 0;  // headers, meta and payload; what the network carries without TCP/IP
-  std::uint64_t waits_spun = 0, waits_blocked = 0;   // how receive waits ended
+  std::uint64_t bytes_sent = 0,
+                bytes_received = 0;  // headers, meta and payload; what the network carries without TCP/IP
+  std::uint64_t waits_spun = 0, waits_blocked = 0;  // how receive waits ended
 };
 
 class Channel {

@@ -1,0 +1,193 @@
+#include "butterfly/wire/frame.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "butterfly/base/check.h"
+#include "butterfly/base/units.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::uint32_t kFrameMagic = 0x4d524642;  // "BFRM"
+constexpr std::size_t kChecksumOffset = 32;
+constexpr std::array<char, 8> kHelloMagic{'B', 'F', 'L', 'Y', 'w', 'i', 'r', 'e'};
+constexpr std::array<char, 8> kReplyMagic{'B', 'F', 'L', 'Y', 'h', 'e', 'r', 'e'};
+
+template <typename T>
+void store(std::span<std::byte> bytes, std::size_t offset, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    bytes[offset + i] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xff);
+  }
+}
+
+template <typename T>
+T load(ByteSpan bytes, std::size_t offset) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value |= std::to_integer<std::uint64_t>(bytes[offset + i]) << (8 * i);
+  }
+  return static_cast<T>(value);
+}
+
+constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78u : 0u);
+    table[i] = value;
+  }
+  return table;
+}();
+
+}  // namespace
+
+std::uint32_t crc32c(ByteSpan bytes) {
+  std::uint32_t crc = ~0u;
+  for (const std::byte byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
+  return ~crc;
+}
+
+FrameHeaderBytes encode_frame_header(const FrameHeader& header) {
+  FrameHeaderBytes bytes{};
+  store(bytes, 0, kFrameMagic);
+  store(bytes, 4, header.type);
+  store(bytes, 6, std::uint16_t{0});
+  store(bytes, 8, header.epoch.value);
+  store(bytes, 12, header.meta_bytes);
+  store(bytes, 16, header.tag);
+  store(bytes, 24, header.payload_bytes);
+  store(bytes, kChecksumOffset, crc32c(ByteSpan(bytes).first(kChecksumOffset)));
+  return bytes;
+}
+
+Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                        const ChannelLimits& limits) {
+  if (const auto magic = load<std::uint32_t>(bytes, 0); magic != kFrameMagic) {
+    return make_error(ErrorCode::kProtocol, "a frame begins with {:#010x}, expected {:#010x}", magic, kFrameMagic);
+  }
+  const auto announced = load<std::uint32_t>(bytes, kChecksumOffset);
+  if (const auto actual = crc32c(bytes.first(kChecksumOffset)); actual != announced) {
+    return make_error(ErrorCode::kProtocol, "a frame header says its checksum is {:#010x}, it is {:#010x}", announced,
+                      actual);
+  }
+  if (const auto flags = load<std::uint16_t>(bytes, 6); flags != 0) {
+    return make_error(ErrorCode::kProtocol, "a frame has flags {:#06x}, this version knows none", flags);
+  }
+  FrameHeader header{.type = load<std::uint16_t>(bytes, 4),
+                     .epoch = Epoch(load<std::uint32_t>(bytes, 8)),
+                     .tag = load<std::uint64_t>(bytes, 16),
+                     .meta_bytes = load<std::uint32_t>(bytes, 12),
+                     .payload_bytes = load<std::uint64_t>(bytes, 24)};
+  if (header.meta_bytes > limits.meta_bytes_max) {
+    return make_error(ErrorCode::kProtocol, "a frame announces {} of meta data, the limit is {}",
+                      format_bytes(header.meta_bytes), format_bytes(limits.meta_bytes_max));
+  }
+  if (header.payload_bytes > limits.payload_bytes_max) {
+    return make_error(ErrorCode::kProtocol, "a frame announces a payload of {}, the limit is {}",
+                      format_bytes(header.payload_bytes), format_bytes(limits.payload_bytes_max));
+  }
+  return header;
+}
+
+std::array<MutableByteSpan, 2> FrameReader::wanted() {
+  if (header_filled_ < kFrameHeaderBytes) return {MutableByteSpan(header_).subspan(header_filled_), MutableByteSpan()};
+  return {MutableByteSpan(message_.meta).subspan(meta_filled_), message_.payload.bytes.subspan(payload_filled_)};
+}
+
+Status FrameReader::begin_body(const PayloadAllocator& allocator) {
+  BF_ASSIGN_OR_RETURN(const FrameHeader header, decode_frame_header(header_, limits_));
+  message_ = {.type = header.type, .epoch = header.epoch, .tag = header.tag, .meta = {}, .payload = {}};
+  message_.meta.resize(header.meta_bytes);
+  meta_filled_ = payload_filled_ = 0;
+  if (header.payload_bytes == 0) return {};
+  BF_ASSIGN_OR_RETURN(message_.payload,
+                      allocator ? allocator(header.payload_bytes) : allocate_payload(header.payload_bytes));
+  BF_CHECK(message_.payload.bytes.size() == header.payload_bytes, "the allocator gave a buffer of another size");
+  return {};
+}
+
+Result<std::optional<Message>> FrameReader::advance(std::size_t count, const PayloadAllocator& allocator) {
+  if (header_filled_ < kFrameHeaderBytes) {
+    header_filled_ += count;
+    if (header_filled_ < kFrameHeaderBytes) return std::nullopt;
+    BF_TRY(begin_body(allocator));
+  } else {
+    const std::size_t to_meta = std::min(count, message_.meta.size() - meta_filled_);
+    meta_filled_ += to_meta;
+    payload_filled_ += count - to_meta;
+  }
+  if (meta_filled_ < message_.meta.size() || payload_filled_ < message_.payload.bytes.size()) return std::nullopt;
+  header_filled_ = 0;
+  return std::optional<Message>(std::exchange(message_, {}));
+}
+
+SessionId make_session_id() {
+  SessionId id{};
+  const auto got = getrandom(id.data(), id.size(), 0);
+  BF_CHECK(got == static_cast<ssize_t>(id.size()), "the operating system gives no random bytes");
+  return id;
+}
+
+HelloBytes encode_hello(const Introduction& introduction, std::uint16_t version) {
+  BF_CHECK(introduction.label.size() <= kLabelBytesMax);
+  HelloBytes bytes{};
+  std::memcpy(bytes.data(), kHelloMagic.data(), kHelloMagic.size());
+  store(bytes, 8, version);
+  store(bytes, 10, static_cast<std::uint16_t>(kHelloBytes));
+  store(bytes, 12, static_cast<std::uint8_t>(introduction.role));
+  store(bytes, 13, static_cast<std::uint8_t>(introduction.label.size()));
+  std::ranges::copy(introduction.session, bytes.begin() + 16);
+  std::ranges::copy(as_bytes(introduction.label), bytes.begin() + 32);
+  return bytes;
+}
+
+Result<std::uint16_t> decode_hello_version(std::span<const std::byte, kHelloPrefixBytes> bytes) {
+  if (std::memcmp(bytes.data(), kHelloMagic.data(), kHelloMagic.size()) != 0) {
+    return make_error(ErrorCode::kProtocol, "the connection does not begin with a hello of this protocol");
+  }
+  return load<std::uint16_t>(bytes, 8);
+}
+
+Result<Introduction> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
+  BF_ASSIGN_OR_RETURN(const std::uint16_t version, decode_hello_version(bytes.first<kHelloPrefixBytes>()));
+  if (version != kProtocolVersion) {
+    return make_error(ErrorCode::kProtocol, "a hello of protocol {}, this program speaks {}", version,
+                      kProtocolVersion);
+  }
+  if (const auto size = load<std::uint16_t>(bytes, 10); size != kHelloBytes) {
+    return make_error(ErrorCode::kProtocol, "a hello says it has {} bytes, expected {}", size, kHelloBytes);
+  }
+  const auto role = load<std::uint8_t>(bytes, 12);
+  if (role != static_cast<std::uint8_t>(ConnectionRole::kControl) &&
+      role != static_cast<std::uint8_t>(ConnectionRole::kData)) {
+    return make_error(ErrorCode::kProtocol, "a hello asks for role {}, known are 1 and 2", role);
+  }
+  const auto label_bytes = load<std::uint8_t>(bytes, 13);
+  if (label_bytes > kLabelBytesMax) {
+    return make_error(ErrorCode::kProtocol, "a hello has a label of {} bytes, the limit is {}", label_bytes,
+                      kLabelBytesMax);
+  }
+  Introduction introduction{.role = static_cast<ConnectionRole>(role), .session = {}, .label = {}};
+  std::copy_n(bytes.begin() + 16, introduction.session.size(), introduction.session.begin());
+  introduction.label = as_text(ByteSpan(bytes).subspan(32, label_bytes));
+  return introduction;
+}
+
+HelloReplyBytes encode_hello_reply(std::uint16_t version) {
+  HelloReplyBytes bytes{};
+  std::memcpy(bytes.data(), kReplyMagic.data(), kReplyMagic.size());
+  store(bytes, 8, version);
+  return bytes;
+}
+
+Result<std::uint16_t> decode_hello_reply(std::span<const std::byte, kHelloReplyBytes> bytes) {
+  if (std::memcmp(bytes.data(), kReplyMagic.data(), kReplyMagic.size()) != 0) {
+    return make_error(ErrorCode::kProtocol, "the answer to the hello is not one of this protocol");
+  }
+  return load<std::uint16_t>(bytes, 8);
+}
+
+}  // namespace butterfly

@@ -1,0 +1,133 @@
+#include "butterfly/wire/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace butterfly {
+namespace {
+
+std::vector<std::byte> frame_bytes(const FrameHeader& header, ByteSpan body) {
+  const FrameHeaderBytes encoded = encode_frame_header(header);
+  std::vector<std::byte> bytes(encoded.begin(), encoded.end());
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+/// Feeds `bytes` in pieces of at most `piece` and collects what comes out.
+Result<std::vector<Message>> feed(FrameReader& reader, ByteSpan bytes, std::size_t piece,
+                                  const PayloadAllocator& allocator = {}) {
+  std::vector<Message> messages;
+  while (!bytes.empty()) {
+    std::size_t moved = 0;
+    for (const MutableByteSpan buffer : reader.wanted()) {
+      const std::size_t count = std::min({buffer.size(), bytes.size(), piece - moved});
+      std::memcpy(buffer.data(), bytes.data(), count);
+      bytes = bytes.subspan(count);
+      moved += count;
+    }
+    BF_ASSIGN_OR_RETURN(auto message, reader.advance(moved, allocator));
+    if (message) messages.push_back(std::move(*message));
+  }
+  return messages;
+}
+
+TEST(Frame, Crc32cAnswersThePublishedCheckValue) {
+  EXPECT_EQ(crc32c(as_bytes("123456789")), 0xe3069283u);  // the check value of CRC-32C, RFC 3720 B.4's parameters
+}
+
+TEST(Frame, HeaderLaysEveryFieldAtItsDocumentedPlace) {
+  const FrameHeaderBytes bytes = encode_frame_header(
+      {.type = 0x0201, .epoch = Epoch(0x0a090807), .tag = 0x1716151413121110, .meta_bytes = 0x0f, .payload_bytes = 3});
+  const auto at = [&](std::size_t i) { return std::to_integer<int>(bytes[i]); };
+  EXPECT_EQ(as_text(ByteSpan(bytes).first(4)), "BFRM");
+  EXPECT_EQ(at(4), 0x01);
+  EXPECT_EQ(at(5), 0x02);
+  EXPECT_EQ(at(8), 0x07);
+  EXPECT_EQ(at(12), 0x0f);
+  EXPECT_EQ(at(16), 0x10);
+  EXPECT_EQ(at(23), 0x17);
+  EXPECT_EQ(at(24), 3);
+}
+
+TEST(Frame, AnySplittingOfTheStreamGivesTheSameMessages) {
+  std::vector<std::byte> stream;
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    const std::string body(i * 7 + i, static_cast<char>('a' + i));
+    const auto one =
+        frame_bytes({.type = 3, .epoch = Epoch(i), .tag = i, .meta_bytes = i, .payload_bytes = i * 7}, as_bytes(body));
+    stream.insert(stream.end(), one.begin(), one.end());
+  }
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{35}, std::size_t{36}, stream.size()}) {
+    FrameReader reader{ChannelLimits{}};
+    const auto messages = feed(reader, stream, piece);
+    ASSERT_TRUE(messages) << messages.error().message;
+    ASSERT_EQ(messages->size(), 5u);
+    for (std::uint32_t i = 0; i < 5; ++i) {
+      EXPECT_EQ((*messages)[i].tag, i);
+      EXPECT_EQ((*messages)[i].epoch, Epoch(i));
+      EXPECT_EQ((*messages)[i].meta, std::vector<std::byte>(i, static_cast<std::byte>('a' + i)));
+      EXPECT_EQ(as_text((*messages)[i].payload.bytes), std::string(i * 7, static_cast<char>('a' + i)));
+    }
+    EXPECT_FALSE(reader.in_message());
+  }
+}
+
+TEST(Frame, EverySingleFlippedBitOfAHeaderIsNoticed) {
+  const FrameHeaderBytes good = encode_frame_header({.type = 7, .epoch = Epoch(1), .tag = 9, .meta_bytes = 4});
+  ASSERT_TRUE(decode_frame_header(good, ChannelLimits{}));
+  for (std::size_t bit = 0; bit < 8 * kFrameHeaderBytes; ++bit) {
+    FrameHeaderBytes bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    const auto decoded = decode_frame_header(bad, ChannelLimits{});
+    ASSERT_FALSE(decoded) << "bit " << bit;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kProtocol);
+  }
+}
+
+TEST(Frame, SizesOverTheLimitsAreRefusedBeforeAnythingIsAllocated) {
+  const ChannelLimits limits{.meta_bytes_max = 100, .payload_bytes_max = 1000};
+  int allocations = 0;
+  const PayloadAllocator counting = [&](std::uint64_t bytes) {
+    ++allocations;
+    return allocate_payload(bytes);
+  };
+  for (const FrameHeader& header :
+       {FrameHeader{.meta_bytes = 101, .payload_bytes = 10}, FrameHeader{.meta_bytes = 1, .payload_bytes = 1001},
+        FrameHeader{.meta_bytes = ~0u, .payload_bytes = ~0ull}}) {
+    FrameReader reader(limits);
+    const auto result = feed(reader, frame_bytes(header, {}), 36, counting);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, ErrorCode::kProtocol);
+  }
+  EXPECT_EQ(allocations, 0);
+  FrameReader reader(limits);
+  const auto fits = feed(reader, frame_bytes({.meta_bytes = 100, .payload_bytes = 1000}, {}), 36, counting);
+  EXPECT_TRUE(fits);
+  EXPECT_EQ(allocations, 1);
+}
+
+TEST(Hello, RoundTripsItsFields) {
+  const Introduction said{.role = ConnectionRole::kControl, .session = make_session_id(), .label = "input"};
+  const auto heard = decode_hello(encode_hello(said));
+  ASSERT_TRUE(heard) << heard.error().message;
+  EXPECT_EQ(heard->role, said.role);
+  EXPECT_EQ(heard->session, said.session);
+  EXPECT_EQ(heard->label, said.label);
+}
+
+TEST(Hello, ImpossibleFieldsAreRefused) {
+  const HelloBytes good = encode_hello({.role = ConnectionRole::kData, .session = {}, .label = "x"});
+  for (const auto& [offset, value] : {std::pair{0, 1}, {10, 95}, {12, 0}, {12, 3}, {13, 65}, {13, 255}}) {
+    HelloBytes bad = good;
+    bad[static_cast<std::size_t>(offset)] = static_cast<std::byte>(value);
+    EXPECT_FALSE(decode_hello(bad)) << offset << " " << value;
+  }
+}
+
+TEST(Hello, SessionIdsDiffer) {
+  EXPECT_NE(make_session_id(), make_session_id());
+}
+
+}  // namespace
+}  // namespace butterfly

@@ -1,0 +1,36 @@
+// Spin-then-block: waking a blocked thread on another core costs tens of microseconds, finding data by looking again
+// costs three. A wait may look again for a short while first, where another core is left to make progress on.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+
+namespace butterfly {
+
+/// True where this process may run on more than one core; spinning on a single core only delays the peer.
+inline bool may_spin() {
+  static const bool several_cores = [] {
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) > 1;
+  }();
+  return several_cores;
+}
+
+inline void relax_cpu() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// The end of a spin that begins now and never outlasts the deadline.
+inline std::chrono::steady_clock::time_point spin_end(std::chrono::microseconds spin,
+                                                      std::chrono::steady_clock::time_point deadline) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!may_spin() || deadline <= now) return now;
+  return deadline - now < spin ? deadline : now + spin;
+}
+
+}  // namespace butterfly

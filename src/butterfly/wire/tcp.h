@@ -1,0 +1,70 @@
+// The channel between processes: one TCP connection, frames written from and read into their final buffers.
+// A Listener owns its port and is driven by whoever calls accept(); no thread of its own. interrupt() and close() may
+// come from any thread. A channel owns its socket and, once a send did not fit the socket's buffer, one sender thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "butterfly/wire/frame.h"
+
+namespace butterfly {
+
+struct TcpOptions {
+  ChannelLimits limits{};
+  std::chrono::microseconds spin{50};  // looked again for that long before a receive blocks
+  int queue_messages_max = 8;          // waiting for the sender thread; send() waits while that many are
+};
+
+/// Until nodes authenticate each other, workers listen on loopback only.
+enum class AddressPolicy : std::uint8_t { kLoopbackOnly, kAnyAddress };
+
+/// Errors: kInvalidArgument when the policy forbids the address; those of resolve().
+Status check_policy(const std::string& address, AddressPolicy policy, Deadline deadline);
+
+struct ListenOptions {
+  std::string address = "127.0.0.1:0";  // port 0: the system chooses
+  AddressPolicy policy = AddressPolicy::kLoopbackOnly;
+  std::chrono::milliseconds handshake_timeout{5000};
+  int handshakes_max = 64;  // unfinished at one time; the oldest gives way
+  TcpOptions channel{};
+};
+
+/// A client that has introduced itself.
+struct Arrival {
+  ChannelPtr channel;
+  Introduction introduction{};
+};
+
+class Listener {
+ public:
+  /// Errors: kInvalidArgument (form, policy), kNotFound (host), kUnavailable (port in use), kIo.
+  static Result<std::unique_ptr<Listener>> create(const ListenOptions& options);
+  virtual ~Listener() = default;
+
+  /// With the port that the system chose.
+  virtual std::string address() const = 0;
+
+  /// The next client whose handshake is complete. Clients that are silent, speak another version or none at all are
+  /// turned away meanwhile and delay nobody. One thread at a time.
+  /// Errors: kTimeout, kCancelled (interrupt() or close()), kIo.
+  virtual Result<Arrival> accept(Deadline deadline) = 0;
+
+  /// Makes the accept() that runs now, or else the next one, return kCancelled once.
+  virtual void interrupt() = 0;
+
+  /// Makes this and every later accept() return kCancelled.
+  virtual void close() = 0;
+};
+
+struct ConnectOptions {
+  Introduction introduction{};
+  std::string peer_name{};  // for error messages; empty: the address
+  TcpOptions channel{};
+};
+
+/// Connects and introduces itself. Errors: kInvalidArgument, kNotFound, kUnavailable (refused, went away), kTimeout,
+/// kProtocol (another version, or something else listens there).
+Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions& options, Deadline deadline);
+
+}  // namespace butterfly

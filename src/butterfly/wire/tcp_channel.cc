@@ -1,0 +1,178 @@
+#include "butterfly/wire/tcp_channel.h"
+
+#include <system_error>
+
+#include "butterfly/trace/trace.h"
+#include "butterfly/wire/spin.h"
+
+namespace butterfly {
+
+TcpChannel::TcpChannel(Fd fd, std::string peer, const TcpOptions& options)
+    : fd_(std::move(fd)), peer_(std::move(peer)), options_(options), reader_(options.limits) {}
+
+TcpChannel::~TcpChannel() {
+  close();
+  if (sender_.joinable()) sender_.join();
+}
+
+void TcpChannel::close() {
+  if (closed_.exchange(true)) return;
+  ::shutdown(fd_.get(), SHUT_RDWR);  // wakes every poll on this socket, here and at the peer
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+tl::unexpected<Error> TcpChannel::closed_error() const {
+  return make_error(ErrorCode::kUnavailable, "the channel to {} is closed", peer_);
+}
+
+tl::unexpected<Error> TcpChannel::peer_gone(const IoResult& result) const {
+  if (closed_) return closed_error();
+  if (result.state == IoResult::State::kEnd) {
+    return make_error(ErrorCode::kUnavailable, "{} closed the connection{}", peer_,
+                      reader_.in_message() ? " in the middle of a message" : "");
+  }
+  return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, system_message(result.error));
+}
+
+Result<TcpChannel::Progress> TcpChannel::write(Outgoing& outgoing) {
+  while (outgoing.sent < outgoing.bytes()) {
+    std::array<ByteSpan, 3> pieces{ByteSpan(outgoing.header), ByteSpan(outgoing.message.meta),
+                                   ByteSpan(outgoing.message.payload.bytes)};
+    std::size_t skip = outgoing.sent;
+    for (ByteSpan& piece : pieces) {
+      const std::size_t skipped = std::min(skip, piece.size());
+      piece = piece.subspan(skipped);
+      skip -= skipped;
+    }
+    const IoResult result = send_some(fd_.get(), pieces);
+    if (result.state == IoResult::State::kAgain) return Progress::kAgain;
+    if (result.state != IoResult::State::kMoved) {
+      if (closed_) return closed_error();
+      return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, system_message(result.error));
+    }
+    outgoing.sent += result.bytes;
+  }
+  stats_.sent(outgoing.bytes());
+  return Progress::kDone;
+}
+
+Status TcpChannel::send(Message message, Deadline deadline) {
+  const trace::Scope scope(trace::Zone::kWireSend);
+  BF_TRY(check_limits(message, options_.limits));
+  const FrameHeader header{.type = message.type,
+                           .epoch = message.epoch,
+                           .tag = message.tag,
+                           .meta_bytes = static_cast<std::uint32_t>(message.meta.size()),
+                           .payload_bytes = message.payload.bytes.size()};
+  Outgoing outgoing{.header = encode_frame_header(header), .message = std::move(message)};
+
+  std::unique_lock lock(mutex_);
+  const auto queue_max = static_cast<std::size_t>(options_.queue_messages_max);
+  const bool in_time =
+      changed_.wait_until(lock, deadline, [&] { return closed_ || send_failure_ || queue_.size() < queue_max; });
+  if (send_failure_) return tl::unexpected(*send_failure_);
+  if (closed_) return closed_error();
+  if (!in_time) return make_error(ErrorCode::kTimeout, "{} did not take a message before the deadline", peer_);
+  if (queue_.empty()) {
+    // The sender thread rests while the queue is empty, and there is one sending caller: the socket is ours.
+    lock.unlock();
+    auto progress = write(outgoing);
+    if (progress && *progress == Progress::kDone) return {};
+    lock.lock();
+    if (!progress) {
+      send_failure_ = progress.error();
+      return tl::unexpected(std::move(progress).error());
+    }
+  }
+  return enqueue(std::move(outgoing), lock);
+}
+
+Status TcpChannel::enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& /*held*/) {
+  if (closed_) return closed_error();
+  if (!sender_.joinable()) {
+    try {
+      sender_ = std::thread([this] { run_sender(); });
+    } catch (const std::system_error& error) {
+      return make_error(ErrorCode::kIo, "cannot start a thread to send to {}: {}", peer_, error.what());
+    }
+  }
+  queue_.push_back(std::move(outgoing));
+  changed_.notify_all();
+  return {};
+}
+
+void TcpChannel::run_sender() {
+  for (;;) {
+    Outgoing* front = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+      if (closed_) return;
+      front = &queue_.front();  // a deque's elements stay where they are while others are pushed behind
+    }
+    auto progress = write(*front);
+    Status waited;
+    if (progress && *progress == Progress::kAgain) waited = wait_writable();
+    if (!progress || !waited) {
+      // What the peer said before it went away can still be received: the channel is not closed here.
+      std::lock_guard lock(mutex_);
+      send_failure_ = progress ? waited.error() : progress.error();
+      changed_.notify_all();
+      return;
+    }
+    if (*progress == Progress::kAgain) continue;
+    Outgoing finished;  // its payload is freed after the lock
+    std::lock_guard lock(mutex_);
+    finished = std::move(queue_.front());
+    queue_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+Status TcpChannel::wait_writable() {
+  // How long a message may wait is the caller's business (send() and its deadline); close() ends this wait.
+  pollfd wait{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
+  BF_TRY(poll_until(std::span(&wait, 1), after_ms(1000)));
+  if (closed_) return closed_error();
+  return {};
+}
+
+Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline deadline) {
+  const trace::Scope scope(trace::Zone::kWireReceive);
+  bool waiting = false;
+  bool blocked = false;
+  Deadline spin_until;
+  for (;;) {
+    if (closed_) return closed_error();
+    const auto buffers = reader_.wanted();
+    const IoResult result = receive_some(fd_.get(), buffers);
+    if (result.state == IoResult::State::kMoved) {
+      if (std::exchange(waiting, false)) stats_.waited(std::exchange(blocked, false) ? Wait::kBlocked : Wait::kSpun);
+      auto message = reader_.advance(result.bytes, allocator);
+      if (!message) {
+        close();  // the stream cannot be followed any further
+        message.error().message = fmt::format("{}: {}", peer_, message.error().message);
+        return tl::unexpected(std::move(message).error());
+      }
+      if (!*message) continue;
+      stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size());
+      return std::move(**message);
+    }
+    if (result.state != IoResult::State::kAgain) return peer_gone(result);
+    if (!std::exchange(waiting, true)) spin_until = spin_end(options_.spin, deadline);
+    if (std::chrono::steady_clock::now() < spin_until) {
+      relax_cpu();
+      continue;
+    }
+    blocked = true;
+    pollfd wait{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    BF_ASSIGN_OR_RETURN(const int ready, poll_until(std::span(&wait, 1), deadline));
+    if (ready == 0) {
+      if (waiting) stats_.waited(Wait::kBlocked);
+      return make_error(ErrorCode::kTimeout, "no message from {} before the deadline", peer_);
+    }
+  }
+}
+
+}  // namespace butterfly

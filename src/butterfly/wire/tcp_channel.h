@@ -1,0 +1,58 @@
+// The engine behind connect_tcp() and Listener: Channel over a connected socket.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "butterfly/wire/socket.h"
+#include "butterfly/wire/stats.h"
+#include "butterfly/wire/tcp.h"
+
+namespace butterfly {
+
+class TcpChannel final : public Channel {
+ public:
+  TcpChannel(Fd fd, std::string peer, const TcpOptions& options);
+  ~TcpChannel() override;
+
+  Status send(Message message, Deadline deadline) override;
+  Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override;
+  void close() override;
+  ChannelStats stats() const override { return stats_.read(); }
+  std::string peer() const override { return peer_; }
+
+ private:
+  /// A message on its way; it keeps the payload alive until the kernel has the last byte.
+  struct Outgoing {
+    FrameHeaderBytes header;
+    Message message;
+    std::size_t sent = 0;
+    std::size_t bytes() const { return header.size() + message.meta.size() + message.payload.bytes.size(); }
+  };
+  enum class Progress { kDone, kAgain };
+
+  Result<Progress> write(Outgoing& outgoing);
+  Status enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& lock);
+  void run_sender();
+  Status wait_writable();
+  tl::unexpected<Error> peer_gone(const IoResult& result) const;
+  tl::unexpected<Error> closed_error() const;
+
+  const Fd fd_;
+  const std::string peer_;
+  const TcpOptions options_;
+  StatsCounters stats_;
+  std::atomic<bool> closed_{false};
+
+  FrameReader reader_;  // the receiving thread's
+
+  std::mutex mutex_;  // the queue and what follows
+  std::condition_variable changed_;
+  std::deque<Outgoing> queue_;         // not empty: the front belongs to the sender thread
+  std::optional<Error> send_failure_;  // a frame was cut short: nothing more can be sent
+  std::thread sender_;
+};
+
+}  // namespace butterfly
