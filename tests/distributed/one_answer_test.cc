@@ -1,0 +1,168 @@
+// Promise 1: logits and tokens depend on model and prompt alone. One process of `reference` is the oracle; every number
+// of nodes, threads, chunk, neighbour and instruction set, mixed ones included, must equal it by memcmp.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "butterfly/infer/deployment.h"
+#include "butterfly/infer/sampler.h"
+#include "butterfly/infer/schedule.h"
+#include "butterfly/model/convert.h"
+
+namespace butterfly {
+namespace {
+
+struct Case {
+  int nodes = 1;
+  int threads = 1;
+  int chunk = 512;
+  int neighbours = 0;  // other texts in the same steps
+  std::vector<Isa> isas;
+
+  std::string name() const {
+    std::string text =
+        fmt::format("{} nodes, {} threads, chunks of {}, {} neighbours,", nodes, threads, chunk, neighbours);
+    for (const Isa isa : isas) text += fmt::format(" {}", to_string(isa));
+    return text;
+  }
+};
+
+/// What a run gave for the first text: its greedy tokens, and the logits behind each.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logits;
+  bool operator==(const Answer& other) const {
+    return tokens == other.tokens && logits.size() == other.logits.size() &&
+           std::memcmp(logits.data(), other.logits.data(), logits.size() * sizeof(float)) == 0;
+  }
+};
+
+std::vector<TokenId> prompt(int length, int salt, int vocab) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < length; ++i) tokens.emplace_back((i * 131 + salt * 977 + 7) % vocab);
+  return tokens;
+}
+
+Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
+  DeploymentOptions options;
+  options.nodes = c.nodes;
+  options.threads = c.threads;
+  options.isas = c.isas;
+  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, options));
+  Pipeline& pipeline = deployment->pipeline();
+  Schedule schedule({.rows_max = c.chunk, .depth = pipeline.depth()});
+  const int vocab = checkpoint.config.vocab;
+  schedule.add(prompt(prompt_tokens, 0, vocab));
+  for (int i = 1; i <= c.neighbours; ++i) schedule.add(prompt(prompt_tokens / i + i, i, vocab));
+  Answer answer;
+  while (!schedule.idle()) {
+    while (true) {
+      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
+      if (!step) break;
+      BF_TRY(pipeline.submit(std::move(*step)));
+    }
+    BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
+    schedule.completed(step);
+    std::int64_t row = 0;
+    for (const SequenceRun& sequence : step.batch.runs) {
+      if (sequence.logits_from == sequence.rows) continue;
+      const std::span<float> logits = step.tensor.row(row++);
+      if (sequence.sequence == SequenceId(0)) answer.logits.insert(answer.logits.end(), logits.begin(), logits.end());
+      const TokenId token = sample(logits, {}, {}, {});
+      if (sequence.sequence == SequenceId(0)) answer.tokens.push_back(token);
+      const auto length = static_cast<int>(schedule.tokens(sequence.sequence).size());
+      const int limit = sequence.sequence == SequenceId(0) ? prompt_tokens + decode_tokens : prompt_tokens;
+      if (length + 1 >= limit) {
+        schedule.finish(sequence.sequence);
+      } else {
+        schedule.append(sequence.sequence, token);
+      }
+    }
+  }
+  return answer;
+}
+
+Result<Checkpoint> demo_as(DType type) {
+  BF_ASSIGN_OR_RETURN(const Checkpoint demo, open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf"));
+  const auto path = std::filesystem::temp_directory_path() /
+                    fmt::format("butterfly_one_answer_{}_{}.gguf", to_string(type), getpid());
+  ConvertOptions options;
+  options.type = type;
+  BF_TRY(convert(demo, path.string(), options));
+  auto opened = open_checkpoint(path.string());
+  std::filesystem::remove(path);  // the mapping keeps it alive
+  return opened;
+}
+
+class DistOneAnswer : public testing::TestWithParam<DType> {};
+
+TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets) {
+  const auto checkpoint = demo_as(GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 20, 6);
+  ASSERT_TRUE(expected) << expected.error().message;
+  ASSERT_EQ(expected->tokens.size(), 6u);
+  std::vector<std::vector<Isa>> isa_sets;
+  for (const Isa isa : supported_isas()) isa_sets.push_back({isa});
+  isa_sets.push_back(supported_isas());  // node i runs the i-th, in turn
+  int runs = 0;
+  for (const auto& isas : isa_sets) {
+    for (const int nodes : {1, 2, 3, 4}) {
+      for (const int threads : {1, 2}) {
+        for (const int chunk : {1, 7, 512}) {
+          for (const int neighbours : {0, 3}) {
+            const Case c{nodes, threads, chunk, neighbours, isas};
+            const auto answer = run(*checkpoint, c, 20, 6);
+            ASSERT_TRUE(answer) << answer.error().message;
+            EXPECT_TRUE(*answer == *expected) << c.name();
+            ++runs;
+          }
+        }
+      }
+    }
+  }
+  RecordProperty("runs", runs);
+  std::printf("%d runs equal to reference, logits by memcmp\n", runs);
+}
+
+TEST_P(DistOneAnswer, AcrossTheBordersOfAttentionSegmentsAndCachePages) {
+  const auto checkpoint = demo_as(GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  // 250 prompt tokens and 12 more cross position 256, where the second segment begins.
+  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 250, 12);
+  ASSERT_TRUE(expected) << expected.error().message;
+  for (const Isa isa : supported_isas()) {
+    if (isa == Isa::kReference) continue;
+    for (const int chunk : {1, 64, 512}) {
+      for (const int neighbours : {0, 2}) {
+        const Case c{2, 2, chunk, neighbours, {isa}};
+        const auto answer = run(*checkpoint, c, 250, 12);
+        ASSERT_TRUE(answer) << answer.error().message;
+        EXPECT_TRUE(*answer == *expected) << c.name();
+      }
+    }
+  }
+}
+
+TEST_P(DistOneAnswer, MoreNodesThanLayersLeaveTheRestStandingBy) {
+  const auto checkpoint = demo_as(GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto fast = supported_isas().back();
+  const auto expected = run(*checkpoint, {.isas = {fast}}, 10, 3);
+  const auto answer = run(*checkpoint, {.nodes = 9, .isas = {fast}}, 10, 3);
+  ASSERT_TRUE(expected && answer);
+  EXPECT_TRUE(*answer == *expected);
+  const auto deployment = Deployment::create(*checkpoint, {.nodes = 9, .isas = {fast}});
+  ASSERT_TRUE(deployment);
+  EXPECT_EQ((*deployment)->nodes().size() + (*deployment)->plan().standby_nodes.size(), 9u);
+  EXPECT_FALSE((*deployment)->plan().standby_nodes.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistOneAnswer, testing::Values(DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
+}  // namespace
+}  // namespace butterfly
