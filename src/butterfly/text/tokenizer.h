@@ -13,23 +13,26 @@
 namespace butterfly {
 
 struct EncodeOptions {
-  bool add_bos = true;         // only where the vocabulary says add_bos
-  bool parse_special = true;   // control and user-defined tokens in the text become their ids
+  bool add_bos = true;        // only where the vocabulary says add_bos and the text does not start with it
+  bool parse_special = true;  // control tokens in the text become their ids; user-defined ones always do
 };
 
 class Tokenizer {
  public:
-  /// Errors: kBadData for a vocabulary that contradicts itself, naming both values; kUnsupported for TokenizerKind::kNone.
+  /// Errors: kBadData for a vocabulary that contradicts itself, naming both values; kUnsupported for
+  /// TokenizerKind::kNone.
   static Result<Tokenizer> create(Vocabulary vocabulary);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Errors: kInvalidArgument for invalid UTF-8, naming the byte offset; kBadData where a character has no token.
+  /// Errors: kInvalidArgument for invalid UTF-8, naming the byte offset, and for more than 2^29 bytes; kBadData where a
+  /// character has no token; kTimeout for a custom pattern that takes too long. Never adds eos: texts are to go on.
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  /// The bytes that `token` adds to a text; control tokens add nothing unless `show_control`.
+  /// The bytes that `token` adds to a text; control and unknown tokens add nothing unless kShown. Empty where `token`
+  /// is outside the vocabulary.
   enum class Control { kHidden, kShown };
   std::string piece(TokenId token, Control control = Control::kHidden) const;
 
@@ -56,7 +59,8 @@ class StreamingDetokenizer {
   StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options);
   explicit StreamingDetokenizer(const Tokenizer& tokenizer);
 
-  /// The complete characters that are ready after `token`; may be empty.
+  /// The complete characters that are ready after `token`; may be empty. Bytes that cannot become a character are
+  /// U+FFFD.
   std::string push(TokenId token);
 
   /// What is left at the end; an incomplete character becomes U+FFFD.

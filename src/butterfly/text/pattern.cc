@@ -1,0 +1,155 @@
+#include "butterfly/text/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <time.h>
+
+#include "butterfly/text/utf8.h"
+
+namespace butterfly {
+
+namespace {
+
+constexpr std::size_t kExpressionBytesMax = 16 * 1024;
+constexpr std::uint32_t kMatchLimit = 10'000'000;  // backtracking points of one match
+constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
+
+template <auto free_function>
+struct Free {
+  template <typename T>
+  void operator()(T* pointer) const {
+    free_function(pointer);
+  }
+};
+using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
+using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
+
+/// The match limit does not count the steps of a simple repeat, nor many cheap matches that each scan the whole text:
+/// only a clock bounds every pattern. The clock is this thread's processor time, so that a busy or suspended machine
+/// does not turn a good pattern into an error. Honest patterns need under 1 us per byte.
+class Watch {
+ public:
+  static constexpr int kStopped = -1000;  // no error number of PCRE2
+
+  explicit Watch(std::size_t text_bytes)
+      : deadline_ns_(now_ns() + 2'000'000'000 + 10'000 * static_cast<std::int64_t>(text_bytes)) {}
+
+  bool expired() {
+    if (++steps_ % 256 == 0 && now_ns() > deadline_ns_) expired_ = true;
+    return expired_;
+  }
+
+  static int callout(pcre2_callout_block* /*block*/, void* watch) {
+    return static_cast<Watch*>(watch)->expired() ? kStopped : 0;
+  }
+
+ private:
+  static std::int64_t now_ns() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+  }
+
+  std::int64_t deadline_ns_;
+  unsigned steps_ = 0;
+  bool expired_ = false;
+};
+
+std::string message_of(int error) {
+  PCRE2_UCHAR buffer[160] = {};
+  pcre2_get_error_message(error, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+tl::unexpected<Error> match_error(int error) {
+  if (error == Watch::kStopped || error == PCRE2_ERROR_MATCHLIMIT) {
+    return make_error(ErrorCode::kTimeout, "the pre-tokenizer's pattern takes too long on this text");
+  }
+  return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern fails on this text: {}", message_of(error));
+}
+
+PCRE2_SPTR subject(std::string_view text) {
+  return reinterpret_cast<PCRE2_SPTR>(text.data());
+}
+
+}  // namespace
+
+struct Pattern::Impl {
+  Code code;
+  PatternSource source = PatternSource::kBuiltIn;
+
+  int match(std::string_view text, std::size_t from, pcre2_match_data* data, pcre2_match_context* context) const {
+    // The whole text was checked to be UTF-8, and `from` is the border of a character.
+    const std::uint32_t options = PCRE2_NO_UTF_CHECK;
+    int found = pcre2_match(code.get(), subject(text), text.size(), from, options, data, context);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
+      found = pcre2_match(code.get(), subject(text), text.size(), from, options | PCRE2_NO_JIT, data, context);
+    }
+    return found;
+  }
+};
+
+Pattern::Pattern(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+Pattern::~Pattern() = default;
+
+Result<Pattern> Pattern::compile(const std::string& expression, PatternSource source) {
+  if (expression.size() > kExpressionBytesMax) {
+    return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern has {} bytes, at most {} are supported",
+                      expression.size(), kExpressionBytesMax);
+  }
+  CompileContext context(pcre2_compile_context_create(nullptr));
+  std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+  if (source == PatternSource::kUntrusted) options |= PCRE2_AUTO_CALLOUT;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  auto impl = std::make_unique<Impl>();
+  impl->source = source;
+  impl->code.reset(pcre2_compile(subject(expression), expression.size(), options, &error, &offset, context.get()));
+  if (!impl->code) {
+    return make_error(ErrorCode::kBadData, "the pre-tokenizer's pattern is no regular expression: {} at byte {} of {}",
+                      message_of(error), offset, expression.size());
+  }
+  // Where the machine has no JIT compiler, matches are interpreted: slower, but the same.
+  (void)pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
+  return Pattern(std::move(impl));
+}
+
+Status Pattern::split(std::string_view text, std::vector<std::string_view>& parts) const {
+  if (text.empty()) return {};
+  MatchData data(pcre2_match_data_create(1, nullptr));
+  MatchContext context(pcre2_match_context_create(nullptr));
+  if (!data || !context) return make_error(ErrorCode::kNoMemory, "no memory for a match of the pre-tokenizer");
+  Watch watch(text.size());
+  pcre2_set_match_limit(context.get(), kMatchLimit);
+  pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+  if (impl_->source == PatternSource::kUntrusted) pcre2_set_callout(context.get(), &Watch::callout, &watch);
+
+  std::size_t cut = 0;   // everything before is in `parts`
+  std::size_t from = 0;  // where the next match may begin
+  while (from < text.size()) {
+    const int found = impl_->match(text, from, data.get(), context.get());
+    if (found == PCRE2_ERROR_NOMATCH) break;
+    if (found < 0) return match_error(found);
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
+    const std::size_t begin = ends[0];
+    const std::size_t end = ends[1];
+    if (begin < from || end < begin || end > text.size()) {
+      return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern matches [{}, {}) when asked from {}",
+                        begin, end, from);
+    }
+    if (begin > cut) parts.push_back(text.substr(cut, begin - cut));
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    cut = end;
+    from = end;
+    if (end == begin && end < text.size()) from += static_cast<std::size_t>(utf8_step(text.substr(end)).size);
+    if (impl_->source == PatternSource::kUntrusted && watch.expired()) return match_error(Watch::kStopped);
+  }
+  if (cut < text.size()) parts.push_back(text.substr(cut));
+  return {};
+}
+
+}  // namespace butterfly

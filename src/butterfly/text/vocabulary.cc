@@ -1,0 +1,31 @@
+#include "butterfly/text/vocabulary.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace butterfly {
+
+namespace {
+
+constexpr std::array<std::string_view, 9> kEndPieces{"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
+                                                     "<|end|>",       "<EOT>",         "<|end_of_text|>",
+                                                     "<|endoftext|>", "<end_of_turn>", "<|end_of_turn|>"};
+
+}  // namespace
+
+void add_known_end_tokens(Vocabulary& vocabulary) {
+  const auto add = [&](TokenId id) {
+    const auto& known = vocabulary.end_tokens;
+    if (std::find(known.begin(), known.end(), id) == known.end()) vocabulary.end_tokens.push_back(id);
+  };
+  if (vocabulary.eos.value >= 0) add(vocabulary.eos);
+  for (int id = 0; id < vocabulary.size(); ++id) {
+    const auto index = static_cast<std::size_t>(id);
+    if (vocabulary.types[index] != TokenType::kControl) continue;
+    const std::string& piece = vocabulary.pieces[index];
+    if (std::find(kEndPieces.begin(), kEndPieces.end(), piece) != kEndPieces.end()) add(TokenId{id});
+  }
+}
+
+}  // namespace butterfly
