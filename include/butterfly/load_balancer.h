@@ -1,0 +1,64 @@
+// Which node serves the next request. Chooses among a registry's healthy nodes and keeps account of what each is
+// doing. Thread-safe. The registry must outlive the balancer; tickets may outlive both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/node.h"
+#include "butterfly/node_registry.h"
+
+namespace butterfly {
+
+enum class BalancePolicy : std::uint8_t {
+  kRoundRobin,   // the node that waited longest
+  kLeastLoaded,  // the smallest sum of costs now being served
+  kWeighted,     // in proportion to memory bandwidth, spread evenly over time
+};
+
+struct NodeLoad {
+  std::string node_id;
+  double active = 0.0;       // sum of the costs of tickets held
+  std::uint64_t served = 0;  // tickets ever given out
+};
+
+class LoadBalancer {
+ public:
+  struct State;
+
+  /// A request's place on a node; its cost is given back when the ticket ends.
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept;
+    Ticket& operator=(Ticket&& other) noexcept;
+    ~Ticket();
+    const Node& node() const { return node_; }
+
+   private:
+    friend class LoadBalancer;
+    Ticket(std::shared_ptr<State> state, Node node, double cost);
+    void give_back();
+    std::shared_ptr<State> state_;  // shared with the balancer, which may end before its tickets
+    Node node_;
+    double cost_ = 0.0;
+  };
+
+  explicit LoadBalancer(const NodeRegistry& registry, BalancePolicy policy = BalancePolicy::kLeastLoaded);
+
+  /// `cost` is in any unit, for example tokens asked for. Errors: kUnavailable when no node is healthy;
+  /// kInvalidArgument for a cost that is negative or not finite.
+  Result<Ticket> acquire(double cost = 1.0);
+
+  /// Of every registered node, in order of registration.
+  std::vector<NodeLoad> loads() const;
+
+ private:
+  const NodeRegistry* registry_;
+  BalancePolicy policy_;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace butterfly

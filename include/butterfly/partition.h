@@ -1,0 +1,74 @@
+// Dividing a model's layers among nodes, and how good a division is. Thread-safe: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model.h"
+#include "butterfly/node.h"
+
+namespace butterfly {
+
+struct PartitionConfig {
+  std::string strategy = "balanced";  // one of PartitionManager::strategies()
+  int context = 0;                    // tokens to keep per sequence; 0: the model's own
+  int sequences = 1;                  // served at once
+  std::string cache_type = "f16";     // of keys and values: "f32" or "f16"
+};
+
+/// One node's share: layers [first_layer, last_layer).
+struct PartitionStage {
+  std::string node_id;
+  int first_layer = 0;
+  int last_layer = 0;
+  bool embedding = false;
+  bool head = false;
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t cache_bytes = 0;
+  double decode_s = 0.0;  // predicted, one step of all sequences; infinite where the node's speed is unknown
+};
+
+struct PartitionQuality {
+  double balance = 0.0;                           // mean over slowest stage time, 1 is perfect; 0 where unknown
+  double latency_s = 0.0;                         // predicted, one token through every stage
+  double slowest_stage_s = 0.0;                   // predicted; bounds the throughput of many requests
+  std::vector<std::uint64_t> stage_memory_bytes;  // weights and cache, one per stage
+  double memory_use = 0.0;                        // of the fullest node whose memory is known, 0 to 1
+};
+
+struct Partition {
+  std::string strategy;
+  std::vector<PartitionStage> stages;  // in pipeline order
+  std::vector<std::string> standby;    // ids of nodes without a stage
+  PartitionQuality quality;
+  std::string table;  // all of it for people
+};
+
+class PartitionManager {
+ public:
+  struct StrategyInfo {
+    std::string name;
+    std::string alias;  // empty: none
+    std::string summary;
+  };
+  static std::vector<StrategyInfo> strategies();
+
+  explicit PartitionManager(PartitionConfig config = {}) : config_(std::move(config)) {}
+  const PartitionConfig& config() const { return config_; }
+
+  /// Stages follow the nodes' order. Errors: kInvalidArgument (no nodes, an unknown strategy or type, sizes out of
+  /// range), kNoMemory naming the node and the missing bytes.
+  Result<Partition> partition(const ModelInfo& model, std::span<const Node> nodes) const;
+
+  /// One partition for every strategy that succeeds, the lowest slowest stage first. Errors: those of the
+  /// configured strategy, where none succeeds.
+  Result<std::vector<Partition>> compare(const ModelInfo& model, std::span<const Node> nodes) const;
+
+ private:
+  PartitionConfig config_;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,123 @@
+#include "butterfly/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace butterfly {
+namespace {
+
+ModelInfo must_known(const std::string& name, const std::string& type = "f16") {
+  const Result<ModelInfo> model = ModelInfo::known(name, type);
+  EXPECT_TRUE(model.has_value());
+  return *model;
+}
+
+Node node(const std::string& id, double speed, double memory_gb = 0.0) {
+  return {.id = id, .capability = {.memory_gb = memory_gb, .tflops = speed / 100.0, .bandwidth_gb_per_s = speed}};
+}
+
+Partition must_partition(const PartitionConfig& config, const ModelInfo& model, const std::vector<Node>& nodes) {
+  const Result<Partition> partition = PartitionManager(config).partition(model, nodes);
+  EXPECT_TRUE(partition.has_value()) << (partition ? "" : partition.error().message);
+  return partition ? *partition : Partition{};
+}
+
+TEST(ModelInfo, KnownShapeTellsItsNumbers) {
+  const ModelInfo model = must_known("llama-1.1b", "q4_0");
+  EXPECT_EQ(model.name(), "llama-1.1b");
+  EXPECT_EQ(model.layers(), 22);
+  EXPECT_EQ(model.vocab(), 32000);
+  EXPECT_EQ(model.context(), 2048);
+  EXPECT_EQ(model.weight_type(), "q4_0");
+  EXPECT_NEAR(static_cast<double>(model.parameters()), 1.1e9, 0.01e9);
+}
+
+TEST(ModelInfo, UnknownShapesTypesAndFilesAreErrors) {
+  EXPECT_EQ(ModelInfo::known("llama-9z").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(ModelInfo::known("llama-1.1b", "q9").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ModelInfo::known("llama-1.1b", "i32").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ModelInfo::open("/no/such/model.gguf").error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(ModelInfo::known_names().empty());
+}
+
+TEST(PartitionManager, FourEqualNodesGetTwentyFourOfNinetySixLayers) {
+  const std::vector<Node> nodes{node("a", 10), node("b", 10), node("c", 10), node("d", 10)};
+  for (const PartitionManager::StrategyInfo& strategy : PartitionManager::strategies()) {
+    const Partition partition = must_partition({.strategy = strategy.name}, must_known("gpt-3-175b"), nodes);
+    ASSERT_EQ(partition.stages.size(), 4u) << strategy.name;
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(partition.stages[i].node_id, nodes[i].id);
+      EXPECT_EQ(partition.stages[i].first_layer, static_cast<int>(i) * 24);
+      EXPECT_EQ(partition.stages[i].last_layer, static_cast<int>(i) * 24 + 24);
+    }
+    EXPECT_TRUE(partition.stages.front().embedding);
+    EXPECT_TRUE(partition.stages.back().head);
+    EXPECT_GT(partition.quality.balance, 0.98);
+    EXPECT_LE(partition.quality.balance, 1.0);
+  }
+}
+
+TEST(PartitionManager, QualityFollowsFromTheStages) {
+  const std::vector<Node> nodes{node("a", 10, 4.0), node("b", 20)};
+  const Partition partition = must_partition({.strategy = "uniform"}, must_known("llama-1.1b"), nodes);
+  ASSERT_EQ(partition.stages.size(), 2u);
+  const PartitionStage& a = partition.stages[0];
+  const PartitionStage& b = partition.stages[1];
+  EXPECT_DOUBLE_EQ(partition.quality.latency_s, a.decode_s + b.decode_s);
+  EXPECT_DOUBLE_EQ(partition.quality.slowest_stage_s, std::max(a.decode_s, b.decode_s));
+  EXPECT_DOUBLE_EQ(partition.quality.balance, (a.decode_s + b.decode_s) / 2 / std::max(a.decode_s, b.decode_s));
+  ASSERT_EQ(partition.quality.stage_memory_bytes.size(), 2u);
+  EXPECT_EQ(partition.quality.stage_memory_bytes[1], b.weight_bytes + b.cache_bytes);
+  EXPECT_DOUBLE_EQ(partition.quality.memory_use, static_cast<double>(a.weight_bytes + a.cache_bytes) / 4e9);
+  EXPECT_NE(partition.table.find("embedding, 0-10"), std::string::npos) << partition.table;
+}
+
+TEST(PartitionManager, BalancedBeatsUniformOnUnequalNodesAndCompareSaysSo) {
+  const std::vector<Node> nodes{node("slow", 5), node("fast", 40)};
+  const Result<std::vector<Partition>> partitions = PartitionManager().compare(must_known("llama-1.1b"), nodes);
+  ASSERT_TRUE(partitions.has_value());
+  ASSERT_EQ(partitions->size(), PartitionManager::strategies().size());
+  EXPECT_EQ(partitions->front().strategy, "balanced");
+  EXPECT_LT(partitions->front().quality.slowest_stage_s, partitions->back().quality.slowest_stage_s);
+  EXPECT_GT(partitions->front().quality.balance, partitions->back().quality.balance);
+}
+
+TEST(PartitionManager, NodesBeyondTheLayersStandBy) {
+  std::vector<Node> nodes;
+  for (int i = 0; i < 7; ++i) nodes.push_back(node(fmt::format("n{}", i), 10));
+  const Partition partition = must_partition({.strategy = "uniform"}, must_known("butterfly-demo"), nodes);
+  EXPECT_EQ(partition.stages.size(), 5u);
+  EXPECT_EQ(partition.standby, (std::vector<std::string>{"n5", "n6"}));
+}
+
+TEST(PartitionManager, UnknownSpeedsSplitUniformlyWithoutAPrediction) {
+  const Partition partition =
+      must_partition({.strategy = "uniform"}, must_known("butterfly-demo"), {node("a", 0), node("b", 0)});
+  EXPECT_EQ(partition.quality.balance, 0.0);
+  EXPECT_TRUE(std::isinf(partition.quality.slowest_stage_s));
+  const auto compared = PartitionManager().compare(must_known("butterfly-demo"), std::vector{node("a", 0)});
+  ASSERT_TRUE(compared.has_value());
+  EXPECT_EQ(compared->size(), 1u);
+}
+
+TEST(PartitionManager, ImpossibleRequestsAreErrors) {
+  const ModelInfo model = must_known("llama-1.1b");
+  const std::vector<Node> nodes{node("a", 10)};
+  const auto code = [&](const PartitionConfig& config, const std::vector<Node>& over) {
+    const Result<Partition> partition = PartitionManager(config).partition(model, over);
+    EXPECT_FALSE(partition.has_value());
+    return partition ? ErrorCode::kCancelled : partition.error().code;
+  };
+  EXPECT_EQ(code({}, {}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.strategy = "best"}, nodes), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.context = 1 << 20}, nodes), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.cache_type = "i32"}, nodes), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({}, {node("a", 10, 0.5)}), ErrorCode::kNoMemory);
+  EXPECT_EQ(PartitionManager().compare(model, std::vector{node("a", 10, 0.5)}).error().code, ErrorCode::kNoMemory);
+}
+
+}  // namespace
+}  // namespace butterfly
