@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace butterfly {
@@ -9,8 +10,9 @@ namespace {
 
 std::vector<std::byte> frame_bytes(const FrameHeader& header, ByteSpan body) {
   const FrameHeaderBytes encoded = encode_frame_header(header);
-  std::vector<std::byte> bytes(encoded.begin(), encoded.end());
-  bytes.insert(bytes.end(), body.begin(), body.end());
+  std::vector<std::byte> bytes(encoded.size() + body.size());
+  std::ranges::copy(encoded, bytes.begin());
+  std::ranges::copy(body, bytes.begin() + kFrameHeaderBytes);
   return bytes;
 }
 

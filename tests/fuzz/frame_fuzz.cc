@@ -1,0 +1,63 @@
+// Frames and hellos from a hostile peer: whatever arrives, in pieces of any size, is refused or becomes messages
+// within the limits, and a header that is accepted is the one that would be written.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "butterfly/wire/frame.h"
+
+namespace {
+
+using namespace butterfly;
+
+constexpr ChannelLimits kLimits{.meta_bytes_max = 4096, .payload_bytes_max = 65'536};
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void read_stream(ByteSpan bytes, std::size_t piece) {
+  FrameReader reader(kLimits);
+  while (!bytes.empty()) {
+    std::size_t moved = 0;
+    for (const MutableByteSpan buffer : reader.wanted()) {
+      const std::size_t count = std::min({buffer.size(), bytes.size(), piece - moved});
+      if (count > 0) std::memcpy(buffer.data(), bytes.data(), count);
+      bytes = bytes.subspan(count);
+      moved += count;
+    }
+    require(moved > 0);
+    const auto message = reader.advance(moved, {});
+    if (!message) return;
+    if (!*message) continue;
+    require((*message)->meta.size() <= kLimits.meta_bytes_max);
+    require((*message)->payload.bytes.size() <= kLimits.payload_bytes_max);
+  }
+}
+
+/// The checksum guards the fields from accidents, not from a peer: let the fuzzer past it.
+void read_with_right_checksum(ByteSpan bytes, std::size_t piece) {
+  if (bytes.size() < kFrameHeaderBytes) return;
+  std::vector<std::byte> fixed(bytes.begin(), bytes.end());
+  const std::uint32_t checksum = crc32c(ByteSpan(fixed).first(kFrameHeaderBytes - 4));
+  std::memcpy(fixed.data() + kFrameHeaderBytes - 4, &checksum, sizeof(checksum));
+  const auto header = decode_frame_header(std::span(fixed).first<kFrameHeaderBytes>(), kLimits);
+  if (header) require(std::ranges::equal(encode_frame_header(*header), ByteSpan(fixed).first(kFrameHeaderBytes)));
+  read_stream(fixed, piece);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const ByteSpan bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  const std::size_t piece = data[0] == 0 ? std::size_t{1} << 20 : data[0];
+  read_stream(bytes, piece);
+  read_with_right_checksum(bytes, piece);
+  if (bytes.size() >= kHelloBytes) {
+    const auto hello = decode_hello(bytes.first<kHelloBytes>());
+    if (hello) require(hello->label.size() <= kLabelBytesMax);
+  }
+  if (bytes.size() >= kHelloReplyBytes) static_cast<void>(decode_hello_reply(bytes.first<kHelloReplyBytes>()));
+  return 0;
+}
