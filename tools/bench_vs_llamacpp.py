@@ -10,9 +10,9 @@ PEER is a virtual environment with llama-cpp-python built for this machine, with
     CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DCMAKE_C_FLAGS='$F' -DCMAKE_CXX_FLAGS='$F'" \
         PEER/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36
 
-Both sides do what llama-bench does: after an untimed run, process a prompt of 512 random tokens in one batch, then,
-from an empty cache, 128 single tokens. Every measurement is a fresh process; the two programs take turns, and the
-one that goes first changes every round.
+Both sides, after an untimed run, process a prompt of 512 tokens in one batch and then 128 single tokens that follow
+it. Nothing is sampled; the tokens do not matter. Every measurement is a fresh process; the two programs take turns,
+and the one that goes first changes every round.
 """
 
 import argparse
@@ -68,9 +68,11 @@ class Peer:
             raise SystemExit(f"llama_decode returned {status}")
         self.api.llama_synchronize(self.context)
 
-    def tokens_per_s(self, batch: int, batches: int) -> float:
-        """From an empty cache: `batches` calls of `batch` random tokens."""
+    def clear(self):
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), False)
+
+    def tokens_per_s(self, batch: int, batches: int) -> float:
+        """`batches` calls of `batch` random tokens, after what is in the cache."""
         tokens = [self.random_tokens(batch) for _ in range(batches)]
         start = time.perf_counter()
         for some in tokens:
@@ -82,18 +84,14 @@ def peer_main(arguments):
     threads = arguments.threads[0]
     peer = Peer(arguments.model, threads)
     peer.tokens_per_s(PROMPT_TOKENS, 1)
-    prefill = [peer.tokens_per_s(PROMPT_TOKENS, 1) for _ in range(arguments.samples)]
     peer.tokens_per_s(1, 4)
-    decode = [peer.tokens_per_s(1, DECODE_TOKENS) for _ in range(arguments.samples)]
-    print(
-        json.dumps(
-            {
-                "version": peer.api.__version__,
-                "system": peer.api.llama_print_system_info().decode().strip(),
-                "results": [{"threads": threads, "prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}],
-            }
-        )
-    )
+    result = {"threads": threads, "prefill_tokens_per_s": [], "decode_tokens_per_s": []}
+    for _ in range(arguments.samples):
+        peer.clear()
+        result["prefill_tokens_per_s"].append(peer.tokens_per_s(PROMPT_TOKENS, 1))
+        result["decode_tokens_per_s"].append(peer.tokens_per_s(1, DECODE_TOKENS))
+    system = peer.api.llama_print_system_info().decode().strip()
+    print(json.dumps({"version": peer.api.__version__, "system": system, "results": [result]}))
 
 
 def run_json(command: list[str], name: str) -> dict:
@@ -105,11 +103,10 @@ def run_json(command: list[str], name: str) -> dict:
 
 def measure(name: str, threads: int, arguments) -> dict:
     if name == "butterfly":
-        command = [arguments.butterfly, "bench", "model", "-m", arguments.model, "--threads", str(threads), "--json"]
+        command = [arguments.butterfly, "bench", "model", "-m", arguments.model, "--json", "--rounds"]
     else:
-        command = [arguments.peer_python, os.path.abspath(__file__), "--peer", "-m", arguments.model]
-        command += ["--threads", str(threads), "--samples", str(arguments.samples)]
-    return run_json(command, name)
+        command = [arguments.peer_python, os.path.abspath(__file__), "--peer", "-m", arguments.model, "--samples"]
+    return run_json([*command, str(arguments.samples), "--threads", str(threads)], name)
 
 
 def of_threads(report: dict, threads: int) -> dict:
@@ -166,7 +163,7 @@ def main():
     parser.add_argument("-m", "--model", required=True, help="GGUF file")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5, help="times that both programs run for each thread count")
-    parser.add_argument("--samples", type=int, default=1, help="timed repetitions in one run of llama.cpp")
+    parser.add_argument("--samples", type=int, default=1, help="timed repetitions in each run")
     parser.add_argument("--butterfly", default="build/release/bin/butterfly", help="the program")
     parser.add_argument("--peer-python", default="python3", help="Python that has llama-cpp-python")
     parser.add_argument("--json", action="store_true", help="print every sample as JSON instead of the table")
