@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "butterfly/model/gguf_weights.h"
+#include "butterfly/model/hugging_face.h"
 
 namespace butterfly {
 namespace {
@@ -93,6 +94,8 @@ class Sha256 {
 }  // namespace
 
 Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return open_hugging_face(path, options);
   BF_ASSIGN_OR_RETURN(auto file, MappedFile::open(path));
   return open_gguf(std::move(file), options);
 }

@@ -1,0 +1,296 @@
+#include "butterfly/model/hugging_face_weights.h"
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <string_view>
+
+#include "butterfly/model/gguf.h"
+
+namespace butterfly {
+namespace {
+
+struct NamePair {
+  std::string_view canonical, file;
+};
+
+constexpr std::array<NamePair, 3> kLlamaTop{
+    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
+constexpr std::array<NamePair, 9> kLlamaBlock{{{"attn_norm", "input_layernorm"},
+                                               {"attn_q", "self_attn.q_proj"},
+                                               {"attn_k", "self_attn.k_proj"},
+                                               {"attn_v", "self_attn.v_proj"},
+                                               {"attn_output", "self_attn.o_proj"},
+                                               {"ffn_norm", "post_attention_layernorm"},
+                                               {"ffn_gate", "mlp.gate_proj"},
+                                               {"ffn_up", "mlp.up_proj"},
+                                               {"ffn_down", "mlp.down_proj"}}};
+constexpr std::array<NamePair, 4> kGpt2Top{{{"token_embd", "transformer.wte"},
+                                            {"position_embd", "transformer.wpe"},
+                                            {"output_norm", "transformer.ln_f"},
+                                            {"output", "lm_head"}}};
+constexpr std::array<NamePair, 8> kGpt2Block{{{"attn_norm", "ln_1"},
+                                              {"attn_q", "attn.c_attn"},
+                                              {"attn_k", "attn.c_attn"},
+                                              {"attn_v", "attn.c_attn"},
+                                              {"attn_output", "attn.c_proj"},
+                                              {"ffn_norm", "ln_2"},
+                                              {"ffn_up", "mlp.c_fc"},
+                                              {"ffn_down", "mlp.c_proj"}}};
+
+template <std::size_t kSize>
+std::string_view translate(const std::array<NamePair, kSize>& names, std::string_view canonical) {
+  for (const NamePair& pair : names) {
+    if (pair.canonical == canonical) return pair.file;
+  }
+  return {};
+}
+
+/// "blk.3.attn_q.weight" in parts; layer is empty outside blocks.
+struct NameParts {
+  std::string_view layer, stem, kind;
+};
+NameParts split(std::string_view name) {
+  NameParts parts;
+  if (name.starts_with("blk.")) {
+    name.remove_prefix(4);
+    parts.layer = name.substr(0, name.find('.'));
+    name.remove_prefix(std::min(name.size(), parts.layer.size() + 1));
+  }
+  const std::size_t dot = name.rfind('.');
+  parts.stem = name.substr(0, dot);
+  if (dot != std::string_view::npos) parts.kind = name.substr(dot + 1);
+  return parts;
+}
+
+/// The name in the file; empty for a weight that the architecture lacks.
+std::string file_name(std::string_view canonical, bool gpt2) {
+  const NameParts parts = split(canonical);
+  if (parts.layer.empty()) {
+    const std::string_view stem = gpt2 ? translate(kGpt2Top, parts.stem) : translate(kLlamaTop, parts.stem);
+    return stem.empty() ? "" : fmt::format("{}.{}", stem, parts.kind);
+  }
+  const std::string_view stem = gpt2 ? translate(kGpt2Block, parts.stem) : translate(kLlamaBlock, parts.stem);
+  if (stem.empty()) return "";
+  return fmt::format("{}.{}.{}.{}", gpt2 ? "transformer.h" : "model.layers", parts.layer, stem, parts.kind);
+}
+
+enum class Order { kAsStored, kHalvesToAdjacent, kTransposed };
+
+/// Where a canonical weight is in the files and how its rows come out of them.
+struct Recipe {
+  const SafetensorsEntry* entry = nullptr;
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  Order order = Order::kAsStored;
+  std::int64_t first = 0;     // kTransposed: the first stored column that belongs to this weight; of a vector: element
+  std::int64_t head_dim = 0;  // kHalvesToAdjacent
+  std::size_t shard = 0;
+};
+
+/// Row r of a head in adjacent order comes from this row in half-split order: pair i is (i, i + head_dim / 2) there.
+std::int64_t half_split_row(std::int64_t row, std::int64_t head_dim) {
+  const std::int64_t head = row / head_dim;
+  const std::int64_t r = row % head_dim;
+  return head * head_dim + r / 2 + (r % 2) * (head_dim / 2);
+}
+
+template <typename T>
+void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t first, const Recipe& recipe, std::byte* to) {
+  // Tiles keep both sides in the first cache.
+  constexpr std::int64_t kTile = 32;
+  for (std::int64_t r0 = 0; r0 < recipe.rows; r0 += kTile) {
+    for (std::int64_t c0 = 0; c0 < recipe.cols; c0 += kTile) {
+      for (std::int64_t r = r0; r < std::min(recipe.rows, r0 + kTile); ++r) {
+        for (std::int64_t c = c0; c < std::min(recipe.cols, c0 + kTile); ++c) {
+          std::memcpy(to + (r * recipe.cols + c) * static_cast<std::int64_t>(sizeof(T)),
+                      from + (c * from_cols + first + r) * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+        }
+      }
+    }
+  }
+}
+
+class HuggingFaceWeights final : public WeightSource {
+ public:
+  HuggingFaceWeights(std::vector<HuggingFaceShard> shards, ModelConfig config, std::string source)
+      : shards_(std::move(shards)), config_(std::move(config)), source_(std::move(source)) {}
+
+  /// Fills the recipes. Errors as make_hugging_face_weights.
+  Status resolve() {
+    BF_TRY(resolve_range({.embedding = true, .head = true}));
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      BF_TRY(resolve_range({.first_layer = layer, .last_layer = layer + 1}));
+    }
+    return {};
+  }
+
+  std::vector<WeightInfo> list() const override { return list_; }
+  bool contains(const std::string& name) const override { return recipes_.contains(name); }
+  std::string description() const override { return source_; }
+
+  Result<WeightView> find(const std::string& name) const override {
+    const auto found = recipes_.find(name);
+    if (found == recipes_.end())
+      return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", source_, printable(name));
+    return materialise(found->second);
+  }
+
+  void release(const WeightView& view) const override {
+    for (const HuggingFaceShard& shard : shards_) {
+      if (shard.mapping) shard.mapping->drop(view.bytes);
+    }
+  }
+
+ private:
+  Status resolve_range(const WeightRange& range) {
+    for (const WeightInfo& expected : expected_weights(config_, range)) {
+      BF_ASSIGN_OR_RETURN(const Recipe recipe, resolve_weight(expected));
+      recipes_.emplace(expected.name, recipe);
+      const std::uint64_t bytes =
+          *row_bytes(recipe.type, static_cast<std::uint64_t>(recipe.cols)) * static_cast<std::uint64_t>(recipe.rows);
+      list_.push_back(
+          {.name = expected.name, .type = recipe.type, .rows = recipe.rows, .cols = recipe.cols, .bytes = bytes});
+    }
+    return {};
+  }
+
+  /// Also tries the name without its first part: files saved from a model without its head lack it.
+  bool locate(const std::string& name, Recipe& recipe) const {
+    const std::string bare = name.substr(name.find('.') + 1);
+    for (const std::string& candidate : {name, bare}) {
+      for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+        const auto& entries = shards_[shard].file.entries();
+        const auto found = entries.find(candidate);
+        if (found == entries.end()) continue;
+        recipe.entry = &found->second;
+        recipe.shard = shard;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Result<Recipe> resolve_weight(const WeightInfo& expected) const {
+    const bool gpt2 = config_.architecture == "gpt2";
+    const std::string name = file_name(expected.name, gpt2);
+    Recipe recipe{.rows = expected.rows, .cols = expected.cols};
+    bool found = locate(name, recipe);
+    // A tied matrix may be stored under the name of its other use.
+    if (!found && config_.tied_head && expected.name == "token_embd.weight") found = locate("lm_head.weight", recipe);
+    if (!found) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {} ({})", source_, name, expected.name);
+    if (!recipe.entry->type) {
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16 and BF16", source_,
+                        name, printable(recipe.entry->type_name));
+    }
+    recipe.type = *recipe.entry->type;
+    std::vector<std::int64_t> shape = {expected.rows, expected.cols};
+    if (expected.rows == 1) shape = {expected.cols};
+    if (gpt2) {
+      place_gpt2(expected, recipe, shape);
+    } else if (config_.rope.pairs == RopePairs::kAdjacent && is_q_or_k(expected.name)) {
+      recipe.order = Order::kHalvesToAdjacent;
+      recipe.head_dim = config_.head_dim;
+    }
+    if (recipe.entry->shape != shape) {
+      return make_error(ErrorCode::kBadData, "{}: {} has the shape {}, the model's configuration says {}", source_,
+                        name, shape_text(recipe.entry->shape), shape_text(shape));
+    }
+    return recipe;
+  }
+
+  static bool is_q_or_k(const std::string& name) {
+    return name.find(".attn_q.") != std::string::npos || name.find(".attn_k.") != std::string::npos;
+  }
+
+  static std::string shape_text(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (std::int64_t extent : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", extent);
+    return text + "]";
+  }
+
+  /// GPT-2 stores matrices as [inputs, outputs], and Q, K and V beside one another in the outputs.
+  void place_gpt2(const WeightInfo& expected, Recipe& recipe, std::vector<std::int64_t>& shape) const {
+    const NameParts parts = split(expected.name);
+    const std::int64_t outputs = expected.rows == 1 ? expected.cols : expected.rows;
+    std::int64_t stored = outputs;
+    if (parts.stem == "attn_q" || parts.stem == "attn_k" || parts.stem == "attn_v") {
+      stored = config_.q_dim() + 2 * std::int64_t{config_.kv_dim()};
+      if (parts.stem == "attn_k") recipe.first = config_.q_dim();
+      if (parts.stem == "attn_v") recipe.first = config_.q_dim() + config_.kv_dim();
+    }
+    if (expected.rows == 1) {
+      shape = {stored};
+    } else if (!parts.layer.empty()) {
+      recipe.order = Order::kTransposed;
+      shape = {expected.cols, stored};
+    }
+  }
+
+  WeightView materialise(const Recipe& recipe) const {
+    const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
+    const std::size_t size = static_cast<std::size_t>(recipe.rows) * static_cast<std::size_t>(recipe.cols) * element;
+    WeightView view{.type = recipe.type, .rows = recipe.rows, .cols = recipe.cols};
+    const ByteSpan stored = recipe.entry->bytes;
+    if (recipe.order == Order::kAsStored) {
+      view.bytes = stored.subspan(static_cast<std::size_t>(recipe.first) * element, size);
+      // The format does not align tensors; a copy is aligned.
+      if (reinterpret_cast<std::uintptr_t>(view.bytes.data()) % element == 0) return view;
+    }
+    const auto copy = std::make_shared<std::vector<std::byte>>(size);
+    fill(recipe, view.bytes, *copy);
+    view.bytes = *copy;
+    view.owner = copy;
+    if (const auto& mapping = shards_[recipe.shard].mapping; mapping && recipe.order == Order::kHalvesToAdjacent) {
+      mapping->drop(stored);
+    }
+    return view;
+  }
+
+  /// `stored`: the bytes of an order kAsStored.
+  static void fill(const Recipe& recipe, ByteSpan stored, std::vector<std::byte>& copy) {
+    const ByteSpan from = recipe.entry->bytes;
+    switch (recipe.order) {
+      case Order::kAsStored:
+        std::memcpy(copy.data(), stored.data(), copy.size());
+        return;
+      case Order::kHalvesToAdjacent: {
+        // The outputs of a vector (a bias) are its elements.
+        const std::int64_t outputs = recipe.rows == 1 ? recipe.cols : recipe.rows;
+        const std::size_t unit = copy.size() / static_cast<std::size_t>(outputs);
+        for (std::int64_t r = 0; r < outputs; ++r) {
+          const auto source = static_cast<std::size_t>(half_split_row(r, recipe.head_dim));
+          std::memcpy(copy.data() + static_cast<std::size_t>(r) * unit, from.data() + source * unit, unit);
+        }
+        return;
+      }
+      case Order::kTransposed: {
+        const std::int64_t stored_cols = recipe.entry->shape[1];
+        if (recipe.type == DType::kF32) {
+          transpose<std::uint32_t>(from.data(), stored_cols, recipe.first, recipe, copy.data());
+        } else {
+          transpose<std::uint16_t>(from.data(), stored_cols, recipe.first, recipe, copy.data());
+        }
+        return;
+      }
+    }
+  }
+
+  std::vector<HuggingFaceShard> shards_;
+  ModelConfig config_;
+  std::string source_;
+  std::map<std::string, Recipe, std::less<>> recipes_;
+  std::vector<WeightInfo> list_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const WeightSource>> make_hugging_face_weights(std::vector<HuggingFaceShard> shards,
+                                                                      const ModelConfig& config, std::string source) {
+  const auto weights = std::make_shared<HuggingFaceWeights>(std::move(shards), config, std::move(source));
+  BF_TRY(weights->resolve());
+  return std::shared_ptr<const WeightSource>(weights);
+}
+
+}  // namespace butterfly
