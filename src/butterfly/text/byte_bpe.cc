@@ -1,5 +1,6 @@
 // Byte-level BPE (GPT-2): a pattern cuts the text into pre-tokens, each pre-token starts as its bytes, and pairs merge
 // by rank. Pieces are spelled in an alphabet of 256 visible characters, one per byte.
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 
@@ -12,13 +13,6 @@
 namespace butterfly {
 
 namespace {
-
-// Words and their contractions, numbers, punctuation, white space. As published with GPT-2, Llama 3 and Qwen2.
-constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// GPT-2's alphabet: a byte that is a printable Latin-1 character stands for itself, the other 68 are U+0100 onwards.
 struct ByteAlphabet {
@@ -40,6 +34,12 @@ struct ByteAlphabet {
 const ByteAlphabet& byte_alphabet() {
   static const ByteAlphabet alphabet;
   return alphabet;
+}
+
+bool is_published(const std::string& expression) {
+  constexpr std::array kNamed{PreTokenizer::kGpt2, PreTokenizer::kLlama3, PreTokenizer::kQwen2};
+  return std::any_of(kNamed.begin(), kNamed.end(),
+                     [&](PreTokenizer named) { return pre_tokenizer_pattern(named) == expression; });
 }
 
 class ByteBpeEncoder : public Encoder {
@@ -67,7 +67,10 @@ Result<std::unique_ptr<Encoder>> ByteBpeEncoder::create(const Vocabulary& vocabu
   std::unique_ptr<ByteBpeEncoder> encoder(new ByteBpeEncoder(vocabulary));
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
-    if (vocabulary.types[index] == TokenType::kNormal) encoder->pieces_.try_emplace(vocabulary.pieces[index], id);
+    const TokenType type = vocabulary.types[index];
+    if (type == TokenType::kNormal || type == TokenType::kUserDefined) {
+      encoder->pieces_.try_emplace(vocabulary.pieces[index], id);
+    }
   }
   encoder->merges_ = MergeTable(vocabulary.merges, encoder->pieces_);
   for (std::size_t byte = 0; byte < 256; ++byte) {
@@ -79,25 +82,20 @@ Result<std::unique_ptr<Encoder>> ByteBpeEncoder::create(const Vocabulary& vocabu
 }
 
 Status ByteBpeEncoder::compile_patterns() {
-  const auto add = [&](const std::string& expression, PatternSource source) -> Status {
+  std::vector<std::string> expressions;
+  if (vocabulary_.pre_tokenizer == PreTokenizer::kCustom) {
+    expressions.push_back(vocabulary_.custom_pattern);
+    const auto& further = vocabulary_.further_patterns;
+    expressions.insert(expressions.end(), further.begin(), further.end());
+  } else {
+    expressions.emplace_back(pre_tokenizer_pattern(vocabulary_.pre_tokenizer));
+  }
+  for (const std::string& expression : expressions) {
+    const PatternSource source = is_published(expression) ? PatternSource::kBuiltIn : PatternSource::kUntrusted;
     BF_ASSIGN_OR_RETURN(Pattern pattern, Pattern::compile(expression, source));
     patterns_.push_back(std::move(pattern));
-    return {};
-  };
-  switch (vocabulary_.pre_tokenizer) {
-    case PreTokenizer::kGpt2:
-      return add(kGpt2Pattern, PatternSource::kBuiltIn);
-    case PreTokenizer::kLlama3:
-      return add(kLlama3Pattern, PatternSource::kBuiltIn);
-    case PreTokenizer::kQwen2:
-      return add(kQwen2Pattern, PatternSource::kBuiltIn);
-    case PreTokenizer::kCustom:
-      BF_TRY(add(vocabulary_.custom_pattern, PatternSource::kUntrusted));
-      for (const std::string& pattern : vocabulary_.further_patterns) BF_TRY(add(pattern, PatternSource::kUntrusted));
-      return {};
   }
-  return make_error(ErrorCode::kBadData, "the vocabulary names pre-tokenizer {}, there are {}",
-                    static_cast<int>(vocabulary_.pre_tokenizer), static_cast<int>(PreTokenizer::kCustom) + 1);
+  return {};
 }
 
 Result<std::vector<std::string_view>> ByteBpeEncoder::pre_tokens(std::string_view text) const {

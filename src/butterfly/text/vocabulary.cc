@@ -8,11 +8,32 @@ namespace butterfly {
 
 namespace {
 
+// Words and their contractions, numbers, punctuation, white space. As published with GPT-2, Llama 3 and Qwen2.
+constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 constexpr std::array<std::string_view, 9> kEndPieces{"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
                                                      "<|end|>",       "<EOT>",         "<|end_of_text|>",
                                                      "<|endoftext|>", "<end_of_turn>", "<|end_of_turn|>"};
 
 }  // namespace
+
+std::string_view pre_tokenizer_pattern(PreTokenizer pre_tokenizer) {
+  switch (pre_tokenizer) {
+    case PreTokenizer::kGpt2:
+      return kGpt2Pattern;
+    case PreTokenizer::kLlama3:
+      return kLlama3Pattern;
+    case PreTokenizer::kQwen2:
+      return kQwen2Pattern;
+    case PreTokenizer::kCustom:
+      break;
+  }
+  return {};
+}
 
 void add_known_end_tokens(Vocabulary& vocabulary) {
   const auto add = [&](TokenId id) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "butterfly/base/ids.h"
@@ -52,6 +53,9 @@ struct Vocabulary {
 
   int size() const { return static_cast<int>(pieces.size()); }
 };
+
+/// The regular expression of a named pre-tokenizer, as published with the model; empty for kCustom.
+std::string_view pre_tokenizer_pattern(PreTokenizer pre_tokenizer);
 
 /// Adds to `end_tokens` eos and the control tokens that are known by name to end a text or a turn, such as
 /// "<|eot_id|>" and "<|im_end|>". Model files name only one of them.
