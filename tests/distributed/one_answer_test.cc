@@ -102,9 +102,9 @@ class DistOneAnswer : public testing::TestWithParam<DType> {};
 TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets) {
   const auto checkpoint = demo_as(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
-  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 20, 6);
+  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 12, 4);
   ASSERT_TRUE(expected) << expected.error().message;
-  ASSERT_EQ(expected->tokens.size(), 6u);
+  ASSERT_EQ(expected->tokens.size(), 4u);
   std::vector<std::vector<Isa>> isa_sets;
   for (const Isa isa : supported_isas()) isa_sets.push_back({isa});
   isa_sets.push_back(supported_isas());  // node i runs the i-th, in turn
@@ -115,7 +115,7 @@ TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets)
         for (const int chunk : {1, 7, 512}) {
           for (const int neighbours : {0, 3}) {
             const Case c{nodes, threads, chunk, neighbours, isas};
-            const auto answer = run(*checkpoint, c, 20, 6);
+            const auto answer = run(*checkpoint, c, 12, 4);
             ASSERT_TRUE(answer) << answer.error().message;
             EXPECT_TRUE(*answer == *expected) << c.name();
             ++runs;

@@ -17,15 +17,15 @@
 namespace butterfly {
 
 struct DeploymentOptions {
-  int threads = 1;                   // of each node in this process; workers decide on their own
-  int nodes = 1;                     // in this process, where there are no workers
-  std::vector<std::string> workers;  // "host:port"
+  int threads = 1;                     // of each node in this process; workers decide on their own
+  int nodes = 1;                       // in this process, where there are no workers
+  std::vector<std::string> workers{};  // "host:port"
   std::string split = "uniform";
   int sequences = 1;                        // that will run side by side, for the plan's memory
-  std::vector<Isa> isas;                    // of the nodes in this process, repeated in turn; empty: choose_isa()
-  std::optional<DType> kv_type;             // none: kv_type_for(config)
+  std::vector<Isa> isas{};                  // of the nodes in this process, repeated in turn; empty: choose_isa()
+  std::optional<DType> kv_type{};           // none: kv_type_for(config)
   std::int64_t ready_timeout_ms = 600'000;  // for all workers to have their weights
-  std::function<void(const std::string&)> progress;  // lines for people, on long work
+  std::function<void(const std::string&)> progress{};  // lines for people, on long work
 };
 
 /// What one working node holds.
