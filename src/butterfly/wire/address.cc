@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
 namespace butterfly {
 namespace {
@@ -24,37 +28,50 @@ addrinfo stream_hints(int flags) {
   return hints;
 }
 
-/// One question to the resolver that can be given up at a deadline.
+/// One question to the resolver. It belongs to the asking and the answering thread, whichever needs it longer.
 struct Lookup {
-  std::string host, port;
-  addrinfo hints{};
-  gaicb request{};
+  Lookup(std::string host_name, std::string port_number) : host(std::move(host_name)), port(std::move(port_number)) {}
+
+  const std::string host, port;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  int code = 0;
+  AddressList answer;
 };
 
+void run_lookup(const std::shared_ptr<Lookup>& lookup) {
+  const addrinfo hints = stream_hints(0);
+  addrinfo* list = nullptr;
+  const int code = getaddrinfo(lookup->host.c_str(), lookup->port.c_str(), &hints, &list);
+  std::lock_guard lock(lookup->mutex);
+  lookup->code = code;
+  if (code == 0) lookup->answer.reset(list);
+  lookup->done = true;
+  lookup->changed.notify_all();
+}
+
+/// getaddrinfo() knows no deadline, so it runs on a thread that is left behind when it takes too long; the resolver's
+/// own time limit ends it.
 Result<AddressList> look_up(const std::string& host, const std::string& port, Deadline deadline) {
-  auto lookup = std::make_unique<Lookup>(Lookup{.host = host, .port = port, .hints = stream_hints(0), .request = {}});
-  lookup->request.ar_name = lookup->host.c_str();
-  lookup->request.ar_service = lookup->port.c_str();
-  lookup->request.ar_request = &lookup->hints;
-  gaicb* request = &lookup->request;
-  if (const int code = getaddrinfo_a(GAI_NOWAIT, &request, 1, nullptr); code != 0) {
-    return make_error(ErrorCode::kIo, "cannot ask for the address of {}: {}", host, gai_strerror(code));
+  const auto lookup = std::make_shared<Lookup>(host, port);
+  std::thread thread;
+  try {
+    thread = std::thread(run_lookup, lookup);
+  } catch (const std::system_error& error) {
+    return make_error(ErrorCode::kIo, "cannot start a thread to look up {}: {}", host, error.what());
   }
-  while (gai_error(request) == EAI_INPROGRESS) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) {
-      // The resolver may still write there: then the request outlives us on purpose.
-      if (gai_cancel(request) == EAI_NOTCANCELED) static_cast<void>(lookup.release());
-      return make_error(ErrorCode::kTimeout, "no address for {} before the deadline", host);
-    }
-    const auto wait = std::min<std::int64_t>(left.count(), 1000);
-    const timespec limit{.tv_sec = wait / 1000, .tv_nsec = wait % 1000 * 1'000'000};
-    gai_suspend(&request, 1, &limit);
+  std::unique_lock lock(lookup->mutex);
+  if (!lookup->changed.wait_until(lock, deadline, [&] { return lookup->done; })) {
+    thread.detach();
+    return make_error(ErrorCode::kTimeout, "no address for {} before the deadline", host);
   }
-  if (const int code = gai_error(request); code != 0) {
-    return make_error(ErrorCode::kNotFound, "no host is called {}: {}", host, gai_strerror(code));
+  lock.unlock();
+  thread.join();
+  if (lookup->code != 0) {
+    return make_error(ErrorCode::kNotFound, "no host is called {}: {}", host, gai_strerror(lookup->code));
   }
-  return AddressList(request->ar_result);
+  return std::move(lookup->answer);
 }
 
 }  // namespace

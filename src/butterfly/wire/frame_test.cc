@@ -24,7 +24,7 @@ Result<std::vector<Message>> feed(FrameReader& reader, ByteSpan bytes, std::size
     std::size_t moved = 0;
     for (const MutableByteSpan buffer : reader.wanted()) {
       const std::size_t count = std::min({buffer.size(), bytes.size(), piece - moved});
-      std::memcpy(buffer.data(), bytes.data(), count);
+      if (count > 0) std::memcpy(buffer.data(), bytes.data(), count);
       bytes = bytes.subspan(count);
       moved += count;
     }
