@@ -1,0 +1,30 @@
+// What a coordinator asks of one worker for one epoch. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "butterfly/base/ids.h"
+#include "butterfly/plan/plan.h"
+
+namespace butterfly {
+
+/// A model by content, so that two machines agree on it whatever the file is called.
+struct ModelIdentity {
+  std::string hash{};       // SHA-256 of its files, lower-case hex
+  std::uint64_t bytes = 0;  // that were hashed
+  std::string name{};       // for people
+};
+
+struct Assignment {
+  Epoch epoch{};
+  ModelIdentity model{};
+  std::string config{};   // the model's configuration, as the layer above serialises it
+  std::string options{};  // threads, cache type and the like, as the layer above serialises them
+  StageAssignment stage{};
+  Rank rank{};  // of the stage in the pipeline
+  int stages = 1;
+  std::string next_address{};  // of the worker with the next stage; empty: results go to the coordinator
+};
+
+}  // namespace butterfly

@@ -1,0 +1,86 @@
+// The coordinator's hold on its nodes: worker processes over TCP, or threads of this process. One session is one epoch:
+// connect, start, move data, stop. The session owns its threads; the channels it hands out may be used until stop().
+// start() and stop() belong to one thread; failed() and the channels may be used from others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/cluster/assignment.h"
+#include "butterfly/cluster/weights.h"
+#include "butterfly/cluster/worker_delegate.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/wire/tcp.h"
+
+namespace butterfly {
+
+struct StartProgress {
+  int ready = 0;                   // nodes
+  int stages = 0;                  // nodes that work
+  std::uint64_t weight_bytes = 0;  // that the coordinator has sent so far
+};
+
+struct StartRequest {
+  Epoch epoch{1};
+  Plan plan{};
+  ModelIdentity model{};
+  std::string config{};                                  // see Assignment
+  std::string options{};                                 // see Assignment
+  WeightProvider weights{};                              // called from other threads until every node is ready
+  std::function<void(const StartProgress&)> progress{};  // called by start()'s thread, at most every 100 ms
+};
+
+/// The two ends of a running pipeline. Their errors name the worker that caused them where one did.
+struct PipelineEnds {
+  ChannelPtr input;                         // into the first stage
+  ChannelPtr output;                        // from the last
+  std::vector<std::uint64_t> memory_bytes;  // of each stage
+};
+
+class ClusterSession {
+ public:
+  virtual ~ClusterSession() = default;
+
+  /// In the order of the addresses, with address set: what a plan is made from.
+  virtual const std::vector<NodeDescriptor>& nodes() const = 0;
+
+  /// Assigns every stage at once and waits until all are ready. Once per session.
+  /// Errors: what a worker answered, naming it; kUnavailable (one went away), kTimeout.
+  virtual Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) = 0;
+
+  /// Why the pipeline is broken, naming the node; nothing while it works. Its channels are closed by then.
+  virtual std::optional<Error> failed() const = 0;
+
+  /// Bytes that data connections have carried so far, all hops together, framing included; asks the workers.
+  virtual Result<std::uint64_t> data_bytes(Deadline deadline) = 0;
+
+  /// Ends the epoch: closes the channels and releases the nodes, which are free for others on return. Idempotent; the
+  /// destructor does it too.
+  virtual void stop() = 0;
+};
+
+struct ClusterOptions {
+  std::string name{};  // told to workers, who name it to others; empty: "HOST, process N"
+  std::chrono::milliseconds heartbeat{500};
+  std::chrono::milliseconds dead_after{5000};       // a worker that is silent for so long is gone
+  std::chrono::milliseconds release_timeout{5000};  // for workers to confirm that they are free
+  std::chrono::microseconds spin{50};
+};
+
+/// Reaches every worker, in parallel. Errors name the worker: kUnavailable (unreachable, or busy with another
+/// coordinator, who is named), kProtocol (version), kTimeout, kInvalidArgument (the same address twice, none).
+Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector<std::string>& addresses, Deadline deadline,
+                                                        const ClusterOptions& options = {});
+
+struct InprocNode {
+  NodeDescriptor node{};
+  WorkerDelegate* delegate = nullptr;  // one for each node; must outlive the session
+};
+
+/// The same with threads of this process: payloads and weights change hands without being copied.
+std::unique_ptr<ClusterSession> make_inproc_cluster(std::vector<InprocNode> nodes);
+
+}  // namespace butterfly

@@ -1,0 +1,47 @@
+// The models below a worker's --model-dir, found by content. Only paths that a scan of that directory produced are ever
+// opened; a peer names a hash, never a path. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "butterfly/base/result.h"
+
+namespace butterfly {
+
+/// How the content of a model is measured; given by the layer that knows model files.
+struct ContentFunctions {
+  std::function<Result<std::uint64_t>(const std::string& path)> bytes{};
+  std::function<Result<std::string>(const std::string& path)> hash{};  // lower-case hex
+};
+
+class LocalModels {
+ public:
+  /// An empty directory name means that there are no local models.
+  LocalModels(std::string directory, ContentFunctions content);
+
+  /// The first file, or directory with a config.json, whose size and hash are these, up to kDepthMax levels down.
+  /// Hashes only what has the right size, and that once per path, size and time of change. Errors: kIo.
+  Result<std::optional<std::string>> find(const std::string& hash, std::uint64_t bytes);
+
+  static constexpr int kDepthMax = 8;
+
+ private:
+  struct Known {
+    std::int64_t changed = 0;
+    std::uint64_t bytes = 0;
+    std::string hash{};
+  };
+  bool matches(const std::string& path, std::int64_t changed, const std::string& hash, std::uint64_t bytes);
+
+  const std::string directory_;
+  const ContentFunctions content_;
+  std::mutex mutex_;
+  std::map<std::string, Known> known_;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,41 @@
+// A worker: listens on one port, serves one coordinator at a time, loads what it is assigned and runs it. A second
+// coordinator is told who is there. When a coordinator goes away, however suddenly, the worker unloads and waits for
+// the next. run() is called once, by one thread; the server owns every other thread and ends them before it returns.
+#pragma once
+
+#include <memory>
+#include <stop_token>
+
+#include "butterfly/cluster/local_models.h"
+#include "butterfly/cluster/worker_delegate.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/wire/tcp.h"
+
+namespace butterfly {
+
+struct WorkerOptions {
+  std::string listen = "127.0.0.1:0";
+  AddressPolicy policy = AddressPolicy::kLoopbackOnly;
+  NodeDescriptor node{};                       // told to every coordinator
+  std::string model_directory{};               // empty: every weight comes from the coordinator
+  ContentFunctions content{};                  // needed where there is a model directory
+  std::chrono::milliseconds dead_after{5000};  // a coordinator that is silent for so long is gone
+  std::chrono::milliseconds busy_grace{500};   // a second coordinator waits so long for the first to finish leaving
+  std::chrono::milliseconds connect_timeout{10'000};  // for the connections between the nodes of an assignment
+  std::chrono::microseconds spin{50};
+};
+
+class WorkerServer {
+ public:
+  /// Opens the port. `delegate` must outlive the server. Errors: those of Listener::create().
+  static Result<std::unique_ptr<WorkerServer>> create(WorkerOptions options, WorkerDelegate& delegate);
+  virtual ~WorkerServer() = default;
+
+  /// With the port that the system chose.
+  virtual std::string address() const = 0;
+
+  /// Serves until `stop` is requested. Errors: kIo.
+  virtual Status run(std::stop_token stop) = 0;
+};
+
+}  // namespace butterfly
