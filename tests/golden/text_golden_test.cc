@@ -5,6 +5,8 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <unordered_map>
 
 #include "butterfly/model/gguf.h"
 #include "butterfly/model/tokenizer_json.h"
@@ -84,6 +86,27 @@ TEST_P(CommittedText, PutsBosInFrontOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, CommittedText, ::testing::Values("byte_bpe", "llama3_split", "sentencepiece"),
                          [](const auto& test) { return std::string(test.param); });
+
+/// GPT-2's alphabet, written down a second time: printable Latin-1 stands for itself, other bytes are U+0100 onwards.
+std::string byte_level_spelling(const std::string& bytes) {
+  static const std::vector<std::string> alphabet = [] {
+    std::vector<std::string> result;
+    int next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool itself = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+      const int code = itself ? byte : next++;
+      if (code < 128) {
+        result.emplace_back(1, static_cast<char>(code));
+      } else {
+        result.push_back({static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))});
+      }
+    }
+    return result;
+  }();
+  std::string spelling;
+  for (char byte : bytes) spelling += alphabet[static_cast<unsigned char>(byte)];
+  return spelling;
+}
 
 /// The inputs end with "\n__ggml_vocab_test__\n"; the outputs are one line each, ids separated by spaces.
 struct VocabCase {
@@ -170,6 +193,66 @@ TEST(TextGolden, EveryPublishedCaseOfQwen2) {
     if (!line.starts_with("#version")) vocabulary.merges.push_back(line);
   }
   expect_vocab_cases(tokenizer_of(std::move(vocabulary)), "ggml-vocab-qwen2");
+}
+
+std::string from_base64(std::string_view text) {
+  const std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (char c : text.substr(0, text.find('='))) {
+    bits = (bits << 6) | static_cast<std::uint32_t>(digits.find(c));
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes.push_back(static_cast<char>((bits >> count) & 0xFF));
+  }
+  return bytes;
+}
+
+/// The two tokens that `token` was merged from: what is left of its bytes when every merge of lower rank is done.
+std::string merge_of(const std::string& token, const std::unordered_map<std::string, int>& ranks, int rank) {
+  std::vector<std::string> parts;
+  for (char c : token) parts.emplace_back(1, c);
+  while (parts.size() > 2) {
+    std::size_t best = parts.size();
+    int best_rank = rank;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      const auto found = ranks.find(parts[i] + parts[i + 1]);
+      if (found == ranks.end() || found->second >= best_rank) continue;
+      best_rank = found->second;
+      best = i;
+    }
+    if (best == parts.size()) return {};
+    parts[best] += parts[best + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+  return byte_level_spelling(parts[0]) + " " + byte_level_spelling(parts[1]);
+}
+
+TEST(TextGolden, EveryPublishedCaseOfLlama3) {
+  const auto path = data("tokenizers/llama3/tokenizer.model");
+  if (!path) GTEST_SKIP() << golden::kNoData;
+  std::unordered_map<std::string, int> ranks;
+  std::vector<std::string> tokens;
+  std::ifstream lines(*path);
+  for (std::string word, rank; lines >> word >> rank;) {
+    tokens.push_back(from_base64(word));
+    ranks.emplace(tokens.back(), std::stoi(rank));
+  }
+  ASSERT_EQ(tokens.size(), 128000u);
+  Vocabulary vocabulary;
+  vocabulary.kind = TokenizerKind::kByteBpe;
+  vocabulary.pre_tokenizer = PreTokenizer::kLlama3;
+  vocabulary.ignore_merges = true;
+  vocabulary.types.assign(tokens.size(), TokenType::kNormal);
+  for (const std::string& token : tokens) {
+    vocabulary.pieces.push_back(byte_level_spelling(token));
+    if (token.size() < 2) continue;
+    std::string merge = merge_of(token, ranks, ranks.at(token));
+    if (!merge.empty()) vocabulary.merges.push_back(std::move(merge));
+  }
+  expect_vocab_cases(tokenizer_of(std::move(vocabulary)), "ggml-vocab-llama-bpe");
 }
 
 TEST(TextGolden, EveryPublishedCaseOfDeepSeekThroughASequenceOfPatterns) {

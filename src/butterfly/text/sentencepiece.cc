@@ -3,6 +3,7 @@
 // then exactly those pairs merge.
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <charconv>
 #include <cmath>
 
@@ -23,6 +24,13 @@ int byte_of_piece(std::string_view piece) {
   return error == std::errc() && end == piece.data() + 5 ? value : -1;
 }
 
+constexpr std::size_t kPairSlots = std::size_t{1} << 18;
+
+std::size_t pair_slot(char32_t left, char32_t right) {
+  const std::uint64_t key = (std::uint64_t{left} << 32) | right;
+  return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> (64 - 18));
+}
+
 class SentencePieceEncoder : public Encoder {
  public:
   static Result<std::unique_ptr<Encoder>> create(const Vocabulary& vocabulary);
@@ -33,13 +41,18 @@ class SentencePieceEncoder : public Encoder {
  private:
   explicit SentencePieceEncoder(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
+  void note_inner_pairs(std::string_view piece);
   Status rank_scores();
   std::string normalised(std::string_view text, TextPlace place) const;
+  Status merge(std::string_view part, Merger& merger, bool& after_unknown, std::vector<TokenId>& ids) const;
   Status append(std::string_view symbol, std::int32_t id, bool after_unknown, std::vector<TokenId>& ids) const;
 
   const Vocabulary& vocabulary_;
   PieceMap pieces_;  // what text can become: normal and user-defined
   std::size_t piece_bytes_max_ = 0;
+  // Neighbouring characters inside any piece, hashed. No merge can cross two characters that no piece has side by side,
+  // so a text is cut there and small heaps do the work; a false positive only means one cut less.
+  std::bitset<kPairSlots> inner_pairs_;
   std::vector<std::uint32_t> ranks_;  // by id; equal scores have equal ranks; unused where merges decide
   MergeTable merges_;
   std::array<std::int32_t, 256> bytes_{};  // by byte; -1: no such token
@@ -60,6 +73,7 @@ Result<std::unique_ptr<Encoder>> SentencePieceEncoder::create(const Vocabulary& 
       if (slot < 0) slot = id;
     } else if ((type == TokenType::kNormal || type == TokenType::kUserDefined) && !piece.empty()) {
       encoder->pieces_.try_emplace(piece, id);
+      encoder->note_inner_pairs(piece);
       encoder->piece_bytes_max_ = std::max(encoder->piece_bytes_max_, piece.size());
     }
   }
@@ -69,6 +83,16 @@ Result<std::unique_ptr<Encoder>> SentencePieceEncoder::create(const Vocabulary& 
     encoder->merges_ = MergeTable(vocabulary.merges, encoder->pieces_);
   }
   return std::unique_ptr<Encoder>(std::move(encoder));
+}
+
+void SentencePieceEncoder::note_inner_pairs(std::string_view piece) {
+  char32_t previous = 0;
+  for (std::size_t i = 0; i < piece.size();) {
+    const Utf8Step step = utf8_step(piece.substr(i));
+    if (i > 0) inner_pairs_.set(pair_slot(previous, step.code_point));
+    previous = step.code_point;
+    i += static_cast<std::size_t>(step.size);
+  }
 }
 
 Status SentencePieceEncoder::rank_scores() {
@@ -111,17 +135,32 @@ Status SentencePieceEncoder::encode(std::string_view text, TextPlace place, std:
   const std::string normal = normalised(text, place);
   const std::string_view bytes(normal);
   Merger merger;
+  bool after_unknown = false;
+  std::size_t begin = 0;  // of the characters in `merger`
+  char32_t previous = 0;
   for (std::size_t i = 0; i < bytes.size();) {
-    const auto size = static_cast<std::uint32_t>(utf8_step(bytes.substr(i)).size);
+    const Utf8Step step = utf8_step(bytes.substr(i));
+    if (i > begin && !inner_pairs_.test(pair_slot(previous, step.code_point))) {
+      BF_TRY(merge(bytes.substr(begin, i - begin), merger, after_unknown, ids));
+      begin = i;
+    }
+    const auto size = static_cast<std::uint32_t>(step.size);
     const auto piece = pieces_.find(bytes.substr(i, size));
     merger.add(size, piece == pieces_.end() ? -1 : piece->second);
+    previous = step.code_point;
     i += size;
   }
+  return merge(bytes.substr(begin), merger, after_unknown, ids);
+}
+
+/// Merges the symbols of `part`, appends their ids and empties `merger`.
+Status SentencePieceEncoder::merge(std::string_view part, Merger& merger, bool& after_unknown,
+                                   std::vector<TokenId>& ids) const {
   if (vocabulary_.merges.empty()) {
     merger.run([&](const MergeSymbol& left, const MergeSymbol& right) -> std::optional<MergeResult> {
       const std::size_t size = left.size + right.size;
       if (size > piece_bytes_max_) return std::nullopt;
-      const auto piece = pieces_.find(bytes.substr(left.begin, size));
+      const auto piece = pieces_.find(part.substr(left.begin, size));
       if (piece == pieces_.end()) return std::nullopt;
       return MergeResult{ranks_[static_cast<std::size_t>(piece->second)], piece->second};
     });
@@ -129,13 +168,13 @@ Status SentencePieceEncoder::encode(std::string_view text, TextPlace place, std:
     merger.run([&](const MergeSymbol& left, const MergeSymbol& right) { return merges_.find(left.id, right.id); });
   }
   Status status;
-  bool after_unknown = false;
   merger.for_each([&](const MergeSymbol& symbol) {
     if (!status) return;
     const std::size_t before = ids.size();
-    status = append(bytes.substr(symbol.begin, symbol.size), symbol.id, after_unknown, ids);
+    status = append(part.substr(symbol.begin, symbol.size), symbol.id, after_unknown, ids);
     after_unknown = symbol.id < 0 && (ids.size() == before || ids.back() == vocabulary_.unknown);
   });
+  merger.clear();
   return status;
 }
 
