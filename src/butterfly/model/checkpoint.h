@@ -16,12 +16,15 @@ struct Checkpoint {
   std::string format;  // "gguf v3", "hugging face"
   ModelConfig config;
   Vocabulary vocabulary;
-  std::shared_ptr<const WeightSource> weights;
+  std::shared_ptr<const WeightSource> weights;  // null for a directory opened without weights_required
 };
 
 struct OpenOptions {
-  /// A file with a vocabulary but no weights is an error unless this is false.
+  /// A file with a vocabulary but no weights is an error unless this is false; then a directory's weights stay closed.
   bool weights_required = true;
+  /// A tokenizer that this library cannot read, or that does not fit the model, is an error unless this is false; then
+  /// the vocabulary is left out (TokenizerKind::kNone) and the model computes with token ids alone.
+  bool vocabulary_required = true;
 };
 
 /// A GGUF file, or a directory with config.json, *.safetensors and tokenizer.json.

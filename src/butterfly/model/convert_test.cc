@@ -69,12 +69,14 @@ TEST(Convert, ByteBpeVocabulariesSurvive) {
   for (PreTokenizer pre : {PreTokenizer::kGpt2, PreTokenizer::kLlama3, PreTokenizer::kQwen2, PreTokenizer::kCustom}) {
     vocabulary.pre_tokenizer = pre;
     vocabulary.custom_pattern = pre == PreTokenizer::kCustom ? "\\p{L}+" : "";
+    if (pre == PreTokenizer::kCustom) vocabulary.further_patterns = {"x", "y"};
     vocabulary.ignore_merges = pre == PreTokenizer::kCustom;
     ASSERT_TRUE(convert(original, dir / "m.gguf", {}));
     const auto read = open_checkpoint(dir / "m.gguf");
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(read->vocabulary.pre_tokenizer, pre);
     EXPECT_EQ(read->vocabulary.custom_pattern, vocabulary.custom_pattern);
+    EXPECT_EQ(read->vocabulary.further_patterns, vocabulary.further_patterns);
     EXPECT_EQ(read->vocabulary.ignore_merges, vocabulary.ignore_merges);
     EXPECT_EQ(read->vocabulary.merges, vocabulary.merges);
     EXPECT_EQ(read->vocabulary.chat_template, vocabulary.chat_template);

@@ -63,6 +63,45 @@ void write_token_id(GgufWriter& writer, const char* key, TokenId token) {
   if (token.value >= 0) writer.add_integer(key, static_cast<std::uint32_t>(token.value));
 }
 
+void write_token_ids(GgufWriter& writer, const char* key, const std::vector<TokenId>& tokens) {
+  std::vector<std::int32_t> ids;
+  for (TokenId token : tokens) ids.push_back(token.value);
+  if (!ids.empty()) writer.add_integers(key, ids);
+}
+
+void write_pieces(const Vocabulary& vocabulary, std::size_t size, GgufWriter& writer) {
+  std::vector<std::string> pieces = vocabulary.pieces;
+  std::vector<std::int32_t> types;
+  for (TokenType type : vocabulary.types) types.push_back(static_cast<std::int32_t>(type));
+  std::vector<float> scores = vocabulary.scores;
+  while (pieces.size() < size) pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
+  types.resize(pieces.size(), static_cast<std::int32_t>(TokenType::kUnused));
+  writer.add_strings("tokenizer.ggml.tokens", pieces);
+  writer.add_integers("tokenizer.ggml.token_type", types);
+  if (vocabulary.kind != TokenizerKind::kSentencePiece) return;
+  constexpr float kNeverMerged = -1e9f;
+  scores.resize(pieces.size(), kNeverMerged);
+  writer.add_floats("tokenizer.ggml.scores", scores);
+}
+
+/// What the common keys cannot say; other programs skip keys they do not know.
+void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
+  write_token_ids(writer, "butterfly.tokenizer.end_token_ids", vocabulary.end_tokens);
+  write_token_ids(writer, "butterfly.tokenizer.strip_before_ids", vocabulary.strip_before);
+  write_token_ids(writer, "butterfly.tokenizer.strip_after_ids", vocabulary.strip_after);
+  writer.add_bool("butterfly.tokenizer.fuse_unknown", vocabulary.fuse_unknown);
+  writer.add_bool("butterfly.tokenizer.space_prefix_once", vocabulary.space_prefix_once);
+  if (vocabulary.kind == TokenizerKind::kSentencePiece) {
+    if (!vocabulary.merges.empty()) writer.add_strings("butterfly.tokenizer.merges", vocabulary.merges);
+    return;
+  }
+  writer.add_bool("butterfly.tokenizer.ignore_merges", vocabulary.ignore_merges);
+  if (vocabulary.pre_tokenizer != PreTokenizer::kCustom) return;
+  std::vector<std::string> patterns = {vocabulary.custom_pattern};
+  patterns.insert(patterns.end(), vocabulary.further_patterns.begin(), vocabulary.further_patterns.end());
+  writer.add_strings("butterfly.tokenizer.patterns", patterns);
+}
+
 }  // namespace
 
 Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
@@ -102,36 +141,16 @@ void write_gguf_vocabulary(const Vocabulary& vocabulary, int size, GgufWriter& w
   writer.add_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
   writer.add_string("tokenizer.ggml.pre",
                     sentencepiece ? "default" : gguf_pre_tokenizer_name(vocabulary.pre_tokenizer));
-  std::vector<std::string> pieces = vocabulary.pieces;
-  std::vector<std::int32_t> types;
-  for (TokenType type : vocabulary.types) types.push_back(static_cast<std::int32_t>(type));
-  std::vector<float> scores = vocabulary.scores;
-  while (pieces.size() < static_cast<std::size_t>(size)) {
-    pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
-    types.push_back(static_cast<std::int32_t>(TokenType::kUnused));
-    if (sentencepiece) scores.push_back(-1e9f);
-  }
-  writer.add_strings("tokenizer.ggml.tokens", pieces);
-  writer.add_integers("tokenizer.ggml.token_type", types);
-  if (sentencepiece) {
-    writer.add_floats("tokenizer.ggml.scores", scores);
-    writer.add_bool("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
-  } else {
-    writer.add_strings("tokenizer.ggml.merges", vocabulary.merges);
-    writer.add_bool("butterfly.tokenizer.ignore_merges", vocabulary.ignore_merges);
-    if (vocabulary.pre_tokenizer == PreTokenizer::kCustom) {
-      writer.add_string("butterfly.tokenizer.pattern", vocabulary.custom_pattern);
-    }
-  }
+  write_pieces(vocabulary, static_cast<std::size_t>(size), writer);
+  if (!sentencepiece) writer.add_strings("tokenizer.ggml.merges", vocabulary.merges);
   write_token_id(writer, "tokenizer.ggml.bos_token_id", vocabulary.bos);
   write_token_id(writer, "tokenizer.ggml.eos_token_id", vocabulary.eos);
   write_token_id(writer, "tokenizer.ggml.unknown_token_id", vocabulary.unknown);
   writer.add_bool("tokenizer.ggml.add_bos_token", vocabulary.add_bos);
   writer.add_bool("tokenizer.ggml.add_eos_token", vocabulary.add_eos);
-  std::vector<std::int32_t> ends;
-  for (TokenId token : vocabulary.end_tokens) ends.push_back(token.value);
-  if (!ends.empty()) writer.add_integers("butterfly.tokenizer.end_token_ids", ends);
+  writer.add_bool("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
   if (!vocabulary.chat_template.empty()) writer.add_string("tokenizer.chat_template", vocabulary.chat_template);
+  write_own_keys(vocabulary, writer);
 }
 
 }  // namespace butterfly

@@ -150,7 +150,9 @@ Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_p
   if (file.tensors().empty() && options.weights_required) {
     return make_error(ErrorCode::kBadData, "{}: has no weights, only {} metadata entries", source, file.keys().size());
   }
-  BF_ASSIGN_OR_RETURN(checkpoint.vocabulary, read_gguf_vocabulary(file));
+  auto vocabulary = read_gguf_vocabulary(file);
+  if (!vocabulary && options.vocabulary_required) return tl::unexpected(std::move(vocabulary).error());
+  if (vocabulary) checkpoint.vocabulary = std::move(*vocabulary);
   const GgufTensor* embedding = file.find_tensor("token_embd.weight");
   const bool count_rows = checkpoint.vocabulary.size() == 0 && embedding;
   const std::int64_t tokens =

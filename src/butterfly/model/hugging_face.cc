@@ -110,11 +110,10 @@ Result<Vocabulary> read_vocabulary(const fs::path& directory, const HuggingFaceC
   BF_ASSIGN_OR_RETURN(const std::string options,
                       read_text(directory / "tokenizer_config.json", kMaxTokenizerBytes, Presence::kOptional));
   auto vocabulary = read_tokenizer_json(text, options);
-  const std::string source = (directory / "tokenizer.json").string();
-  if (!vocabulary) return make_error(vocabulary.error().code, "{}: {}", source, vocabulary.error().message);
+  if (!vocabulary) return make_error(vocabulary.error().code, "{}: {}", directory.string(), vocabulary.error().message);
   if (vocabulary->size() > config.model.vocab) {
-    return make_error(ErrorCode::kBadData, "{}: the tokenizer has {} tokens, the model {}", source, vocabulary->size(),
-                      config.model.vocab);
+    return make_error(ErrorCode::kBadData, "{}: the tokenizer has {} tokens, the model {}", directory.string(),
+                      vocabulary->size(), config.model.vocab);
   }
   for (TokenId token : config.end_tokens) {
     auto& ends = vocabulary->end_tokens;
@@ -142,11 +141,10 @@ Result<Checkpoint> open_hugging_face(const std::string& directory, const OpenOpt
   checkpoint.config = config.model;
   const fs::path named = path.filename().empty() ? path.parent_path() : path;
   checkpoint.config.name = named.filename().string();
-  BF_ASSIGN_OR_RETURN(checkpoint.vocabulary, read_vocabulary(path, config));
-  std::error_code error;
-  const bool has_weights =
-      fs::exists(path / "model.safetensors", error) || fs::exists(path / "model.safetensors.index.json", error);
-  if (has_weights || options.weights_required) {
+  auto vocabulary = read_vocabulary(path, config);
+  if (!vocabulary && options.vocabulary_required) return tl::unexpected(std::move(vocabulary).error());
+  if (vocabulary) checkpoint.vocabulary = std::move(*vocabulary);
+  if (options.weights_required) {
     BF_ASSIGN_OR_RETURN(auto shards, open_shards(path));
     BF_ASSIGN_OR_RETURN(checkpoint.weights, make_hugging_face_weights(std::move(shards), checkpoint.config, directory));
     checkpoint.config.weight_type = main_type(*checkpoint.weights);

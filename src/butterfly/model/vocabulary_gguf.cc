@@ -1,8 +1,6 @@
 #include "butterfly/model/vocabulary_gguf.h"
 
 #include <algorithm>
-#include <array>
-#include <unordered_map>
 
 namespace butterfly {
 namespace {
@@ -20,10 +18,6 @@ constexpr PreTokenizerName kPreTokenizerNames[] = {
     {"qwen2", PreTokenizer::kQwen2},
     {"deepseek-r1-qwen", PreTokenizer::kQwen2},
 };
-
-/// Control tokens that end a turn or a text in the families of models that name them so.
-constexpr std::array<std::string_view, 8> kEndPieces{"<|eot_id|>",      "<|eom_id|>",    "<|im_end|>",    "<|end|>",
-                                                     "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "<EOT>"};
 
 Status read_pieces(const GgufFile& file, Vocabulary& vocabulary) {
   BF_ASSIGN_OR_RETURN(const auto pieces, file.get_strings("tokenizer.ggml.tokens"));
@@ -56,8 +50,9 @@ Status read_sentencepiece(const GgufFile& file, Vocabulary& vocabulary) {
     return make_error(ErrorCode::kBadData, "{}: has {} token scores for {} tokens", file.source(),
                       vocabulary.scores.size(), vocabulary.pieces.size());
   }
-  BF_ASSIGN_OR_RETURN(const auto space, file.get_bool("tokenizer.ggml.add_space_prefix"));
-  vocabulary.add_space_prefix = space.value_or(true);
+  // Merges of a SentencePiece vocabulary count only where this library wrote them: others carry them along unused.
+  BF_ASSIGN_OR_RETURN(const auto merges, file.get_strings("butterfly.tokenizer.merges"));
+  vocabulary.merges.assign(merges.begin(), merges.end());
   return {};
 }
 
@@ -66,11 +61,12 @@ Status read_byte_bpe(const GgufFile& file, Vocabulary& vocabulary) {
   BF_TRY(read_pieces(file, vocabulary));
   BF_ASSIGN_OR_RETURN(const auto merges, file.get_strings("tokenizer.ggml.merges"));
   vocabulary.merges.assign(merges.begin(), merges.end());
-  BF_ASSIGN_OR_RETURN(const auto pattern, file.get_string("butterfly.tokenizer.pattern"));
+  BF_ASSIGN_OR_RETURN(const auto patterns, file.get_strings("butterfly.tokenizer.patterns"));
   BF_ASSIGN_OR_RETURN(const auto ignore_merges, file.get_bool("butterfly.tokenizer.ignore_merges"));
-  if (pattern) {
+  if (!patterns.empty()) {
     vocabulary.pre_tokenizer = PreTokenizer::kCustom;
-    vocabulary.custom_pattern = *pattern;
+    vocabulary.custom_pattern = patterns.front();
+    vocabulary.further_patterns.assign(patterns.begin() + 1, patterns.end());
     vocabulary.ignore_merges = ignore_merges.value_or(false);
     return {};
   }
@@ -99,10 +95,33 @@ Result<TokenId> read_token_id(const GgufFile& file, std::string_view key, int vo
   return TokenId{static_cast<std::int32_t>(*value)};
 }
 
-void add_end_token(Vocabulary& vocabulary, TokenId token) {
-  const bool known =
-      std::find(vocabulary.end_tokens.begin(), vocabulary.end_tokens.end(), token) != vocabulary.end_tokens.end();
-  if (token.value >= 0 && !known) vocabulary.end_tokens.push_back(token);
+Result<std::vector<TokenId>> read_token_ids(const GgufFile& file, std::string_view key, int vocabulary_size) {
+  BF_ASSIGN_OR_RETURN(const auto ids, file.get_ints(key));
+  std::vector<TokenId> tokens;
+  for (std::int64_t id : ids) {
+    if (id < 0 || id >= vocabulary_size) {
+      return make_error(ErrorCode::kBadData, "{}: {} has {}, the vocabulary has {} tokens", file.source(), key, id,
+                        vocabulary_size);
+    }
+    tokens.push_back(TokenId{static_cast<std::int32_t>(id)});
+  }
+  return tokens;
+}
+
+Status read_end_tokens(const GgufFile& file, Vocabulary& vocabulary) {
+  const auto add = [&](TokenId token) {
+    auto& ends = vocabulary.end_tokens;
+    if (token.value >= 0 && std::find(ends.begin(), ends.end(), token) == ends.end()) ends.push_back(token);
+  };
+  add(vocabulary.eos);
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    BF_ASSIGN_OR_RETURN(const TokenId token, read_token_id(file, key, vocabulary.size()));
+    add(token);
+  }
+  BF_ASSIGN_OR_RETURN(const auto listed, read_token_ids(file, "butterfly.tokenizer.end_token_ids", vocabulary.size()));
+  for (TokenId token : listed) add(token);
+  add_known_end_tokens(vocabulary);
+  return {};
 }
 
 Status read_special_tokens(const GgufFile& file, Vocabulary& vocabulary) {
@@ -110,32 +129,22 @@ Status read_special_tokens(const GgufFile& file, Vocabulary& vocabulary) {
   BF_ASSIGN_OR_RETURN(vocabulary.bos, read_token_id(file, "tokenizer.ggml.bos_token_id", size));
   BF_ASSIGN_OR_RETURN(vocabulary.eos, read_token_id(file, "tokenizer.ggml.eos_token_id", size));
   BF_ASSIGN_OR_RETURN(vocabulary.unknown, read_token_id(file, "tokenizer.ggml.unknown_token_id", size));
-  add_end_token(vocabulary, vocabulary.eos);
-  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-    BF_ASSIGN_OR_RETURN(const TokenId token, read_token_id(file, key, size));
-    add_end_token(vocabulary, token);
-  }
-  BF_ASSIGN_OR_RETURN(const auto listed, file.get_ints("butterfly.tokenizer.end_token_ids"));
-  for (std::int64_t id : listed) {
-    if (id < 0 || id >= size) {
-      return make_error(ErrorCode::kBadData, "{}: end token {}, the vocabulary has {} tokens", file.source(), id, size);
-    }
-    add_end_token(vocabulary, TokenId{static_cast<std::int32_t>(id)});
-  }
-  for (int id = 0; id < size; ++id) {
-    const auto index = static_cast<std::size_t>(id);
-    const bool control = vocabulary.types[index] == TokenType::kControl;
-    if (control && std::find(kEndPieces.begin(), kEndPieces.end(), vocabulary.pieces[index]) != kEndPieces.end()) {
-      add_end_token(vocabulary, TokenId{id});
-    }
-  }
-  // A text cannot begin or end with a token that the vocabulary lacks.
-  const bool begins =
-      vocabulary.kind == TokenizerKind::kSentencePiece || vocabulary.pre_tokenizer == PreTokenizer::kLlama3;
+  BF_TRY(read_end_tokens(file, vocabulary));
+  const bool sentencepiece = vocabulary.kind == TokenizerKind::kSentencePiece;
+  const bool begins = sentencepiece || vocabulary.pre_tokenizer == PreTokenizer::kLlama3;
   BF_ASSIGN_OR_RETURN(const auto add_bos, file.get_bool("tokenizer.ggml.add_bos_token"));
   BF_ASSIGN_OR_RETURN(const auto add_eos, file.get_bool("tokenizer.ggml.add_eos_token"));
+  BF_ASSIGN_OR_RETURN(const auto space, file.get_bool("tokenizer.ggml.add_space_prefix"));
+  // A text cannot begin or end with a token that the vocabulary lacks.
   vocabulary.add_bos = add_bos.value_or(begins) && vocabulary.bos.value >= 0;
   vocabulary.add_eos = add_eos.value_or(false) && vocabulary.eos.value >= 0;
+  vocabulary.add_space_prefix = space.value_or(sentencepiece);
+  BF_ASSIGN_OR_RETURN(const auto once, file.get_bool("butterfly.tokenizer.space_prefix_once"));
+  BF_ASSIGN_OR_RETURN(const auto fuse, file.get_bool("butterfly.tokenizer.fuse_unknown"));
+  vocabulary.space_prefix_once = once.value_or(vocabulary.space_prefix_once);
+  vocabulary.fuse_unknown = fuse.value_or(vocabulary.fuse_unknown);
+  BF_ASSIGN_OR_RETURN(vocabulary.strip_before, read_token_ids(file, "butterfly.tokenizer.strip_before_ids", size));
+  BF_ASSIGN_OR_RETURN(vocabulary.strip_after, read_token_ids(file, "butterfly.tokenizer.strip_after_ids", size));
   return {};
 }
 
