@@ -130,7 +130,7 @@ TEST(Plan, ImpossibleRequestsAreErrors) {
   EXPECT_TRUE(refused({.context = small_model(4).context + 1}));
   EXPECT_TRUE(refused({.sequences = 0}));
   ModelConfig deep = small_model(4);
-  deep.context = 1 << 28;
+  deep.context = 1 << 20;
   const Result<Plan> huge = make_plan(deep, equal_nodes(2), {.sequences = std::numeric_limits<int>::max()});
   ASSERT_FALSE(huge.has_value());
   EXPECT_EQ(huge.error().code, ErrorCode::kInvalidArgument);
