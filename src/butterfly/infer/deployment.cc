@@ -1,23 +1,32 @@
 #include "butterfly/infer/deployment.h"
 
-#include <thread>
-
-#include "butterfly/base/log.h"
-#include "butterfly/infer/worker_deployment.h"
+#include "butterfly/base/units.h"
+#include "butterfly/cluster/cluster_session.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/stage/run_stage.h"
-#include "butterfly/wire/inproc.h"
+#include "butterfly/model/config_json.h"
+#include "butterfly/stage/fetched_weights.h"
+#include "butterfly/stage/stage_host.h"
 
 namespace butterfly {
 namespace {
+
+constexpr std::int64_t kConnectTimeoutMs = 10'000;
+constexpr std::int64_t kStatsTimeoutMs = 5'000;
+
+DType kv_type_of(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+  return options.kv_type.value_or(kv_type_for(checkpoint.config));
+}
 
 Result<Isa> isa_of_node(const DeploymentOptions& options, std::size_t node) {
   if (options.isas.empty()) return choose_isa();
   return options.isas[node % options.isas.size()];
 }
 
-NodeReport report(const std::string& name, const Stage& stage) {
-  return {name, stage.assignment(), stage.memory_bytes()};
+Result<Plan> plan_for(const Checkpoint& checkpoint, std::span<const NodeDescriptor> nodes,
+                      const DeploymentOptions& options) {
+  return make_plan(
+      checkpoint.config, nodes,
+      {.strategy = options.split, .sequences = options.sequences, .kv_type = kv_type_of(checkpoint, options)});
 }
 
 /// Every layer on the caller's thread.
@@ -33,7 +42,9 @@ class LocalDeployment final : public Deployment {
   }
 
   Pipeline& pipeline() override { return *pipeline_; }
-  std::vector<NodeReport> nodes() const override { return {report("this process", *stage_)}; }
+  std::vector<NodeReport> nodes() const override {
+    return {{"this process", stage_->assignment(), stage_->memory_bytes()}};
+  }
   const Plan& plan() const override { return plan_; }
   std::uint64_t wire_bytes() const override { return 0; }
 
@@ -46,80 +57,93 @@ class LocalDeployment final : public Deployment {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-/// Nodes as threads: activations change hands without being copied.
-class ThreadDeployment final : public Deployment {
+/// Stages on the nodes of a cluster session: worker processes, or threads of this process.
+class SessionDeployment final : public Deployment {
  public:
+  /// `hosts` are the delegates of a session within this process; empty for workers.
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
+                                                    std::vector<std::unique_ptr<StageHost>> hosts,
+                                                    std::unique_ptr<ClusterSession> session,
                                                     const DeploymentOptions& options) {
-    std::unique_ptr<ThreadDeployment> made(new ThreadDeployment(plan));
-    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(options, i));
-      BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                          Stage::load(checkpoint.config, plan.stages[i], *checkpoint.weights,
-                                      {.threads = options.threads, .isa = isa, .kv_type = options.kv_type}));
-      made->stages_.push_back(std::move(stage));
-    }
-    made->start(checkpoint.config.vocab);
+    std::unique_ptr<SessionDeployment> made(new SessionDeployment(plan, std::move(hosts), std::move(session)));
+    BF_TRY(made->start(checkpoint, options));
     return std::unique_ptr<Deployment>(std::move(made));
   }
 
-  ~ThreadDeployment() override {
-    for (const ChannelPtr& channel : channels_) channel->close();
-    for (std::jthread& thread : threads_) thread.request_stop();
-  }
+  ~SessionDeployment() override { session_->stop(); }
 
   Pipeline& pipeline() override { return *pipeline_; }
+
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
-    for (std::size_t i = 0; i < stages_.size(); ++i) {
-      reports.push_back(report(fmt::format("node {}", plan_.node_of_stage[i]), *stages_[i]));
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
+      const std::string& name = node.address.empty() ? node.name : node.address;
+      reports.push_back({name, plan_.stages[i], ends_.memory_bytes[i]});
     }
     return reports;
   }
+
   const Plan& plan() const override { return plan_; }
-  std::uint64_t wire_bytes() const override { return 0; }
+
+  std::uint64_t wire_bytes() const override {
+    if (!hosts_.empty()) return 0;
+    return session_->data_bytes(after_ms(kStatsTimeoutMs)).value_or(0);
+  }
 
  private:
-  explicit ThreadDeployment(const Plan& plan) : plan_(plan) {}
+  SessionDeployment(const Plan& plan, std::vector<std::unique_ptr<StageHost>> hosts,
+                    std::unique_ptr<ClusterSession> session)
+      : plan_(plan), hosts_(std::move(hosts)), session_(std::move(session)) {}
 
-  void start(int vocab) {
-    auto [first, feed] = make_inproc_pair();
-    ChannelPtr input = std::move(feed);
-    Channel* head = first.get();
-    channels_.push_back(std::move(first));
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      auto [output, next] = make_inproc_pair();
-      threads_.emplace_back([&stage = *stage, from = input.get(), to = output.get()](const std::stop_token& stop) {
-        const Status status = run_stage(stage, *from, *to, stop);
-        if (!status) log().error("a node ended: {}", status.error().message);
-        to->close();
-      });
-      channels_.push_back(std::move(input));
-      channels_.push_back(std::move(output));
-      input = std::move(next);
+  Status start(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+    StartRequest request;
+    request.plan = plan_;
+    request.model.name = checkpoint.config.name;
+    if (hosts_.empty()) {
+      BF_ASSIGN_OR_RETURN(request.model.hash, content_hash(checkpoint.path));
+      BF_ASSIGN_OR_RETURN(request.model.bytes, content_bytes(checkpoint.path));
     }
-    Channel* tail = input.get();
-    channels_.push_back(std::move(input));
-    pipeline_ = make_channel_pipeline(*head, *tail, {.depth = static_cast<int>(stages_.size()), .vocab = vocab});
+    request.config = to_json(checkpoint.config);
+    request.options = to_json(StageSettings{kv_type_of(checkpoint, options)});
+    request.weights = provide_weights(checkpoint.weights);
+    if (options.progress && hosts_.empty()) {
+      request.progress = [&, last = std::string()](const StartProgress& progress) mutable {
+        const std::string line = fmt::format("{} of {} workers ready, {} of weights sent", progress.ready,
+                                             progress.stages, format_bytes(progress.weight_bytes));
+        if (line != last) options.progress(line);
+        last = line;
+      };
+    }
+    BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
+    pipeline_ =
+        make_channel_pipeline(*ends_.input, *ends_.output,
+                              {.depth = static_cast<int>(plan_.stages.size()), .vocab = checkpoint.config.vocab});
+    return {};
   }
 
   Plan plan_;
-  std::vector<std::unique_ptr<Stage>> stages_;
-  std::vector<ChannelPtr> channels_;
+  std::vector<std::unique_ptr<StageHost>> hosts_;
+  std::unique_ptr<ClusterSession> session_;
+  PipelineEnds ends_;
   std::unique_ptr<Pipeline> pipeline_;
-  std::vector<std::jthread> threads_;  // last: joined before what they use goes
 };
 
-}  // namespace
+Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<ClusterSession> session,
+                      connect_cluster(options.workers, after_ms(kConnectTimeoutMs)));
+  BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, session->nodes(), options));
+  if (options.progress) {
+    for (const int node : plan.standby_nodes) {
+      options.progress(fmt::format("{} stands by: {} workers, {} layers",
+                                   options.workers[static_cast<std::size_t>(node)], options.workers.size(),
+                                   checkpoint.config.layers));
+    }
+  }
+  return SessionDeployment::create(checkpoint, plan, {}, std::move(session), options);
+}
 
-Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  if (options.threads < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} threads were asked for, at least 1 is needed", options.threads);
-  }
-  if (!options.workers.empty()) return deploy_on_workers(checkpoint, options);
-  if (options.nodes < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} nodes were asked for, at least 1 is needed", options.nodes);
-  }
+Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentOptions& options) {
   // The nodes are alike, so no split depends on their speed; together they have the memory of one process.
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   NodeDescriptor node;
@@ -128,13 +152,33 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
   node.memory_read_gb_per_s = node.fp32_gflops = 1.0;
   std::vector<NodeDescriptor> nodes(static_cast<std::size_t>(options.nodes), node);
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].name = fmt::format("node {}", i);
-  BF_ASSIGN_OR_RETURN(const Plan plan,
-                      make_plan(checkpoint.config, nodes,
-                                {.strategy = options.split,
-                                 .sequences = options.sequences,
-                                 .kv_type = options.kv_type.value_or(kv_type_for(checkpoint.config))}));
-  if (plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, options);
-  return ThreadDeployment::create(checkpoint, plan, options);
+  BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, nodes, options));
+  if (options.nodes == 1) return LocalDeployment::create(checkpoint, plan, options);
+  if (options.progress && !plan.standby_nodes.empty()) {
+    options.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
+                                 options.nodes, checkpoint.config.layers));
+  }
+  std::vector<std::unique_ptr<StageHost>> hosts;
+  std::vector<InprocNode> members;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(options, i));
+    hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = options.threads, .isa = isa}));
+    members.push_back({nodes[i], hosts.back().get()});
+  }
+  return SessionDeployment::create(checkpoint, plan, std::move(hosts), make_inproc_cluster(std::move(members)),
+                                   options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+  if (options.threads < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} threads were asked for, at least 1 is needed", options.threads);
+  }
+  if (options.nodes < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} nodes were asked for, at least 1 is needed", options.nodes);
+  }
+  return options.workers.empty() ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
 }
 
 }  // namespace butterfly

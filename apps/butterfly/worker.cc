@@ -1,0 +1,68 @@
+// butterfly worker: offers this machine to a coordinator.
+#include "butterfly/base/units.h"
+#include "butterfly/cluster/worker_server.h"
+
+#include <cstdio>
+
+#include "butterfly/machine/node.h"
+#include "butterfly/model/checkpoint.h"
+#include "butterfly/stage/stage_host.h"
+#include "commands.h"
+#include "running.h"
+
+namespace butterfly::app {
+namespace {
+
+struct WorkerCommand {
+  std::string listen = "127.0.0.1:0";
+  std::string model_dir;
+  std::string memory;
+  int threads = 0;
+};
+
+Result<int> run(const WorkerCommand& command) {
+  const int threads = command.threads > 0 ? command.threads : usable_threads();
+  BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
+  WorkerOptions options;
+  options.listen = command.listen;
+  options.model_directory = command.model_dir;
+  options.content = {.bytes = content_bytes, .hash = content_hash};
+  StageHost host({.threads = threads, .isa = isa});
+  // Checked before the measurement, which takes a moment.
+  BF_TRY(check_policy(command.listen, AddressPolicy::kLoopbackOnly, after_ms(5000)));
+  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads}));
+  if (!command.memory.empty()) {
+    options.node.memory_bytes = parse_bytes(command.memory);
+    if (options.node.memory_bytes == 0) {
+      return make_error(ErrorCode::kInvalidArgument, "--memory {} is no size such as 4G or 512M", command.memory);
+    }
+  }
+  BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
+  std::fprintf(stderr, "listening on %s (%s)\n", server->address().c_str(), describe(options.node).c_str());
+  BF_TRY(server->run(interrupted()));
+  std::fprintf(stderr, "worker on %s ended\n", server->address().c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_worker(CLI::App& app, Action& action) {
+  auto* sub = app.add_subcommand("worker", "Offer this machine's memory and speed to `generate --workers`");
+  auto command = std::make_shared<WorkerCommand>();
+  sub->add_option("--listen", command->listen,
+                  "HOST:PORT, loopback only until workers authenticate; port 0: the system chooses")
+      ->capture_default_str();
+  sub->add_option("-t,--threads", command->threads, "Threads to compute with [all cores]")->check(CLI::Range(1, 1024));
+  sub->add_option("--model-dir", command->model_dir,
+                  "Take weights from a file below this folder that has the coordinator's content");
+  sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
+  sub->footer("Serves one coordinator at a time and waits for the next; Ctrl-C ends it.");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,70 @@
+#include "butterfly/stage/stage_host.h"
+
+#include <nlohmann/json.hpp>
+
+#include "butterfly/base/log.h"
+#include "butterfly/model/checkpoint.h"
+#include "butterfly/model/config_json.h"
+#include "butterfly/stage/fetched_weights.h"
+#include "butterfly/stage/run_stage.h"
+
+namespace butterfly {
+
+std::string to_json(const StageSettings& settings) {
+  return nlohmann::json{{"kv_type", to_string(settings.kv_type)}}.dump();
+}
+
+Result<StageSettings> parse_settings(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto found = json.is_object() ? json.find("kv_type") : json.end();
+  const auto type = found != json.end() && found->is_string() ? parse_dtype(found->get<std::string>()) : std::nullopt;
+  if (type != DType::kF16 && type != DType::kF32) {
+    return make_error(ErrorCode::kProtocol, "the assignment's settings name no cache type of f16 or f32");
+  }
+  return StageSettings{*type};
+}
+
+namespace {
+
+/// Weights from this machine where it has the same model, else from the coordinator.
+Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& config, const Assignment& assignment,
+                                                        WeightFetcher& fetcher) {
+  BF_ASSIGN_OR_RETURN(const std::optional<std::string> path, fetcher.local_path());
+  if (path) {
+    BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(*path));
+    log().info("weights of {} come from {}", assignment.model.name, *path);
+    return checkpoint.weights;
+  }
+  log().info("weights of {} come from the coordinator", assignment.model.name);
+  return std::make_shared<FetchedWeights>(config, assignment.stage, fetcher);
+}
+
+Status check_assignment(const ModelConfig& config, const StageAssignment& stage) {
+  if (stage.first_layer < 0 || stage.last_layer < stage.first_layer || stage.last_layer > config.layers) {
+    return make_error(ErrorCode::kProtocol, "layers {} to {} were assigned, the model has {}", stage.first_layer,
+                      stage.last_layer, config.layers);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) {
+  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
+  BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(assignment.options));
+  BF_TRY(check_assignment(config, assignment.stage));
+  BF_ASSIGN_OR_RETURN(const auto source, find_source(config, assignment, weights));
+  if (stop.stop_requested()) return make_error(ErrorCode::kCancelled, "the coordinator went away");
+  BF_ASSIGN_OR_RETURN(stage_, Stage::load(config, assignment.stage, *source,
+                                          {.threads = options_.threads,
+                                           .isa = options_.isa,
+                                           .kv_type = settings.kv_type,
+                                           .kv_bytes_max = options_.kv_bytes_max}));
+  return stage_->memory_bytes();
+}
+
+Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {
+  return run_stage(*stage_, input, output, std::move(stop));
+}
+
+}  // namespace butterfly

@@ -1,0 +1,42 @@
+// A node's place for a stage: what a worker does when a coordinator assigns it layers. Called by the cluster's thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "butterfly/cluster/worker_delegate.h"
+#include "butterfly/stage/stage.h"
+
+namespace butterfly {
+
+/// What the coordinator decides for every stage alike, since it shows in the bits.
+struct StageSettings {
+  DType kv_type = DType::kF16;
+};
+std::string to_json(const StageSettings& settings);
+Result<StageSettings> parse_settings(const std::string& json);
+
+struct StageHostOptions {
+  int threads = 1;
+  Isa isa = Isa::kReference;
+  std::uint64_t kv_bytes_max = 0;  // 0: no limit
+};
+
+class StageHost final : public WorkerDelegate {
+ public:
+  explicit StageHost(const StageHostOptions& options) : options_(options) {}
+
+  Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
+  Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) override;
+  void unload() override { stage_.reset(); }
+
+  /// What the stage holds now; nothing without one. Only between steps.
+  const Stage* stage() const { return stage_.get(); }
+
+ private:
+  StageHostOptions options_;
+  std::unique_ptr<Stage> stage_;
+};
+
+}  // namespace butterfly
