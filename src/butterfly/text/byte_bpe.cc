@@ -46,14 +46,16 @@ class ByteBpeEncoder : public Encoder {
  public:
   static Result<std::unique_ptr<Encoder>> create(const Vocabulary& vocabulary);
 
-  Status encode(std::string_view text, TextPlace place, std::vector<TokenId>& ids) const override;
+  Status encode(std::string_view text, TextPlace place, PatternBudget& budget,
+                std::vector<TokenId>& ids) const override;
+  std::size_t patterns() const override { return patterns_.size(); }
   std::string text_of(std::int32_t id) const override;
 
  private:
   explicit ByteBpeEncoder(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   Status compile_patterns();
-  Result<std::vector<std::string_view>> pre_tokens(std::string_view text) const;
+  Result<std::vector<std::string_view>> pre_tokens(std::string_view text, PatternBudget& budget) const;
   Status merge_pre_token(std::string_view pre_token, Merger& merger, std::vector<TokenId>& ids) const;
 
   const Vocabulary& vocabulary_;
@@ -90,6 +92,11 @@ Status ByteBpeEncoder::compile_patterns() {
   } else {
     expressions.emplace_back(pre_tokenizer_pattern(vocabulary_.pre_tokenizer));
   }
+  constexpr std::size_t kPatternsMax = 16;
+  if (expressions.size() > kPatternsMax) {
+    return make_error(ErrorCode::kUnsupported, "the pre-tokenizer has {} patterns, at most {} are supported",
+                      expressions.size(), kPatternsMax);
+  }
   for (const std::string& expression : expressions) {
     const PatternSource source = is_published(expression) ? PatternSource::kBuiltIn : PatternSource::kUntrusted;
     BF_ASSIGN_OR_RETURN(Pattern pattern, Pattern::compile(expression, source));
@@ -98,23 +105,24 @@ Status ByteBpeEncoder::compile_patterns() {
   return {};
 }
 
-Result<std::vector<std::string_view>> ByteBpeEncoder::pre_tokens(std::string_view text) const {
+Result<std::vector<std::string_view>> ByteBpeEncoder::pre_tokens(std::string_view text, PatternBudget& budget) const {
   std::vector<std::string_view> parts{text};
   for (const Pattern& pattern : patterns_) {
     std::vector<std::string_view> finer;
-    for (std::string_view part : parts) BF_TRY(pattern.split(part, finer));
+    for (std::string_view part : parts) BF_TRY(pattern.split(part, budget, finer));
     parts = std::move(finer);
   }
   return parts;
 }
 
-Status ByteBpeEncoder::encode(std::string_view text, TextPlace /*place*/, std::vector<TokenId>& ids) const {
+Status ByteBpeEncoder::encode(std::string_view text, TextPlace /*place*/, PatternBudget& budget,
+                              std::vector<TokenId>& ids) const {
   std::string prefixed;
   if (vocabulary_.add_space_prefix && text.front() != ' ') {
     prefixed.append(" ").append(text);
     text = prefixed;
   }
-  BF_ASSIGN_OR_RETURN(const std::vector<std::string_view> parts, pre_tokens(text));
+  BF_ASSIGN_OR_RETURN(const std::vector<std::string_view> parts, pre_tokens(text, budget));
   // Words repeat: each different one is merged once per text.
   struct Range {
     std::size_t begin = 0;

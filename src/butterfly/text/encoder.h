@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/text/pattern.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {
@@ -21,7 +23,11 @@ class Encoder {
   virtual ~Encoder() = default;
 
   /// Errors: kBadData where a character has no token; those of Pattern::split.
-  virtual Status encode(std::string_view text, TextPlace place, std::vector<TokenId>& ids) const = 0;
+  virtual Status encode(std::string_view text, TextPlace place, PatternBudget& budget,
+                        std::vector<TokenId>& ids) const = 0;
+
+  /// Patterns that run over the text, for the budget.
+  virtual std::size_t patterns() const { return 0; }
 
   /// The bytes that a token of text stands for; control and unknown tokens are the caller's business.
   virtual std::string text_of(std::int32_t id) const = 0;

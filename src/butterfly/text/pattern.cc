@@ -26,36 +26,19 @@ using CompileContext = std::unique_ptr<pcre2_compile_context, Free<pcre2_compile
 using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
 using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
 
+constexpr int kStopped = -1000;  // no error number of PCRE2
+
+std::int64_t thread_time_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
 /// The match limit does not count the steps of a simple repeat, nor many cheap matches that each scan the whole text:
-/// only a clock bounds every pattern. The clock is this thread's processor time, so that a busy or suspended machine
-/// does not turn a good pattern into an error. Honest patterns need about 0.2 us per byte.
-class Watch {
- public:
-  static constexpr int kStopped = -1000;  // no error number of PCRE2
-
-  explicit Watch(std::size_t text_bytes)
-      : deadline_ns_(now_ns() + 1'000'000'000 + 5'000 * static_cast<std::int64_t>(text_bytes)) {}
-
-  bool expired() {
-    if (++steps_ % 256 == 0 && now_ns() > deadline_ns_) expired_ = true;
-    return expired_;
-  }
-
-  static int callout(pcre2_callout_block* /*block*/, void* watch) {
-    return static_cast<Watch*>(watch)->expired() ? kStopped : 0;
-  }
-
- private:
-  static std::int64_t now_ns() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
-  }
-
-  std::int64_t deadline_ns_;
-  unsigned steps_ = 0;
-  bool expired_ = false;
-};
+/// only a clock bounds every pattern.
+int callout(pcre2_callout_block* /*block*/, void* budget) {
+  return static_cast<PatternBudget*>(budget)->spent() ? kStopped : 0;
+}
 
 std::string message_of(int error) {
   PCRE2_UCHAR buffer[160] = {};
@@ -64,7 +47,7 @@ std::string message_of(int error) {
 }
 
 tl::unexpected<Error> match_error(int error) {
-  if (error == Watch::kStopped || error == PCRE2_ERROR_MATCHLIMIT) {
+  if (error == kStopped || error == PCRE2_ERROR_MATCHLIMIT) {
     return make_error(ErrorCode::kTimeout, "the pre-tokenizer's pattern takes too long on this text");
   }
   return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern fails on this text: {}", message_of(error));
@@ -75,6 +58,13 @@ PCRE2_SPTR subject(std::string_view text) {
 }
 
 }  // namespace
+
+PatternBudget::PatternBudget(std::size_t text_bytes, std::size_t patterns)
+    : deadline_ns_(thread_time_ns() + 1'000'000'000 + 5'000 * static_cast<std::int64_t>(text_bytes * patterns)) {}
+
+void PatternBudget::look_at_clock() {
+  spent_ = spent_ || thread_time_ns() > deadline_ns_;
+}
 
 struct Pattern::Impl {
   Code code;
@@ -118,15 +108,14 @@ Result<Pattern> Pattern::compile(const std::string& expression, PatternSource so
   return Pattern(std::move(impl));
 }
 
-Status Pattern::split(std::string_view text, std::vector<std::string_view>& parts) const {
+Status Pattern::split(std::string_view text, PatternBudget& budget, std::vector<std::string_view>& parts) const {
   if (text.empty()) return {};
   MatchData data(pcre2_match_data_create(1, nullptr));
   MatchContext context(pcre2_match_context_create(nullptr));
   if (!data || !context) return make_error(ErrorCode::kNoMemory, "no memory for a match of the pre-tokenizer");
-  Watch watch(text.size());
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKib);
-  if (impl_->source == PatternSource::kUntrusted) pcre2_set_callout(context.get(), &Watch::callout, &watch);
+  if (impl_->source == PatternSource::kUntrusted) pcre2_set_callout(context.get(), &callout, &budget);
 
   std::size_t cut = 0;   // everything before is in `parts`
   std::size_t from = 0;  // where the next match may begin
@@ -146,7 +135,7 @@ Status Pattern::split(std::string_view text, std::vector<std::string_view>& part
     cut = end;
     from = end;
     if (end == begin && end < text.size()) from += static_cast<std::size_t>(utf8_step(text.substr(end)).size);
-    if (impl_->source == PatternSource::kUntrusted && watch.expired()) return match_error(Watch::kStopped);
+    if (impl_->source == PatternSource::kUntrusted && budget.spent()) return match_error(kStopped);
   }
   if (cut < text.size()) parts.push_back(text.substr(cut));
   return {};

@@ -12,7 +12,8 @@ std::vector<std::string_view> split(const std::string& expression, std::string_v
   auto pattern = Pattern::compile(expression, PatternSource::kUntrusted);
   EXPECT_TRUE(pattern) << pattern.error().message;
   std::vector<std::string_view> parts;
-  const Status status = pattern->split(text, parts);
+  PatternBudget budget(text.size(), 1);
+  const Status status = pattern->split(text, budget, parts);
   EXPECT_TRUE(status) << status.error().message;
   return parts;
 }
@@ -21,7 +22,8 @@ ErrorCode split_error(const std::string& expression, std::string_view text) {
   auto pattern = Pattern::compile(expression, PatternSource::kUntrusted);
   EXPECT_TRUE(pattern) << pattern.error().message;
   std::vector<std::string_view> parts;
-  const Status status = pattern->split(text, parts);
+  PatternBudget budget(text.size(), 1);
+  const Status status = pattern->split(text, budget, parts);
   EXPECT_FALSE(status);
   return status ? ErrorCode::kCancelled : status.error().code;
 }
@@ -60,12 +62,25 @@ TEST(Pattern, ScanningTheWholeTextFromEveryPlaceIsAnErrorNotAHang) {
   EXPECT_EQ(split_error("(?=.*x)a", std::string(200'000, 'a')), ErrorCode::kTimeout);
 }
 
+TEST(Pattern, ManyPartsShareOneBudget) {
+  auto pattern = Pattern::compile("(a+)+$", PatternSource::kUntrusted);
+  ASSERT_TRUE(pattern);
+  const std::string text = std::string(18, 'a') + "b";
+  PatternBudget budget(text.size(), 1);
+  std::vector<std::string_view> parts;
+  Status status;
+  for (int part = 0; part < 10'000 && status; ++part) status = pattern->split(text, budget, parts);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+}
+
 TEST(Pattern, DeepRecursionIsAnErrorNotACrash) {
   const auto parts = Pattern::compile("(?:a(?R)?b)", PatternSource::kUntrusted);
   ASSERT_TRUE(parts);
   std::vector<std::string_view> out;
   const std::string text = std::string(500'000, 'a') + "b";
-  const Status status = parts->split(text, out);
+  PatternBudget budget(text.size(), 1);
+  const Status status = parts->split(text, budget, out);
   if (status) {
     EXPECT_EQ(out.back(), "ab");
   } else {

@@ -35,7 +35,8 @@ class SentencePieceEncoder : public Encoder {
  public:
   static Result<std::unique_ptr<Encoder>> create(const Vocabulary& vocabulary);
 
-  Status encode(std::string_view text, TextPlace place, std::vector<TokenId>& ids) const override;
+  Status encode(std::string_view text, TextPlace place, PatternBudget& budget,
+                std::vector<TokenId>& ids) const override;
   std::string text_of(std::int32_t id) const override;
 
  private:
@@ -131,7 +132,8 @@ std::string SentencePieceEncoder::normalised(std::string_view text, TextPlace pl
   return result;
 }
 
-Status SentencePieceEncoder::encode(std::string_view text, TextPlace place, std::vector<TokenId>& ids) const {
+Status SentencePieceEncoder::encode(std::string_view text, TextPlace place, PatternBudget& /*budget*/,
+                                    std::vector<TokenId>& ids) const {
   const std::string normal = normalised(text, place);
   const std::string_view bytes(normal);
   Merger merger;

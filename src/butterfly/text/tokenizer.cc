@@ -79,12 +79,13 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
   std::vector<TokenId> ids;
   const bool add_bos = options.add_bos && vocabulary.add_bos;
   if (add_bos) ids.push_back(vocabulary.bos);
+  PatternBudget budget(text.size(), impl_->encoder->patterns());
   std::size_t position = 0;
   TextPlace place = TextPlace::kStart;
   while (position < text.size()) {
     const SpecialTokens::Match match = impl_->special.find(text, position, which);
     const std::size_t end = match.id < 0 ? text.size() : match.begin;
-    if (end > position) BF_TRY(impl_->encoder->encode(text.substr(position, end - position), place, ids));
+    if (end > position) BF_TRY(impl_->encoder->encode(text.substr(position, end - position), place, budget, ids));
     if (match.id < 0) break;
     // A text that brings its own bos does not get a second one.
     const bool repeats_bos = add_bos && match.begin == 0 && match.id == vocabulary.bos.value;
