@@ -1,0 +1,121 @@
+#include "butterfly/cluster/control_link.h"
+
+#include <cmath>
+
+namespace butterfly {
+namespace {
+
+constexpr std::int64_t kSendTimeoutMs = 2000;
+constexpr int kLayersMax = 1 << 20;
+constexpr int kStagesMax = 1 << 16;
+
+Result<Payload> refuse_payload(std::uint64_t bytes) {
+  return make_error(ErrorCode::kProtocol, "a control message came with a payload of {} bytes, it has none", bytes);
+}
+
+}  // namespace
+
+Status ControlLink::send(const control::ControlMessage& message) {
+  Message framed;
+  framed.meta.resize(message.ByteSizeLong());
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(framed.meta.data()));
+  std::lock_guard lock(sending_);
+  return channel_->send(std::move(framed), after_ms(kSendTimeoutMs));
+}
+
+Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const Message framed, channel_->receive(refuse_payload, deadline));
+  control::ControlMessage message;
+  if (!message.ParseFromArray(framed.meta.data(), static_cast<int>(framed.meta.size())) ||
+      message.body_case() == control::ControlMessage::BODY_NOT_SET) {
+    return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no control message", peer(), framed.meta.size());
+  }
+  return message;
+}
+
+void store(const Error& error, control::Failure& failure) {
+  failure.set_code(static_cast<std::uint32_t>(error.code));
+  failure.set_message(error.message);
+}
+
+Error read_failure(const control::Failure& failure, const std::string& peer) {
+  const bool known = failure.code() <= static_cast<std::uint32_t>(ErrorCode::kCancelled);
+  return {.code = known ? static_cast<ErrorCode>(failure.code()) : ErrorCode::kProtocol,
+          .message = fmt::format("{}: {}", peer, failure.message())};
+}
+
+void store(const NodeDescriptor& node, control::Node& message) {
+  message.set_name(node.name);
+  message.set_isa(std::string(to_string(node.isa)));
+  message.set_threads(node.threads);
+  message.set_memory_bytes(node.memory_bytes);
+  message.set_memory_read_gb_per_s(node.memory_read_gb_per_s);
+  message.set_fp32_gflops(node.fp32_gflops);
+  message.set_int8_gops(node.int8_gops);
+}
+
+Result<NodeDescriptor> read_node(const control::Node& message) {
+  auto isa = parse_isa(message.isa());
+  if (!isa) return make_error(ErrorCode::kProtocol, "a worker describes itself: {}", isa.error().message);
+  if (message.threads() < 1) {
+    return make_error(ErrorCode::kProtocol, "a worker says that it has {} threads", message.threads());
+  }
+  for (const double speed : {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops()}) {
+    if (!std::isfinite(speed) || speed < 0) {
+      return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
+    }
+  }
+  return NodeDescriptor{.name = message.name(),
+                        .isa = *isa,
+                        .threads = message.threads(),
+                        .memory_bytes = message.memory_bytes(),
+                        .memory_read_gb_per_s = message.memory_read_gb_per_s(),
+                        .fp32_gflops = message.fp32_gflops(),
+                        .int8_gops = message.int8_gops()};
+}
+
+void store(const Assignment& assignment, control::Assign& message) {
+  message.set_epoch(assignment.epoch.value);
+  message.set_model_hash(assignment.model.hash);
+  message.set_model_bytes(assignment.model.bytes);
+  message.set_model_name(assignment.model.name);
+  message.set_config(assignment.config);
+  message.set_options(assignment.options);
+  message.mutable_stage()->set_first_layer(assignment.stage.first_layer);
+  message.mutable_stage()->set_last_layer(assignment.stage.last_layer);
+  message.mutable_stage()->set_embedding(assignment.stage.embedding);
+  message.mutable_stage()->set_head(assignment.stage.head);
+  message.set_rank(assignment.rank.value);
+  message.set_stages(assignment.stages);
+  message.set_next_address(assignment.next_address);
+}
+
+Result<Assignment> read_assignment(const control::Assign& message) {
+  const auto& stage = message.stage();
+  if (stage.first_layer() < 0 || stage.last_layer() < stage.first_layer() || stage.last_layer() > kLayersMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment of layers {} to {}", stage.first_layer(),
+                      stage.last_layer());
+  }
+  if (message.stages() < 1 || message.stages() > kStagesMax || message.rank() < 0 ||
+      message.rank() >= message.stages()) {
+    return make_error(ErrorCode::kProtocol, "an assignment of stage {} of {}", message.rank(), message.stages());
+  }
+  if ((message.rank() + 1 == message.stages()) != message.next_address().empty()) {
+    return make_error(ErrorCode::kProtocol, "stage {} of {} with '{}' as the next worker", message.rank(),
+                      message.stages(), message.next_address());
+  }
+  return Assignment{
+      .epoch = Epoch(message.epoch()),
+      .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
+      .config = message.config(),
+      .options = message.options(),
+      .stage = {.first_layer = stage.first_layer(),
+                .last_layer = stage.last_layer(),
+                .embedding = stage.embedding(),
+                .head = stage.head()},
+      .rank = Rank(message.rank()),
+      .stages = message.stages(),
+      .next_address = message.next_address()};
+}
+
+}  // namespace butterfly

@@ -1,0 +1,50 @@
+// Control messages over a channel, and the values of this project in protobuf's clothes. send() may be called from
+// several threads, receive() from one, close() from any.
+#pragma once
+
+#include <mutex>
+
+#include "butterfly/cluster/assignment.h"
+#include "butterfly/cluster/control.pb.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/wire/channel.h"
+
+namespace butterfly {
+
+class ControlLink {
+ public:
+  explicit ControlLink(ChannelPtr channel) : channel_(std::move(channel)) {}
+
+  /// Errors: kUnavailable; kTimeout when the peer has not read for seconds; kInvalidArgument (too large).
+  Status send(const control::ControlMessage& message);
+
+  /// Errors: those of the channel; kProtocol for what is no control message.
+  Result<control::ControlMessage> receive(Deadline deadline);
+
+  void close() { channel_->close(); }
+  std::string peer() const { return channel_->peer(); }
+
+ private:
+  const ChannelPtr channel_;
+  std::mutex sending_;  // a channel has one sender at a time
+};
+
+/// Channels between nodes, by what flows through them.
+inline constexpr const char* kInputLabel = "input";
+inline constexpr const char* kOutputLabel = "output";
+inline constexpr const char* kWeightsLabel = "weights";
+
+void store(const Error& error, control::Failure& failure);
+
+/// The error that `peer` reported, in front of its message its name.
+Error read_failure(const control::Failure& failure, const std::string& peer);
+
+void store(const NodeDescriptor& node, control::Node& message);
+/// Errors: kProtocol for numbers that no node can have.
+Result<NodeDescriptor> read_node(const control::Node& message);
+
+void store(const Assignment& assignment, control::Assign& message);
+/// Errors: kProtocol for layers or ranks that contradict each other.
+Result<Assignment> read_assignment(const control::Assign& message);
+
+}  // namespace butterfly

@@ -1,0 +1,99 @@
+#include "butterfly/cluster/worker_server.h"
+
+#include "butterfly/base/log.h"
+#include "butterfly/cluster/worker_session.h"
+
+namespace butterfly {
+namespace {
+
+// A weight may be larger than any message of an ordinary channel; its receiver knows its size and refuses more.
+constexpr std::uint64_t kPayloadBytesMax = 1ull << 38;
+
+class Server final : public WorkerServer {
+ public:
+  Server(WorkerOptions options, WorkerDelegate& delegate, std::unique_ptr<Listener> listener)
+      : options_(std::move(options)),
+        delegate_(delegate),
+        local_(options_.model_directory, options_.content),
+        listener_(std::move(listener)) {}
+
+  std::string address() const override { return listener_->address(); }
+
+  Status run(std::stop_token stop) override {
+    const std::stop_callback wake(stop, [this] { listener_->interrupt(); });
+    Status status;
+    while (!stop.stop_requested() && status) status = serve_one_arrival();
+    parked_.reset();
+    session_.reset();
+    return status;
+  }
+
+ private:
+  Status serve_one_arrival() {
+    auto arrival = listener_->accept(parked_ ? parked_until_ : after_ms(3'600'000));
+    if (session_ && session_->ended()) session_.reset();
+    if (parked_) settle_parked();
+    if (arrival) {
+      if (arrival->introduction.role == ConnectionRole::kControl) {
+        welcome(std::move(*arrival));
+      } else if (session_ && session_->id() == arrival->introduction.session) {
+        session_->deliver(std::move(*arrival));
+      }
+      return {};
+    }
+    const ErrorCode code = arrival.error().code;
+    if (code == ErrorCode::kTimeout || code == ErrorCode::kCancelled) return {};
+    return tl::unexpected(std::move(arrival).error());
+  }
+
+  void welcome(Arrival control) {
+    if (!session_) {
+      session_ = std::make_unique<WorkerSession>(options_, local_, delegate_, std::move(control),
+                                                 [this] { listener_->interrupt(); });
+    } else if (!parked_) {
+      // The first coordinator may be leaving at this moment, or be dead without our having noticed.
+      parked_ = std::move(control);
+      parked_until_ = std::chrono::steady_clock::now() + options_.busy_grace;
+    } else {
+      refuse(std::move(control));
+    }
+  }
+
+  void settle_parked() {
+    if (!session_) {
+      welcome(*std::exchange(parked_, std::nullopt));
+    } else if (!session_->ending() && std::chrono::steady_clock::now() >= parked_until_) {
+      refuse(*std::exchange(parked_, std::nullopt));
+    } else if (session_->ending()) {
+      parked_until_ = after_ms(1000);  // its end wakes us; unloading may take a while
+    }
+  }
+
+  void refuse(Arrival control) {
+    control::ControlMessage message;
+    store(Error{.code = ErrorCode::kUnavailable,
+                .message = fmt::format("busy with coordinator {}", session_->coordinator())},
+          *message.mutable_failure());
+    static_cast<void>(ControlLink(std::move(control.channel)).send(message));
+  }
+
+  const WorkerOptions options_;
+  WorkerDelegate& delegate_;
+  LocalModels local_;
+  const std::unique_ptr<Listener> listener_;
+  std::unique_ptr<WorkerSession> session_;  // calls the listener as it ends: destroyed first
+  std::optional<Arrival> parked_;
+  Deadline parked_until_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerServer>> WorkerServer::create(WorkerOptions options, WorkerDelegate& delegate) {
+  TcpOptions channel{.spin = options.spin};
+  channel.limits.payload_bytes_max = kPayloadBytesMax;
+  BF_ASSIGN_OR_RETURN(auto listener,
+                      Listener::create({.address = options.listen, .policy = options.policy, .channel = channel}));
+  return std::make_unique<Server>(std::move(options), delegate, std::move(listener));
+}
+
+}  // namespace butterfly

@@ -1,0 +1,192 @@
+#include "butterfly/cluster/worker_session.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "butterfly/base/log.h"
+#include "butterfly/cluster/weight_transfer.h"
+
+namespace butterfly {
+namespace {
+
+/// A peer chose the label: only what can be printed safely.
+std::string printable(const std::string& label, const std::string& peer) {
+  std::string text = label;
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return std::isprint(c) == 0; }, '?');
+  return text.empty() ? peer : fmt::format("{} ({})", text, peer);
+}
+
+}  // namespace
+
+void ChannelHub::deliver(const std::string& label, ChannelPtr channel) {
+  if (label != kInputLabel && label != kOutputLabel && label != kWeightsLabel) return;
+  std::lock_guard lock(mutex_);
+  if (closed_ || channels_.contains(label)) return;
+  channels_[label] = std::move(channel);
+  changed_.notify_all();
+}
+
+std::shared_ptr<Channel> ChannelHub::keep(const std::string& label, ChannelPtr channel) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Channel> shared(std::move(channel));
+  if (closed_) shared->close();
+  channels_[label] = shared;
+  return shared;
+}
+
+std::shared_ptr<Channel> ChannelHub::wait(const std::string& label, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return closed_ || channels_.contains(label); });
+  const auto found = channels_.find(label);
+  return found == channels_.end() || closed_ ? nullptr : found->second;
+}
+
+std::shared_ptr<Channel> ChannelHub::find(const std::string& label) const {
+  std::lock_guard lock(mutex_);
+  const auto found = channels_.find(label);
+  return found == channels_.end() ? nullptr : found->second;
+}
+
+void ChannelHub::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  for (const auto& [label, channel] : channels_) channel->close();
+  changed_.notify_all();
+}
+
+WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, WorkerDelegate& delegate,
+                             Arrival control, std::function<void()> on_end)
+    : options_(options),
+      local_(local),
+      delegate_(delegate),
+      id_(control.introduction.session),
+      coordinator_(printable(control.introduction.label, control.channel->peer())),
+      on_end_(std::move(on_end)),
+      link_(std::move(control.channel)),
+      control_([this] { run_control(); }) {}
+
+WorkerSession::~WorkerSession() {
+  link_.close();
+  control_.join();
+}
+
+void WorkerSession::deliver(Arrival data) {
+  hub_.deliver(data.introduction.label, std::move(data.channel));
+}
+
+void WorkerSession::run_control() {
+  log().info("coordinator {} connected", coordinator_);
+  control::ControlMessage hello;
+  hello.mutable_worker_hello()->set_program_version(BUTTERFLY_VERSION);
+  store(options_.node, *hello.mutable_worker_hello()->mutable_node());
+  Status said = link_.send(hello);
+  while (said && !released_) {
+    const auto message = link_.receive(std::chrono::steady_clock::now() + options_.dead_after);
+    if (!message) {
+      log().info("coordinator {} is gone: {}", coordinator_, message.error().message);
+      break;
+    }
+    if (!handle(*message)) break;
+  }
+  ending_ = true;
+  work_stop_.request_stop();
+  hub_.close();
+  if (work_.joinable()) work_.join();
+  if (released_) {
+    control::ControlMessage released;
+    released.mutable_released();
+    static_cast<void>(link_.send(released));  // a coordinator that has left already needs no answer
+  }
+  link_.close();
+  ended_ = true;
+  on_end_();
+}
+
+bool WorkerSession::handle(const control::ControlMessage& message) {
+  switch (message.body_case()) {
+    case control::ControlMessage::kPing:
+      say_pong(message.ping().sequence());
+      return true;
+    case control::ControlMessage::kRelease:
+      released_ = true;
+      return true;
+    case control::ControlMessage::kAssign: {
+      auto assignment = read_assignment(message.assign());
+      if (!assignment || work_.joinable()) {
+        log().warn("coordinator {}: {}", coordinator_,
+                   assignment ? "a second assignment in one session" : assignment.error().message);
+        return false;
+      }
+      work_ = std::thread([this, mine = std::move(*assignment)] { run_work(mine); });
+      return true;
+    }
+    default:
+      log().warn("coordinator {} sent a message that only workers send", coordinator_);
+      return false;
+  }
+}
+
+void WorkerSession::say_pong(std::uint64_t sequence) {
+  control::ControlMessage message;
+  message.mutable_pong()->set_sequence(sequence);
+  const auto output = hub_.find(kOutputLabel);
+  message.mutable_pong()->set_data_bytes_sent(output ? output->stats().bytes_sent : 0);
+  static_cast<void>(link_.send(message));  // the control thread's next receive says why this failed
+}
+
+void WorkerSession::run_work(const Assignment& assignment) {
+  const std::stop_token stop = work_stop_.get_token();
+  const Status status = work(assignment, stop);
+  if (stop.stop_requested()) return;
+  control::ControlMessage message;
+  const Error ended{.code = ErrorCode::kUnavailable, .message = "its connection to a neighbour closed"};
+  store(status ? ended : status.error(), *message.mutable_failure());
+  static_cast<void>(link_.send(message));
+  hub_.close();  // so that the neighbours do not wait
+}
+
+Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label) {
+  auto channel = hub_.wait(label, std::chrono::steady_clock::now() + options_.connect_timeout);
+  if (!channel) {
+    return make_error(ErrorCode::kUnavailable, "nobody opened its '{}' connection within {} ms", label,
+                      options_.connect_timeout.count());
+  }
+  return channel;
+}
+
+Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& assignment) {
+  if (assignment.next_address.empty()) return wait_for(kOutputLabel);
+  const Deadline deadline = std::chrono::steady_clock::now() + options_.connect_timeout;
+  BF_TRY(check_policy(assignment.next_address, options_.policy, deadline));
+  BF_ASSIGN_OR_RETURN(
+      ChannelPtr channel,
+      connect_tcp(assignment.next_address,
+                  {.introduction = {.role = ConnectionRole::kData, .session = id_, .label = kInputLabel},
+                   .channel = {.spin = options_.spin}},
+                  deadline));
+  return hub_.keep(kOutputLabel, std::move(channel));
+}
+
+Status WorkerSession::work(const Assignment& assignment, const std::stop_token& stop) {
+  BF_ASSIGN_OR_RETURN(const auto output, open_output(assignment));
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel));
+  RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
+  const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
+  weights->close();
+  const Status status =
+      memory_bytes ? serve(assignment, *memory_bytes, *output, stop) : tl::unexpected(memory_bytes.error());
+  delegate_.unload();
+  return status;
+}
+
+Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_bytes, Channel& output,
+                            const std::stop_token& stop) {
+  BF_ASSIGN_OR_RETURN(const auto input, wait_for(kInputLabel));
+  control::ControlMessage ready;
+  ready.mutable_ready()->set_memory_bytes(memory_bytes);
+  BF_TRY(link_.send(ready));
+  return delegate_.serve(assignment, *input, output, stop);
+}
+
+}  // namespace butterfly
