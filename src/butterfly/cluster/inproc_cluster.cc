@@ -1,5 +1,5 @@
 // Nodes as threads: one thread for each stage, inproc channels between them, weights by direct call.
-#include <atomic>
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>

@@ -41,13 +41,19 @@ void RemoteCluster::run_monitor(Worker& worker) {
       continue;
     }
     std::string title;
+    bool needed = true;
     {
       std::lock_guard lock(mutex_);
       worker.gone = true;
       title = worker.title;
+      needed = stages_.empty() || std::ranges::find(stages_, &worker) != stages_.end();
       changed_.notify_all();
     }
     worker.link->close();
+    if (!needed) {
+      log().warn("{}, which stood by, went away: {}", title, message.error().message);
+      return;
+    }
     // Nothing is a failure any more once stop() has retired the health.
     health_->fail(
         {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", title, message.error().message)});
@@ -110,11 +116,11 @@ void RemoteCluster::run_heartbeat() {
 }
 
 Result<ChannelPtr> RemoteCluster::open_data(const std::string& address, const char* label, Deadline deadline) const {
-  return connect_tcp(address,
-                     {.introduction = {.role = ConnectionRole::kData, .session = id_, .label = label},
-                      .peer_name = fmt::format("worker {}", address),
-                      .channel = {.spin = options_.spin}},
-                     deadline);
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = label};
+  connecting.peer_name = fmt::format("worker {}", address);
+  connecting.channel.spin = options_.spin;
+  return connect_tcp(address, connecting, deadline);
 }
 
 Status RemoteCluster::assign(const StartRequest& request, Deadline deadline) {
@@ -222,8 +228,8 @@ Result<std::uint64_t> RemoteCluster::data_bytes(Deadline deadline) {
 
 void RemoteCluster::stop() {
   if (std::exchange(stopped_, true)) return;
-  health_->retire();
   stopping_ = true;
+  health_->retire();
   heartbeat_.join();
   control::ControlMessage release;
   release.mutable_release();
@@ -261,10 +267,10 @@ std::string coordinator_name(const ClusterOptions& options) {
 /// Connects and reads the worker's first words.
 Result<Greeted> greet(const std::string& address, const Introduction& introduction, Deadline deadline) {
   const std::string title = fmt::format("worker {}", address);
-  BF_ASSIGN_OR_RETURN(
-      ChannelPtr channel,
-      connect_tcp(address, {.introduction = introduction, .channel = {.spin = std::chrono::microseconds(0)}},
-                  deadline));
+  ConnectOptions connecting;
+  connecting.introduction = introduction;
+  connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
+  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
   auto link = std::make_unique<ControlLink>(std::move(channel));
   BF_ASSIGN_OR_RETURN(const auto message, link->receive(deadline));
   if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), title));

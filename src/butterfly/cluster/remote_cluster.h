@@ -58,7 +58,7 @@ class RemoteCluster final : public ClusterSession {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<Worker*> stages_;  // in pipeline order, once assigned
+  std::vector<Worker*> stages_;  // in pipeline order; written once, by start(), under mutex_
   WeightProvider provider_;
   std::atomic<std::uint64_t> weight_bytes_{0};
   std::shared_ptr<Channel> input_, output_;  // also the pipeline channels'

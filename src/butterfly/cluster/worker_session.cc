@@ -159,12 +159,10 @@ Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& as
   if (assignment.next_address.empty()) return wait_for(kOutputLabel);
   const Deadline deadline = std::chrono::steady_clock::now() + options_.connect_timeout;
   BF_TRY(check_policy(assignment.next_address, options_.policy, deadline));
-  BF_ASSIGN_OR_RETURN(
-      ChannelPtr channel,
-      connect_tcp(assignment.next_address,
-                  {.introduction = {.role = ConnectionRole::kData, .session = id_, .label = kInputLabel},
-                   .channel = {.spin = options_.spin}},
-                  deadline));
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = kInputLabel};
+  connecting.channel.spin = options_.spin;
+  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(assignment.next_address, connecting, deadline));
   return hub_.keep(kOutputLabel, std::move(channel));
 }
 

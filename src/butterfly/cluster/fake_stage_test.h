@@ -1,0 +1,127 @@
+// A stage without a model, for the tests of the cluster: adds one to every byte.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "butterfly/cluster/cluster_session.h"
+#include "butterfly/cluster/worker_server.h"
+
+namespace butterfly {
+
+class FakeStage final : public WorkerDelegate {
+ public:
+  std::vector<WeightRequest> wanted{};  // fetched by load()
+  std::function<Result<std::uint64_t>()> after_load{};
+  std::function<Status()> before_answer{};
+  std::map<std::string, NamedBytes> weights{};
+  std::optional<std::string> local_path{};
+  Assignment assignment{};
+  std::atomic<int> loads{0}, unloads{0};
+
+  Result<std::uint64_t> load(const Assignment& assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
+    ++loads;
+    assignment = assigned;
+    BF_ASSIGN_OR_RETURN(local_path, fetcher.local_path());
+    std::uint64_t bytes = 0;
+    BF_TRY(fetcher.fetch(wanted, [&](const std::string& name, NamedBytes weight) -> Status {
+      bytes += weight.bytes.size();
+      weights[name] = std::move(weight);
+      return {};
+    }));
+    if (after_load) return after_load();
+    return bytes;
+  }
+
+  Status serve(const Assignment& /*assigned*/, Channel& input, Channel& output, std::stop_token stop) override {
+    while (!stop.stop_requested()) {
+      auto message = input.receive({}, after_ms(100));
+      if (!message && message.error().code == ErrorCode::kTimeout) continue;
+      if (!message) return message.error().code == ErrorCode::kUnavailable ? Status{} : unexpected(message.error());
+      if (before_answer) BF_TRY(before_answer());
+      for (std::byte& byte : message->payload.bytes) byte = std::byte(std::to_integer<int>(byte) + 1);
+      const Status sent = output.send(std::move(*message), after_ms(10'000));
+      if (!sent) return sent.error().code == ErrorCode::kUnavailable ? Status{} : sent;
+    }
+    return {};
+  }
+
+  void unload() override {
+    weights.clear();
+    ++unloads;
+  }
+
+ private:
+  static Status unexpected(const Error& error) { return tl::unexpected(error); }
+};
+
+/// A worker whose server runs on a thread of the test.
+class ThreadWorker {
+ public:
+  explicit ThreadWorker(WorkerOptions options = {}) {
+    server_ = WorkerServer::create(std::move(options), stage).value();
+    thread_ = std::jthread([this](const std::stop_token& stop) { status = server_->run(stop); });
+  }
+  ~ThreadWorker() { stop(); }
+  void stop() {
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  std::string address() const { return server_->address(); }
+
+  FakeStage stage;
+  Status status;
+
+ private:
+  std::unique_ptr<WorkerServer> server_;
+  std::jthread thread_;
+};
+
+/// One layer for each of `stages` nodes, in order; the rest stand by.
+inline Plan fake_plan(int stages) {
+  Plan plan;
+  for (int i = 0; i < stages; ++i) {
+    plan.stages.push_back({.first_layer = i, .last_layer = i + 1, .embedding = i == 0, .head = i + 1 == stages});
+    plan.node_of_stage.push_back(i);
+  }
+  return plan;
+}
+
+/// `bytes` bytes that depend on the name.
+inline NamedBytes fake_weight(const std::string& name, std::size_t bytes) {
+  auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) (*owner)[i] = std::byte(name.size() + 31 * i);
+  return {.type = 3, .rows = 1, .cols = static_cast<std::int64_t>(bytes), .bytes = *owner, .owner = owner};
+}
+
+inline StartRequest fake_request(int stages) {
+  return {.plan = fake_plan(stages),
+          .model = {.hash = "00", .bytes = 1, .name = "fake"},
+          .config = "the configuration",
+          .options = "the options",
+          .weights = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); }};
+}
+
+/// Sends `count` messages of growing size and checks that every stage added one, in order.
+inline Status pump(PipelineEnds& ends, int stages, int count) {
+  for (int i = 0; i < count; ++i) {
+    BF_ASSIGN_OR_RETURN(Payload payload, allocate_payload(static_cast<std::uint64_t>(1 + 100 * i)));
+    for (std::byte& byte : payload.bytes) byte = std::byte(i);
+    BF_TRY(ends.input->send({.tag = static_cast<std::uint64_t>(i), .payload = payload}, after_ms(10'000)));
+    BF_ASSIGN_OR_RETURN(const Message answer, ends.output->receive({}, after_ms(10'000)));
+    if (answer.tag != static_cast<std::uint64_t>(i) ||
+        answer.payload.bytes.size() != 1 + 100u * static_cast<unsigned>(i)) {
+      return make_error(ErrorCode::kBadData, "answer {} came with {} bytes where {} was due", answer.tag,
+                        answer.payload.bytes.size(), i);
+    }
+    for (const std::byte byte : answer.payload.bytes) {
+      if (byte != std::byte(i + stages)) return make_error(ErrorCode::kBadData, "a byte was not raised by {}", stages);
+    }
+  }
+  return {};
+}
+
+}  // namespace butterfly

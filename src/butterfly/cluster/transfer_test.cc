@@ -1,0 +1,179 @@
+// Weights and models found by content: what a worker believes and what it does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "butterfly/cluster/fake_stage_test.h"
+#include "butterfly/cluster/weight_transfer.h"
+#include "butterfly/wire/inproc.h"
+
+namespace butterfly {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST(Digest, AnswersThePublishedValue) {
+  // FIPS 180-4's example "abc".
+  EXPECT_EQ(to_hex(sha256(as_bytes("abc"))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+/// Fetches from a provider through a pair of channels.
+Status fetch_all(const WeightProvider& provider, const std::vector<WeightRequest>& wanted, const WeightSink& sink) {
+  auto [near, far] = make_inproc_pair();
+  std::atomic<std::uint64_t> sent{0};
+  std::thread server([&, channel = far.get()] { static_cast<void>(serve_weights(*channel, provider, sent)); });
+  LocalModels none("", {});
+  RemoteWeightFetcher fetcher(*near, none, {});
+  const Status status = fetcher.fetch(wanted, sink);
+  near->close();
+  server.join();
+  return status;
+}
+
+const WeightSink kTakeAll = [](const std::string&, NamedBytes) -> Status { return {}; };
+
+TEST(WeightTransfer, AFlippedByteIsRefusedAndBothDigestsNamed) {
+  const WeightProvider lying = [](const std::string& name) -> Result<NamedBytes> {
+    NamedBytes weight = fake_weight(name, 1000);
+    weight.digest = sha256(weight.bytes);
+    const_cast<std::byte&>(weight.bytes[500]) ^= std::byte{1};
+    return weight;
+  };
+  const Status status = fetch_all(lying, {{.name = "w", .bytes_max = 1000}}, kTakeAll);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kBadData);
+  EXPECT_THAT(status.error().message, HasSubstr(to_hex(sha256(fake_weight("w", 1000).bytes))));
+}
+
+TEST(WeightTransfer, RequestsAreMadeAheadOfTheirUse) {
+  // The provider answers the first request only when the second has been asked for.
+  std::atomic<int> taken{0};
+  int ahead_most = 0;
+  std::atomic<int> given{0};
+  const WeightProvider provider = [&](const std::string& name) -> Result<NamedBytes> {
+    ++given;
+    return fake_weight(name, 10);
+  };
+  std::vector<WeightRequest> wanted;
+  for (int i = 0; i < 20; ++i)
+    wanted.push_back({.name = std::string(static_cast<std::size_t>(i), 'x'), .bytes_max = 10});
+  const Status status = fetch_all(provider, wanted, [&](const std::string& name, NamedBytes) -> Status {
+    EXPECT_EQ(name.size(), static_cast<std::size_t>(taken));
+    ++taken;
+    for (int i = 0; i < 2000 && given < std::min(20, taken + 2); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ahead_most = std::max(ahead_most, given - taken);
+    return {};
+  });
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(taken, 20);
+  EXPECT_GE(ahead_most, 2);
+}
+
+TEST(WeightTransfer, AnErrorOfTheSinkEndsTheFetch) {
+  int taken = 0;
+  const Status status = fetch_all([](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 10); },
+                                  {{.name = "a", .bytes_max = 10}, {.name = "b", .bytes_max = 10}},
+                                  [&](const std::string&, NamedBytes) -> Status {
+                                    ++taken;
+                                    return make_error(ErrorCode::kBadData, "not my shape");
+                                  });
+  EXPECT_EQ(status.error().message, "not my shape");
+  EXPECT_EQ(taken, 1);
+}
+
+TEST(WeightTransfer, AWeightLargerThanExpectedIsRefusedBeforeItIsRead) {
+  ThreadWorker worker;  // over tcp, where a buffer would have to be allocated
+  worker.stage.wanted = {{.name = "w", .bytes_max = 999}};
+  const auto session = connect_cluster({worker.address()}, after_ms(10'000)).value();
+  const auto ends = session->start(fake_request(1), after_ms(10'000));
+  ASSERT_FALSE(ends);
+  EXPECT_EQ(ends.error().code, ErrorCode::kProtocol);
+  EXPECT_THAT(ends.error().message, HasSubstr("at most 999 B"));
+}
+
+class LocalModelsTest : public ::testing::Test {
+ protected:
+  LocalModelsTest() : directory_(fs::temp_directory_path() / fmt::format("butterfly-models-{}", ::getpid())) {
+    fs::create_directories(directory_ / "deep" / "er");
+  }
+  ~LocalModelsTest() override { fs::remove_all(directory_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ / name, std::ios::binary) << text;
+  }
+  static std::string text_of(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  ContentFunctions content() {
+    return {.bytes = [](const std::string& path) -> Result<std::uint64_t> { return text_of(path).size(); },
+            .hash = [this](const std::string& path) -> Result<std::string> {
+              ++hashed_;
+              return to_hex(sha256(as_bytes(text_of(path))));
+            }};
+  }
+
+  fs::path directory_;
+  int hashed_ = 0;
+};
+
+TEST_F(LocalModelsTest, AFileIsFoundByItsContentWhateverItsName) {
+  write("a.gguf", "abd");
+  write("deep/er/renamed", "abc");
+  write("long.gguf", "abcabc");
+  LocalModels models(directory_, content());
+  const auto found = models.find(to_hex(sha256(as_bytes("abc"))), 3);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->value_or(""), (directory_ / "deep/er/renamed").string());
+  EXPECT_EQ(hashed_, 2) << "the longer file cannot be it";
+  EXPECT_TRUE(models.find(to_hex(sha256(as_bytes("abc"))), 3).value());
+  EXPECT_EQ(hashed_, 2) << "unchanged files are not read again";
+  EXPECT_FALSE(models.find(to_hex(sha256(as_bytes("xyz"))), 3).value());
+}
+
+TEST_F(LocalModelsTest, AHashThatIsAPathFindsNothing) {
+  write("a.gguf", "abc");
+  LocalModels models(directory_ / "deep", content());
+  EXPECT_FALSE(models.find("../a.gguf", 3).value());
+  EXPECT_FALSE(models.find((directory_ / "a.gguf").string(), 3).value());
+  EXPECT_FALSE(models.find("", 3).value());
+}
+
+TEST_F(LocalModelsTest, AChangedFileIsHashedAgain) {
+  write("a.gguf", "abc");
+  LocalModels models(directory_, content());
+  ASSERT_TRUE(models.find(to_hex(sha256(as_bytes("abc"))), 3).value());
+  write("a.gguf", "xyz");
+  fs::last_write_time(directory_ / "a.gguf", fs::file_time_type::clock::now() + std::chrono::seconds(5));
+  EXPECT_FALSE(models.find(to_hex(sha256(as_bytes("abc"))), 3).value());
+  EXPECT_TRUE(models.find(to_hex(sha256(as_bytes("xyz"))), 3).value());
+}
+
+TEST_F(LocalModelsTest, AWorkerOffersItsOwnFileToItsDelegate) {
+  write("a.gguf", "abc");
+  WorkerOptions options;
+  options.model_directory = directory_;
+  options.content = content();
+  ThreadWorker worker(options);
+  const auto session = connect_cluster({worker.address()}, after_ms(10'000)).value();
+  StartRequest request = fake_request(1);
+  request.model = {.hash = to_hex(sha256(as_bytes("abc"))), .bytes = 3, .name = "a"};
+  ASSERT_TRUE(session->start(request, after_ms(10'000)));
+  EXPECT_EQ(worker.stage.local_path.value_or(""), (directory_ / "a.gguf").string());
+}
+
+TEST(LocalModels, AMissingDirectoryIsAnError) {
+  LocalModels models("/nonexistent/models", {.bytes = [](const std::string&) -> Result<std::uint64_t> { return 0; },
+                                             .hash = [](const std::string&) -> Result<std::string> { return ""; }});
+  EXPECT_EQ(models.find("ab", 1).error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace butterfly
