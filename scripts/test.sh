@@ -43,10 +43,11 @@ run_tests() {
   [ -f "$log" ] && summary+=("$(count_cases "$log")")
   return $status
 }
-# GoogleTest programs hold many cases each; ctest counts programs.
+# ctest counts programs; the cases are inside, in GoogleTest's and unittest's closing lines.
 count_cases() {
   awk '/^\[  PASSED  \]/ {passed += $4} /^\[  SKIPPED \] [0-9]+ test/ {skipped += $4} /^\[  FAILED  \] [0-9]+ test/ {failed += $4}
-       END {printf "cases    %d passed, %d failed, %d skipped", passed, failed, skipped}' "$1"
+       /^Ran [0-9]+ tests? in/ {passed += $2} /^FAILED \(/ {gsub(/[^0-9]+/, " "); n = split($0, bad, " "); for (i = 1; i <= n; ++i) {failed += bad[i]; passed -= bad[i]}}
+       END {printf "cases: %d passed, %d failed, %d skipped", passed, failed, skipped}' "$1"
 }
 
 if [ $install = yes ]; then step setup "$root/scripts/setup.sh"; fi
