@@ -15,6 +15,16 @@
 namespace butterfly {
 namespace {
 
+// Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+const std::vector<int> kNodes = kSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 4};
+const std::vector<int> kThreads = kSanitized ? std::vector{2} : std::vector{1, 2};
+const std::vector<int> kChunks = kSanitized ? std::vector{7} : std::vector{1, 7, 512};
+
 struct Case {
   int nodes = 1;
   int threads = 1;
@@ -106,13 +116,15 @@ TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets)
   ASSERT_TRUE(expected) << expected.error().message;
   ASSERT_EQ(expected->tokens.size(), 4u);
   std::vector<std::vector<Isa>> isa_sets;
-  for (const Isa isa : supported_isas()) isa_sets.push_back({isa});
+  for (const Isa isa : supported_isas()) {
+    if (!kSanitized) isa_sets.push_back({isa});
+  }
   isa_sets.push_back(supported_isas());  // node i runs the i-th, in turn
   int runs = 0;
   for (const auto& isas : isa_sets) {
-    for (const int nodes : {1, 2, 3, 4}) {
-      for (const int threads : {1, 2}) {
-        for (const int chunk : {1, 7, 512}) {
+    for (const int nodes : kNodes) {
+      for (const int threads : kThreads) {
+        for (const int chunk : kChunks) {
           for (const int neighbours : {0, 3}) {
             const Case c{nodes, threads, chunk, neighbours, isas};
             const auto answer = run(*checkpoint, c, 12, 4);
@@ -129,6 +141,7 @@ TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets)
 }
 
 TEST_P(DistOneAnswer, AcrossTheBordersOfAttentionSegmentsAndCachePages) {
+  if (kSanitized) GTEST_SKIP() << "SKIPPED: the attention parity tests cover this under sanitizers";
   const auto checkpoint = demo_as(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   // 250 prompt tokens and 12 more cross position 256, where the second segment begins.
