@@ -13,7 +13,8 @@
 namespace butterfly {
 
 enum class NormKind : std::uint8_t { kRms, kLayer };
-/// kBefore: x + f(norm(x)). kAfter: norm(x + f(x)), as in https://arxiv.org/abs/1706.03762, and no norm before the head.
+/// kBefore: x + f(norm(x)). kAfter: norm(x + f(x)), as in https://arxiv.org/abs/1706.03762, and no norm before the
+/// head.
 enum class NormPlace : std::uint8_t { kBefore, kAfter };
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 /// kGated: down(act(gate(x)) * up(x)). kPlain: down(act(up(x))).
@@ -58,7 +59,7 @@ struct ModelConfig {
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool norm_bias = false;
-  bool tied_head = false;      // logits use the token embedding as their matrix
+  bool tied_head = false;           // logits use the token embedding as their matrix
   DType weight_type = DType::kF32;  // of the large matrices, for information
 
   int q_dim() const { return heads * head_dim; }

@@ -205,6 +205,23 @@ TEST(Convert, RefusesTargetsThatAreNoFiles) {
   EXPECT_THAT(nowhere.error().message, HasSubstr("No such file or directory"));
 }
 
+TEST(Convert, RefusesConfigurationsThatWouldReadBackAsOthers) {
+  const TempDir dir;
+  const auto message = [&](const char* architecture, auto change) {
+    Checkpoint checkpoint = small_checkpoint(architecture);
+    change(checkpoint.config);
+    const auto report = convert(checkpoint, dir / "m.gguf", {});
+    return report ? "" : report.error().message;
+  };
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.rope.pairs = RopePairs::kHalves; }),
+              HasSubstr("other positions"));
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.activation = Activation::kGeluTanh; }), HasSubstr("another MLP"));
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.norm_place = NormPlace::kAfter; }), HasSubstr("norms after"));
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.architecture = "t5"; }), HasSubstr("is \"t5\""));
+  EXPECT_THAT(message("gpt2", [](ModelConfig& c) { c.mlp_bias = false; }), HasSubstr("projections without bias"));
+  EXPECT_EQ(dir.entries(), 0u);
+}
+
 TEST(Convert, InterruptionLeavesNothing) {
   const TempDir dir;
   std::stop_source stop;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "butterfly/model/gguf_tensor_types.h"
+
 namespace butterfly {
 namespace {
 
@@ -12,55 +14,6 @@ constexpr std::uint64_t kMaxAlignment = 1 << 20;
 constexpr std::uint64_t kMaxKeyBytes = 65535;
 constexpr std::uint64_t kMaxTensorNameBytes = 255;
 constexpr int kMaxArrayDepth = 4;
-
-struct TensorTypeInfo {
-  std::uint32_t number;
-  const char* name;
-  std::uint64_t block_elements, block_bytes;
-  std::optional<DType> type;
-};
-
-// Types without a DType are listed so that a file that has them can be checked and named.
-constexpr TensorTypeInfo kTensorTypes[] = {
-    {0, "F32", 1, 4, DType::kF32},
-    {1, "F16", 1, 2, DType::kF16},
-    {2, "Q4_0", 32, 18, DType::kQ4_0},
-    {3, "Q4_1", 32, 20, {}},
-    {6, "Q5_0", 32, 22, {}},
-    {7, "Q5_1", 32, 24, {}},
-    {8, "Q8_0", 32, 34, DType::kQ8_0},
-    {10, "Q2_K", 256, 84, {}},
-    {11, "Q3_K", 256, 110, {}},
-    {12, "Q4_K", 256, 144, {}},
-    {13, "Q5_K", 256, 176, {}},
-    {14, "Q6_K", 256, 210, {}},
-    {15, "Q8_K", 256, 292, {}},
-    {16, "IQ2_XXS", 256, 66, {}},
-    {17, "IQ2_XS", 256, 74, {}},
-    {18, "IQ3_XXS", 256, 98, {}},
-    {19, "IQ1_S", 256, 50, {}},
-    {20, "IQ4_NL", 32, 18, {}},
-    {21, "IQ3_S", 256, 110, {}},
-    {22, "IQ2_S", 256, 82, {}},
-    {23, "IQ4_XS", 256, 136, {}},
-    {24, "I8", 1, 1, {}},
-    {25, "I16", 1, 2, {}},
-    {26, "I32", 1, 4, {}},
-    {27, "I64", 1, 8, {}},
-    {28, "F64", 1, 8, {}},
-    {29, "IQ1_M", 256, 56, {}},
-    {30, "BF16", 1, 2, DType::kBF16},
-    {34, "TQ1_0", 256, 54, {}},
-    {35, "TQ2_0", 256, 66, {}},
-    {39, "MXFP4", 32, 17, {}},
-};
-
-const TensorTypeInfo* find_tensor_type(std::uint32_t number) {
-  for (const TensorTypeInfo& info : kTensorTypes) {
-    if (info.number == number) return &info;
-  }
-  return nullptr;
-}
 
 /// Bytes of a value of fixed size; 0 for strings, arrays and unknown types.
 std::uint64_t scalar_bytes(GgufType type) {
@@ -144,14 +97,6 @@ std::string printable(std::string_view text) {
   for (char c : text.substr(0, 80)) result += c >= 0x20 && c < 0x7f ? c : '?';
   if (text.size() > 80) result += "...";
   return result;
-}
-
-std::uint32_t gguf_tensor_type(DType type) {
-  if (type == DType::kI32) return 26;
-  for (const TensorTypeInfo& info : kTensorTypes) {
-    if (info.type == type) return info.number;
-  }
-  return 0;
 }
 
 class GgufFile::Parser {
@@ -323,7 +268,7 @@ class GgufFile::Parser {
     }
     BF_ASSIGN_OR_RETURN(tensor.file_type, read<std::uint32_t>("the tensor list"));
     BF_ASSIGN_OR_RETURN(const auto offset, read<std::uint64_t>("the tensor list"));
-    const TensorTypeInfo* info = find_tensor_type(tensor.file_type);
+    const GgufTensorType* info = find_gguf_tensor_type(tensor.file_type);
     tensor.type_name = info ? info->name : fmt::format("number {}", tensor.file_type);
     if (info) tensor.type = info->type;
     if (!file_.tensor_index_.emplace(tensor.name, file_.tensors_.size()).second) {
@@ -335,7 +280,7 @@ class GgufFile::Parser {
 
   /// Bytes by type and shape; nothing where the size of the type is unknown.
   Result<std::optional<std::uint64_t>> tensor_bytes(const GgufTensor& tensor) const {
-    const TensorTypeInfo* info = find_tensor_type(tensor.file_type);
+    const GgufTensorType* info = find_gguf_tensor_type(tensor.file_type);
     if (!info) return std::optional<std::uint64_t>();
     const auto cols = static_cast<std::uint64_t>(tensor.shape[0]);
     if (cols % info->block_elements != 0) {

@@ -94,7 +94,4 @@ class GgufFile {
 /// A name from a file made fit for a message: at most 80 bytes, other than printable ASCII as '?'.
 std::string printable(std::string_view text);
 
-/// The number GGUF uses for a tensor of `type`.
-std::uint32_t gguf_tensor_type(DType type);
-
 }  // namespace butterfly

@@ -30,6 +30,7 @@ Status check_expressible(const ModelConfig& config) {
     return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
                       config.architecture, what);
   };
+  if (config.norm_place != NormPlace::kBefore) return refuse("norms after the blocks' sums");
   if (config.architecture == "gpt2") {
     if (config.norm != NormKind::kLayer || !config.norm_bias) return refuse("a norm other than LayerNorm with bias");
     if (config.mlp != MlpKind::kPlain || config.activation != Activation::kGeluTanh) return refuse("another MLP");

@@ -10,6 +10,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/model/gguf.h"
+#include "butterfly/model/gguf_tensor_types.h"
 
 namespace butterfly {
 namespace {

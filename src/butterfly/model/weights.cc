@@ -70,7 +70,7 @@ std::vector<WeightInfo> expected_weights(const ModelConfig& config, const Weight
   }
   for (int layer = range.first_layer; layer < range.last_layer; ++layer) expect_block(expect, config, layer);
   if (range.head) {
-    expect.norm("output_norm");
+    if (config.norm_place == NormPlace::kBefore) expect.norm("output_norm");
     if (!config.tied_head) expect.matrix("output.weight", config.vocab, config.model_dim);
   }
   return expect.take();

@@ -1,0 +1,24 @@
+// The element types that GGUF files number, with or without a DType of ours. Thread-safe: constants.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+struct GgufTensorType {
+  std::uint32_t number;
+  const char* name;
+  std::uint64_t block_elements, block_bytes;
+  std::optional<DType> type;  // nothing where this library cannot compute with it
+};
+
+/// Null for a number that this library has never heard of.
+const GgufTensorType* find_gguf_tensor_type(std::uint32_t number);
+
+/// The number GGUF uses for a tensor of `type`.
+std::uint32_t gguf_tensor_type(DType type);
+
+}  // namespace butterfly
