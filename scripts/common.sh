@@ -2,6 +2,9 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${BUTTERFLY_JOBS:-$(nproc)}
 
+# A clone in another folder finds the same objects in the cache: paths below the repository count as relative.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+
 say() { printf '== %s\n' "$*"; }
 fail() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
