@@ -9,25 +9,29 @@ namespace {
 
 constexpr const char* kSeparator = "\n---\n";
 
-constexpr const char* kByteLevel =
-    R"({"added_tokens":[{"id":4,"content":"<|end|>","special":true,"lstrip":true},)"
-    R"({"id":5,"content":"<tool>","rstrip":true}],"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Sequence",)"
-    R"("pretokenizers":[{"type":"Split","pattern":{"Regex":"\\p{N}{1,3}| ?\\p{L}+|\\s+(?!\\S)"
-},"behavior":"Isolated",)"
-    R"("invert":false},{"type":"Digits","individual_digits":true},{"type":"ByteLevel","add_prefix_space":false,)"
-    R"("use_regex":false}]},"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|end|>"}},)"
-    R"({"Sequence":{"id":"A"}}],"special_tokens":{"<|end|>":{"ids":[4]}}},"model":{"type":"BPE","unk_token":"<|end|>",)"
-    R"("ignore_merges":true,"vocab":{"a":0,"b":1,"\u0120":2,"ab":3},"merges":["a b"]}})";
+constexpr const char* kByteLevel = R"json({
+"added_tokens": [{"id": 4, "content": "<|end|>", "special": true, "lstrip": true},
+                 {"id": 5, "content": "<tool>", "rstrip": true}],
+"normalizer": {"type": "NFC"},
+"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+  {"type": "Split", "pattern": {"Regex": "\\p{N}{1,3}| ?\\p{L}+|\\s+(?!\\S)"}, "behavior": "Isolated", "invert": false},
+  {"type": "Digits", "individual_digits": true},
+  {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]},
+"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>"}}, {"Sequence": {"id": "A"}}],
+  "special_tokens": {"<|end|>": {"ids": [4]}}},
+"model": {"type": "BPE", "unk_token": "<|end|>", "ignore_merges": true,
+  "vocab": {"a": 0, "b": 1, "\u0120": 2, "ab": 3}, "merges": ["a b"]}})json";
 
-constexpr const char* kSentencePiece =
-    R"({"added_tokens":[{"id":0,"content":"<unk>","special":true}],)"
-    R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},{"type":"Replace",)"
-    R"("pattern":{"String":" "},"content":"\u2581"}]},"model":{"type":"BPE","unk_token":"<unk>","byte_fallback":true,)"
-    R"("fuse_unk":true,"vocab":{"<unk>":0,"<0x63>":1,"\u2581":2,"a":3,"b":4,"ab":5,"\u2581a":6},)"
-    R"("merges":[["\u2581","a"],["a","b"]]}})";
+constexpr const char* kSentencePiece = R"json({
+"added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
+"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+  {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+"model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true,
+  "vocab": {"<unk>": 0, "<0x63>": 1, "\u2581": 2, "a": 3, "b": 4, "ab": 5, "\u2581a": 6},
+  "merges": [["\u2581", "a"], ["a", "b"]]}})json";
 
-constexpr const char* kConfig = R"({"bos_token":{"content":"<|end|>"},"eos_token":"<tool>","add_bos_token":true,)"
-                                R"("chat_template":[{"name":"default","template":"x"}]})";
+constexpr const char* kConfig = R"json({"bos_token": {"content": "<|end|>"}, "eos_token": "<tool>",
+"add_bos_token": true, "chat_template": [{"name": "default", "template": "x"}]})json";
 
 void require(bool condition) {
   if (!condition) __builtin_trap();
