@@ -16,9 +16,10 @@ constexpr std::array<std::string_view, kZones> kZoneNames{
     "wire.receive",     "wire.send",          "infer.sample",  "infer.decode", "infer.prefill"};
 
 constexpr std::array<std::string_view, kCounters> kCounterNames{
-    "kernel.flops",        "kernel.weight_bytes",  "tensor.pool_allocations", "tensor.pool_hits",
-    "wire.bytes_received", "wire.bytes_sent",      "wire.messages_received",  "wire.messages_sent",
-    "wire.stale_messages", "infer.tokens_decoded", "infer.tokens_prefilled"};
+    "kernel.flops",          "kernel.weight_bytes", "tensor.pool_allocations", "tensor.pool_hits",
+    "wire.bytes_received",   "wire.bytes_sent",     "wire.messages_received",  "wire.messages_sent",
+    "wire.stale_messages",   "wire.waits_blocked",  "wire.waits_spun",         "infer.tokens_decoded",
+    "infer.tokens_prefilled"};
 
 // One writer, the owning thread: a load and a store, no locked instruction.
 void increase(std::atomic<std::uint64_t>& sum, std::uint64_t amount) {

@@ -42,6 +42,8 @@ enum class Counter : std::uint8_t {
   kWireMessagesReceived,
   kWireMessagesSent,
   kWireStaleMessages,
+  kWireWaitsBlocked,
+  kWireWaitsSpun,
   kInferTokensDecoded,
   kInferTokensPrefilled,
   kCount
