@@ -2,11 +2,11 @@
 # One small model, three worker processes on this machine, one text.
 #   scripts/demo.sh [--no-install] [--prompt TEXT] [--tokens N]
 # Installs what the build needs (scripts/setup.sh --minimal), builds the release preset, starts three workers on free
-# ports, generates through them, and stops them again whatever happens.
+# ports, generates through them, compares with a single process, and stops the workers whatever happens.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-install=yes prompt='ROMEO:' tokens=120
+install=yes prompt=$'ROMEO:\n' tokens=120
 while [ $# -gt 0 ]; do
   case $1 in
     --no-install) install=no ;;
@@ -30,7 +30,9 @@ workers=()
 stop_workers() {
   if [ ${#workers[@]} -gt 0 ]; then
     kill "${workers[@]}" 2>/dev/null || true
+    (sleep 5 && kill -KILL "${workers[@]}") >/dev/null 2>&1 &
     wait "${workers[@]}" 2>/dev/null || true
+    kill $! 2>/dev/null || true
   fi
   rm -rf "$logs"
 }
@@ -47,7 +49,7 @@ done
 addresses=''
 for i in 1 2 3; do
   address=''
-  for _ in $(seq 100); do
+  for _ in $(seq 300); do
     address=$(sed -n 's/.*listening on \(127\.0\.0\.1:[0-9]*\).*/\1/p' "$logs/$i")
     [ -z "$address" ] || break
     kill -0 "${workers[i - 1]}" 2>/dev/null || break
@@ -58,10 +60,12 @@ for i in 1 2 3; do
   addresses+=${addresses:+,}$address
 done
 
-say "demo: butterfly generate -m models/demo.gguf -p '$prompt' -n $tokens --workers $addresses"
-status=0
-timeout 120 "$butterfly" generate -m "$model" -p "$prompt" -n "$tokens" --workers "$addresses" </dev/null || status=$?
-if [ $status -ne 0 ]; then
-  tail -n 5 "$logs"/* >&2
-  fail "generate ended with status $status"
+generate=("$butterfly" generate -m "$model" -p "$prompt" -n "$tokens" --temp 0.8 --top-k 40 --seed 3)
+say "demo: butterfly generate -m models/demo.gguf -p ${prompt@Q} -n $tokens --temp 0.8 --top-k 40 --seed 3 --workers $addresses"
+if ! timeout 120 "${generate[@]}" --workers "$addresses" </dev/null | tee "$logs/three"; then
+  tail -n 5 "$logs"/[123] >&2
+  fail "generate did not end well"
 fi
+timeout 120 "${generate[@]}" --quiet </dev/null >"$logs/one"
+cmp "$logs/one" "$logs/three" || fail "one process writes another text than three workers"
+say "demo: one process alone writes the same $(wc -c <"$logs/one") bytes"

@@ -8,10 +8,10 @@ namespace butterfly::detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message = {});
 }  // namespace butterfly::detail
 
-#define BF_CHECK(condition, ...)                                                                             \
-  do {                                                                                                       \
-    if (!(condition)) [[unlikely]]                                                                           \
-      ::butterfly::detail::check_failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__);          \
+#define BF_CHECK(condition, ...)                                                                    \
+  do {                                                                                              \
+    if (!(condition)) [[unlikely]]                                                                  \
+      ::butterfly::detail::check_failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)
 
 #ifdef NDEBUG

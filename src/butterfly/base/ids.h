@@ -16,11 +16,11 @@ struct StrongId {
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 };
 
-using Rank = StrongId<struct RankTag, std::int32_t>;            // a node's place in a plan, from 0
-using LayerId = StrongId<struct LayerIdTag, std::int32_t>;      // a transformer block, from 0
-using TokenId = StrongId<struct TokenIdTag, std::int32_t>;      // an entry of the vocabulary
+using Rank = StrongId<struct RankTag, std::int32_t>;              // a node's place in a plan, from 0
+using LayerId = StrongId<struct LayerIdTag, std::int32_t>;        // a transformer block, from 0
+using TokenId = StrongId<struct TokenIdTag, std::int32_t>;        // an entry of the vocabulary
 using SequenceId = StrongId<struct SequenceIdTag, std::int32_t>;  // one text being read or written
-using Epoch = StrongId<struct EpochTag, std::uint32_t>;         // one unchanging membership of a cluster
+using Epoch = StrongId<struct EpochTag, std::uint32_t>;           // one unchanging membership of a cluster
 
 }  // namespace butterfly
 

@@ -70,16 +70,16 @@ template <typename... Args>
 #define BF_CONCAT(a, b) BF_CONCAT_INNER(a, b)
 
 /// Evaluates a Status or Result; returns its error from the enclosing function.
-#define BF_TRY(expression)                                                     \
-  do {                                                                         \
-    auto bf_status = (expression);                                             \
-    if (!bf_status) return tl::unexpected(std::move(bf_status).error());       \
+#define BF_TRY(expression)                                               \
+  do {                                                                   \
+    auto bf_status = (expression);                                       \
+    if (!bf_status) return tl::unexpected(std::move(bf_status).error()); \
   } while (false)
 
 /// BF_ASSIGN_OR_RETURN(auto model, load(path));
 #define BF_ASSIGN_OR_RETURN(target, expression) \
   BF_ASSIGN_OR_RETURN_INNER(BF_CONCAT(bf_result_, __LINE__), target, expression)
-#define BF_ASSIGN_OR_RETURN_INNER(result, target, expression)     \
-  auto result = (expression);                                     \
-  if (!result) return tl::unexpected(std::move(result).error());  \
+#define BF_ASSIGN_OR_RETURN_INNER(result, target, expression)    \
+  auto result = (expression);                                    \
+  if (!result) return tl::unexpected(std::move(result).error()); \
   target = std::move(*result)

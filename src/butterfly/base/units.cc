@@ -34,12 +34,23 @@ std::uint64_t parse_bytes(const std::string& text) {
   if (end == text.c_str() || !(value >= 0) || !std::isfinite(value)) return 0;
   double scale = 1;
   switch (std::toupper(static_cast<unsigned char>(*end))) {
-    case 'K': scale = 0x1p10; break;
-    case 'M': scale = 0x1p20; break;
-    case 'G': scale = 0x1p30; break;
-    case 'T': scale = 0x1p40; break;
-    case 'B': case '\0': break;
-    default: return 0;
+    case 'K':
+      scale = 0x1p10;
+      break;
+    case 'M':
+      scale = 0x1p20;
+      break;
+    case 'G':
+      scale = 0x1p30;
+      break;
+    case 'T':
+      scale = 0x1p40;
+      break;
+    case 'B':
+    case '\0':
+      break;
+    default:
+      return 0;
   }
   const double bytes = value * scale;
   return bytes < 0x1p63 ? static_cast<std::uint64_t>(bytes) : 0;

@@ -32,17 +32,23 @@ struct BlockQ4_0 {
 static_assert(sizeof(BlockQ4_0) == 18);
 
 /// Elements per block: 32 for quantised types, else 1.
-constexpr int block_elements(DType type) { return type == DType::kQ8_0 || type == DType::kQ4_0 ? kQuantBlock : 1; }
+constexpr int block_elements(DType type) {
+  return type == DType::kQ8_0 || type == DType::kQ4_0 ? kQuantBlock : 1;
+}
 
 /// Bytes per block of block_elements(type) elements.
 constexpr int block_bytes(DType type) {
   switch (type) {
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
-    case DType::kQ8_0: return sizeof(BlockQ8_0);
-    case DType::kQ4_0: return sizeof(BlockQ4_0);
+    case DType::kBF16:
+      return 2;
+    case DType::kQ8_0:
+      return sizeof(BlockQ8_0);
+    case DType::kQ4_0:
+      return sizeof(BlockQ4_0);
   }
   return 0;
 }
@@ -61,12 +67,18 @@ constexpr std::optional<std::uint64_t> row_bytes(DType type, std::uint64_t eleme
 /// "f32", "f16", "bf16", "q8_0", "q4_0", "i32".
 constexpr std::string_view to_string(DType type) {
   switch (type) {
-    case DType::kF32: return "f32";
-    case DType::kF16: return "f16";
-    case DType::kBF16: return "bf16";
-    case DType::kQ8_0: return "q8_0";
-    case DType::kQ4_0: return "q4_0";
-    case DType::kI32: return "i32";
+    case DType::kF32:
+      return "f32";
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kQ8_0:
+      return "q8_0";
+    case DType::kQ4_0:
+      return "q4_0";
+    case DType::kI32:
+      return "i32";
   }
   return "?";
 }
