@@ -17,6 +17,12 @@ int usable_threads() {
   return std::max(1, CPU_COUNT(&cpus));
 }
 
+void add_access_options(CLI::App& command, NodeAccess& access) {
+  command.add_flag_callback(
+      "--insecure", [&access] { access.policy = AddressPolicy::kAnyAddress; },
+      "Talk to any address without authentication or encryption: whoever reaches the port can use this machine");
+}
+
 void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory")->required();
   command
@@ -27,6 +33,7 @@ void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("--workers", o.workers, "Split over worker processes: HOST:PORT,...")
       ->delimiter(',')
       ->excludes(nodes);
+  add_access_options(command, o.access);
   command.add_option("--split", o.split, "How layers are shared out: uniform (sequential), balanced")
       ->capture_default_str();
   command.add_option("--kv-type", o.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for F32 models")
@@ -43,6 +50,7 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / options.nodes);
   deployment.nodes = options.nodes;
   deployment.workers = options.workers;
+  deployment.access = options.access;
   deployment.split = options.split;
   deployment.sequences = sequences;
   if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);

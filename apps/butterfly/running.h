@@ -13,17 +13,21 @@
 
 namespace butterfly::app {
 
+/// --insecure.
+void add_access_options(CLI::App& command, NodeAccess& access);
+
 struct RunOptions {
   std::string model;
   int threads = 0;  // 0: every core that this process may use, shared by the nodes of this process
   int nodes = 1;
   std::vector<std::string> workers;
+  NodeAccess access;
   std::string split = "uniform";
   std::string kv_type = "auto";
   bool quiet = false;
 };
 
-/// -m, --threads, --nodes, --workers, --split, --kv-type, --quiet.
+/// -m, --threads, --nodes, --workers, --insecure, --split, --kv-type, --quiet.
 void add_run_options(CLI::App& command, RunOptions& options);
 
 struct OpenModel {

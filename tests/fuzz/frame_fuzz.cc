@@ -35,11 +35,20 @@ void read_stream(ByteSpan bytes, std::size_t piece) {
   }
 }
 
-/// The checksum guards the fields from accidents, not from a peer: let the fuzzer past it.
+/// The checksums guard from accidents, not from a peer: let the fuzzer past them.
 void read_with_right_checksum(ByteSpan bytes, std::size_t piece) {
   if (bytes.size() < kFrameHeaderBytes) return;
   std::vector<std::byte> fixed(bytes.begin(), bytes.end());
-  const std::uint32_t checksum = crc32c(ByteSpan(fixed).first(kFrameHeaderBytes - 4));
+  // Of the body as it would be if the announced sizes were honest.
+  std::uint32_t meta_bytes = 0;
+  std::uint64_t payload_bytes = 0;
+  std::memcpy(&meta_bytes, fixed.data() + 12, sizeof(meta_bytes));
+  std::memcpy(&payload_bytes, fixed.data() + 24, sizeof(payload_bytes));
+  const ByteSpan body = ByteSpan(fixed).subspan(kFrameHeaderBytes);
+  const std::uint64_t body_bytes = meta_bytes + std::min<std::uint64_t>(payload_bytes, body.size());
+  std::uint32_t checksum = crc32c(body.first(std::min<std::uint64_t>(body_bytes, body.size())));
+  std::memcpy(fixed.data() + 32, &checksum, sizeof(checksum));
+  checksum = crc32c(ByteSpan(fixed).first(kFrameHeaderBytes - 4));
   std::memcpy(fixed.data() + kFrameHeaderBytes - 4, &checksum, sizeof(checksum));
   const auto header = decode_frame_header(std::span(fixed).first<kFrameHeaderBytes>(), kLimits);
   if (header) require(std::ranges::equal(encode_frame_header(*header), ByteSpan(fixed).first(kFrameHeaderBytes)));

@@ -68,6 +68,7 @@ struct ClusterOptions {
   std::chrono::milliseconds dead_after{5000};       // a worker that is silent for so long is gone
   std::chrono::milliseconds release_timeout{5000};  // for workers to confirm that they are free
   std::chrono::microseconds spin{50};
+  NodeAccess access{};
 };
 
 /// Reaches every worker, in parallel. Errors name the worker: kUnavailable (unreachable, or busy with another

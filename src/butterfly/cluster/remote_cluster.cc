@@ -119,6 +119,7 @@ Result<ChannelPtr> RemoteCluster::open_data(const std::string& address, const ch
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = label};
   connecting.peer_name = fmt::format("worker {}", address);
+  connecting.access = options_.access;
   connecting.channel.spin = options_.spin;
   return connect_tcp(address, connecting, deadline);
 }
@@ -265,10 +266,12 @@ std::string coordinator_name(const ClusterOptions& options) {
 }
 
 /// Connects and reads the worker's first words.
-Result<Greeted> greet(const std::string& address, const Introduction& introduction, Deadline deadline) {
+Result<Greeted> greet(const std::string& address, const Introduction& introduction, const NodeAccess& access,
+                      Deadline deadline) {
   const std::string title = fmt::format("worker {}", address);
   ConnectOptions connecting;
   connecting.introduction = introduction;
+  connecting.access = access;
   connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
   BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
   auto link = std::make_unique<ControlLink>(std::move(channel));
@@ -300,7 +303,8 @@ Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector<std::s
   {
     std::vector<std::jthread> dialling;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(greet(addresses[i], introduction, deadline)); });
+      dialling.emplace_back(
+          [&, i] { answers[i].emplace(greet(addresses[i], introduction, options.access, deadline)); });
     }
   }
   std::vector<Greeted> greeted;

@@ -92,7 +92,7 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::create(WorkerOptions options
   TcpOptions channel{.spin = options.spin};
   channel.limits.payload_bytes_max = kPayloadBytesMax;
   BF_ASSIGN_OR_RETURN(auto listener,
-                      Listener::create({.address = options.listen, .policy = options.policy, .channel = channel}));
+                      Listener::create({.address = options.listen, .access = options.access, .channel = channel}));
   return std::make_unique<Server>(std::move(options), delegate, std::move(listener));
 }
 

@@ -15,7 +15,7 @@ namespace butterfly {
 
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
-  AddressPolicy policy = AddressPolicy::kLoopbackOnly;
+  NodeAccess access{};
   NodeDescriptor node{};                       // told to every coordinator
   std::string model_directory{};               // empty: every weight comes from the coordinator
   ContentFunctions content{};                  // needed where there is a model directory

@@ -158,8 +158,8 @@ Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label) {
 Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& assignment) {
   if (assignment.next_address.empty()) return wait_for(kOutputLabel);
   const Deadline deadline = std::chrono::steady_clock::now() + options_.connect_timeout;
-  BF_TRY(check_policy(assignment.next_address, options_.policy, deadline));
   ConnectOptions connecting;
+  connecting.access = options_.access;
   connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = kInputLabel};
   connecting.channel.spin = options_.spin;
   BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(assignment.next_address, connecting, deadline));

@@ -131,7 +131,7 @@ class SessionDeployment final : public Deployment {
 
 Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options) {
   BF_ASSIGN_OR_RETURN(std::unique_ptr<ClusterSession> session,
-                      connect_cluster(options.workers, after_ms(kConnectTimeoutMs)));
+                      connect_cluster(options.workers, after_ms(kConnectTimeoutMs), {.access = options.access}));
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, session->nodes(), options));
   if (options.progress) {
     for (const int node : plan.standby_nodes) {

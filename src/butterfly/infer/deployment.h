@@ -13,6 +13,7 @@
 #include "butterfly/machine/node.h"
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/plan/plan.h"
+#include "butterfly/wire/tcp.h"
 
 namespace butterfly {
 
@@ -20,6 +21,7 @@ struct DeploymentOptions {
   int threads = 1;                     // of each node in this process; workers decide on their own
   int nodes = 1;                       // in this process, where there are no workers
   std::vector<std::string> workers{};  // "host:port"
+  NodeAccess access{};
   std::string split = "uniform";
   int sequences = 1;                        // that will run side by side, for the plan's memory
   std::vector<Isa> isas{};                  // of the nodes in this process, repeated in turn; empty: choose_isa()

@@ -12,7 +12,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::uint32_t kFrameMagic = 0x4d524642;  // "BFRM"
-constexpr std::size_t kChecksumOffset = 32;
+constexpr std::size_t kChecksumOffset = 36;
 constexpr std::array<char, 8> kHelloMagic{'B', 'F', 'L', 'Y', 'w', 'i', 'r', 'e'};
 constexpr std::array<char, 8> kReplyMagic{'B', 'F', 'L', 'Y', 'h', 'e', 'r', 'e'};
 
@@ -32,22 +32,10 @@ T load(ByteSpan bytes, std::size_t offset) {
   return static_cast<T>(value);
 }
 
-constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78u : 0u);
-    table[i] = value;
-  }
-  return table;
-}();
-
 }  // namespace
 
-std::uint32_t crc32c(ByteSpan bytes) {
-  std::uint32_t crc = ~0u;
-  for (const std::byte byte : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
-  return ~crc;
+std::uint32_t body_checksum(ByteSpan meta, ByteSpan payload) {
+  return crc32c(payload, crc32c(meta));
 }
 
 FrameHeaderBytes encode_frame_header(const FrameHeader& header) {
@@ -59,6 +47,7 @@ FrameHeaderBytes encode_frame_header(const FrameHeader& header) {
   store(bytes, 12, header.meta_bytes);
   store(bytes, 16, header.tag);
   store(bytes, 24, header.payload_bytes);
+  store(bytes, 32, header.body_checksum);
   store(bytes, kChecksumOffset, crc32c(ByteSpan(bytes).first(kChecksumOffset)));
   return bytes;
 }
@@ -80,7 +69,8 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
                      .epoch = Epoch(load<std::uint32_t>(bytes, 8)),
                      .tag = load<std::uint64_t>(bytes, 16),
                      .meta_bytes = load<std::uint32_t>(bytes, 12),
-                     .payload_bytes = load<std::uint64_t>(bytes, 24)};
+                     .payload_bytes = load<std::uint64_t>(bytes, 24),
+                     .body_checksum = load<std::uint32_t>(bytes, 32)};
   if (header.meta_bytes > limits.meta_bytes_max) {
     return make_error(ErrorCode::kProtocol, "a frame announces {} of meta data, the limit is {}",
                       format_bytes(header.meta_bytes), format_bytes(limits.meta_bytes_max));
@@ -102,6 +92,7 @@ Status FrameReader::begin_body(const PayloadAllocator& allocator) {
   message_ = {.type = header.type, .epoch = header.epoch, .tag = header.tag, .meta = {}, .payload = {}};
   message_.meta.resize(header.meta_bytes);
   meta_filled_ = payload_filled_ = 0;
+  body_checksum_ = header.body_checksum;
   if (header.payload_bytes == 0) return {};
   BF_ASSIGN_OR_RETURN(message_.payload,
                       allocator ? allocator(header.payload_bytes) : allocate_payload(header.payload_bytes));
@@ -120,6 +111,10 @@ Result<std::optional<Message>> FrameReader::advance(std::size_t count, const Pay
     payload_filled_ += count - to_meta;
   }
   if (meta_filled_ < message_.meta.size() || payload_filled_ < message_.payload.bytes.size()) return std::nullopt;
+  if (const auto actual = body_checksum(message_.meta, message_.payload.bytes); actual != body_checksum_) {
+    return make_error(ErrorCode::kProtocol, "a message of {} arrived with checksum {:#010x}, its header says {:#010x}",
+                      format_bytes(message_.meta.size() + message_.payload.bytes.size()), actual, body_checksum_);
+  }
   header_filled_ = 0;
   return std::optional<Message>(std::exchange(message_, {}));
 }
@@ -161,9 +156,9 @@ Result<Introduction> decode_hello(std::span<const std::byte, kHelloBytes> bytes)
     return make_error(ErrorCode::kProtocol, "a hello says it has {} bytes, expected {}", size, kHelloBytes);
   }
   const auto role = load<std::uint8_t>(bytes, 12);
-  if (role != static_cast<std::uint8_t>(ConnectionRole::kControl) &&
-      role != static_cast<std::uint8_t>(ConnectionRole::kData)) {
-    return make_error(ErrorCode::kProtocol, "a hello asks for role {}, known are 1 and 2", role);
+  constexpr auto kLastRole = static_cast<std::uint8_t>(ConnectionRole::kProbe);
+  if (role < 1 || role > kLastRole) {
+    return make_error(ErrorCode::kProtocol, "a hello asks for role {}, known are 1 to {}", role, kLastRole);
   }
   const auto label_bytes = load<std::uint8_t>(bytes, 13);
   if (label_bytes > kLabelBytesMax) {

@@ -8,12 +8,13 @@
 #include <span>
 
 #include "butterfly/wire/channel.h"
+#include "butterfly/wire/crc32c.h"
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 1;
+inline constexpr std::uint16_t kProtocolVersion = 2;
 
-inline constexpr std::size_t kFrameHeaderBytes = 36;
+inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 
 struct FrameHeader {
@@ -22,6 +23,7 @@ struct FrameHeader {
   std::uint64_t tag = 0;
   std::uint32_t meta_bytes = 0;
   std::uint64_t payload_bytes = 0;
+  std::uint32_t body_checksum = 0;  // CRC-32C of meta and payload
 };
 
 FrameHeaderBytes encode_frame_header(const FrameHeader& header);
@@ -30,8 +32,8 @@ FrameHeaderBytes encode_frame_header(const FrameHeader& header);
 Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                         const ChannelLimits& limits);
 
-/// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), as of RFC 3720 appendix B.4.
-std::uint32_t crc32c(ByteSpan bytes);
+/// What belongs into FrameHeader::body_checksum.
+std::uint32_t body_checksum(ByteSpan meta, ByteSpan payload);
 
 /// Builds messages from a stream that arrives in pieces of any size, each piece read straight to where it stays.
 class FrameReader {
@@ -42,7 +44,7 @@ class FrameReader {
   std::array<MutableByteSpan, 2> wanted();
 
   /// `count` bytes were written to wanted(). A message when it is complete. After an error the stream is lost.
-  /// Errors: kProtocol as for the header; whatever the allocator says.
+  /// Errors: kProtocol as for the header, or for a body with another checksum; whatever the allocator says.
   Result<std::optional<Message>> advance(std::size_t count, const PayloadAllocator& allocator);
 
   /// Whether the stream stands inside a message.
@@ -56,11 +58,18 @@ class FrameReader {
   std::size_t header_filled_ = 0;
   std::size_t meta_filled_ = 0;
   std::size_t payload_filled_ = 0;
+  std::uint32_t body_checksum_ = 0;
   Message message_;
 };
 
 /// What a connection is for. Bulk transfers never share a connection with control messages.
-enum class ConnectionRole : std::uint8_t { kControl = 1, kData = 2 };
+enum class ConnectionRole : std::uint8_t {
+  kControl = 1,  // a coordinator's, to a worker that shall serve it
+  kData = 2,     // tensors of a session
+  kJoin = 3,     // a worker's, to a coordinator that shall use it
+  kStatus = 4,   // anybody's question how a node is
+  kProbe = 5,    // echoes messages, to measure a link
+};
 
 using SessionId = std::array<std::byte, 16>;
 

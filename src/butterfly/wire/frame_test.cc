@@ -8,7 +8,8 @@
 namespace butterfly {
 namespace {
 
-std::vector<std::byte> frame_bytes(const FrameHeader& header, ByteSpan body) {
+std::vector<std::byte> frame_bytes(FrameHeader header, ByteSpan body) {
+  header.body_checksum = crc32c(body);
   const FrameHeaderBytes encoded = encode_frame_header(header);
   std::vector<std::byte> bytes(encoded.size() + body.size());
   std::ranges::copy(encoded, bytes.begin());
@@ -38,6 +39,16 @@ TEST(Frame, Crc32cAnswersThePublishedCheckValue) {
   EXPECT_EQ(crc32c(as_bytes("123456789")), 0xe3069283u);  // the check value of CRC-32C, RFC 3720 B.4's parameters
 }
 
+TEST(Frame, Crc32cIsTheSameWithAndWithoutTheInstructionAndInParts) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(crc32c(as_bytes(text)), crc32c_portable(as_bytes(text))) << i;
+    const auto [a, b] = std::pair(text.substr(0, text.size() / 3), text.substr(text.size() / 3));
+    EXPECT_EQ(crc32c(as_bytes(b), crc32c(as_bytes(a))), crc32c(as_bytes(text))) << i;
+    text += static_cast<char>(i * 37);
+  }
+}
+
 TEST(Frame, HeaderLaysEveryFieldAtItsDocumentedPlace) {
   const FrameHeaderBytes bytes = encode_frame_header(
       {.type = 0x0201, .epoch = Epoch(0x0a090807), .tag = 0x1716151413121110, .meta_bytes = 0x0f, .payload_bytes = 3});
@@ -60,7 +71,7 @@ TEST(Frame, AnySplittingOfTheStreamGivesTheSameMessages) {
         frame_bytes({.type = 3, .epoch = Epoch(i), .tag = i, .meta_bytes = i, .payload_bytes = i * 7}, as_bytes(body));
     stream.insert(stream.end(), one.begin(), one.end());
   }
-  for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{35}, std::size_t{36}, stream.size()}) {
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{39}, std::size_t{40}, stream.size()}) {
     FrameReader reader{ChannelLimits{}};
     const auto messages = feed(reader, stream, piece);
     ASSERT_TRUE(messages) << messages.error().message;
@@ -87,6 +98,19 @@ TEST(Frame, EverySingleFlippedBitOfAHeaderIsNoticed) {
   }
 }
 
+TEST(Frame, AFlippedBitOfABodyIsNoticedBeforeTheMessageIsDelivered) {
+  const std::string body = "meta and payload";
+  const auto good = frame_bytes({.meta_bytes = 5, .payload_bytes = body.size() - 5}, as_bytes(body));
+  for (std::size_t byte = kFrameHeaderBytes; byte < good.size(); ++byte) {
+    auto bad = good;
+    bad[byte] ^= std::byte{0x10};
+    FrameReader reader{ChannelLimits{}};
+    const auto messages = feed(reader, bad, bad.size());
+    ASSERT_FALSE(messages) << "byte " << byte;
+    EXPECT_EQ(messages.error().code, ErrorCode::kProtocol);
+  }
+}
+
 TEST(Frame, SizesOverTheLimitsAreRefusedBeforeAnythingIsAllocated) {
   const ChannelLimits limits{.meta_bytes_max = 100, .payload_bytes_max = 1000};
   int allocations = 0;
@@ -98,13 +122,14 @@ TEST(Frame, SizesOverTheLimitsAreRefusedBeforeAnythingIsAllocated) {
        {FrameHeader{.meta_bytes = 101, .payload_bytes = 10}, FrameHeader{.meta_bytes = 1, .payload_bytes = 1001},
         FrameHeader{.meta_bytes = ~0u, .payload_bytes = ~0ull}}) {
     FrameReader reader(limits);
-    const auto result = feed(reader, frame_bytes(header, {}), 36, counting);
+    const auto result = feed(reader, frame_bytes(header, {}), kFrameHeaderBytes, counting);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, ErrorCode::kProtocol);
   }
   EXPECT_EQ(allocations, 0);
   FrameReader reader(limits);
-  const auto fits = feed(reader, frame_bytes({.meta_bytes = 100, .payload_bytes = 1000}, {}), 36, counting);
+  const auto fits =
+      feed(reader, frame_bytes({.meta_bytes = 100, .payload_bytes = 1000}, {}), kFrameHeaderBytes, counting);
   EXPECT_TRUE(fits);
   EXPECT_EQ(allocations, 1);
 }
@@ -120,7 +145,7 @@ TEST(Hello, RoundTripsItsFields) {
 
 TEST(Hello, ImpossibleFieldsAreRefused) {
   const HelloBytes good = encode_hello({.role = ConnectionRole::kData, .session = {}, .label = "x"});
-  for (const auto& [offset, value] : {std::pair{0, 1}, {10, 95}, {12, 0}, {12, 3}, {13, 65}, {13, 255}}) {
+  for (const auto& [offset, value] : {std::pair{0, 1}, {10, 95}, {12, 0}, {12, 6}, {13, 65}, {13, 255}}) {
     HelloBytes bad = good;
     bad[static_cast<std::size_t>(offset)] = static_cast<std::byte>(value);
     EXPECT_FALSE(decode_hello(bad)) << offset << " " << value;

@@ -193,8 +193,8 @@ Result<Fd> bind_and_listen(const SocketAddress& address, const std::string& name
 
 }  // namespace
 
-Status check_policy(const std::string& address, AddressPolicy policy, Deadline deadline) {
-  if (policy == AddressPolicy::kAnyAddress) return {};
+Status check_policy(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  if (access.policy == AddressPolicy::kAnyAddress) return {};
   BF_ASSIGN_OR_RETURN(const bool loopback, is_loopback(address, deadline));
   if (!loopback) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -207,10 +207,10 @@ Status check_policy(const std::string& address, AddressPolicy policy, Deadline d
 
 Result<std::unique_ptr<Listener>> Listener::create(const ListenOptions& options) {
   const Deadline deadline = after_ms(10'000);
-  BF_TRY(check_policy(options.address, options.policy, deadline));
+  BF_TRY(check_policy(options.address, options.access, deadline));
   BF_ASSIGN_OR_RETURN(const auto resolved, resolve(options.address, deadline));
   // The name may have changed its meaning since the check: what is bound is what counts.
-  if (options.policy == AddressPolicy::kLoopbackOnly && !is_loopback(resolved.front())) {
+  if (options.access.policy == AddressPolicy::kLoopbackOnly && !is_loopback(resolved.front())) {
     return make_error(ErrorCode::kInvalidArgument, "{} is not a loopback address", to_string(resolved.front()));
   }
   BF_ASSIGN_OR_RETURN(Fd socket, bind_and_listen(resolved.front(), options.address));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "butterfly/wire/frame.h"
@@ -16,15 +17,23 @@ struct TcpOptions {
   int queue_messages_max = 8;          // waiting for the sender thread; send() waits while that many are
 };
 
-/// Until nodes authenticate each other, workers listen on loopback only.
+/// Without authentication, nodes talk over loopback only, unless their user insists.
 enum class AddressPolicy : std::uint8_t { kLoopbackOnly, kAnyAddress };
 
+class Credentials;
+
+/// Whom a node talks to and who may talk to it.
+struct NodeAccess {
+  AddressPolicy policy = AddressPolicy::kLoopbackOnly;  // without credentials
+  std::shared_ptr<const Credentials> credentials{};     // shared by every connection of a process
+};
+
 /// Errors: kInvalidArgument when the policy forbids the address; those of resolve().
-Status check_policy(const std::string& address, AddressPolicy policy, Deadline deadline);
+Status check_policy(const std::string& address, const NodeAccess& access, Deadline deadline);
 
 struct ListenOptions {
   std::string address = "127.0.0.1:0";  // port 0: the system chooses
-  AddressPolicy policy = AddressPolicy::kLoopbackOnly;
+  NodeAccess access{};
   std::chrono::milliseconds handshake_timeout{5000};
   int handshakes_max = 64;  // unfinished at one time; the oldest gives way
   TcpOptions channel{};
@@ -60,11 +69,13 @@ class Listener {
 struct ConnectOptions {
   Introduction introduction{};
   std::string peer_name{};  // for error messages; empty: the address
+  NodeAccess access{};
   TcpOptions channel{};
+  std::stop_token stop{};  // gives the attempt up
 };
 
-/// Connects and introduces itself. Errors: kInvalidArgument, kNotFound, kUnavailable (refused, went away), kTimeout,
-/// kProtocol (another version, or something else listens there).
+/// Connects and introduces itself. Errors: kInvalidArgument (form, policy), kNotFound, kUnavailable (refused, went
+/// away), kTimeout, kCancelled (`stop`), kProtocol (another version, or something else listens there).
 Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions& options, Deadline deadline);
 
 }  // namespace butterfly

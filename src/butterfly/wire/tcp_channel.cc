@@ -64,7 +64,8 @@ Status TcpChannel::send(Message message, Deadline deadline) {
                            .epoch = message.epoch,
                            .tag = message.tag,
                            .meta_bytes = static_cast<std::uint32_t>(message.meta.size()),
-                           .payload_bytes = message.payload.bytes.size()};
+                           .payload_bytes = message.payload.bytes.size(),
+                           .body_checksum = body_checksum(message.meta, message.payload.bytes)};
   Outgoing outgoing{.header = encode_frame_header(header), .message = std::move(message)};
 
   std::unique_lock lock(mutex_);

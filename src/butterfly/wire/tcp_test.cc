@@ -113,7 +113,7 @@ TEST(Listener, RefusesAddressesThatOthersCanReach) {
     EXPECT_EQ(listener.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(listener.error().message, HasSubstr("loopback only"));
   }
-  EXPECT_TRUE(Listener::create({.address = "0.0.0.0:0", .policy = AddressPolicy::kAnyAddress}));
+  EXPECT_TRUE(Listener::create({.address = "0.0.0.0:0", .access = {.policy = AddressPolicy::kAnyAddress}}));
 }
 
 TEST(Listener, SaysThatAPortIsInUse) {
@@ -260,7 +260,21 @@ TEST(Connect, NamesBothVersionsWhenTheyDiffer) {
   const auto client = connect_tcp(server.address(), {}, after_ms(5000));
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, ErrorCode::kProtocol);
-  EXPECT_EQ(client.error().message, "worker " + server.address() + " speaks protocol 3, this program 1");
+  EXPECT_EQ(client.error().message, "worker " + server.address() + " speaks protocol 3, this program 2");
+}
+
+TEST(Connect, AnAttemptCanBeGivenUp) {
+  // A peer that accepts and never answers.
+  const auto listener = Listener::create({}).value();
+  std::stop_source stop;
+  std::thread impatient([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    stop.request_stop();
+  });
+  const auto client = connect_tcp(listener->address(), {.stop = stop.get_token()}, after_ms(60'000));
+  impatient.join();
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, ErrorCode::kCancelled);
 }
 
 TEST(Connect, SaysThatSomethingElseListensThere) {
@@ -306,7 +320,9 @@ struct RawPeer {
 
 TEST(TcpChannel, AFrameThatArrivesByteByByteSurvivesDeadlines) {
   RawPeer peer;
-  const FrameHeaderBytes header = encode_frame_header({.type = 9, .tag = 4, .meta_bytes = 3, .payload_bytes = 5});
+  const std::uint32_t checksum = crc32c(as_bytes("abcHELLO"));
+  const FrameHeaderBytes header =
+      encode_frame_header({.type = 9, .tag = 4, .meta_bytes = 3, .payload_bytes = 5, .body_checksum = checksum});
   std::vector<std::byte> bytes(header.begin(), header.end());
   for (const char c : std::string("abcHELLO")) bytes.push_back(static_cast<std::byte>(c));
   for (std::size_t i = 0; i + 1 < bytes.size(); ++i) {
