@@ -240,14 +240,18 @@ void Roster::handle(const MemberPtr& member, const control::ControlMessage& mess
 }
 
 void Roster::lose(const MemberPtr& member, const Error& cause) {
+  bool left = false;  // was let go, and needed by nobody
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(member->gone, true)) return;
-    if (!ending_) changed(fmt::format("{} went away: {}", title(*member), cause.message));
+    left = member->released;
+    if (!ending_) {
+      changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));
+    }
     changed_.notify_all();
   }
   member->link->close();
-  {
+  if (!left) {
     std::lock_guard lock(observing_);
     if (observer_ != nullptr) observer_->on_gone(*member, cause);
   }

@@ -23,7 +23,6 @@ struct DeploymentOptions {
   int nodes = 1;                       // in this process, where there are no workers
   std::vector<std::string> workers{};  // "host:port"
   std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
-  NodeAccess access{};
   std::string split = "uniform";
   int sequences = 1;                        // that will run side by side, for the plan's memory
   std::vector<Isa> isas{};                  // of the nodes in this process, repeated in turn; empty: choose_isa()
@@ -34,6 +33,7 @@ struct DeploymentOptions {
   std::int64_t recover_within_ms = 60'000;  // for workers to come back or join where too few are left
   std::stop_token stop{};                   // ends waiting for workers
   std::function<void(const std::string&)> progress{};  // lines for people, on long work
+  NodeAccess access{};
 };
 
 /// What one working node holds.
