@@ -38,7 +38,7 @@ struct Report {
   }
 };
 
-void print_summary(const Report& r, const Deployment& deployment) {
+void print_summary(const Report& r, const GenerateCommand& command, const Deployment& deployment) {
   std::fprintf(stderr,
                "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
                r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
@@ -46,6 +46,10 @@ void print_summary(const Report& r, const Deployment& deployment) {
   std::fprintf(stderr, "wire %s per token | split %s | ended by %s\n",
                format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(),
                deployment.plan().strategy.c_str(), to_string(r.generation.reason));
+  if (command.run.wire_type != "f32" && deployment.nodes().size() > 1) {
+    std::fprintf(stderr, "activations were rounded to %s between nodes: not the text of one process\n",
+                 command.run.wire_type.c_str());
+  }
   for (const NodeReport& node : deployment.nodes()) {
     std::fprintf(stderr, "  %-22s layers %d-%d%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
                  node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
@@ -66,6 +70,8 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
   j["time_to_first_token_s"] = r.generation.first_token_s;
   j["load_s"] = r.load_s;
   j["wire_bytes_per_token"] = r.wire_bytes_per_token();
+  j["wire_type"] = command.run.wire_type;
+  j["lossy"] = command.run.wire_type != "f32" && deployment.nodes().size() > 1;
   j["split"] = deployment.plan().strategy;
   for (const NodeReport& node : deployment.nodes()) {
     j["nodes"].push_back({{"name", node.name},
@@ -110,7 +116,7 @@ Result<int> run(GenerateCommand& command) {
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
-  if (!command.run.quiet) print_summary(report, *model.deployment);
+  if (!command.run.quiet) print_summary(report, command, *model.deployment);
   if (!stdout_open) return make_error(ErrorCode::kIo, "the text could not be written to standard output");
   return report.generation.reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
 }

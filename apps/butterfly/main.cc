@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
   add_perplexity(app, action);
   add_convert(app, action);
   add_bench(app, action);
+  add_cluster(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -55,6 +55,11 @@ void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("--kv-type", o.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for F32 models")
       ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();
+  command
+      .add_option("--wire-type", o.wire_type,
+                  "Activations travel between nodes as f32, or smaller as f16 or q8_0, which changes the text")
+      ->check(CLI::IsMember({"f32", "f16", "q8_0"}))
+      ->capture_default_str();
   command.add_flag("-q,--quiet", o.quiet, "No progress and no summary on stderr");
 }
 
@@ -75,6 +80,7 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.split = options.split;
   deployment.sequences = sequences;
   if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);
+  deployment.wire_type = *parse_dtype(options.wire_type);
   if (!options.quiet) {
     deployment.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   }

@@ -28,6 +28,7 @@ struct RunOptions {
   NodeAccess access;
   std::string split = "uniform";
   std::string kv_type = "auto";
+  std::string wire_type = "f32";
   bool quiet = false;
 };
 

@@ -143,6 +143,23 @@ class Ends(unittest.TestCase):
                 self.assertEqual(worker.process.wait(timeout=10), 0)
 
 
+class LossyWire(unittest.TestCase):
+    def test_rounded_activations_are_smaller_labelled_and_the_same_on_threads_and_workers(self):
+        with Worker() as a, Worker() as b:
+            where = ["--workers", f"{a.address},{b.address}"]
+            exact = json.loads(generate(*where, "--json").stdout)
+            self.assertFalse(exact["lossy"])
+            for wire_type, at_most in (("f16", 0.95), ("q8_0", 0.91)):
+                run = generate(*where, "--json", "--wire-type", wire_type)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertIn(f"rounded to {wire_type}".encode(), run.stderr)
+                rounded = json.loads(run.stdout)
+                self.assertTrue(rounded["lossy"])
+                self.assertLess(rounded["wire_bytes_per_token"], at_most * exact["wire_bytes_per_token"])
+                threads = json.loads(generate("--nodes", "2", "--json", "--wire-type", wire_type).stdout)
+                self.assertEqual(threads["tokens"], rounded["tokens"])
+
+
 class Failover(unittest.TestCase):
     """Workers die, leave, come back and join while a text is written: the text is the same."""
 
@@ -206,6 +223,30 @@ class Failover(unittest.TestCase):
                 self.assertTrue(line)
             with Worker("--join", line.split()[-1].decode()) as b:
                 self.assertIn(f"worker {b.address} joined", self.finish(running))
+
+    def test_status_tells_who_works_on_what(self):
+        with Worker() as a, Worker() as b:
+            running = self.start("--workers", f"{a.address},{b.address}", "--join-at", "127.0.0.1:0")
+            line = b""
+            while b"workers may join at" not in line:
+                line = running.stderr.readline()
+                self.assertTrue(line)
+            os.kill(running.pid, signal.SIGSTOP)  # so that it is still there when the answers come
+            workers = json.loads(butterfly("cluster", "status", a.address, b.address, "--links", "--json").stdout)
+            os.kill(running.pid, signal.SIGCONT)
+            self.finish(running)
+            self.assertEqual([w["address"] for w in workers], [a.address, b.address])
+            self.assertEqual([(w["first_layer"], w["last_layer"]) for w in workers], [(0, 1), (2, 4)])
+            self.assertGreater(workers[0]["steps"], 0)
+            self.assertGreater(workers[0]["links"][0]["gb_per_s"], 0)
+            free = butterfly("cluster", "status", a.address, text=True)
+            self.assertEqual(free.returncode, 0, free.stderr)
+            self.assertIn("free", free.stdout)
+            b.process.kill()
+            b.process.wait()
+            gone = butterfly("cluster", "status", f"{a.address},{b.address}", text=True)
+            self.assertEqual(gone.returncode, 2)
+            self.assertIn("does not answer", gone.stdout)
 
     def test_the_last_worker_is_waited_for_and_then_missed(self):
         with Worker() as a:

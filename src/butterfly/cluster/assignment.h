@@ -16,6 +16,12 @@ struct ModelIdentity {
   std::string name{};       // for people
 };
 
+/// What a node has done since its worker began.
+struct StageWork {
+  std::uint64_t steps = 0;
+  std::uint64_t busy_ns = 0;
+};
+
 struct Assignment {
   Epoch epoch{};
   ModelIdentity model{};

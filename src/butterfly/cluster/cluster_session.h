@@ -24,8 +24,13 @@ struct StartProgress {
   std::uint64_t weight_bytes = 0;  // that the coordinator has sent so far
 };
 
+/// What a session is for: to run a plan, or to load what a plan needs while another session runs. The latter moves no
+/// data, and nothing is left of it but the weights that its workers keep.
+enum class Purpose : std::uint8_t { kRun, kPrepare };
+
 struct StartRequest {
   Epoch epoch{1};
+  Purpose purpose = Purpose::kRun;
   Plan plan{};
   ModelIdentity model{};
   std::string config{};                                  // see Assignment
@@ -35,7 +40,8 @@ struct StartRequest {
   std::stop_token stop{};                                // gives the start up
 };
 
-/// The two ends of a running pipeline. Their errors name the worker that caused them where one did.
+/// The two ends of a running pipeline; null where nothing runs. Their errors name the worker that caused them where one
+/// did.
 struct PipelineEnds {
   ChannelPtr input;                         // into the first stage
   ChannelPtr output;                        // from the last
@@ -65,6 +71,9 @@ class ClusterSession {
 
   /// Addresses of workers that could not reach a neighbour, or gave it up.
   virtual std::vector<std::string> complaining() const { return {}; }
+
+  /// What the node of each stage has done, as it last said; empty where nobody says.
+  virtual std::vector<StageWork> work() const { return {}; }
 
   /// Bytes that data connections have carried so far, all hops together, framing included; asks the workers.
   virtual Result<std::uint64_t> data_bytes(Deadline deadline) = 0;

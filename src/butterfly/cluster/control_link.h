@@ -17,7 +17,7 @@ namespace butterfly {
 
 class ControlLink {
  public:
-  explicit ControlLink(ChannelPtr channel) : channel_(std::move(channel)) {}
+  explicit ControlLink(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
   /// Errors: kUnavailable; kTimeout when the peer has not read for seconds; kInvalidArgument (too large).
   Status send(const control::ControlMessage& message);
@@ -34,8 +34,8 @@ class ControlLink {
   std::string peer() const { return channel_->peer(); }
 
  private:
-  const ChannelPtr channel_;
-  std::mutex sending_;  // a channel has one sender at a time
+  const std::shared_ptr<Channel> channel_;  // shared where somebody else may have to close it
+  std::mutex sending_;                      // a channel has one sender at a time
   std::atomic<bool> closed_{false};
 };
 

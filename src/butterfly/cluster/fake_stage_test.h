@@ -21,6 +21,7 @@ class FakeStage final : public WorkerDelegate {
   std::optional<std::string> local_path{};
   Assignment assignment{};
   std::atomic<int> loads{0}, unloads{0};
+  std::atomic<std::uint32_t> prepared_epoch{0};
 
   Result<std::uint64_t> load(const Assignment& assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
     ++loads;
@@ -34,6 +35,11 @@ class FakeStage final : public WorkerDelegate {
     }));
     if (after_load) return after_load();
     return bytes;
+  }
+
+  Status prepare(const Assignment& assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
+    prepared_epoch = assigned.epoch.value;
+    return fetcher.fetch(wanted, [](const std::string&, NamedBytes) -> Status { return {}; });
   }
 
   Status serve(const Assignment& /*assigned*/, Channel& input, Channel& output, std::stop_token stop) override {

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <set>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/remote_cluster.h"
 #include "butterfly/cluster/roster.h"
+#include "butterfly/cluster/visitors.h"
 #include "butterfly/wire/address.h"
 
 namespace butterfly {
@@ -22,11 +24,18 @@ std::string coordinator_name(const ClusterOptions& options) {
   return std::string(host.data()).substr(0, kLabelBytesMax - process.size()) + process;
 }
 
-/// Takes announcements: each is a connection whose label is the address that the worker listens on.
+/// Takes announcements (each is a connection whose label is the address that the worker listens on) and visitors.
 class Doorman {
  public:
-  Doorman(std::unique_ptr<Listener> listener, Roster& roster)
-      : listener_(std::move(listener)), roster_(roster), thread_([this] { run(); }) {}
+  Doorman(std::unique_ptr<Listener> listener, Roster& roster, const std::atomic<std::uint32_t>& epoch)
+      : listener_(std::move(listener)),
+        roster_(roster),
+        visitors_(roster.options().access,
+                  [&roster, &epoch](control::ControlMessage& answer) {
+                    answer.mutable_coordinator_status()->set_epoch(epoch);
+                    roster.describe(*answer.mutable_coordinator_status());
+                  }),
+        thread_([this] { run(); }) {}
   ~Doorman() {
     listener_->close();
     thread_.join();
@@ -46,7 +55,8 @@ class Doorman {
     }
   }
 
-  void meet(const Arrival& arrival) {
+  void meet(Arrival& arrival) {
+    if (visitors_.receive(arrival)) return;
     const std::string& address = arrival.introduction.label;
     if (arrival.introduction.role != ConnectionRole::kJoin || !parse_address(address)) return;
     log().info("{} asks to join from {}", address, arrival.channel->peer());
@@ -55,6 +65,7 @@ class Doorman {
 
   const std::unique_ptr<Listener> listener_;
   Roster& roster_;
+  Visitors visitors_;
   std::thread thread_;
 };
 
@@ -66,7 +77,7 @@ class TcpMembership final : public Membership {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(std::move(listener), roster_);
+    doorman_ = std::make_unique<Doorman>(std::move(listener), roster_, epoch_);
     return {};
   }
 
@@ -87,8 +98,7 @@ class TcpMembership final : public Membership {
   std::string last_change() const override { return roster_.last_change(); }
 
   std::unique_ptr<ClusterSession> next_epoch(const Members& members) override {
-    roster_.release_leaving();
-    ++epoch_.value;
+    ++epoch_;
     std::vector<MemberPtr> chosen;
     const std::vector<MemberPtr> usable = roster_.usable();
     for (const NodeDescriptor& node : members.nodes) {
@@ -100,7 +110,7 @@ class TcpMembership final : public Membership {
   void leave_out(const std::string& address) override {
     roster_.expel(address, {.code = ErrorCode::kUnavailable, .message = "it cannot work with the others"});
   }
-  Epoch epoch() const override { return epoch_; }
+  Epoch epoch() const override { return Epoch(epoch_); }
   std::string join_address() const override { return doorman_ ? doorman_->address() : std::string(); }
 
  private:
@@ -113,7 +123,7 @@ class TcpMembership final : public Membership {
   }
 
   Roster roster_;
-  Epoch epoch_{};
+  std::atomic<std::uint32_t> epoch_{0};
   std::unique_ptr<Doorman> doorman_;
 };
 

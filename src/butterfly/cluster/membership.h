@@ -45,9 +45,8 @@ class Membership {
   /// A sentence about the last change.
   virtual std::string last_change() const = 0;
 
-  /// The next epoch, of these members, not yet started; the one before has been stopped, and who wanted to leave may go
-  /// now. Members that are gone
-  /// meanwhile make its start fail.
+  /// The next epoch, of these members, not yet started. Members that are gone meanwhile make its start fail. Only one
+  /// session runs at a time, but another may prepare beside it.
   virtual std::unique_ptr<ClusterSession> next_epoch(const Members& members) = 0;
 
   /// Does without this worker for a while, although it answers: it cannot work with the others.

@@ -126,6 +126,18 @@ TEST(Membership, AWorkerJoinsByItself) {
   EXPECT_EQ(second.stage.assignment.rank, Rank(1));
 }
 
+TEST(Membership, AnnouncementsOfNobodyAreForgotten) {
+  const ThreadWorker first;
+  const auto membership = membership_of({first.address()}, "127.0.0.1:0");
+  for (int i = 0; i < 400; ++i) {
+    // Far more than may be dialled at once.
+    const std::string stranger = fmt::format("127.0.0.{}:{}", 2 + i % 200, 1 + i);
+    const Introduction said{.role = ConnectionRole::kJoin, .session = make_session_id(), .label = stranger};
+    EXPECT_TRUE(connect_tcp(membership->join_address(), {.introduction = said}, after_ms(kLongMs)));
+  }
+  EXPECT_EQ(membership->members().nodes.size(), 1u);
+}
+
 TEST(Membership, ACoordinatorMayBeginWithNobody) {
   const auto membership = membership_of({}, "127.0.0.1:0");
   EXPECT_TRUE(membership->members().nodes.empty());

@@ -29,6 +29,7 @@ RemoteCluster::Stage* RemoteCluster::stage_of(const Member& member) {
 void RemoteCluster::on_gone(const Member& member, const Error& cause) {
   const Stage* stage = stage_of(member);
   if (stage == nullptr) {
+    if (purpose_ == Purpose::kPrepare) return;
     log().warn("worker {}, which stood by, went away: {}", member.address, cause.message);
     return;
   }
@@ -40,7 +41,7 @@ void RemoteCluster::on_gone(const Member& member, const Error& cause) {
 void RemoteCluster::on_message(const Member& member, const control::ControlMessage& message) {
   Stage* stage = stage_of(member);
   if (stage == nullptr) {
-    if (!message.has_leave()) return;
+    if (!message.has_leave() || purpose_ == Purpose::kPrepare) return;
     control::ControlMessage release;  // it stands by: nobody has to do without it first
     release.mutable_release();
     static_cast<void>(member.link->send(release));
@@ -52,11 +53,16 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
       if (Epoch(message.pong().epoch()) != epoch_) return;
       stage->pong_sequence = std::max(stage->pong_sequence, message.pong().sequence());
       stage->data_bytes_sent = std::max(stage->data_bytes_sent, message.pong().data_bytes_sent());
+      stage->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
       break;
     case control::ControlMessage::kReady:
       if (Epoch(message.ready().epoch()) != epoch_) return;
       stage->ready = true;
       stage->memory_bytes = message.ready().memory_bytes();
+      break;
+    case control::ControlMessage::kPrepared:
+      if (Epoch(message.prepared().epoch()) != epoch_) return;
+      stage->ready = true;
       break;
     case control::ControlMessage::kFailure: {
       if (Epoch(message.failure().epoch()) != epoch_) return;
@@ -98,8 +104,10 @@ Status RemoteCluster::open_channels(Deadline deadline) {
       return {};
     });
   };
-  pipeline_end(*stages_.front(), kInputLabel, input_);
-  pipeline_end(*stages_.back(), kOutputLabel, output_);
+  if (purpose_ == Purpose::kRun) {
+    pipeline_end(*stages_.front(), kInputLabel, input_);
+    pipeline_end(*stages_.back(), kOutputLabel, output_);
+  }
   for (const auto& stage : stages_) {
     openings.push_back([this, &one = *stage, deadline]() -> Status {
       BF_ASSIGN_OR_RETURN(one.weights, open_data(one, kWeightsLabel, deadline));
@@ -141,7 +149,8 @@ Status RemoteCluster::assign(const StartRequest& request) {
         .stages = static_cast<int>(stages_.size()),
         .next_address = i + 1 < stages_.size() ? stages_[i + 1]->member->address : std::string()};
     control::ControlMessage message;
-    store(assignment, *message.mutable_assign());
+    store(assignment,
+          purpose_ == Purpose::kRun ? *message.mutable_assign() : *message.mutable_prepare()->mutable_assign());
     BF_TRY(stages_[i]->member->link->send(message));
   }
   return {};
@@ -184,6 +193,7 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   BF_TRY(check_start(request, nodes_.size(), started_));
   started_ = true;
   epoch_ = request.epoch;
+  purpose_ = request.purpose;
   provider_ = request.weights;
   for (std::size_t i = 0; i < request.plan.stages.size(); ++i) {
     auto stage = std::make_unique<Stage>();
@@ -191,6 +201,7 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
     stage->title = fmt::format("worker {} (stage {} of {})", stage->member->address, i + 1, request.plan.stages.size());
     stages_.push_back(std::move(stage));
   }
+  if (purpose_ == Purpose::kRun) roster_.release_leaving();  // the epoch that needed them has been stopped
   roster_.observe(this);
   attendant_ = std::thread([this] { health_->attend(Deadline::max()); });
   const std::stop_callback cancel(request.stop, [this] { giving_up_.request_stop(); });
@@ -209,12 +220,20 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   }
   if (status) status = wait_until_ready(request, deadline);
   if (!status) return tl::unexpected(std::move(status).error());
+  if (purpose_ == Purpose::kPrepare) return PipelineEnds{};
   PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                     .output = make_pipeline_channel(output_, health_),
                     .memory_bytes = {}};
   std::lock_guard lock(mutex_);
   for (const auto& stage : stages_) ends.memory_bytes.push_back(stage->memory_bytes);
   return ends;
+}
+
+std::vector<StageWork> RemoteCluster::work() const {
+  std::lock_guard lock(mutex_);
+  std::vector<StageWork> all;
+  for (const auto& stage : stages_) all.push_back(stage->work);
+  return all;
 }
 
 std::vector<std::string> RemoteCluster::complaining() const {
@@ -244,7 +263,7 @@ void RemoteCluster::stop() {
   if (std::exchange(stopped_, true)) return;
   if (!started_) return;
   health_->retire();
-  roster_.observe(nullptr);
+  roster_.forget(this);
   if (attendant_.joinable()) attendant_.join();
   for (const auto& channel : {input_, output_}) {
     if (channel) channel->close();

@@ -22,6 +22,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override;
   std::optional<Error> failed() const override { return health_->failure(); }
   std::vector<std::string> complaining() const override;
+  std::vector<StageWork> work() const override;
   Result<std::uint64_t> data_bytes(Deadline deadline) override;
   void stop() override;
 
@@ -32,6 +33,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
     // Guarded by mutex_, as told by the worker:
     bool ready = false, complained = false;
     std::uint64_t memory_bytes = 0, pong_sequence = 0, data_bytes_sent = 0;
+    StageWork work;
     std::unique_ptr<Channel> weights;
     std::thread weight_server;
   };
@@ -52,6 +54,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Epoch epoch_{};
+  Purpose purpose_ = Purpose::kRun;
   std::vector<std::unique_ptr<Stage>> stages_;  // in pipeline order; written once, by start()
   WeightProvider provider_;
   std::atomic<std::uint64_t> weight_bytes_{0};

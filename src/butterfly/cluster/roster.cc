@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 
 #include "butterfly/base/log.h"
 
@@ -13,6 +14,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDialTimeout{2000};
 constexpr milliseconds kFirstPause{100};  // between two attempts; doubled until the last
 constexpr milliseconds kLastPause{2000};
+constexpr int kStrangersAttempts = 5;  // to reach an address that never answered
+constexpr int kBeatsMissed = 3;        // of our own, before we doubt ourselves
 
 Deadline now() {
   return std::chrono::steady_clock::now();
@@ -28,6 +31,7 @@ Roster::Roster(const ClusterOptions& options, std::string name)
     : options_(options),
       name_(std::move(name)),
       silence_counts_from_(now()),
+      last_beat_(now()),
       heartbeat_([this](const std::stop_token& stop) { run_heartbeat(stop); }) {}
 
 Roster::~Roster() {
@@ -35,7 +39,7 @@ Roster::~Roster() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    for (auto& [address, thread] : dialling_) thread.request_stop();
+    for (auto& [address, dialling] : dialling_) dialling->thread.request_stop();
     changed_.notify_all();
   }
   dialling_.clear();  // joins; nobody adds to it any more
@@ -126,16 +130,38 @@ void Roster::admit(MemberPtr member) {
 }
 
 void Roster::want(const std::string& address) {
+  std::vector<std::unique_ptr<Dialling>> over;  // joined without the lock
   std::lock_guard lock(mutex_);
+  for (auto it = dialling_.begin(); it != dialling_.end();) {
+    if (it->second->over) over.push_back(std::move(it->second));
+    it = it->second ? std::next(it) : dialling_.erase(it);
+  }
   if (ending_ || dialling_.contains(address)) return;
-  dialling_[address] = std::jthread([this, address](const std::stop_token& stop) { run_dialling(address, stop); });
+  if (dialling_.size() >= kDiallingMax) {
+    log().warn("{} is not dialled: {} others are", address, dialling_.size());
+    return;
+  }
+  auto dialling = std::make_unique<Dialling>();
+  try {
+    dialling->thread = std::jthread([this, address, &mine = *dialling](const std::stop_token& stop) {
+      run_dialling(address, stop);
+      mine.over = true;
+    });
+  } catch (const std::system_error& error) {
+    log().warn("{} cannot be dialled: {}", address, error.what());
+    return;
+  }
+  dialling_[address] = std::move(dialling);
 }
 
 void Roster::run_dialling(const std::string& address, const std::stop_token& stop) {
   milliseconds pause = kFirstPause;
+  int failures = 0;
   while (!stop.stop_requested()) {
+    bool ever_here = false;
     {
       std::unique_lock lock(mutex_);
+      ever_here = std::ranges::find(members_, address, [](const auto& m) { return m->address; }) != members_.end();
       const auto lost = [&] {
         return std::ranges::none_of(members_, [&](const auto& m) { return m->address == address && !m->gone; });
       };
@@ -147,8 +173,10 @@ void Roster::run_dialling(const std::string& address, const std::stop_token& sto
       log().info("worker {} joins", address);
       admit(std::move(*member));
       pause = kFirstPause;
+      failures = 0;
       continue;
     }
+    if (!ever_here && ++failures >= kStrangersAttempts) return;
     log().debug("{}", member.error().message);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, stop, pause, [] { return false; });
@@ -179,7 +207,12 @@ std::string Roster::last_change() const {
 
 void Roster::observe(MemberObserver* observer) {
   std::lock_guard lock(observing_);
-  observer_ = observer;
+  observers_.push_back(observer);
+}
+
+void Roster::forget(MemberObserver* observer) {
+  std::lock_guard lock(observing_);
+  std::erase(observers_, observer);
 }
 
 void Roster::release_leaving() {
@@ -207,7 +240,10 @@ void Roster::expel(const std::string& address, const Error& cause) {
 
 Deadline Roster::due(const Member& member) const {
   std::lock_guard lock(mutex_);
-  return std::max(member.silence.last_heard(), silence_counts_from_) + options_.dead_after;
+  // A coordinator that stood still has asked nobody: silence meanwhile means nothing.
+  const bool stood_still = now() - last_beat_ > kBeatsMissed * options_.heartbeat;
+  const Deadline counts_from = stood_still ? now() : silence_counts_from_;
+  return std::max(member.silence.last_heard(), counts_from) + options_.dead_after;
 }
 
 void Roster::run_monitor(const MemberPtr& member) {
@@ -236,7 +272,7 @@ void Roster::handle(const MemberPtr& member, const control::ControlMessage& mess
     }
   }
   std::lock_guard lock(observing_);
-  if (observer_ != nullptr) observer_->on_message(*member, message);
+  for (MemberObserver* observer : observers_) observer->on_message(*member, message);
 }
 
 void Roster::lose(const MemberPtr& member, const Error& cause) {
@@ -253,7 +289,7 @@ void Roster::lose(const MemberPtr& member, const Error& cause) {
   member->link->close();
   if (!left) {
     std::lock_guard lock(observing_);
-    if (observer_ != nullptr) observer_->on_gone(*member, cause);
+    for (MemberObserver* observer : observers_) observer->on_gone(*member, cause);
   }
   want(member->address);
 }
@@ -273,31 +309,35 @@ std::uint64_t Roster::ping() {
 }
 
 void Roster::run_heartbeat(const std::stop_token& stop) {
-  Deadline last = now();
   while (!stop.stop_requested()) {
     ping();
     std::unique_lock lock(mutex_);
-    // A coordinator that stood still has asked nobody: silence meanwhile means nothing.
-    if (now() - last > 3 * options_.heartbeat) silence_counts_from_ = now();
-    last = now();
+    const Deadline beat = now();
+    if (beat - last_beat_ > kBeatsMissed * options_.heartbeat) silence_counts_from_ = beat;
+    last_beat_ = beat;
     for (const MemberPtr& member : members_) {
-      const double phi = member->gone ? 0 : member->silence.phi(last);
+      const double phi = member->gone ? 0 : member->silence.phi(beat);
       if (phi > PhiAccrual::kSuspicious && !std::exchange(member->suspected, true)) {
         log().warn("{} is suspected: silent for {:.0f} ms", title(*member),
-                   std::chrono::duration<double, std::milli>(last - member->silence.last_heard()).count());
+                   std::chrono::duration<double, std::milli>(beat - member->silence.last_heard()).count());
       }
     }
-    changed_.wait_until(lock, stop, last + options_.heartbeat, [] { return false; });
+    changed_.wait_until(lock, stop, beat + options_.heartbeat, [] { return false; });
   }
 }
 
-std::vector<std::pair<std::string, double>> Roster::phis() const {
+void Roster::describe(control::CoordinatorStatus& status) const {
+  status.set_name(name_);
   std::lock_guard lock(mutex_);
-  std::vector<std::pair<std::string, double>> all;
+  status.set_last_change(last_change_);
   for (const MemberPtr& member : members_) {
-    if (!member->gone) all.emplace_back(member->address, member->silence.phi(now()));
+    if (member->gone) continue;
+    auto* one = status.add_members();
+    one->set_address(member->address);
+    store(member->node, *one->mutable_node());
+    one->set_phi(member->silence.phi(now()));
+    one->set_leaving(member->leaving);
   }
-  return all;
 }
 
 }  // namespace butterfly

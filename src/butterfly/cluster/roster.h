@@ -32,7 +32,8 @@ struct Member {
 /// Also an epoch's that the worker is part of, which may outlast the worker.
 using MemberPtr = std::shared_ptr<Member>;
 
-/// Whoever wants to know what members say: the epoch that runs. Called from the members' threads, one call at a time.
+/// Whoever wants to know what members say: the epoch that runs, the next that prepares. Called from the members'
+/// threads, one call at a time.
 class MemberObserver {
  public:
   virtual ~MemberObserver() = default;
@@ -49,8 +50,10 @@ class Roster {
   /// Connects with all of them, in parallel. Errors: those of connect_cluster().
   Status greet_all(const std::vector<std::string>& addresses, Deadline deadline);
 
-  /// Dials this address until it answers or the roster ends. Nothing happens where it is a member or dialled already.
+  /// Dials this address until it answers, gives up when it never did (anybody may announce anything), and dials it
+  /// again whenever it is lost. Nothing happens where it is dialled already, or kDiallingMax others are.
   void want(const std::string& address);
+  static constexpr std::size_t kDiallingMax = 256;
 
   /// Members that can be given work, by the order of their addresses' first appearance.
   std::vector<MemberPtr> usable() const;
@@ -64,8 +67,9 @@ class Roster {
   /// Why the member that was lost or began to leave last did so; one sentence.
   std::string last_change() const;
 
-  /// One at a time; null ends the observation, and no call is under way any more on return.
+  /// forget() ends the observation; no call is under way any more on return.
   void observe(MemberObserver* observer);
+  void forget(MemberObserver* observer);
 
   /// Asks every member for a pong with the sequence number that is returned.
   std::uint64_t ping();
@@ -79,8 +83,7 @@ class Roster {
 
   const SessionId& session() const { return session_; }
   const ClusterOptions& options() const { return options_; }
-  /// How surprising each member's silence is, by address (phi_accrual.h).
-  std::vector<std::pair<std::string, double>> phis() const;
+  void describe(control::CoordinatorStatus& status) const;
 
  private:
   Result<MemberPtr> greet(const std::string& address, Deadline deadline, std::stop_token stop) const;
@@ -89,6 +92,10 @@ class Roster {
   void handle(const MemberPtr& member, const control::ControlMessage& message);
   void lose(const MemberPtr& member, const Error& cause);
   void run_heartbeat(const std::stop_token& stop);
+  struct Dialling {
+    std::atomic<bool> over{false};
+    std::jthread thread;
+  };
   void run_dialling(const std::string& address, const std::stop_token& stop);
   Deadline due(const Member& member) const;
   void changed(std::string what);
@@ -100,15 +107,16 @@ class Roster {
   mutable std::condition_variable_any changed_;
   std::vector<MemberPtr> members_;  // the dead too, until their threads are joined
   std::vector<std::string> order_;  // addresses as they first appeared
-  std::map<std::string, std::jthread> dialling_;
+  std::map<std::string, std::unique_ptr<Dialling>> dialling_;
   std::map<std::string, Deadline> exiled_until_;
   std::atomic<std::uint64_t> ping_sequence_{0};
   std::string last_change_;
   std::atomic<std::uint64_t> version_{1};
   Deadline silence_counts_from_{};  // our own heartbeats were sent in time since then
+  Deadline last_beat_{};
   bool ending_ = false;
   std::mutex observing_;  // held during calls; never taken while mutex_ is held
-  MemberObserver* observer_ = nullptr;
+  std::vector<MemberObserver*> observers_;
   std::jthread heartbeat_;
 };
 

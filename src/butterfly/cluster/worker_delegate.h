@@ -1,6 +1,6 @@
-// What a worker does with an assignment: implemented by the layer that knows models. All three calls of one assignment
-// come from one thread, in this order, and never overlap with those of another assignment. A delegate may keep weights
-// between assignments: the next is often nearly the same.
+// What a worker does with an assignment: implemented by the layer that knows models. load(), serve() and unload() of
+// one assignment come from one thread, in this order, and never overlap with those of another. A delegate may keep
+// weights between assignments: the next is often nearly the same.
 #pragma once
 
 #include <stop_token>
@@ -19,8 +19,16 @@ class WorkerDelegate {
   /// after `stop` is requested (the epoch ended). The error goes to the coordinator as it is.
   virtual Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) = 0;
 
+  /// Loads what a later assignment will need, from a thread of its own, while the present one may be served; never
+  /// overlaps with load(). What fails here is not lost: load() will try again. Errors: kNoMemory where there is no room
+  /// for both.
+  virtual Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) = 0;
+
   /// Runs the stage until a channel closes or `stop` is requested. Only after load() succeeded.
   virtual Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) = 0;
+
+  /// What serve() has done since the delegate was made; from any thread.
+  virtual StageWork done() const { return {}; }
 
   /// Frees what only the assignment needed; called after every load(), successful or not.
   virtual void unload() = 0;

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <optional>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/announcer.h"
+#include "butterfly/cluster/visitors.h"
 #include "butterfly/cluster/worker_session.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
@@ -33,17 +36,18 @@ class Server final : public WorkerServer {
     announcer.reset();
     if (status) status = drain();
     parked_.reset();
-    session_.reset();
+    end_session();
     return status;
   }
 
  private:
   Status serve_one_arrival(Deadline deadline = after_ms(3'600'000)) {
     auto arrival = listener_->accept(parked_ ? std::min(deadline, parked_until_) : deadline);
-    if (session_ && session_->ended()) session_.reset();
+    if (session_ && session_->ended()) end_session();
     if (parked_ && !draining_) settle_parked();
     busy_ = session_ != nullptr;
     if (arrival) {
+      if (visitors_.receive(*arrival)) return {};
       if (arrival->introduction.role == ConnectionRole::kControl) {
         if (!draining_) welcome(std::move(*arrival));
       } else if (session_ && session_->id() == arrival->introduction.session) {
@@ -71,6 +75,7 @@ class Server final : public WorkerServer {
 
   void welcome(Arrival control) {
     if (!session_) {
+      std::lock_guard lock(mutex_);
       session_ = std::make_unique<WorkerSession>(options_, local_, delegate_, std::move(control),
                                                  [this] { listener_->interrupt(); });
     } else if (!parked_) {
@@ -80,6 +85,22 @@ class Server final : public WorkerServer {
     } else {
       refuse(std::move(control));
     }
+  }
+
+  void end_session() {
+    std::unique_ptr<WorkerSession> ended;
+    std::lock_guard lock(mutex_);
+    ended = std::move(session_);
+  }
+
+  void describe(control::WorkerStatus& status) {
+    store(options_.node, *status.mutable_node());
+    const StageWork done = delegate_.done();
+    status.set_steps(done.steps);
+    status.set_busy_ns(done.busy_ns);
+    status.set_uptime_ns(trace::now_ns() - began_ns_);
+    std::lock_guard lock(mutex_);
+    if (session_) session_->describe(status);
   }
 
   void settle_parked() {
@@ -104,11 +125,15 @@ class Server final : public WorkerServer {
   WorkerDelegate& delegate_;
   LocalModels local_;
   const std::unique_ptr<Listener> listener_;
+  const std::uint64_t began_ns_ = trace::now_ns();
+  std::mutex mutex_;                        // session_ changes under it, visitors look
   std::unique_ptr<WorkerSession> session_;  // calls the listener as it ends: destroyed first
   std::optional<Arrival> parked_;
   Deadline parked_until_{};
   bool draining_ = false;
   std::atomic<bool> busy_{false};  // for the announcer
+  Visitors visitors_{options_.access,
+                     [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); }};
 };
 
 }  // namespace

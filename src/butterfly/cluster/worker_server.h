@@ -23,8 +23,10 @@ struct WorkerOptions {
   ContentFunctions content{};                  // needed where there is a model directory
   std::chrono::milliseconds dead_after{5000};  // a coordinator that is silent for so long is gone
   std::chrono::milliseconds busy_grace{500};   // a second coordinator waits so long for the first to finish leaving
-  std::chrono::milliseconds connect_timeout{10'000};  // for the connections between the nodes of an assignment
-  std::chrono::milliseconds drain_timeout{10'000};    // for a coordinator to go on without this worker
+  std::chrono::milliseconds connect_timeout{3000};    // to the next node of an assignment
+  std::chrono::milliseconds wait_timeout{60'000};     // for the node before to do so; it may be busy ending something
+  std::chrono::milliseconds unreachable_after{2000};  // a next node that acknowledges nothing for so long is
+  std::chrono::milliseconds drain_timeout{30'000};    // for a coordinator to go on without this worker
   std::chrono::microseconds spin{50};
 };
 

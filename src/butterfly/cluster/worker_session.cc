@@ -29,11 +29,24 @@ WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, W
       on_end_(std::move(on_end)),
       link_(std::move(control.channel)),
       work_([this] { run_assignments(); }),
+      preparations_([this] { run_preparations(); }),
       control_([this] { run_control(); }) {}
 
 WorkerSession::~WorkerSession() {
   link_.close();
   control_.join();
+}
+
+void WorkerSession::describe(control::WorkerStatus& status) const {
+  status.set_coordinator(coordinator_);
+  std::lock_guard lock(mutex_);
+  status.set_epoch(epoch_.value);
+  if (!working_) return;
+  control::Assign assign;
+  store(*working_, assign);
+  status.set_model(working_->model.name);
+  *status.mutable_stage() = assign.stage();
+  status.set_memory_bytes(memory_bytes_);
 }
 
 void WorkerSession::leave() {
@@ -60,9 +73,11 @@ void WorkerSession::run_control() {
     std::lock_guard lock(mutex_);
     ending_ = true;
     work_stop_.request_stop();
+    preparation_stop_.request_stop();
     changed_.notify_all();
   }
   hub_.end_through(Epoch(~0u));
+  preparations_.join();
   work_.join();
   if (released_) {
     control::ControlMessage released;
@@ -82,9 +97,14 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
     case control::ControlMessage::kRelease:
       released_ = true;
       return true;
-    case control::ControlMessage::kAssign: {
-      auto assignment = read_assignment(message.assign());
-      if (assignment) return begin(std::move(*assignment));
+    case control::ControlMessage::kAssign:
+    case control::ControlMessage::kPrepare: {
+      auto assignment = read_assignment(message.has_assign() ? message.assign() : message.prepare().assign());
+      if (assignment && message.has_assign()) return begin(std::move(*assignment));
+      if (assignment) {
+        begin_preparation(std::move(*assignment));
+        return true;
+      }
       log().warn("coordinator {}: {}", coordinator_, assignment.error().message);
       return false;
     }
@@ -104,11 +124,57 @@ bool WorkerSession::begin(Assignment assignment) {
     }
     epoch_ = epoch;
     next_ = std::move(assignment);
+    next_preparation_.reset();
     work_stop_.request_stop();
+    preparation_stop_.request_stop();
     changed_.notify_all();
   }
   hub_.end_through(Epoch(epoch.value - 1));
   return true;
+}
+
+void WorkerSession::begin_preparation(Assignment assignment) {
+  std::lock_guard lock(mutex_);
+  if (assignment.epoch <= epoch_) return;
+  next_preparation_ = std::move(assignment);
+  preparation_stop_.request_stop();
+  changed_.notify_all();
+}
+
+void WorkerSession::run_preparations() {
+  for (;;) {
+    std::optional<Assignment> assignment;
+    std::stop_token stop;
+    {
+      std::unique_lock lock(mutex_);
+      preparing_ = false;
+      changed_.notify_all();
+      // Not beside load(): both fill the same store.
+      changed_.wait(lock, [&] { return ending_ || (next_preparation_ && !loading_ && !next_); });
+      if (ending_) return;
+      assignment = std::exchange(next_preparation_, std::nullopt);
+      preparation_stop_ = {};
+      stop = preparation_stop_.get_token();
+      preparing_ = true;
+    }
+    const Status status = prepare(*assignment, stop);
+    if (stop.stop_requested()) continue;
+    control::ControlMessage message;
+    message.mutable_prepared()->set_epoch(assignment->epoch.value);
+    if (status) {
+      static_cast<void>(link_.send(message));
+    } else {
+      complain(assignment->epoch, status.error());
+    }
+  }
+}
+
+Status WorkerSession::prepare(const Assignment& assignment, const std::stop_token& stop) {
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
+  RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
+  const Status status = delegate_.prepare(assignment, fetcher, stop);
+  weights->close();
+  return status;
 }
 
 void WorkerSession::run_assignments() {
@@ -117,9 +183,13 @@ void WorkerSession::run_assignments() {
     std::stop_token stop;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return ending_ || next_; });
+      loading_ = false;
+      working_.reset();
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return ending_ || (next_ && !preparing_); });
       if (ending_) return;
       assignment = std::exchange(next_, std::nullopt);
+      loading_ = true;
       work_stop_ = {};
       stop = work_stop_.get_token();
     }
@@ -136,8 +206,17 @@ void WorkerSession::say_pong(std::uint64_t sequence) {
   control::ControlMessage message;
   message.mutable_pong()->set_sequence(sequence);
   const auto output = hub_.find(kOutputLabel, epoch);
+  if (output && output->unacknowledged() > options_.unreachable_after) {
+    // Nobody else would notice: both nodes answer their coordinator.
+    complain(epoch, {.code = ErrorCode::kUnavailable,
+                     .message = fmt::format("{} has acknowledged nothing for {} ms", output->peer(),
+                                            options_.unreachable_after.count())});
+  }
   message.mutable_pong()->set_data_bytes_sent(output ? output->stats().bytes_sent : 0);
   message.mutable_pong()->set_epoch(epoch.value);
+  const StageWork done = delegate_.done();
+  message.mutable_pong()->set_steps(done.steps);
+  message.mutable_pong()->set_busy_ns(done.busy_ns);
   static_cast<void>(link_.send(message));  // the control thread's next receive says why this failed
 }
 
@@ -145,17 +224,21 @@ void WorkerSession::run_work(const Assignment& assignment, const std::stop_token
   const Status status = work(assignment, stop);
   hub_.end_through(assignment.epoch);  // so that the neighbours do not wait
   if (stop.stop_requested()) return;
-  control::ControlMessage message;
   const Error ended{.code = ErrorCode::kUnavailable, .message = "its connection to a neighbour closed"};
-  store(status ? ended : status.error(), *message.mutable_failure(), assignment.epoch);
+  complain(assignment.epoch, status ? ended : status.error());
+}
+
+void WorkerSession::complain(Epoch epoch, const Error& error) {
+  control::ControlMessage message;
+  store(error, *message.mutable_failure(), epoch);
   static_cast<void>(link_.send(message));
 }
 
 Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label, Epoch epoch) {
-  auto channel = hub_.wait(label, epoch, std::chrono::steady_clock::now() + options_.connect_timeout);
+  auto channel = hub_.wait(label, epoch, std::chrono::steady_clock::now() + options_.wait_timeout);
   if (!channel) {
     return make_error(ErrorCode::kUnavailable, "nobody opened its '{}' connection within {} ms", label,
-                      options_.connect_timeout.count());
+                      options_.wait_timeout.count());
   }
   return channel;
 }
@@ -179,6 +262,15 @@ Status WorkerSession::work(const Assignment& assignment, const std::stop_token& 
   RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
   const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
   weights->close();
+  {
+    std::lock_guard lock(mutex_);
+    loading_ = false;
+    if (memory_bytes) {
+      working_ = assignment;
+      memory_bytes_ = *memory_bytes;
+    }
+    changed_.notify_all();
+  }
   const Status status =
       memory_bytes ? serve(assignment, *memory_bytes, *output, stop) : tl::unexpected(memory_bytes.error());
   delegate_.unload();

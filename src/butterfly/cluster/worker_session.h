@@ -1,6 +1,6 @@
 // One coordinator's time with a worker: its control connection, and the assignments that it gives, one for each epoch.
-// Owns a thread for control, which is never busy with anything else, so that every ping is answered at once, and one
-// for the work. deliver(), leave() and the questions are for the server's thread.
+// Owns a thread for control, which is never busy with anything else, so that every ping is answered at once, one
+// for the work, one that loads ahead. deliver(), leave() and the questions are for the server's thread.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,9 @@ class WorkerSession {
   bool ended() const { return ended_; }
   void deliver(Arrival data) { hub_.deliver(data.introduction.label, std::move(data.channel)); }
 
+  /// What it does now; the parts of WorkerStatus that are about the session.
+  void describe(control::WorkerStatus& status) const;
+
   /// Asks the coordinator to go on without this worker, which serves until it is released.
   void leave();
 
@@ -35,6 +38,9 @@ class WorkerSession {
   void run_control();
   bool handle(const control::ControlMessage& message);
   bool begin(Assignment assignment);
+  void begin_preparation(Assignment assignment);
+  void run_preparations();
+  Status prepare(const Assignment& assignment, const std::stop_token& stop);
   void run_assignments();
   void run_work(const Assignment& assignment, const std::stop_token& stop);
   Status work(const Assignment& assignment, const std::stop_token& stop);
@@ -42,6 +48,7 @@ class WorkerSession {
   Result<std::shared_ptr<Channel>> open_output(const Assignment& assignment, const std::stop_token& stop);
   Result<std::shared_ptr<Channel>> wait_for(const char* label, Epoch epoch);
   void say_pong(std::uint64_t sequence);
+  void complain(Epoch epoch, const Error& error);
 
   const WorkerOptions& options_;
   LocalModels& local_;
@@ -53,13 +60,20 @@ class WorkerSession {
   ChannelHub hub_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> ended_{false};
-  bool released_ = false;  // the control thread's
-  std::mutex mutex_;       // guards what follows
+  bool released_ = false;     // the control thread's
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  Epoch epoch_{};                   // of the last assignment
-  std::optional<Assignment> next_;  // not begun
-  std::stop_source work_stop_;      // of the one that is worked on
+  Epoch epoch_{};                      // of the last assignment
+  std::optional<Assignment> working_;  // on which, once it is loaded
+  std::uint64_t memory_bytes_ = 0;     // that it holds
+  std::optional<Assignment> next_;     // not begun
+  std::stop_source work_stop_;         // of the one that is worked on
+  std::optional<Assignment> next_preparation_;
+  std::stop_source preparation_stop_;
+  bool loading_ = false;  // an assignment's weights
+  bool preparing_ = false;
   std::thread work_;
+  std::thread preparations_;
   std::thread control_;
 };
 

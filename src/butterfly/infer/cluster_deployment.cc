@@ -1,10 +1,14 @@
 #include "butterfly/infer/cluster_deployment.h"
 
 #include <algorithm>
+#include <atomic>
+#include <map>
+#include <thread>
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership.h"
+#include "butterfly/infer/drift.h"
 #include "butterfly/model/config_json.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
@@ -16,7 +20,7 @@ namespace {
 constexpr std::int64_t kConnectTimeoutMs = 10'000;
 constexpr std::int64_t kStatsTimeoutMs = 5'000;
 constexpr std::int64_t kRetryPauseMs = 20;  // before the same members are tried again; doubled each time
-constexpr int kAlikeMax = 3;                // epochs that fail over the same members before one of them is left out
+constexpr int kAlikeMax = 2;                // epochs that fail over the same members before one of them is left out
 constexpr int kFruitlessMax = 12;           // epochs in a row that computed nothing
 
 DType kv_type_of(const Checkpoint& checkpoint, const DeploymentOptions& options) {
@@ -71,6 +75,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   // The pipeline of the epoch that runs.
   Status submit(Step step) override {
     if (membership_->version() != considered_) BF_TRY(consider_change());
+    if (!preparation_) consider_drift();
+    if (preparation_ && preparation_->done) return make_error(ErrorCode::kUnavailable, "{}", preparation_->reason);
     return pipeline_->submit(std::move(step));
   }
   Result<Step> next() override {
@@ -85,10 +91,21 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return begin_epoch(cause);
   }
 
-  /// An error where another plan is better now, because somebody joined or wants to leave.
+  /// Weights on their way to where the next epoch needs them, while this one runs.
+  struct Preparation {
+    std::string reason;
+    std::unique_ptr<ClusterSession> session;
+    std::stop_source stop;
+    std::atomic<bool> done{false};
+    std::jthread thread;
+    ~Preparation() { stop.request_stop(); }
+  };
+
+  /// An error where another plan is better now and can begin at once; a preparation where it cannot.
   Status consider_change() {
+    preparation_.reset();
     const Members members = membership_->members();
-    const auto plan = plan_for(checkpoint_, members.nodes, options_);
+    const auto plan = plan_for(checkpoint_, as_measured(members.nodes), options_);
     considered_ = members.version;
     if (!plan) return {};  // whoever leaves cannot be replaced yet
     const auto same = [&] {
@@ -100,7 +117,64 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       return true;
     };
     if (same()) return {};
-    return make_error(ErrorCode::kUnavailable, "{}", membership_->last_change());
+    prepare(members, *plan, membership_->last_change());
+    return {};
+  }
+
+  /// A preparation where stages turned out to be faster or slower than the plan assumed, and another plan helps.
+  void consider_drift() {
+    const auto now = std::chrono::steady_clock::now();
+    if (options_.split == "uniform" || now < next_look_) return;
+    next_look_ = now + std::chrono::milliseconds(options_.heartbeat_ms);
+    const auto slowness = drift_.look(session_->work(), now);
+    if (!slowness) return;
+    double slowest_s = 0;  // of this plan, as it turned out
+    std::size_t slowest = 0;
+    for (std::size_t i = 0; i < slowness->size(); ++i) {
+      slowness_[node_of_stage(i).address] = slowness_of(node_of_stage(i).address) * (*slowness)[i];
+      const double needed_s = plan_.predictions[i].decode_s * (*slowness)[i];
+      if (needed_s > slowest_s) slowest = i;
+      slowest_s = std::max(slowest_s, needed_s);
+    }
+    const auto plan = plan_for(checkpoint_, as_measured(members_.nodes), options_);
+    constexpr double kWorthIt = 0.8;  // an epoch costs a replay
+    if (!plan || plan->predicted_slowest_s() > kWorthIt * slowest_s) return;
+    prepare(members_, *plan,
+            fmt::format("worker {} needs {:.1f} times as long as planned", node_of_stage(slowest).address,
+                        (*slowness)[slowest]));
+  }
+
+  double slowness_of(const std::string& address) const {
+    const auto found = slowness_.find(address);
+    return found == slowness_.end() ? 1.0 : found->second;
+  }
+
+  /// Nodes with the speed that they showed at work.
+  std::vector<NodeDescriptor> as_measured(std::vector<NodeDescriptor> nodes) const {
+    for (NodeDescriptor& node : nodes) {
+      const double slowness = slowness_of(node.address);
+      node.memory_read_gb_per_s /= slowness;
+      node.fp32_gflops /= slowness;
+      node.int8_gops /= slowness;
+    }
+    return nodes;
+  }
+
+  /// Nobody shall wait for weights that can be loaded beforehand. Whether that works or not, a new epoch follows.
+  void prepare(const Members& members, const Plan& plan, const std::string& reason) {
+    StartRequest request = request_;
+    request.plan = plan;
+    preparation_ = std::make_unique<Preparation>();
+    preparation_->reason = reason;
+    preparation_->session = membership_->next_epoch(members);
+    request.epoch = membership_->epoch();
+    request.purpose = Purpose::kPrepare;
+    request.stop = preparation_->stop.get_token();
+    preparation_->thread = std::jthread([this, &mine = *preparation_, asked = std::move(request)] {
+      const auto prepared = mine.session->start(asked, after_ms(options_.ready_timeout_ms));
+      if (!prepared) log().info("weights could not be loaded ahead: {}", prepared.error().message);
+      mine.done = true;
+    });
   }
 
   const NodeDescriptor& node_of_stage(std::size_t stage) const {
@@ -108,6 +182,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   }
 
   void end_epoch() {
+    preparation_.reset();
     if (!session_) return;
     ended_wire_bytes_ += ends_.input ? ends_.input->stats().bytes_sent + ends_.output->stats().bytes_received : 0;
     pipeline_.reset();
@@ -140,6 +215,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       plan_ = *plan;
       const Status started = start();
       if (started) {
+        drift_.watch(plan_, std::chrono::steady_clock::now());
         report(reason, began_ns);
         return {};
       }
@@ -163,7 +239,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   Result<Plan> plan_for_members() const {
     if (members_.nodes.empty()) return make_error(ErrorCode::kUnavailable, "no worker is left");
-    return plan_for(checkpoint_, members_.nodes, options_);
+    return plan_for(checkpoint_, as_measured(members_.nodes), options_);
   }
 
   Status wait_for_workers(const Error& why, Deadline deadline) {
@@ -228,6 +304,10 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::unique_ptr<ClusterSession> session_;  // gone before the membership
   PipelineEnds ends_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Preparation> preparation_;
+  Drift drift_;
+  Deadline next_look_{};
+  std::map<std::string, double> slowness_;  // by address: how many times slower than it measured itself
   std::vector<EpochReport> epochs_;
   int fruitless_ = 0;  // epochs since a step last came back
   std::uint64_t sent_weight_bytes_ = 0;
@@ -247,7 +327,7 @@ StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions
   StartRequest request;
   request.model.name = checkpoint.config.name;
   request.config = to_json(checkpoint.config);
-  request.options = to_json(StageSettings{kv_type_of(checkpoint, options)});
+  request.options = to_json(StageSettings{.kv_type = kv_type_of(checkpoint, options), .wire_type = options.wire_type});
   request.weights = provide_weights(checkpoint.weights);
   return request;
 }

@@ -121,6 +121,11 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
   if (options.nodes < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} nodes were asked for, at least 1 is needed", options.nodes);
   }
+  const int block = options.wire_type == DType::kQ8_0 ? 32 : 1;
+  if (!is_wire_type(options.wire_type) || checkpoint.config.model_dim % block != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "activations of {} elements cannot travel as {}",
+                      checkpoint.config.model_dim, to_string(options.wire_type));
+  }
   const bool here = options.workers.empty() && options.join_at.empty();
   return here ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
 }

@@ -24,14 +24,15 @@ struct DeploymentOptions {
   std::vector<std::string> workers{};  // "host:port"
   std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
   std::string split = "uniform";
-  int sequences = 1;                        // that will run side by side, for the plan's memory
-  std::vector<Isa> isas{};                  // of the nodes in this process, repeated in turn; empty: choose_isa()
-  std::optional<DType> kv_type{};           // none: kv_type_for(config)
-  std::int64_t ready_timeout_ms = 600'000;  // for all workers to have their weights
-  std::int64_t heartbeat_ms = 200;          // between two questions whether a worker lives
-  std::int64_t dead_after_ms = 1500;        // a worker that is silent for so long is dead
-  std::int64_t recover_within_ms = 60'000;  // for workers to come back or join where too few are left
-  std::stop_token stop{};                   // ends waiting for workers
+  int sequences = 1;               // that will run side by side, for the plan's memory
+  std::vector<Isa> isas{};         // of the nodes in this process, repeated in turn; empty: choose_isa()
+  std::optional<DType> kv_type{};  // none: kv_type_for(config)
+  DType wire_type = DType::kF32;   // of activations between nodes; is_wire_type(); others than kF32 change the text
+  std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
+  std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives
+  std::int64_t dead_after_ms = 1500;                   // a worker that is silent for so long is dead
+  std::int64_t recover_within_ms = 60'000;             // for workers to come back or join where too few are left
+  std::stop_token stop{};                              // ends waiting for workers
   std::function<void(const std::string&)> progress{};  // lines for people, on long work
   NodeAccess access{};
 };

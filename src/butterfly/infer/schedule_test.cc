@@ -48,6 +48,29 @@ TEST(Schedule, KeepsEveryStageBusyWithItsOwnSequences) {
   EXPECT_NE(first->batch.runs[0].sequence, second->batch.runs[0].sequence);
 }
 
+TEST(Schedule, AReplayBeginsEveryUnfinishedSequenceAnewWithWhatItHas) {
+  Schedule schedule({.rows_max = 8, .depth = 3});
+  const SequenceId done = schedule.add(tokens(2));
+  const SequenceId going = schedule.add(tokens(3));
+  while (auto step = schedule.next_step().value()) schedule.completed(*step);
+  schedule.finish(done);
+  schedule.append(going, TokenId(50));
+  ASSERT_TRUE(schedule.next_step().value()) << "under way when the nodes die";
+  schedule.replay(1);
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  ASSERT_EQ(step->batch.runs.size(), 1u);
+  EXPECT_EQ(step->batch.runs[0].sequence, going);
+  EXPECT_EQ(step->batch.runs[0].position, 0);
+  EXPECT_EQ(step->batch.runs[0].rows, 4);
+  EXPECT_EQ(step->batch.logit_rows(), 1) << "of the last token alone";
+  EXPECT_TRUE(step->release.empty()) << "new nodes have nothing to release";
+  schedule.completed(*step);
+  schedule.finish(going);
+  while (auto last = schedule.next_step().value()) schedule.completed(*last);
+  EXPECT_TRUE(schedule.idle());
+}
+
 TEST(Schedule, NeverHasMoreStepsUnderWayThanStagesAndOne) {
   Schedule schedule({.rows_max = 1, .depth = 2});
   schedule.add(tokens(10));

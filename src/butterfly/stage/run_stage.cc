@@ -1,5 +1,6 @@
 #include "butterfly/stage/run_stage.h"
 
+#include "butterfly/tensor/quantize.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -22,13 +23,34 @@ bool ends_epoch(const Error& error) {
   return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kCancelled;
 }
 
+std::uint64_t wire_row_bytes(const Stage& stage) {
+  return row_bytes(stage.wire_type(), static_cast<std::uint64_t>(stage.config().model_dim)).value_or(0);
+}
+
+Status decode_activations(const Stage& stage, const Message& message, Step& step) {
+  const std::int64_t rows = step.batch.rows();
+  const std::uint64_t bytes = wire_row_bytes(stage);
+  if (message.payload.bytes.size() != bytes * static_cast<std::uint64_t>(rows)) {
+    return make_error(ErrorCode::kProtocol, "a step of {} rows came with {} bytes, expected {}", rows,
+                      message.payload.bytes.size(), bytes * static_cast<std::uint64_t>(rows));
+  }
+  BF_ASSIGN_OR_RETURN(step.tensor, stage.allocate(DType::kF32, {rows, stage.config().model_dim}));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    decode_row(stage.wire_type(), message.payload.bytes.subspan(static_cast<std::size_t>(row) * bytes, bytes),
+               step.tensor.row(row));
+  }
+  return {};
+}
+
 /// The step's result, or the message that says why there is none.
 Message answer(Stage& stage, const Message& message) {
   Result<Step> step = decode_step(message, stage.limits());
   Status status = step ? shape_input(stage, message, *step) : tl::unexpected(step.error());
   if (status) status = stage.forward(*step);
   if (!status) return encode_failure(message.tag, message.epoch, status.error());
-  return encode_step(std::move(*step));
+  Message answered = encode_step(*step);
+  status = shape_output(stage, answered, *step);
+  return status ? std::move(answered) : encode_failure(message.tag, message.epoch, status.error());
 }
 
 }  // namespace
@@ -37,6 +59,7 @@ Status shape_input(const Stage& stage, const Message& message, Step& step) {
   const std::int64_t rows = step.batch.rows();
   if (rows == 0) return {};
   const bool tokens = stage.assignment().embedding;
+  if (!tokens && stage.wire_type() != DType::kF32) return decode_activations(stage, message, step);
   const Shape shape = tokens ? Shape{rows} : Shape{rows, stage.config().model_dim};
   const DType type = tokens ? DType::kI32 : DType::kF32;
   const auto bytes = dense_bytes(type, shape);
@@ -45,6 +68,19 @@ Status shape_input(const Stage& stage, const Message& message, Step& step) {
                       message.payload.bytes.size(), bytes.value_or(0));
   }
   BF_ASSIGN_OR_RETURN(step.tensor, Tensor::adopt(message.payload.owner, message.payload.bytes, type, shape));
+  return {};
+}
+
+Status shape_output(const Stage& stage, Message& message, const Step& step) {
+  if (stage.wire_type() == DType::kF32 || stage.assignment().head || step.batch.rows() == 0) return {};
+  const std::uint64_t bytes = wire_row_bytes(stage);
+  const auto rows = static_cast<std::uint64_t>(step.batch.rows());
+  BF_ASSIGN_OR_RETURN(Payload payload, stage.payload_allocator()(bytes * rows));
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    encode_row(stage.wire_type(), step.tensor.row(static_cast<std::int64_t>(row)),
+               payload.bytes.subspan(row * bytes, bytes));
+  }
+  message.payload = std::move(payload);
   return {};
 }
 

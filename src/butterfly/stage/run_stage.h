@@ -14,8 +14,11 @@ namespace butterfly {
 /// goes on.
 Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token stop);
 
-/// Gives a received payload its shape: tokens for a stage with the embedding, else activations.
-/// Errors: kProtocol when the size is not what the batch says.
+/// Gives a received payload its shape: tokens for a stage with the embedding, else activations, decoded from the wire
+/// type. Errors: kProtocol when the size is not what the batch says; kNoMemory.
 Status shape_input(const Stage& stage, const Message& message, Step& step);
+
+/// Encodes activations in the wire type; tokens and logits stay as they are. Errors: kNoMemory.
+Status shape_output(const Stage& stage, Message& message, const Step& step);
 
 }  // namespace butterfly

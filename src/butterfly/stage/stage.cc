@@ -13,6 +13,8 @@ DType kv_type_for(const ModelConfig& config) {
 Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options)
     : config_(config),
       assignment_(assignment),
+      counters_(options.counters),
+      wire_type_(options.wire_type),
       kernels_(&kernels_for(options.isa)),
       team_(options.threads),
       pool_(Pool::create()),
@@ -72,6 +74,16 @@ Result<Tensor> Stage::take_activations(Step& step) {
 Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
+  const std::uint64_t begin_ns = trace::now_ns();
+  Status status = compute(step);
+  if (counters_ != nullptr) {
+    counters_->steps.fetch_add(1, std::memory_order_relaxed);
+    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+Status Stage::compute(Step& step) {
   const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
   for (const SequenceRun& run : step.batch.runs) BF_TRY(cache_.reserve(run.sequence, run.position + run.rows));
   BF_ASSIGN_OR_RETURN(Tensor x, embedding_ ? embed(step) : take_activations(step));

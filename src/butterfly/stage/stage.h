@@ -2,6 +2,7 @@
 // cache for them. forward() turns a step's input into its output; one call at a time. Owns cache and threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,12 +21,24 @@
 
 namespace butterfly {
 
+/// What stages have done; read by other threads while they work.
+struct StageCounters {
+  std::atomic<std::uint64_t> steps{0}, busy_ns{0};
+};
+
 struct StageOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
-  std::optional<DType> kv_type;    // none: kv_type_for(config)
-  std::uint64_t kv_bytes_max = 0;  // 0: no limit
+  std::optional<DType> kv_type;       // none: kv_type_for(config)
+  DType wire_type = DType::kF32;      // of activations from and to other stages
+  std::uint64_t kv_bytes_max = 0;     // 0: no limit
+  StageCounters* counters = nullptr;  // outlives the stage
 };
+
+/// Types that activations may travel in: floats as they are, or rounded to halves or to int8 in blocks of 32.
+inline bool is_wire_type(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kQ8_0;
+}
 
 /// Floats for F32 models, halves for all others: a property of the model, since it shows in the bits.
 DType kv_type_for(const ModelConfig& config);
@@ -51,6 +64,9 @@ class Stage {
   /// Packed weights, and what the cache and the scratch memory hold now.
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   std::uint64_t memory_bytes() const;
+  DType wire_type() const { return wire_type_; }
+  /// A tensor from this stage's pool. Errors: kNoMemory.
+  Result<Tensor> allocate(DType type, const Shape& shape) const { return Tensor::allocate(*pool_, type, shape); }
   StepLimits limits() const { return {.context = config_.context}; }
 
  private:
@@ -58,8 +74,12 @@ class Stage {
   Result<Tensor> embed(const Step& step);
   Result<Tensor> take_activations(Step& step);
 
+  Status compute(Step& step);
+
   ModelConfig config_;
   StageAssignment assignment_;
+  StageCounters* counters_;
+  DType wire_type_;
   const Kernels* kernels_;
   ThreadTeam team_;
   std::shared_ptr<Pool> pool_;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/log.h"
+#include "butterfly/base/units.h"
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/model/config_json.h"
 #include "butterfly/stage/fetched_weights.h"
@@ -12,17 +13,24 @@
 namespace butterfly {
 
 std::string to_json(const StageSettings& settings) {
-  return nlohmann::json{{"kv_type", to_string(settings.kv_type)}}.dump();
+  return nlohmann::json{{"kv_type", to_string(settings.kv_type)}, {"wire_type", to_string(settings.wire_type)}}.dump();
 }
 
 Result<StageSettings> parse_settings(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  const auto found = json.is_object() ? json.find("kv_type") : json.end();
-  const auto type = found != json.end() && found->is_string() ? parse_dtype(found->get<std::string>()) : std::nullopt;
-  if (type != DType::kF16 && type != DType::kF32) {
+  const auto type_of = [&](const char* name) {
+    const auto found = json.is_object() ? json.find(name) : json.end();
+    return found != json.end() && found->is_string() ? parse_dtype(found->get<std::string>()) : std::nullopt;
+  };
+  const auto kv_type = type_of("kv_type");
+  const auto wire_type = type_of("wire_type");
+  if (kv_type != DType::kF16 && kv_type != DType::kF32) {
     return make_error(ErrorCode::kProtocol, "the assignment's settings name no cache type of f16 or f32");
   }
-  return StageSettings{*type};
+  if (!wire_type || !is_wire_type(*wire_type)) {
+    return make_error(ErrorCode::kProtocol, "the assignment's settings name no wire type of f32, f16 or q8_0");
+  }
+  return StageSettings{.kv_type = *kv_type, .wire_type = *wire_type};
 }
 
 namespace {
@@ -63,11 +71,28 @@ Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetche
   const StageOptions options{.threads = options_.threads,
                              .isa = options_.isa,
                              .kv_type = settings.kv_type,
-                             .kv_bytes_max = options_.kv_bytes_max};
+                             .wire_type = settings.wire_type,
+                             .kv_bytes_max = options_.kv_bytes_max,
+                             .counters = &counters_};
   BF_ASSIGN_OR_RETURN(stage_, Stage::load(
                                   config, assignment.stage, [&] { return find_source(config, assignment, weights); },
                                   options, kept_, stop));
   return stage_->memory_bytes();
+}
+
+Status StageHost::prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) {
+  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
+  BF_TRY(check_assignment(config, assignment.stage));
+  kept_.set_model(assignment.model.hash + assignment.config);
+  BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, assignment.stage));
+  const std::uint64_t held = kept_.bytes();
+  if (options_.weight_bytes_max > 0 && held + missing > options_.weight_bytes_max) {
+    return make_error(ErrorCode::kNoMemory, "{} more weights beside {}, there is room for {}", format_bytes(missing),
+                      format_bytes(held), format_bytes(options_.weight_bytes_max));
+  }
+  ThreadTeam team(1);
+  return kept_.complete(
+      config, assignment.stage, [&] { return find_source(config, assignment, weights); }, team, stop);
 }
 
 Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {

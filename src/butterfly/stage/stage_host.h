@@ -13,6 +13,7 @@ namespace butterfly {
 /// What the coordinator decides for every stage alike, since it shows in the bits.
 struct StageSettings {
   DType kv_type = DType::kF16;
+  DType wire_type = DType::kF32;  // of activations between stages; kF16 and kQ8_0 lose something
 };
 std::string to_json(const StageSettings& settings);
 Result<StageSettings> parse_settings(const std::string& json);
@@ -29,7 +30,11 @@ class StageHost final : public WorkerDelegate {
   explicit StageHost(const StageHostOptions& options) : options_(options) {}
 
   Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
+  /// With one thread, so that the stage that runs is not held up.
+  Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
   Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) override;
+  StageWork done() const override { return {.steps = counters_.steps, .busy_ns = counters_.busy_ns}; }
+
   /// The weights stay: the next assignment is often nearly the same, and so is the next coordinator's.
   void unload() override { stage_.reset(); }
 
@@ -38,6 +43,7 @@ class StageHost final : public WorkerDelegate {
 
  private:
   StageHostOptions options_;
+  StageCounters counters_;
   StageParts kept_;
   std::unique_ptr<Stage> stage_;
 };

@@ -75,6 +75,13 @@ void disable_nagle(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+std::chrono::milliseconds unacknowledged(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  const bool known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
+  return std::chrono::milliseconds(known && info.tcpi_unacked > 0 ? info.tcpi_last_ack_recv : 0);
+}
+
 Result<Fd> make_bell() {
   Fd fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!fd.valid()) return make_error(ErrorCode::kIo, "cannot open an eventfd: {}", system_message(errno));

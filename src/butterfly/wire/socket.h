@@ -56,6 +56,10 @@ Result<int> poll_until(std::span<pollfd> fds, Deadline deadline);
 Result<Fd> make_socket(int family);
 void disable_nagle(int fd);
 
+/// How long segments have been under way without any acknowledgement; 0 where none are. A peer that does not read keeps
+/// acknowledging.
+std::chrono::milliseconds unacknowledged(int fd);
+
 /// An eventfd: anyone may ring it, a poll() on it wakes until it is cleared.
 Result<Fd> make_bell();
 void ring(const Fd& bell);

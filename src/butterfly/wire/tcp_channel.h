@@ -21,6 +21,7 @@ class TcpChannel final : public Channel {
   Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override;
   void close() override;
   ChannelStats stats() const override { return stats_.read(); }
+  std::chrono::milliseconds unacknowledged() const override { return butterfly::unacknowledged(fd_.get()); }
   std::string peer() const override { return peer_; }
 
  private:

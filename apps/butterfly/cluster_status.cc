@@ -1,0 +1,228 @@
+// butterfly cluster status: how nodes are, what they work on, and how fast the links between them are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "butterfly/base/units.h"
+#include "butterfly/cluster/node_status.h"
+#include "cluster.h"
+#include "commands.h"
+#include "running.h"
+
+namespace butterfly::app {
+namespace {
+
+constexpr std::int64_t kAskMs = 3000;
+constexpr std::int64_t kLinksMs = 60'000;
+
+struct StatusCommand {
+  std::vector<std::string> addresses;
+  NodeAccess access;
+  bool links = false;
+  bool json = false;
+  int watch_s = 0;
+};
+
+/// What was learnt about one address.
+struct Row {
+  std::string address;
+  NodeStatus status;
+  std::string error;  // empty: it answered
+  std::vector<LinkStatus> links;
+};
+
+std::vector<Row> ask_all(const std::vector<std::string>& addresses, const NodeAccess& access) {
+  std::vector<Row> rows(addresses.size());
+  std::vector<std::jthread> asking;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    asking.emplace_back([&, i] {
+      rows[i].address = addresses[i];
+      auto status = ask_status(addresses[i], access, after_ms(kAskMs));
+      if (status) {
+        rows[i].status = std::move(*status);
+      } else {
+        rows[i].error = status.error().message;
+      }
+    });
+  }
+  return rows;
+}
+
+/// The nodes that were named and those that the named coordinators know.
+std::vector<Row> look(const StatusCommand& command) {
+  std::vector<Row> rows = ask_all(command.addresses, command.access);
+  std::vector<std::string> more;
+  for (const Row& row : rows) {
+    if (!row.status.coordinator) continue;
+    for (const MemberStatus& member : row.status.coordinator->members) {
+      const auto& named = command.addresses;
+      const std::string& address = member.node.address;
+      if (std::ranges::find(named, address) == named.end()) more.push_back(address);
+    }
+  }
+  std::ranges::move(ask_all(more, command.access), std::back_inserter(rows));
+  if (!command.links) return rows;
+  // One pair at a time: two measurements at once would measure each other.
+  std::vector<std::string> workers;
+  for (const Row& row : rows) {
+    if (row.status.worker) workers.push_back(row.address);
+  }
+  for (Row& row : rows) {
+    if (!row.status.worker) continue;
+    std::vector<std::string> others;
+    std::ranges::copy_if(workers, std::back_inserter(others), [&](const auto& one) { return one != row.address; });
+    auto links = ask_links(row.address, others, command.access, after_ms(kLinksMs));
+    if (links) row.links = std::move(*links);
+  }
+  return rows;
+}
+
+std::string share_of(const WorkerStatus& worker) {
+  if (worker.model.empty()) return worker.coordinator.empty() ? "free" : "stands by";
+  return fmt::format("{} layers {}-{}{}{}", worker.model, worker.stage.first_layer, worker.stage.last_layer - 1,
+                     worker.stage.embedding ? " + embedding" : "", worker.stage.head ? " + head" : "");
+}
+
+double load_of(const WorkerStatus& worker) {
+  return worker.uptime_s > 0 ? worker.busy_s / worker.uptime_s : 0;
+}
+
+std::string table(const std::vector<Row>& rows) {
+  std::string text = fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10} {:>6} {:>9}  {}\n", "node", "epoch", "threads",
+                                 "memory", "GB/s read", "load", "steps", "work");
+  for (const Row& row : rows) {
+    if (row.status.worker) {
+      const WorkerStatus& w = *row.status.worker;
+      text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.address, w.epoch.value,
+                          w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s,
+                          100 * load_of(w), w.steps, share_of(w));
+    } else if (row.status.coordinator) {
+      const CoordinatorStatus& c = *row.status.coordinator;
+      text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.address, c.epoch.value, "", c.name,
+                          c.members.size(), c.last_change.empty() ? "" : "; last: " + c.last_change);
+      for (const MemberStatus& member : c.members) {
+        if (member.phi < 1 && !member.leaving) continue;
+        text += fmt::format("{:<22} {:>5} {:>7} {} {}\n", "", "", "", member.node.address,
+                            member.leaving ? "leaves" : fmt::format("is silent, phi {:.1f}", member.phi));
+      }
+    } else {
+      text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.address, "-", row.error);
+    }
+  }
+  for (const Row& row : rows) {
+    for (const LinkStatus& link : row.links) {
+      text += link.error.empty() ? fmt::format("{} -> {}: {:.1f} us one way, {:.2f} GB/s\n", row.address, link.to,
+                                               link.link.latency_us, link.link.gb_per_s)
+                                 : fmt::format("{} -> {}: {}\n", row.address, link.to, link.error);
+    }
+  }
+  return text;
+}
+
+nlohmann::ordered_json to_json(const NodeDescriptor& node) {
+  return {{"name", node.name},
+          {"isa", to_string(node.isa)},
+          {"threads", node.threads},
+          {"memory_bytes", node.memory_bytes},
+          {"memory_read_gb_per_s", node.memory_read_gb_per_s},
+          {"fp32_gflops", node.fp32_gflops},
+          {"int8_gops", node.int8_gops}};
+}
+
+nlohmann::ordered_json to_json(const Row& row) {
+  nlohmann::ordered_json j{{"address", row.address}, {"answers", row.error.empty()}};
+  if (!row.error.empty()) j["error"] = row.error;
+  if (row.status.worker) {
+    const WorkerStatus& w = *row.status.worker;
+    j["role"] = "worker";
+    j["node"] = to_json(w.node);
+    j["coordinator"] = w.coordinator;
+    j["epoch"] = w.epoch.value;
+    j["model"] = w.model;
+    if (!w.model.empty()) {
+      j["first_layer"] = w.stage.first_layer;
+      j["last_layer"] = w.stage.last_layer - 1;
+      j["memory_bytes"] = w.memory_bytes;
+    }
+    j["steps"] = w.steps;
+    j["busy_s"] = w.busy_s;
+    j["uptime_s"] = w.uptime_s;
+  } else if (row.status.coordinator) {
+    const CoordinatorStatus& c = *row.status.coordinator;
+    j["role"] = "coordinator";
+    j["name"] = c.name;
+    j["epoch"] = c.epoch.value;
+    j["last_change"] = c.last_change;
+    for (const MemberStatus& member : c.members) {
+      j["members"].push_back({{"address", member.node.address}, {"phi", member.phi}, {"leaving", member.leaving}});
+    }
+  }
+  for (const LinkStatus& link : row.links) {
+    nlohmann::ordered_json one{{"to", link.to}};
+    if (link.error.empty()) {
+      one["latency_us"] = link.link.latency_us;
+      one["gb_per_s"] = link.link.gb_per_s;
+    } else {
+      one["error"] = link.error;
+    }
+    j["links"].push_back(one);
+  }
+  return j;
+}
+
+Result<int> run(const StatusCommand& command) {
+  std::mutex mutex;
+  std::condition_variable_any pause;
+  for (;;) {
+    const std::vector<Row> rows = look(command);
+    if (command.json) {
+      nlohmann::ordered_json all = nlohmann::ordered_json::array();
+      for (const Row& row : rows) all.push_back(to_json(row));
+      std::printf("%s\n", all.dump(command.watch_s > 0 ? -1 : 2).c_str());
+    } else {
+      std::printf("%s", table(rows).c_str());
+    }
+    std::fflush(stdout);
+    if (command.watch_s == 0) {
+      const bool silent = std::ranges::any_of(rows, [](const Row& row) { return !row.error.empty(); });
+      return silent ? kExitBadInput : kExitOk;
+    }
+    std::unique_lock lock(mutex);
+    if (pause.wait_for(lock, interrupted(), std::chrono::seconds(command.watch_s),
+                       [] { return interrupted().stop_requested(); })) {
+      return kExitOk;
+    }
+    if (!command.json) std::printf("\n");
+  }
+}
+
+}  // namespace
+
+void add_cluster_status(CLI::App& cluster, Action& action) {
+  auto* sub = cluster.add_subcommand("status", "How nodes are: their work, load, memory, speed, and links");
+  auto command = std::make_shared<StatusCommand>();
+  sub->add_option("nodes", command->addresses,
+                  "HOST:PORT of workers, or of a coordinator (generate --join-at), which names its workers")
+      ->required()
+      ->delimiter(',');
+  sub->add_flag("--links", command->links, "Let every worker measure its links to the others");
+  sub->add_flag("--json", command->json, "A JSON array on stdout instead of the table");
+  sub->add_option("--watch", command->watch_s, "Ask again every so many seconds, until Ctrl-C")
+      ->check(CLI::Range(1, 3600));
+  add_access_options(*sub, command->access);
+  sub->footer("Exit code 2 when a node does not answer.");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,65 @@
+// How a node is, for whoever asks over a connection of role status: a worker's work and speed, a coordinator's members,
+// and the links from a node to others. Plain functions, thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/plan/plan.h"
+#include "butterfly/wire/tcp.h"
+
+namespace butterfly {
+
+struct WorkerStatus {
+  NodeDescriptor node{};
+  std::string coordinator{};  // empty: none
+  Epoch epoch{};
+  std::string model{};  // empty: no work
+  StageAssignment stage{};
+  std::uint64_t memory_bytes = 0;  // of the stage
+  std::uint64_t steps = 0;         // since the worker began
+  double busy_s = 0, uptime_s = 0;
+};
+
+struct MemberStatus {
+  NodeDescriptor node{};
+  double phi = 0;  // how surprising its silence is (phi_accrual.h)
+  bool leaving = false;
+};
+
+struct CoordinatorStatus {
+  std::string name{};
+  Epoch epoch{};
+  std::vector<MemberStatus> members{};
+  std::string last_change{};
+};
+
+/// One of the two.
+struct NodeStatus {
+  std::optional<WorkerStatus> worker{};
+  std::optional<CoordinatorStatus> coordinator{};
+};
+
+/// Errors: those of connect_tcp(), kTimeout, kProtocol.
+Result<NodeStatus> ask_status(const std::string& address, const NodeAccess& access, Deadline deadline);
+
+/// A link as the node at `from` measured it.
+struct LinkStatus {
+  std::string to{};
+  LinkDescriptor link{};
+  std::string error{};  // empty: measured
+};
+
+/// Makes the node at `from` measure its links to these. Errors: as ask_status().
+Result<std::vector<LinkStatus>> ask_links(const std::string& from, const std::vector<std::string>& to,
+                                          const NodeAccess& access, Deadline deadline);
+
+/// Half a round trip of a small message, the median of several; bandwidth of some megabytes one way. The node at
+/// `address` echoes (visitors.h). Errors: those of connect_tcp(), kTimeout.
+Result<LinkDescriptor> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline);
+
+}  // namespace butterfly

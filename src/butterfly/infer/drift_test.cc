@@ -1,0 +1,63 @@
+#include "butterfly/infer/drift.h"
+
+#include <gtest/gtest.h>
+
+namespace butterfly {
+namespace {
+
+/// Three stages that were predicted to need 1, 2 and 1 ms for a step.
+Plan plan() {
+  Plan plan;
+  plan.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.001}};
+  return plan;
+}
+
+/// Feeds windows of a second in which each stage makes `steps` steps of so many milliseconds.
+class Watched {
+ public:
+  Watched() { drift_.watch(plan(), now_); }
+  std::optional<std::vector<double>> second(const std::vector<double>& step_ms, std::uint64_t steps = 100) {
+    now_ += std::chrono::seconds(1);
+    for (std::size_t i = 0; i < work_.size(); ++i) {
+      work_[i].steps += steps;
+      work_[i].busy_ns += static_cast<std::uint64_t>(step_ms[i] * 1e6 * static_cast<double>(steps));
+    }
+    return drift_.look(work_, now_);
+  }
+
+ private:
+  Drift drift_;
+  Drift::Clock::time_point now_{std::chrono::hours(1)};
+  std::vector<StageWork> work_{3};
+};
+
+TEST(Drift, StagesThatAreAllSlowerAreNone) {
+  Watched watched;
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(watched.second({5, 10, 5}));
+}
+
+TEST(Drift, AStageThatStaysSlowIsOneAfterSomeWindows) {
+  Watched watched;
+  EXPECT_FALSE(watched.second({1, 2, 1}));
+  EXPECT_FALSE(watched.second({1, 2, 4}));
+  EXPECT_FALSE(watched.second({1, 2, 4}));
+  const auto slowness = watched.second({1, 2, 4});
+  ASSERT_TRUE(slowness);
+  EXPECT_NEAR((*slowness)[0], 1, 1e-6);
+  EXPECT_NEAR((*slowness)[1], 1, 1e-6);
+  EXPECT_NEAR((*slowness)[2], 4, 1e-6);
+  EXPECT_FALSE(watched.second({1, 2, 4})) << "it begins anew";
+}
+
+TEST(Drift, AStageThatIsSlowNowAndThenIsNone) {
+  Watched watched;
+  for (int i = 0; i < 30; ++i) EXPECT_FALSE(watched.second({1, 2, i % 3 == 0 ? 1.0 : 4.0}));
+}
+
+TEST(Drift, FewStepsSayNothing) {
+  Watched watched;
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(watched.second({1, 2, 9}, 3));
+}
+
+}  // namespace
+}  // namespace butterfly
