@@ -75,6 +75,13 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                           {"head", node.assignment.head},
                           {"memory_bytes", node.memory_bytes}});
   }
+  for (const EpochReport& epoch : deployment.epochs()) {
+    j["epochs"].push_back({{"epoch", epoch.epoch},
+                           {"workers", epoch.workers},
+                           {"cause", epoch.cause},
+                           {"ready_s", epoch.ready_s},
+                           {"weight_bytes", epoch.weight_bytes}});
+  }
   // A byte-level model may end in the middle of a character.
   return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "butterfly/trace/trace.h"
+#include "commands.h"
 
 namespace butterfly::app {
 
@@ -33,6 +34,21 @@ void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("--workers", o.workers, "Split over worker processes: HOST:PORT,...")
       ->delimiter(',')
       ->excludes(nodes);
+  command
+      .add_option("--join-at", o.join_at,
+                  "HOST:PORT where workers may join at any time (butterfly worker --join HOST:PORT)")
+      ->excludes(nodes);
+  command.add_option("--heartbeat", o.heartbeat_ms, "Milliseconds between two questions whether a worker lives")
+      ->check(CLI::Range(10, 60'000))
+      ->capture_default_str();
+  command.add_option("--dead-after", o.dead_after_ms, "Milliseconds of silence after which a worker is given up")
+      ->check(CLI::Range(50, 600'000))
+      ->capture_default_str();
+  command
+      .add_option("--recover-within", o.recover_within_s,
+                  "Seconds to wait for a worker to come back or join where too few are left")
+      ->check(CLI::Range(0, 86'400))
+      ->capture_default_str();
   add_access_options(command, o.access);
   command.add_option("--split", o.split, "How layers are shared out: uniform (sequential), balanced")
       ->capture_default_str();
@@ -51,6 +67,11 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.nodes = options.nodes;
   deployment.workers = options.workers;
   deployment.access = options.access;
+  deployment.join_at = options.join_at;
+  deployment.heartbeat_ms = options.heartbeat_ms;
+  deployment.dead_after_ms = options.dead_after_ms;
+  deployment.recover_within_ms = std::int64_t{1000} * options.recover_within_s;
+  deployment.stop = interrupted();
   deployment.split = options.split;
   deployment.sequences = sequences;
   if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);

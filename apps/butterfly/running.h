@@ -21,13 +21,17 @@ struct RunOptions {
   int threads = 0;  // 0: every core that this process may use, shared by the nodes of this process
   int nodes = 1;
   std::vector<std::string> workers;
+  std::string join_at;
+  int heartbeat_ms = 200;
+  int dead_after_ms = 1500;
+  int recover_within_s = 60;
   NodeAccess access;
   std::string split = "uniform";
   std::string kv_type = "auto";
   bool quiet = false;
 };
 
-/// -m, --threads, --nodes, --workers, --insecure, --split, --kv-type, --quiet.
+/// -m, --threads, --nodes, --workers and what goes with them, --split, --kv-type, --quiet.
 void add_run_options(CLI::App& command, RunOptions& options);
 
 struct OpenModel {

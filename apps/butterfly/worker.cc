@@ -15,6 +15,7 @@ namespace {
 
 struct WorkerCommand {
   std::string listen = "127.0.0.1:0";
+  std::string join;
   std::string model_dir;
   std::string memory;
   int threads = 0;
@@ -27,9 +28,9 @@ Result<int> run(const WorkerCommand& command) {
   WorkerOptions options;
   options.listen = command.listen;
   options.access = command.access;
+  options.join = command.join;
   options.model_directory = command.model_dir;
   options.content = {.bytes = content_bytes, .hash = content_hash};
-  StageHost host({.threads = threads, .isa = isa});
   // Checked before the measurement, which takes a moment.
   BF_TRY(check_policy(command.listen, command.access, after_ms(5000)));
   BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads}));
@@ -39,6 +40,7 @@ Result<int> run(const WorkerCommand& command) {
       return make_error(ErrorCode::kInvalidArgument, "--memory {} is no size such as 4G or 512M", command.memory);
     }
   }
+  StageHost host({.threads = threads, .isa = isa, .weight_bytes_max = options.node.memory_bytes});
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
   std::fprintf(stderr, "listening on %s (%s)\n", server->address().c_str(), describe(options.node).c_str());
   BF_TRY(server->run(interrupted()));
@@ -59,7 +61,11 @@ void add_worker(CLI::App& app, Action& action) {
   sub->add_option("--model-dir", command->model_dir,
                   "Take weights from a file below this folder that has the coordinator's content");
   sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
-  sub->footer("Serves one coordinator at a time and waits for the next; Ctrl-C ends it.");
+  sub->add_option("--join", command->join,
+                  "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
+  sub->footer(
+      "Serves one coordinator at a time and waits for the next, weights kept. Ctrl-C or SIGTERM: asks the coordinator "
+      "to go on without this worker, serves until it does, and ends; a second one ends it at once.");
   sub->callback([command, &action] {
     action = [command] {
       const Result<int> code = run(*command);

@@ -115,19 +115,6 @@ class Ends(unittest.TestCase):
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertLess(time.monotonic() - begin, 10)
 
-    def test_a_killed_worker_ends_the_run_with_its_name_and_the_others_serve_on(self):
-        with Worker() as a, Worker() as b:
-            running = subprocess.Popen([PROGRAM, "generate", "-m", DEMO, "-p", PROMPT, "-n", "400", "--ignore-end",
-                                        "--workers", f"{a.address},{b.address}"], env=environment("reference"),
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            running.stdout.read(1)
-            b.process.send_signal(signal.SIGKILL)
-            _, errors = running.communicate(timeout=15)
-            self.assertEqual(running.returncode, 2, errors)
-            self.assertIn(b.address, errors.decode())
-            again = generate("--workers", a.address)
-            self.assertEqual(again.returncode, 0, again.stderr)
-
     def test_a_second_coordinator_is_told_who_is_there(self):
         with Worker() as worker:
             running = subprocess.Popen([PROGRAM, "generate", "-m", DEMO, "-p", PROMPT, "-n", "450", "--ignore-end",
@@ -154,6 +141,95 @@ class Ends(unittest.TestCase):
                 self.assertEqual(generate("--workers", worker.address).returncode, 0)
                 worker.process.send_signal(stop)
                 self.assertEqual(worker.process.wait(timeout=10), 0)
+
+
+class Failover(unittest.TestCase):
+    """Workers die, leave, come back and join while a text is written: the text is the same."""
+
+    LONG = ["-n", "400", "--ignore-end", "--temp", "0.8", "--seed", "5"]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.expected = butterfly("generate", "-m", DEMO, "-p", PROMPT, *cls.LONG, isa="reference").stdout
+
+    def start(self, *arguments, isa="reference"):
+        """A run that has written its first bytes."""
+        running = subprocess.Popen([PROGRAM, "generate", "-m", DEMO, "-p", PROMPT, *self.LONG, *arguments],
+                                   env=environment(isa), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        self.first = running.stdout.read(4)
+        return running
+
+    def finish(self, running):
+        rest, errors = running.communicate(timeout=60)
+        self.assertEqual(running.returncode, 0, errors)
+        self.assertEqual(self.first + rest, self.expected, errors)
+        return errors.decode()
+
+    def test_a_killed_worker_is_named_and_the_others_finish_the_text(self):
+        for victim in range(3):
+            with Worker() as a, Worker() as b, Worker() as c:
+                workers = [a, b, c]
+                running = self.start("--workers", ",".join(w.address for w in workers))
+                workers[victim].process.send_signal(signal.SIGKILL)
+                errors = self.finish(running)
+                self.assertIn(workers[victim].address, errors)
+                self.assertIn("epoch 2: 2 workers", errors)
+
+    def test_two_of_four_may_die_at_once(self):
+        with ExitStack() as stack:
+            workers = [stack.enter_context(Worker()) for _ in range(4)]
+            running = self.start("--workers", ",".join(w.address for w in workers))
+            workers[0].process.send_signal(signal.SIGKILL)
+            workers[2].process.send_signal(signal.SIGKILL)
+            self.assertIn("2 workers, ready", self.finish(running))
+
+    def test_a_stopped_worker_is_given_up_and_taken_back_when_it_goes_on(self):
+        with Worker() as a, Worker() as b:
+            running = self.start("--workers", f"{a.address},{b.address}", "--dead-after", "300")
+            b.process.send_signal(signal.SIGSTOP)
+            time.sleep(0.6)
+            b.process.send_signal(signal.SIGCONT)
+            self.assertIn("said nothing for 300 ms", self.finish(running))
+
+    def test_a_worker_that_is_asked_to_end_finishes_its_share_first(self):
+        with Worker() as a, Worker() as b:
+            running = self.start("--workers", f"{a.address},{b.address}")
+            self.assertEqual(b.terminate(), 0)
+            self.assertIn(f"{b.address} leaves", self.finish(running))
+
+    def test_a_worker_joins_while_a_text_is_written(self):
+        with Worker() as a:
+            running = self.start("--workers", a.address, "--join-at", "127.0.0.1:0")
+            line = b""
+            while b"workers may join at" not in line:
+                line = running.stderr.readline()
+                self.assertTrue(line)
+            with Worker("--join", line.split()[-1].decode()) as b:
+                self.assertIn(f"worker {b.address} joined", self.finish(running))
+
+    def test_the_last_worker_is_waited_for_and_then_missed(self):
+        with Worker() as a:
+            running = self.start("--workers", a.address, "--recover-within", "1")
+            a.process.send_signal(signal.SIGKILL)
+            _, errors = running.communicate(timeout=30)
+            self.assertEqual(running.returncode, 2, errors)
+            self.assertIn("no worker is left; no other worker came within 1 s", errors.decode())
+
+    def test_an_interrupt_wins_over_waiting_for_a_worker(self):
+        with Worker() as a:
+            running = self.start("--workers", a.address)
+            a.process.send_signal(signal.SIGKILL)
+            while b"waiting for a worker" not in running.stderr.readline():
+                pass
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=15)
+            self.assertEqual(running.returncode, 130)
+
+    def test_workers_keep_their_weights_for_the_next_coordinator(self):
+        with Worker() as a, Worker() as b:
+            addresses = f"{a.address},{b.address}"
+            self.assertNotIn(" 0 B of weights sent", generate("--workers", addresses).stderr.decode())
+            self.assertIn(" 0 B of weights sent", generate("--workers", addresses).stderr.decode())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-// The coordinator's hold on its nodes: worker processes over TCP, or threads of this process. One session is one epoch:
-// connect, start, move data, stop. The session owns its threads; the channels it hands out may be used until stop().
-// start() and stop() belong to one thread; failed() and the channels may be used from others.
+// One epoch: nodes, a plan and the channels between them, which never change. The nodes are worker processes
+// (membership.h makes their epochs) or threads of this process. The session owns its threads; the channels it hands out
+// may be used until stop(). start() and stop() belong to one thread; failed() and the channels may be used from others.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct StartRequest {
   std::string options{};                                 // see Assignment
   WeightProvider weights{};                              // called from other threads until every node is ready
   std::function<void(const StartProgress&)> progress{};  // called by start()'s thread, at most every 100 ms
+  std::stop_token stop{};                                // gives the start up
 };
 
 /// The two ends of a running pipeline. Their errors name the worker that caused them where one did.
@@ -40,11 +42,18 @@ struct PipelineEnds {
   std::vector<std::uint64_t> memory_bytes;  // of each stage
 };
 
+/// Whether an error is a reason to begin another epoch, with the nodes that remain, rather than to give up: a node or a
+/// connection is lost, or what came over it was damaged.
+inline bool ends_epoch(const Error& error) {
+  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
+         error.code == ErrorCode::kProtocol;
+}
+
 class ClusterSession {
  public:
   virtual ~ClusterSession() = default;
 
-  /// In the order of the addresses, with address set: what a plan is made from.
+  /// What a plan is made from, with address set where they are workers.
   virtual const std::vector<NodeDescriptor>& nodes() const = 0;
 
   /// Assigns every stage at once and waits until all are ready. Once per session.
@@ -54,34 +63,31 @@ class ClusterSession {
   /// Why the pipeline is broken, naming the node; nothing while it works. Its channels are closed by then.
   virtual std::optional<Error> failed() const = 0;
 
+  /// Addresses of workers that could not reach a neighbour, or gave it up.
+  virtual std::vector<std::string> complaining() const { return {}; }
+
   /// Bytes that data connections have carried so far, all hops together, framing included; asks the workers.
   virtual Result<std::uint64_t> data_bytes(Deadline deadline) = 0;
 
-  /// Ends the epoch: closes the channels and releases the nodes, which are free for others on return. Idempotent; the
-  /// destructor does it too.
+  /// Ends the epoch: closes the channels. Workers stay members. Idempotent; the destructor does it too.
   virtual void stop() = 0;
 };
 
 struct ClusterOptions {
   std::string name{};  // told to workers, who name it to others; empty: "HOST, process N"
-  std::chrono::milliseconds heartbeat{500};
-  std::chrono::milliseconds dead_after{5000};       // a worker that is silent for so long is gone
+  std::chrono::milliseconds heartbeat{200};
+  std::chrono::milliseconds dead_after{1500};       // a worker that is silent for so long is gone
   std::chrono::milliseconds release_timeout{5000};  // for workers to confirm that they are free
   std::chrono::microseconds spin{50};
   NodeAccess access{};
 };
-
-/// Reaches every worker, in parallel. Errors name the worker: kUnavailable (unreachable, or busy with another
-/// coordinator, who is named), kProtocol (version), kTimeout, kInvalidArgument (the same address twice, none).
-Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector<std::string>& addresses, Deadline deadline,
-                                                        const ClusterOptions& options = {});
 
 struct InprocNode {
   NodeDescriptor node{};
   WorkerDelegate* delegate = nullptr;  // one for each node; must outlive the session
 };
 
-/// The same with threads of this process: payloads and weights change hands without being copied.
+/// An epoch of threads of this process: payloads and weights change hands without being copied.
 std::unique_ptr<ClusterSession> make_inproc_cluster(std::vector<InprocNode> nodes);
 
 }  // namespace butterfly

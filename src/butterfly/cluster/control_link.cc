@@ -1,5 +1,6 @@
 #include "butterfly/cluster/control_link.h"
 
+#include <charconv>
 #include <cmath>
 
 namespace butterfly {
@@ -33,7 +34,23 @@ Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
   return message;
 }
 
-void store(const Error& error, control::Failure& failure) {
+std::string data_label(const char* what, Epoch epoch) {
+  return fmt::format("{}@{}", what, epoch.value);
+}
+
+std::optional<DataLabel> parse_data_label(const std::string& label) {
+  const std::size_t at = label.find('@');
+  if (at == std::string::npos) return std::nullopt;
+  DataLabel parsed{.what = label.substr(0, at)};
+  if (parsed.what != kInputLabel && parsed.what != kOutputLabel && parsed.what != kWeightsLabel) return std::nullopt;
+  const char* end = label.data() + label.size();
+  const auto [stopped, error] = std::from_chars(label.data() + at + 1, end, parsed.epoch.value);
+  if (error != std::errc{} || stopped != end) return std::nullopt;
+  return parsed;
+}
+
+void store(const Error& error, control::Failure& failure, Epoch epoch) {
+  failure.set_epoch(epoch.value);
   failure.set_code(static_cast<std::uint32_t>(error.code));
   failure.set_message(error.message);
 }

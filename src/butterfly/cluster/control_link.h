@@ -2,7 +2,11 @@
 // several threads, receive() from one, close() from any.
 #pragma once
 
+#include <atomic>
 #include <mutex>
+
+#include <optional>
+#include <string>
 
 #include "butterfly/cluster/assignment.h"
 #include "butterfly/cluster/control.pb.h"
@@ -21,12 +25,18 @@ class ControlLink {
   /// Errors: those of the channel; kProtocol for what is no control message.
   Result<control::ControlMessage> receive(Deadline deadline);
 
-  void close() { channel_->close(); }
+  void close() {
+    closed_ = true;
+    channel_->close();
+  }
+  /// Not closed from this side.
+  bool usable() const { return !closed_; }
   std::string peer() const { return channel_->peer(); }
 
  private:
   const ChannelPtr channel_;
   std::mutex sending_;  // a channel has one sender at a time
+  std::atomic<bool> closed_{false};
 };
 
 /// Channels between nodes, by what flows through them.
@@ -34,7 +44,17 @@ inline constexpr const char* kInputLabel = "input";
 inline constexpr const char* kOutputLabel = "output";
 inline constexpr const char* kWeightsLabel = "weights";
 
-void store(const Error& error, control::Failure& failure);
+/// "input@7": a data connection of epoch 7.
+std::string data_label(const char* what, Epoch epoch);
+
+struct DataLabel {
+  std::string what{};
+  Epoch epoch{};
+};
+/// Nothing where it is none.
+std::optional<DataLabel> parse_data_label(const std::string& label);
+
+void store(const Error& error, control::Failure& failure, Epoch epoch = {});
 
 /// The error that `peer` reported, in front of its message its name.
 Error read_failure(const control::Failure& failure, const std::string& peer);

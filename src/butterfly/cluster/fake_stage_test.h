@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "butterfly/cluster/cluster_session.h"
+#include "butterfly/cluster/membership.h"
 #include "butterfly/cluster/worker_server.h"
 
 namespace butterfly {
@@ -61,7 +61,7 @@ class FakeStage final : public WorkerDelegate {
 /// A worker whose server runs on a thread of the test.
 class ThreadWorker {
  public:
-  explicit ThreadWorker(WorkerOptions options = {}) {
+  explicit ThreadWorker(WorkerOptions options = {.drain_timeout = std::chrono::milliseconds(50)}) {
     server_ = WorkerServer::create(std::move(options), stage).value();
     thread_ = std::jthread([this](const std::stop_token& stop) { status = server_->run(stop); });
   }
@@ -79,6 +79,35 @@ class ThreadWorker {
   std::unique_ptr<WorkerServer> server_;
   std::jthread thread_;
 };
+
+/// A membership and its first epoch as one session, which lets the workers go when it stops.
+class OneEpoch final : public ClusterSession {
+ public:
+  explicit OneEpoch(std::unique_ptr<Membership> membership)
+      : membership_(std::move(membership)), session_(membership_->next_epoch(membership_->members())) {}
+  ~OneEpoch() override { stop(); }
+
+  const std::vector<NodeDescriptor>& nodes() const override { return session_->nodes(); }
+  Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override {
+    return session_->start(request, deadline);
+  }
+  std::optional<Error> failed() const override { return session_->failed(); }
+  Result<std::uint64_t> data_bytes(Deadline deadline) override { return session_->data_bytes(deadline); }
+  void stop() override {
+    session_->stop();
+    membership_.reset();
+  }
+
+ private:
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<ClusterSession> session_;  // gone before the membership
+};
+
+inline Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector<std::string>& addresses,
+                                                               Deadline deadline, const ClusterOptions& options = {}) {
+  BF_ASSIGN_OR_RETURN(auto membership, Membership::create({.workers = addresses, .cluster = options}, deadline));
+  return std::make_unique<OneEpoch>(std::move(membership));
+}
 
 /// One layer for each of `stages` nodes, in order; the rest stand by.
 inline Plan fake_plan(int stages) {

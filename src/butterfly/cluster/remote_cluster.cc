@@ -1,9 +1,6 @@
 #include "butterfly/cluster/remote_cluster.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <set>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/check_start.h"
@@ -11,148 +8,141 @@
 
 namespace butterfly {
 
-RemoteCluster::RemoteCluster(std::vector<Greeted> greeted, const SessionId& id, const ClusterOptions& options)
-    : id_(id), options_(options), health_(std::make_shared<Health>([this] {
+RemoteCluster::RemoteCluster(Roster& roster, std::vector<MemberPtr> members)
+    : roster_(roster), members_(std::move(members)), health_(std::make_shared<Health>([this] {
+        giving_up_.request_stop();
         std::lock_guard lock(mutex_);
         changed_.notify_all();
       })) {
-  for (Greeted& one : greeted) {
-    nodes_.push_back(std::move(one.node));
-    nodes_.back().address = one.address;
-    auto worker = std::make_unique<Worker>();
-    worker->title = fmt::format("worker {}", one.address);
-    worker->address = std::move(one.address);
-    worker->link = std::move(one.link);
-    workers_.push_back(std::move(worker));
-  }
-  for (const auto& worker : workers_) worker->monitor = std::thread([this, &one = *worker] { run_monitor(one); });
-  heartbeat_ = std::thread([this] { run_heartbeat(); });
+  for (const MemberPtr& member : members_) nodes_.push_back(member->node);
 }
 
 RemoteCluster::~RemoteCluster() {
   stop();
 }
 
-void RemoteCluster::run_monitor(Worker& worker) {
-  for (;;) {
-    const auto message = worker.link->receive(std::chrono::steady_clock::now() + options_.dead_after);
-    if (message) {
-      handle(worker, *message);
-      continue;
-    }
-    std::string title;
-    bool needed = true;
-    {
-      std::lock_guard lock(mutex_);
-      worker.gone = true;
-      title = worker.title;
-      needed = stages_.empty() || std::ranges::find(stages_, &worker) != stages_.end();
-      changed_.notify_all();
-    }
-    worker.link->close();
-    if (!needed) {
-      log().warn("{}, which stood by, went away: {}", title, message.error().message);
-      return;
-    }
-    // Nothing is a failure any more once stop() has retired the health.
-    health_->fail(
-        {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", title, message.error().message)});
-    return;
-  }
+RemoteCluster::Stage* RemoteCluster::stage_of(const Member& member) {
+  const auto found = std::ranges::find(stages_, &member, [](const auto& stage) { return stage->member.get(); });
+  return found == stages_.end() ? nullptr : found->get();
 }
 
-void RemoteCluster::handle(Worker& worker, const control::ControlMessage& message) {
+void RemoteCluster::on_gone(const Member& member, const Error& cause) {
+  const Stage* stage = stage_of(member);
+  if (stage == nullptr) {
+    log().warn("worker {}, which stood by, went away: {}", member.address, cause.message);
+    return;
+  }
+  // Nothing is a failure any more once stop() has retired the health.
+  health_->fail(
+      {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", stage->title, cause.message)});
+}
+
+void RemoteCluster::on_message(const Member& member, const control::ControlMessage& message) {
+  Stage* stage = stage_of(member);
+  if (stage == nullptr) {
+    if (!message.has_leave()) return;
+    control::ControlMessage release;  // it stands by: nobody has to do without it first
+    release.mutable_release();
+    static_cast<void>(member.link->send(release));
+    return;
+  }
   std::unique_lock lock(mutex_);
   switch (message.body_case()) {
     case control::ControlMessage::kPong:
-      worker.pong_sequence = std::max(worker.pong_sequence, message.pong().sequence());
-      worker.data_bytes_sent = std::max(worker.data_bytes_sent, message.pong().data_bytes_sent());
+      if (Epoch(message.pong().epoch()) != epoch_) return;
+      stage->pong_sequence = std::max(stage->pong_sequence, message.pong().sequence());
+      stage->data_bytes_sent = std::max(stage->data_bytes_sent, message.pong().data_bytes_sent());
       break;
     case control::ControlMessage::kReady:
-      worker.ready = true;
-      worker.memory_bytes = message.ready().memory_bytes();
-      break;
-    case control::ControlMessage::kReleased:
-      worker.released = true;
+      if (Epoch(message.ready().epoch()) != epoch_) return;
+      stage->ready = true;
+      stage->memory_bytes = message.ready().memory_bytes();
       break;
     case control::ControlMessage::kFailure: {
-      Error error = read_failure(message.failure(), worker.title);
+      if (Epoch(message.failure().epoch()) != epoch_) return;
+      Error error = read_failure(message.failure(), stage->title);
+      if (!health_->failure()) stage->complained = true;
       lock.unlock();
-      // A closed connection or a late answer may be another worker's fault.
-      const bool complaint = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout;
-      if (complaint) {
+      // A closed connection, a late answer or a damaged message may be another worker's fault.
+      if (ends_epoch(error)) {
         health_->suspect(std::move(error));
       } else {
         health_->fail(std::move(error));
       }
       return;
     }
-    default: {
-      Error error{.code = ErrorCode::kProtocol,
-                  .message = fmt::format("{} sent a message that only coordinators send", worker.title)};
-      lock.unlock();
-      health_->fail(std::move(error));
+    default:
       return;
-    }
   }
   changed_.notify_all();
 }
 
-void RemoteCluster::ping_all() {
-  control::ControlMessage message;
-  {
-    std::lock_guard lock(mutex_);
-    message.mutable_ping()->set_sequence(++ping_sequence_);
-  }
-  // A worker that cannot be reached is noticed by its monitor.
-  for (const auto& worker : workers_) static_cast<void>(worker->link->send(message));
-}
-
-void RemoteCluster::run_heartbeat() {
-  while (!stopping_) {
-    ping_all();
-    health_->attend(std::chrono::steady_clock::now() + options_.heartbeat);
-  }
-}
-
-Result<ChannelPtr> RemoteCluster::open_data(const std::string& address, const char* label, Deadline deadline) const {
+Result<ChannelPtr> RemoteCluster::open_data(const Stage& stage, const char* label, Deadline deadline) const {
   ConnectOptions connecting;
-  connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = label};
-  connecting.peer_name = fmt::format("worker {}", address);
-  connecting.access = options_.access;
-  connecting.channel.spin = options_.spin;
-  return connect_tcp(address, connecting, deadline);
+  connecting.introduction = {
+      .role = ConnectionRole::kData, .session = roster_.session(), .label = data_label(label, epoch_)};
+  connecting.peer_name = fmt::format("worker {}", stage.member->address);
+  connecting.access = roster_.options().access;
+  connecting.channel.spin = roster_.options().spin;
+  connecting.stop = giving_up_.get_token();
+  return connect_tcp(stage.member->address, connecting, deadline);
 }
 
-Status RemoteCluster::assign(const StartRequest& request, Deadline deadline) {
-  const Plan& plan = request.plan;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    Worker& worker = *stages_[i];
-    BF_ASSIGN_OR_RETURN(worker.weights, open_data(worker.address, kWeightsLabel, deadline));
-    worker.weight_server = std::thread([this, &channel = *worker.weights] {
+Status RemoteCluster::open_channels(Deadline deadline) {
+  // At once: a node that does not answer must not hold up those that do.
+  std::vector<std::function<Status()>> openings;
+  const auto pipeline_end = [&](const Stage& stage, const char* label, std::shared_ptr<Channel>& end) {
+    openings.push_back([&, label, deadline]() -> Status {
+      BF_ASSIGN_OR_RETURN(end, open_data(stage, label, deadline));
+      health_->watch(end);
+      return {};
+    });
+  };
+  pipeline_end(*stages_.front(), kInputLabel, input_);
+  pipeline_end(*stages_.back(), kOutputLabel, output_);
+  for (const auto& stage : stages_) {
+    openings.push_back([this, &one = *stage, deadline]() -> Status {
+      BF_ASSIGN_OR_RETURN(one.weights, open_data(one, kWeightsLabel, deadline));
+      return {};
+    });
+  }
+  std::vector<Status> opened(openings.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < openings.size(); ++i) {
+      threads.emplace_back([&, i] {
+        opened[i] = openings[i]();
+        if (!opened[i]) giving_up_.request_stop();
+      });
+    }
+  }
+  Status first;
+  for (const Status& status : opened) {
+    if (status) continue;
+    if (first || first.error().code == ErrorCode::kCancelled) first = status;  // the cause, not its consequences
+  }
+  return first;
+}
+
+Status RemoteCluster::assign(const StartRequest& request) {
+  for (const auto& stage : stages_) {
+    stage->weight_server = std::thread([this, &channel = *stage->weights] {
       static_cast<void>(serve_weights(channel, provider_, weight_bytes_));  // ends when the worker closes it
     });
-    if (i == 0) {
-      BF_ASSIGN_OR_RETURN(input_, open_data(worker.address, kInputLabel, deadline));
-      health_->watch(input_);
-    }
-    if (i + 1 == plan.stages.size()) {
-      BF_ASSIGN_OR_RETURN(output_, open_data(worker.address, kOutputLabel, deadline));
-      health_->watch(output_);
-    }
   }
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const Assignment assignment{.epoch = request.epoch,
-                                .model = request.model,
-                                .config = request.config,
-                                .options = request.options,
-                                .stage = plan.stages[i],
-                                .rank = Rank(static_cast<int>(i)),
-                                .stages = static_cast<int>(plan.stages.size()),
-                                .next_address = i + 1 < plan.stages.size() ? stages_[i + 1]->address : std::string()};
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const Assignment assignment{
+        .epoch = request.epoch,
+        .model = request.model,
+        .config = request.config,
+        .options = request.options,
+        .stage = request.plan.stages[i],
+        .rank = Rank(static_cast<int>(i)),
+        .stages = static_cast<int>(stages_.size()),
+        .next_address = i + 1 < stages_.size() ? stages_[i + 1]->member->address : std::string()};
     control::ControlMessage message;
     store(assignment, *message.mutable_assign());
-    BF_TRY(stages_[i]->link->send(message));
+    BF_TRY(stages_[i]->member->link->send(message));
   }
   return {};
 }
@@ -164,14 +154,14 @@ Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline dea
     std::string waiting_for;
     {
       std::unique_lock lock(mutex_);
-      const auto ready = [&] { return std::ranges::all_of(stages_, &Worker::ready); };
+      const auto ready = [&] { return std::ranges::all_of(stages_, [](const auto& stage) { return stage->ready; }); };
       changed_.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kProgressInterval),
                           [&] { return ready() || health_->failure(); });
-      for (const Worker* worker : stages_) {
-        if (worker->ready) {
+      for (const auto& stage : stages_) {
+        if (stage->ready) {
           ++progress.ready;
         } else if (waiting_for.empty()) {
-          waiting_for = worker->title;
+          waiting_for = stage->title;
         }
       }
     }
@@ -183,136 +173,86 @@ Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline dea
       return make_error(ErrorCode::kTimeout, "{} was not ready in time; {} of {} were", waiting_for, progress.ready,
                         progress.stages);
     }
+    if (request.stop.stop_requested()) {
+      return make_error(ErrorCode::kCancelled, "cancelled while {} of {} workers were ready", progress.ready,
+                        progress.stages);
+    }
   }
 }
 
 Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline deadline) {
   BF_TRY(check_start(request, nodes_.size(), started_));
   started_ = true;
+  epoch_ = request.epoch;
   provider_ = request.weights;
-  {
-    std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < request.plan.stages.size(); ++i) {
-      Worker& worker = *workers_[static_cast<std::size_t>(request.plan.node_of_stage[i])];
-      worker.title = fmt::format("worker {} (stage {} of {})", worker.address, i + 1, request.plan.stages.size());
-      stages_.push_back(&worker);
-    }
+  for (std::size_t i = 0; i < request.plan.stages.size(); ++i) {
+    auto stage = std::make_unique<Stage>();
+    stage->member = members_[static_cast<std::size_t>(request.plan.node_of_stage[i])];
+    stage->title = fmt::format("worker {} (stage {} of {})", stage->member->address, i + 1, request.plan.stages.size());
+    stages_.push_back(std::move(stage));
   }
-  Status status = assign(request, deadline);
+  roster_.observe(this);
+  attendant_ = std::thread([this] { health_->attend(Deadline::max()); });
+  const std::stop_callback cancel(request.stop, [this] { giving_up_.request_stop(); });
+  Status status;
+  for (const auto& stage : stages_) {
+    // Deaths that were noticed before the observation began.
+    const auto& link = stage->member->link;
+    if (!link || !link->usable()) on_gone(*stage->member, {.message = "its connection is closed"});
+  }
+  if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
+  status = open_channels(deadline);
+  if (status) status = assign(request);
+  if (!status && !request.stop.stop_requested()) {
+    // Whoever died on the way is a better explanation than the connection that noticed.
+    return tl::unexpected(health_->explain(status.error()));
+  }
   if (status) status = wait_until_ready(request, deadline);
-  if (!status) {
-    const auto cause = health_->failure();
-    return tl::unexpected(cause ? *cause : status.error());
-  }
+  if (!status) return tl::unexpected(std::move(status).error());
   PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                     .output = make_pipeline_channel(output_, health_),
                     .memory_bytes = {}};
   std::lock_guard lock(mutex_);
-  for (const Worker* worker : stages_) ends.memory_bytes.push_back(worker->memory_bytes);
+  for (const auto& stage : stages_) ends.memory_bytes.push_back(stage->memory_bytes);
   return ends;
 }
 
+std::vector<std::string> RemoteCluster::complaining() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> addresses;
+  for (const auto& stage : stages_) {
+    if (stage->complained) addresses.push_back(stage->member->address);
+  }
+  return addresses;
+}
+
 Result<std::uint64_t> RemoteCluster::data_bytes(Deadline deadline) {
-  ping_all();
+  const std::uint64_t sequence = roster_.ping();
   std::unique_lock lock(mutex_);
-  const std::uint64_t sequence = ping_sequence_;
   const bool answered = changed_.wait_until(lock, deadline, [&] {
-    return std::ranges::all_of(stages_, [&](const Worker* worker) { return worker->pong_sequence >= sequence; }) ||
-           health_->failure();
+    return health_->failure() ||
+           std::ranges::all_of(stages_, [&](const auto& stage) { return stage->pong_sequence >= sequence; });
   });
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   if (!answered) return make_error(ErrorCode::kTimeout, "not every worker said how much it sent");
   std::uint64_t bytes = input_ ? input_->stats().bytes_sent : 0;
-  for (const Worker* worker : stages_) bytes += worker->data_bytes_sent;
+  for (const auto& stage : stages_) bytes += stage->data_bytes_sent;
   return bytes;
 }
 
 void RemoteCluster::stop() {
   if (std::exchange(stopped_, true)) return;
-  stopping_ = true;
+  if (!started_) return;
   health_->retire();
-  heartbeat_.join();
-  control::ControlMessage release;
-  release.mutable_release();
-  for (const auto& worker : workers_) static_cast<void>(worker->link->send(release));
+  roster_.observe(nullptr);
+  if (attendant_.joinable()) attendant_.join();
   for (const auto& channel : {input_, output_}) {
     if (channel) channel->close();
   }
-  {
-    std::unique_lock lock(mutex_);
-    const auto free = [&] {
-      return std::ranges::all_of(workers_, [](const auto& worker) { return worker->released || worker->gone; });
-    };
-    if (!changed_.wait_until(lock, std::chrono::steady_clock::now() + options_.release_timeout, free)) {
-      log().warn("not every worker confirmed its release");
-    }
+  for (const auto& stage : stages_) {
+    if (stage->weights) stage->weights->close();
+    if (stage->weight_server.joinable()) stage->weight_server.join();
   }
-  for (const auto& worker : workers_) {
-    worker->link->close();
-    if (worker->weights) worker->weights->close();
-    worker->monitor.join();
-    if (worker->weight_server.joinable()) worker->weight_server.join();
-  }
-}
-
-namespace {
-
-std::string coordinator_name(const ClusterOptions& options) {
-  if (!options.name.empty()) return options.name.substr(0, kLabelBytesMax);
-  std::array<char, 65> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
-  const std::string process = fmt::format(", process {}", ::getpid());
-  return std::string(host.data()).substr(0, kLabelBytesMax - process.size()) + process;
-}
-
-/// Connects and reads the worker's first words.
-Result<Greeted> greet(const std::string& address, const Introduction& introduction, const NodeAccess& access,
-                      Deadline deadline) {
-  const std::string title = fmt::format("worker {}", address);
-  ConnectOptions connecting;
-  connecting.introduction = introduction;
-  connecting.access = access;
-  connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
-  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
-  auto link = std::make_unique<ControlLink>(std::move(channel));
-  BF_ASSIGN_OR_RETURN(const auto message, link->receive(deadline));
-  if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), title));
-  if (!message.has_worker_hello()) return make_error(ErrorCode::kProtocol, "{} did not say hello", title);
-  if (const auto& version = message.worker_hello().program_version(); version != BUTTERFLY_VERSION) {
-    log().warn("{} runs version {}, this program is {}", title, version, BUTTERFLY_VERSION);
-  }
-  auto node = read_node(message.worker_hello().node());
-  if (!node) return make_error(node.error().code, "{}: {}", title, node.error().message);
-  return Greeted{.address = address, .node = std::move(*node), .link = std::move(link)};
-}
-
-}  // namespace
-
-Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector<std::string>& addresses, Deadline deadline,
-                                                        const ClusterOptions& options) {
-  if (addresses.empty()) return make_error(ErrorCode::kInvalidArgument, "no workers were named");
-  std::set<std::string> seen;
-  for (const std::string& address : addresses) {
-    if (!seen.insert(address).second) {
-      return make_error(ErrorCode::kInvalidArgument, "worker {} is named twice", address);
-    }
-  }
-  const Introduction introduction{
-      .role = ConnectionRole::kControl, .session = make_session_id(), .label = coordinator_name(options)};
-  std::vector<std::optional<Result<Greeted>>> answers(addresses.size());
-  {
-    std::vector<std::jthread> dialling;
-    for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back(
-          [&, i] { answers[i].emplace(greet(addresses[i], introduction, options.access, deadline)); });
-    }
-  }
-  std::vector<Greeted> greeted;
-  for (auto& answer : answers) {
-    BF_ASSIGN_OR_RETURN(Greeted one, std::move(*answer));
-    greeted.push_back(std::move(one));
-  }
-  return std::make_unique<RemoteCluster>(std::move(greeted), introduction.session, options);
 }
 
 }  // namespace butterfly

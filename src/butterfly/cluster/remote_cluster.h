@@ -1,5 +1,5 @@
-// The engine behind connect_cluster(): worker processes over TCP. For each worker a thread that listens to its control
-// connection and, until it is ready, one that sends it weights; one thread for all heartbeats.
+// One epoch of worker processes over TCP. Their control connections belong to the roster and outlive it; its data
+// connections carry its number in their labels. Owns one thread per working node until that has its weights.
 #pragma once
 
 #include <atomic>
@@ -7,66 +7,58 @@
 #include <mutex>
 #include <thread>
 
-#include "butterfly/cluster/cluster_session.h"
-#include "butterfly/cluster/control_link.h"
 #include "butterfly/cluster/health.h"
+#include "butterfly/cluster/roster.h"
 
 namespace butterfly {
 
-/// A worker that has said hello.
-struct Greeted {
-  std::string address;
-  NodeDescriptor node;
-  std::unique_ptr<ControlLink> link;
-};
-
-class RemoteCluster final : public ClusterSession {
+class RemoteCluster final : public ClusterSession, private MemberObserver {
  public:
-  RemoteCluster(std::vector<Greeted> greeted, const SessionId& id, const ClusterOptions& options);
+  /// One at a time for a roster, which must outlive it.
+  RemoteCluster(Roster& roster, std::vector<MemberPtr> members);
   ~RemoteCluster() override;
 
   const std::vector<NodeDescriptor>& nodes() const override { return nodes_; }
   Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override;
   std::optional<Error> failed() const override { return health_->failure(); }
+  std::vector<std::string> complaining() const override;
   Result<std::uint64_t> data_bytes(Deadline deadline) override;
   void stop() override;
 
  private:
-  struct Worker {
-    std::string address;
-    std::unique_ptr<ControlLink> link;
+  struct Stage {
+    MemberPtr member;
     std::string title;  // "worker 10.0.0.2:7000 (stage 2 of 3)"
     // Guarded by mutex_, as told by the worker:
-    bool ready = false, released = false, gone = false;
+    bool ready = false, complained = false;
     std::uint64_t memory_bytes = 0, pong_sequence = 0, data_bytes_sent = 0;
-    ChannelPtr weights;
-    std::thread monitor, weight_server;
+    std::unique_ptr<Channel> weights;
+    std::thread weight_server;
   };
 
-  void run_monitor(Worker& worker);
-  void handle(Worker& worker, const control::ControlMessage& message);
-  void run_heartbeat();
-  void ping_all();
-  Result<ChannelPtr> open_data(const std::string& address, const char* label, Deadline deadline) const;
-  Status assign(const StartRequest& request, Deadline deadline);
+  void on_message(const Member& member, const control::ControlMessage& message) override;
+  void on_gone(const Member& member, const Error& cause) override;
+  Stage* stage_of(const Member& member);
+  Result<ChannelPtr> open_data(const Stage& stage, const char* label, Deadline deadline) const;
+  Status open_channels(Deadline deadline);
+  Status assign(const StartRequest& request);
   Status wait_until_ready(const StartRequest& request, Deadline deadline);
 
-  const SessionId id_;
-  const ClusterOptions options_;
+  Roster& roster_;
+  const std::vector<MemberPtr> members_;
   std::vector<NodeDescriptor> nodes_;
+  std::stop_source giving_up_;            // connections that are being opened
   const std::shared_ptr<Health> health_;  // also the pipeline channels'
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<Worker*> stages_;  // in pipeline order; written once, by start(), under mutex_
+  Epoch epoch_{};
+  std::vector<std::unique_ptr<Stage>> stages_;  // in pipeline order; written once, by start()
   WeightProvider provider_;
   std::atomic<std::uint64_t> weight_bytes_{0};
   std::shared_ptr<Channel> input_, output_;  // also the pipeline channels'
-  std::uint64_t ping_sequence_ = 0;          // guarded by mutex_
-  std::atomic<bool> stopping_{false};
   bool started_ = false;
   bool stopped_ = false;
-  std::thread heartbeat_;
+  std::thread attendant_;  // promotes complaints that come due
 };
 
 }  // namespace butterfly

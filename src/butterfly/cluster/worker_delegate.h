@@ -1,5 +1,6 @@
 // What a worker does with an assignment: implemented by the layer that knows models. All three calls of one assignment
-// come from one thread, in this order, and never overlap with those of another assignment.
+// come from one thread, in this order, and never overlap with those of another assignment. A delegate may keep weights
+// between assignments: the next is often nearly the same.
 #pragma once
 
 #include <stop_token>
@@ -15,13 +16,13 @@ class WorkerDelegate {
   virtual ~WorkerDelegate() = default;
 
   /// Builds the stage; gives the bytes of memory that it holds. `weights` is valid during the call. Should return soon
-  /// after `stop` is requested (the coordinator went away). The error goes to the coordinator as it is.
+  /// after `stop` is requested (the epoch ended). The error goes to the coordinator as it is.
   virtual Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) = 0;
 
   /// Runs the stage until a channel closes or `stop` is requested. Only after load() succeeded.
   virtual Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) = 0;
 
-  /// Frees everything of the assignment; called after every load(), successful or not.
+  /// Frees what only the assignment needed; called after every load(), successful or not.
   virtual void unload() = 0;
 };
 

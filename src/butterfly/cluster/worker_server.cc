@@ -1,6 +1,11 @@
 #include "butterfly/cluster/worker_server.h"
 
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/announcer.h"
 #include "butterfly/cluster/worker_session.h"
 
 namespace butterfly {
@@ -21,21 +26,26 @@ class Server final : public WorkerServer {
 
   Status run(std::stop_token stop) override {
     const std::stop_callback wake(stop, [this] { listener_->interrupt(); });
+    std::optional<Announcer> announcer;
+    if (!options_.join.empty()) announcer.emplace(options_, address(), [this] { return !busy_.load(); });
     Status status;
     while (!stop.stop_requested() && status) status = serve_one_arrival();
+    announcer.reset();
+    if (status) status = drain();
     parked_.reset();
     session_.reset();
     return status;
   }
 
  private:
-  Status serve_one_arrival() {
-    auto arrival = listener_->accept(parked_ ? parked_until_ : after_ms(3'600'000));
+  Status serve_one_arrival(Deadline deadline = after_ms(3'600'000)) {
+    auto arrival = listener_->accept(parked_ ? std::min(deadline, parked_until_) : deadline);
     if (session_ && session_->ended()) session_.reset();
-    if (parked_) settle_parked();
+    if (parked_ && !draining_) settle_parked();
+    busy_ = session_ != nullptr;
     if (arrival) {
       if (arrival->introduction.role == ConnectionRole::kControl) {
-        welcome(std::move(*arrival));
+        if (!draining_) welcome(std::move(*arrival));
       } else if (session_ && session_->id() == arrival->introduction.session) {
         session_->deliver(std::move(*arrival));
       }
@@ -44,6 +54,19 @@ class Server final : public WorkerServer {
     const ErrorCode code = arrival.error().code;
     if (code == ErrorCode::kTimeout || code == ErrorCode::kCancelled) return {};
     return tl::unexpected(std::move(arrival).error());
+  }
+
+  /// Serves on until the coordinator has made its next epoch without this worker.
+  Status drain() {
+    draining_ = true;
+    if (!session_) return {};
+    log().info("leaving {}", session_->coordinator());
+    session_->leave();
+    const Deadline deadline = std::chrono::steady_clock::now() + options_.drain_timeout;
+    Status status;
+    while (session_ && status && std::chrono::steady_clock::now() < deadline) status = serve_one_arrival(deadline);
+    if (session_) log().warn("{} did not go on without this worker in time", session_->coordinator());
+    return status;
   }
 
   void welcome(Arrival control) {
@@ -84,6 +107,8 @@ class Server final : public WorkerServer {
   std::unique_ptr<WorkerSession> session_;  // calls the listener as it ends: destroyed first
   std::optional<Arrival> parked_;
   Deadline parked_until_{};
+  bool draining_ = false;
+  std::atomic<bool> busy_{false};  // for the announcer
 };
 
 }  // namespace

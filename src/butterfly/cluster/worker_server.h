@@ -1,6 +1,7 @@
 // A worker: listens on one port, serves one coordinator at a time, loads what it is assigned and runs it. A second
-// coordinator is told who is there. When a coordinator goes away, however suddenly, the worker unloads and waits for
-// the next. run() is called once, by one thread; the server owns every other thread and ends them before it returns.
+// coordinator is told who is there. When a coordinator goes away, however suddenly, the worker waits for the next; what
+// it keeps loaded until then is its delegate's business. run() is called once, by one thread; the server owns every
+// other thread and ends them before it returns.
 #pragma once
 
 #include <memory>
@@ -17,11 +18,13 @@ struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   NodeAccess access{};
   NodeDescriptor node{};                       // told to every coordinator
+  std::string join{};                          // "host:port" of a coordinator to announce this worker to; empty: none
   std::string model_directory{};               // empty: every weight comes from the coordinator
   ContentFunctions content{};                  // needed where there is a model directory
   std::chrono::milliseconds dead_after{5000};  // a coordinator that is silent for so long is gone
   std::chrono::milliseconds busy_grace{500};   // a second coordinator waits so long for the first to finish leaving
   std::chrono::milliseconds connect_timeout{10'000};  // for the connections between the nodes of an assignment
+  std::chrono::milliseconds drain_timeout{10'000};    // for a coordinator to go on without this worker
   std::chrono::microseconds spin{50};
 };
 
@@ -34,7 +37,8 @@ class WorkerServer {
   /// With the port that the system chose.
   virtual std::string address() const = 0;
 
-  /// Serves until `stop` is requested. Errors: kIo.
+  /// Serves until `stop` is requested and the coordinator, if there is one, has released this worker, for which
+  /// drain_timeout is the limit. Errors: kIo.
   virtual Status run(std::stop_token stop) = 0;
 };
 

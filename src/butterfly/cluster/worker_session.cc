@@ -19,42 +19,6 @@ std::string printable(const std::string& label, const std::string& peer) {
 
 }  // namespace
 
-void ChannelHub::deliver(const std::string& label, ChannelPtr channel) {
-  if (label != kInputLabel && label != kOutputLabel && label != kWeightsLabel) return;
-  std::lock_guard lock(mutex_);
-  if (closed_ || channels_.contains(label)) return;
-  channels_[label] = std::move(channel);
-  changed_.notify_all();
-}
-
-std::shared_ptr<Channel> ChannelHub::keep(const std::string& label, ChannelPtr channel) {
-  std::lock_guard lock(mutex_);
-  std::shared_ptr<Channel> shared(std::move(channel));
-  if (closed_) shared->close();
-  channels_[label] = shared;
-  return shared;
-}
-
-std::shared_ptr<Channel> ChannelHub::wait(const std::string& label, Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [&] { return closed_ || channels_.contains(label); });
-  const auto found = channels_.find(label);
-  return found == channels_.end() || closed_ ? nullptr : found->second;
-}
-
-std::shared_ptr<Channel> ChannelHub::find(const std::string& label) const {
-  std::lock_guard lock(mutex_);
-  const auto found = channels_.find(label);
-  return found == channels_.end() ? nullptr : found->second;
-}
-
-void ChannelHub::close() {
-  std::lock_guard lock(mutex_);
-  closed_ = true;
-  for (const auto& [label, channel] : channels_) channel->close();
-  changed_.notify_all();
-}
-
 WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, WorkerDelegate& delegate,
                              Arrival control, std::function<void()> on_end)
     : options_(options),
@@ -64,6 +28,7 @@ WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, W
       coordinator_(printable(control.introduction.label, control.channel->peer())),
       on_end_(std::move(on_end)),
       link_(std::move(control.channel)),
+      work_([this] { run_assignments(); }),
       control_([this] { run_control(); }) {}
 
 WorkerSession::~WorkerSession() {
@@ -71,8 +36,10 @@ WorkerSession::~WorkerSession() {
   control_.join();
 }
 
-void WorkerSession::deliver(Arrival data) {
-  hub_.deliver(data.introduction.label, std::move(data.channel));
+void WorkerSession::leave() {
+  control::ControlMessage message;
+  message.mutable_leave();
+  static_cast<void>(link_.send(message));  // a coordinator that is gone need not be asked
 }
 
 void WorkerSession::run_control() {
@@ -89,10 +56,14 @@ void WorkerSession::run_control() {
     }
     if (!handle(*message)) break;
   }
-  ending_ = true;
-  work_stop_.request_stop();
-  hub_.close();
-  if (work_.joinable()) work_.join();
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+    work_stop_.request_stop();
+    changed_.notify_all();
+  }
+  hub_.end_through(Epoch(~0u));
+  work_.join();
   if (released_) {
     control::ControlMessage released;
     released.mutable_released();
@@ -113,13 +84,9 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
       return true;
     case control::ControlMessage::kAssign: {
       auto assignment = read_assignment(message.assign());
-      if (!assignment || work_.joinable()) {
-        log().warn("coordinator {}: {}", coordinator_,
-                   assignment ? "a second assignment in one session" : assignment.error().message);
-        return false;
-      }
-      work_ = std::thread([this, mine = std::move(*assignment)] { run_work(mine); });
-      return true;
+      if (assignment) return begin(std::move(*assignment));
+      log().warn("coordinator {}: {}", coordinator_, assignment.error().message);
+      return false;
     }
     default:
       log().warn("coordinator {} sent a message that only workers send", coordinator_);
@@ -127,27 +94,65 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
   }
 }
 
+bool WorkerSession::begin(Assignment assignment) {
+  const Epoch epoch = assignment.epoch;
+  {
+    std::lock_guard lock(mutex_);
+    if (epoch <= epoch_) {
+      log().warn("coordinator {} assigned epoch {} after epoch {}", coordinator_, epoch.value, epoch_.value);
+      return false;
+    }
+    epoch_ = epoch;
+    next_ = std::move(assignment);
+    work_stop_.request_stop();
+    changed_.notify_all();
+  }
+  hub_.end_through(Epoch(epoch.value - 1));
+  return true;
+}
+
+void WorkerSession::run_assignments() {
+  for (;;) {
+    std::optional<Assignment> assignment;
+    std::stop_token stop;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return ending_ || next_; });
+      if (ending_) return;
+      assignment = std::exchange(next_, std::nullopt);
+      work_stop_ = {};
+      stop = work_stop_.get_token();
+    }
+    run_work(*assignment, stop);
+  }
+}
+
 void WorkerSession::say_pong(std::uint64_t sequence) {
+  Epoch epoch;
+  {
+    std::lock_guard lock(mutex_);
+    epoch = epoch_;
+  }
   control::ControlMessage message;
   message.mutable_pong()->set_sequence(sequence);
-  const auto output = hub_.find(kOutputLabel);
+  const auto output = hub_.find(kOutputLabel, epoch);
   message.mutable_pong()->set_data_bytes_sent(output ? output->stats().bytes_sent : 0);
+  message.mutable_pong()->set_epoch(epoch.value);
   static_cast<void>(link_.send(message));  // the control thread's next receive says why this failed
 }
 
-void WorkerSession::run_work(const Assignment& assignment) {
-  const std::stop_token stop = work_stop_.get_token();
+void WorkerSession::run_work(const Assignment& assignment, const std::stop_token& stop) {
   const Status status = work(assignment, stop);
+  hub_.end_through(assignment.epoch);  // so that the neighbours do not wait
   if (stop.stop_requested()) return;
   control::ControlMessage message;
   const Error ended{.code = ErrorCode::kUnavailable, .message = "its connection to a neighbour closed"};
-  store(status ? ended : status.error(), *message.mutable_failure());
+  store(status ? ended : status.error(), *message.mutable_failure(), assignment.epoch);
   static_cast<void>(link_.send(message));
-  hub_.close();  // so that the neighbours do not wait
 }
 
-Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label) {
-  auto channel = hub_.wait(label, std::chrono::steady_clock::now() + options_.connect_timeout);
+Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label, Epoch epoch) {
+  auto channel = hub_.wait(label, epoch, std::chrono::steady_clock::now() + options_.connect_timeout);
   if (!channel) {
     return make_error(ErrorCode::kUnavailable, "nobody opened its '{}' connection within {} ms", label,
                       options_.connect_timeout.count());
@@ -155,20 +160,22 @@ Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label) {
   return channel;
 }
 
-Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& assignment) {
-  if (assignment.next_address.empty()) return wait_for(kOutputLabel);
+Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& assignment, const std::stop_token& stop) {
+  if (assignment.next_address.empty()) return wait_for(kOutputLabel, assignment.epoch);
   const Deadline deadline = std::chrono::steady_clock::now() + options_.connect_timeout;
   ConnectOptions connecting;
   connecting.access = options_.access;
-  connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = kInputLabel};
+  connecting.introduction = {
+      .role = ConnectionRole::kData, .session = id_, .label = data_label(kInputLabel, assignment.epoch)};
   connecting.channel.spin = options_.spin;
+  connecting.stop = stop;
   BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(assignment.next_address, connecting, deadline));
-  return hub_.keep(kOutputLabel, std::move(channel));
+  return hub_.keep(kOutputLabel, assignment.epoch, std::move(channel));
 }
 
 Status WorkerSession::work(const Assignment& assignment, const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto output, open_output(assignment));
-  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel));
+  BF_ASSIGN_OR_RETURN(const auto output, open_output(assignment, stop));
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
   RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
   const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
   weights->close();
@@ -180,9 +187,10 @@ Status WorkerSession::work(const Assignment& assignment, const std::stop_token& 
 
 Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_bytes, Channel& output,
                             const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto input, wait_for(kInputLabel));
+  BF_ASSIGN_OR_RETURN(const auto input, wait_for(kInputLabel, assignment.epoch));
   control::ControlMessage ready;
   ready.mutable_ready()->set_memory_bytes(memory_bytes);
+  ready.mutable_ready()->set_epoch(assignment.epoch.value);
   BF_TRY(link_.send(ready));
   return delegate_.serve(assignment, *input, output, stop);
 }

@@ -1,32 +1,16 @@
 #include "butterfly/infer/deployment.h"
 
-#include "butterfly/base/units.h"
 #include "butterfly/cluster/cluster_session.h"
+#include "butterfly/infer/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/config_json.h"
-#include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
 
 namespace butterfly {
 namespace {
 
-constexpr std::int64_t kConnectTimeoutMs = 10'000;
-constexpr std::int64_t kStatsTimeoutMs = 5'000;
-
-DType kv_type_of(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  return options.kv_type.value_or(kv_type_for(checkpoint.config));
-}
-
 Result<Isa> isa_of_node(const DeploymentOptions& options, std::size_t node) {
   if (options.isas.empty()) return choose_isa();
   return options.isas[node % options.isas.size()];
-}
-
-Result<Plan> plan_for(const Checkpoint& checkpoint, std::span<const NodeDescriptor> nodes,
-                      const DeploymentOptions& options) {
-  return make_plan(
-      checkpoint.config, nodes,
-      {.strategy = options.split, .sequences = options.sequences, .kv_type = kv_type_of(checkpoint, options)});
 }
 
 /// Every layer on the caller's thread.
@@ -36,7 +20,7 @@ class LocalDeployment final : public Deployment {
                                                     const DeploymentOptions& options) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(options, 0));
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                        Stage::load(checkpoint.config, plan.stages[0], *checkpoint.weights,
+                        Stage::load(checkpoint.config, plan.stages[0], checkpoint.weights,
                                     {.threads = options.threads, .isa = isa, .kv_type = options.kv_type}));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
@@ -57,64 +41,38 @@ class LocalDeployment final : public Deployment {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-/// Stages on the nodes of a cluster session: worker processes, or threads of this process.
-class SessionDeployment final : public Deployment {
+/// Stages on threads of this process.
+class ThreadsDeployment final : public Deployment {
  public:
-  /// `hosts` are the delegates of a session within this process; empty for workers.
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
                                                     std::vector<std::unique_ptr<StageHost>> hosts,
-                                                    std::unique_ptr<ClusterSession> session,
-                                                    const DeploymentOptions& options) {
-    std::unique_ptr<SessionDeployment> made(new SessionDeployment(plan, std::move(hosts), std::move(session)));
+                                                    std::vector<InprocNode> nodes, const DeploymentOptions& options) {
+    std::unique_ptr<ThreadsDeployment> made(new ThreadsDeployment(plan, std::move(hosts), std::move(nodes)));
     BF_TRY(made->start(checkpoint, options));
     return std::unique_ptr<Deployment>(std::move(made));
   }
 
-  ~SessionDeployment() override { session_->stop(); }
+  ~ThreadsDeployment() override { session_->stop(); }
 
   Pipeline& pipeline() override { return *pipeline_; }
-
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
-      const std::string& name = node.address.empty() ? node.name : node.address;
-      reports.push_back({name, plan_.stages[i], ends_.memory_bytes[i]});
+      reports.push_back({node.name, plan_.stages[i], ends_.memory_bytes[i]});
     }
     return reports;
   }
-
   const Plan& plan() const override { return plan_; }
-
-  std::uint64_t wire_bytes() const override {
-    if (!hosts_.empty()) return 0;
-    return session_->data_bytes(after_ms(kStatsTimeoutMs)).value_or(0);
-  }
+  std::uint64_t wire_bytes() const override { return 0; }
 
  private:
-  SessionDeployment(const Plan& plan, std::vector<std::unique_ptr<StageHost>> hosts,
-                    std::unique_ptr<ClusterSession> session)
-      : plan_(plan), hosts_(std::move(hosts)), session_(std::move(session)) {}
+  ThreadsDeployment(const Plan& plan, std::vector<std::unique_ptr<StageHost>> hosts, std::vector<InprocNode> nodes)
+      : plan_(plan), hosts_(std::move(hosts)), session_(make_inproc_cluster(std::move(nodes))) {}
 
   Status start(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-    StartRequest request;
+    StartRequest request = start_request(checkpoint, options);
     request.plan = plan_;
-    request.model.name = checkpoint.config.name;
-    if (hosts_.empty()) {
-      BF_ASSIGN_OR_RETURN(request.model.hash, content_hash(checkpoint.path));
-      BF_ASSIGN_OR_RETURN(request.model.bytes, content_bytes(checkpoint.path));
-    }
-    request.config = to_json(checkpoint.config);
-    request.options = to_json(StageSettings{kv_type_of(checkpoint, options)});
-    request.weights = provide_weights(checkpoint.weights);
-    if (options.progress && hosts_.empty()) {
-      request.progress = [&, last = std::string()](const StartProgress& progress) mutable {
-        const std::string line = fmt::format("{} of {} workers ready, {} of weights sent", progress.ready,
-                                             progress.stages, format_bytes(progress.weight_bytes));
-        if (line != last) options.progress(line);
-        last = line;
-      };
-    }
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
     pipeline_ =
         make_channel_pipeline(*ends_.input, *ends_.output,
@@ -128,20 +86,6 @@ class SessionDeployment final : public Deployment {
   PipelineEnds ends_;
   std::unique_ptr<Pipeline> pipeline_;
 };
-
-Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<ClusterSession> session,
-                      connect_cluster(options.workers, after_ms(kConnectTimeoutMs), {.access = options.access}));
-  BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, session->nodes(), options));
-  if (options.progress) {
-    for (const int node : plan.standby_nodes) {
-      options.progress(fmt::format("{} stands by: {} workers, {} layers",
-                                   options.workers[static_cast<std::size_t>(node)], options.workers.size(),
-                                   checkpoint.config.layers));
-    }
-  }
-  return SessionDeployment::create(checkpoint, plan, {}, std::move(session), options);
-}
 
 Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentOptions& options) {
   // The nodes are alike, so no split depends on their speed; together they have the memory of one process.
@@ -165,8 +109,7 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
     hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = options.threads, .isa = isa}));
     members.push_back({nodes[i], hosts.back().get()});
   }
-  return SessionDeployment::create(checkpoint, plan, std::move(hosts), make_inproc_cluster(std::move(members)),
-                                   options);
+  return ThreadsDeployment::create(checkpoint, plan, std::move(hosts), std::move(members), options);
 }
 
 }  // namespace
@@ -178,7 +121,8 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
   if (options.nodes < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} nodes were asked for, at least 1 is needed", options.nodes);
   }
-  return options.workers.empty() ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
+  const bool here = options.workers.empty() && options.join_at.empty();
+  return here ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
 }
 
 }  // namespace butterfly

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,18 @@ struct DeploymentOptions {
   int threads = 1;                     // of each node in this process; workers decide on their own
   int nodes = 1;                       // in this process, where there are no workers
   std::vector<std::string> workers{};  // "host:port"
-  NodeAccess access{};
+  std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
   std::string split = "uniform";
   int sequences = 1;                        // that will run side by side, for the plan's memory
   std::vector<Isa> isas{};                  // of the nodes in this process, repeated in turn; empty: choose_isa()
   std::optional<DType> kv_type{};           // none: kv_type_for(config)
   std::int64_t ready_timeout_ms = 600'000;  // for all workers to have their weights
+  std::int64_t heartbeat_ms = 200;          // between two questions whether a worker lives
+  std::int64_t dead_after_ms = 1500;        // a worker that is silent for so long is dead
+  std::int64_t recover_within_ms = 60'000;  // for workers to come back or join where too few are left
+  std::stop_token stop{};                   // ends waiting for workers
   std::function<void(const std::string&)> progress{};  // lines for people, on long work
+  NodeAccess access{};
 };
 
 /// What one working node holds.
@@ -35,6 +41,15 @@ struct NodeReport {
   std::string name;
   StageAssignment assignment;
   std::uint64_t memory_bytes = 0;
+};
+
+/// One unchanging membership of a cluster, and why it came to be.
+struct EpochReport {
+  std::uint32_t epoch = 0;
+  int workers = 0;                 // that work; others may stand by
+  std::string cause{};             // of the end of the epoch before; empty for the first
+  double ready_s = 0;              // from the moment when that was noticed
+  std::uint64_t weight_bytes = 0;  // that the coordinator sent
 };
 
 class Deployment {
@@ -49,6 +64,9 @@ class Deployment {
   virtual std::vector<NodeReport> nodes() const = 0;
 
   virtual const Plan& plan() const = 0;
+
+  /// Every epoch so far; none within one process.
+  virtual std::vector<EpochReport> epochs() const { return {}; }
 
   /// Bytes that steps moved between processes, tokens and logits included; 0 within one process.
   virtual std::uint64_t wire_bytes() const = 0;

@@ -52,6 +52,7 @@ class Texts {
     }
   }
 
+  bool all_done() const { return done_.size() == requests_.size(); }
   std::vector<Generation> take() { return std::move(generations_); }
 
  private:
@@ -95,6 +96,19 @@ class Texts {
   std::set<std::size_t> done_;
   std::uint64_t begin_ns_ = trace::now_ns();
 };
+
+/// Submits what can be submitted and takes what comes back first.
+Status advance(Pipeline& pipeline, Schedule& schedule, Texts& texts) {
+  while (true) {
+    BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
+    if (!step) break;
+    BF_TRY(pipeline.submit(std::move(*step)));
+  }
+  BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
+  schedule.completed(step);
+  texts.accept(step);
+  return {};
+}
 
 Status validate(std::span<const Request> requests, const GenerateOptions& options) {
   if (options.prefill_chunk <= 0) {
@@ -151,15 +165,12 @@ Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& to
   Texts texts(tokenizer, requests, options, pipeline.depth(), sink);
   Schedule& schedule = texts.schedule();
   while (!schedule.idle()) {
-    while (true) {
-      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
-      if (!step) break;
-      BF_TRY(pipeline.submit(std::move(*step)));
-    }
-    BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
-    schedule.completed(step);
-    texts.accept(step);
+    const Status status = advance(pipeline, schedule, texts);
     if (stop.stop_requested()) texts.cancel();
+    if (status) continue;
+    if (texts.all_done()) break;  // nobody waits for what was lost
+    BF_TRY(pipeline.recover(status.error()));
+    schedule.replay(pipeline.depth());
   }
   return texts.take();
 }

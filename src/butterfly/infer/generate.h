@@ -46,8 +46,10 @@ using TextSink = std::function<void(std::size_t index, std::string_view text)>;
 /// kInvalidArgument when there is nothing to start from.
 Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
 
-/// Continues every request. A requested `stop` ends all texts as kCancelled with what they have.
-/// Errors: kInvalidArgument (a prompt longer than the context, an option out of range), those of the pipeline.
+/// Continues every request. When nodes die, the texts go on over those that remain: the tokens so far are replayed, and
+/// the reader sees a pause and the same text. A requested `stop` ends all texts as kCancelled with what they have.
+/// Errors: kInvalidArgument (a prompt longer than the context, an option out of range), those of the pipeline
+/// that it cannot recover from.
 Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& tokenizer,
                                          std::span<const Request> requests, const GenerateOptions& options,
                                          const TextSink& sink, std::stop_token stop = {});

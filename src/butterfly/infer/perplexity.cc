@@ -28,6 +28,16 @@ Result<Step> window_step(std::uint64_t id, std::span<const TokenId> window) {
   return step;
 }
 
+Result<Step> run_window(Pipeline& pipeline, std::uint64_t id, std::span<const TokenId> window) {
+  while (true) {
+    BF_ASSIGN_OR_RETURN(Step step, window_step(id, window));
+    const Status submitted = pipeline.submit(std::move(step));
+    Result<Step> done = submitted ? pipeline.next() : Result<Step>(tl::unexpected(submitted.error()));
+    if (done) return done;
+    BF_TRY(pipeline.recover(done.error()));
+  }
+}
+
 }  // namespace
 
 Result<PerplexityResult> perplexity(Pipeline& pipeline, std::span<const TokenId> tokens,
@@ -50,9 +60,7 @@ Result<PerplexityResult> perplexity(Pipeline& pipeline, std::span<const TokenId>
     const auto part = tokens.subspan(begin, std::min(fresh, tokens.size() - begin));
     window.insert(window.end(), part.begin(), part.end());
     if (window.size() < 2) break;
-    BF_ASSIGN_OR_RETURN(Step step, window_step(id++, window));
-    BF_TRY(pipeline.submit(std::move(step)));
-    BF_ASSIGN_OR_RETURN(const Step done, pipeline.next());
+    BF_ASSIGN_OR_RETURN(const Step done, run_window(pipeline, id++, window));
     for (std::size_t i = 0; i + 1 < window.size(); ++i) {
       const double nll = negative_log_likelihood(done.tensor.row(static_cast<std::int64_t>(i)), window[i + 1]);
       sum += nll;

@@ -22,6 +22,7 @@ class LocalPipeline final : public Pipeline {
     return step;
   }
 
+  Status recover(const Error& cause) override { return tl::unexpected(cause); }
   int depth() const override { return 1; }
   std::uint64_t wire_bytes() const override { return 0; }
 
@@ -70,6 +71,7 @@ class ChannelPipeline final : public Pipeline {
     return step;
   }
 
+  Status recover(const Error& cause) override { return tl::unexpected(cause); }
   int depth() const override { return options_.depth; }
 
   std::uint64_t wire_bytes() const override {

@@ -24,6 +24,11 @@ class Pipeline {
   /// step failed with on its node.
   virtual Result<Step> next() = 0;
 
+  /// After submit() or next() failed with `cause`: makes the pipeline ready again where that is possible, with fewer or
+  /// other nodes. Every step that was under way is lost, and so is what the nodes knew of every sequence.
+  /// Errors: `cause` where nothing can be done about it; why no other nodes could take over.
+  virtual Status recover(const Error& cause) = 0;
+
   /// Stages in a row: how many steps can be computed at the same time.
   virtual int depth() const = 0;
 

@@ -69,6 +69,16 @@ void Schedule::finish(SequenceId sequence) {
   released_.push_back(sequence);
 }
 
+void Schedule::replay(int depth) {
+  options_.depth = depth;
+  under_way_ = 0;
+  released_.clear();
+  for (State& state : states_) {
+    state.submitted = 0;
+    state.waiting = false;
+  }
+}
+
 bool Schedule::idle() const {
   return under_way_ == 0 && released_.empty() &&
          std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.finished; });

@@ -40,6 +40,9 @@ class Schedule {
   /// Ends a sequence; its cache pages are released by the next step.
   void finish(SequenceId sequence);
 
+  /// Everything that was submitted is lost: begins every unfinished sequence anew, over a pipeline of `depth` stages.
+  void replay(int depth);
+
   /// True when every sequence is finished and nothing is under way or left to release.
   bool idle() const;
 

@@ -27,20 +27,24 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
 }
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageAssignment& assignment,
-                                           const WeightSource& source, const StageOptions& options) {
+                                           const WeightSourceFinder& find_source, const StageOptions& options,
+                                           StageParts& kept, const std::stop_token& stop) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
-  if (assignment.embedding) {
-    BF_ASSIGN_OR_RETURN(stage->embedding_, Embedding::load(config, source, stage->team_));
-  }
+  BF_TRY(kept.complete(config, assignment, find_source, stage->team_, stop));
+  if (assignment.embedding) stage->embedding_ = kept.embedding();
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, source, stage->team_));
-    stage->blocks_.push_back(std::move(block));
+    stage->blocks_.push_back(kept.block(layer));
   }
-  if (assignment.head) {
-    const Embedding* embedding = stage->embedding_ ? &*stage->embedding_ : nullptr;
-    BF_ASSIGN_OR_RETURN(stage->head_, Head::load(config, source, embedding, stage->team_));
-  }
+  if (assignment.head) stage->head_ = kept.head();
+  stage->weight_bytes_ = kept.bytes(assignment);
   return stage;
+}
+
+Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageAssignment& assignment,
+                                           std::shared_ptr<const WeightSource> source, const StageOptions& options) {
+  StageParts parts;
+  return load(
+      config, assignment, [&]() -> Result<std::shared_ptr<const WeightSource>> { return source; }, options, parts);
 }
 
 Result<Tensor> Stage::embed(const Step& step) {
@@ -77,8 +81,8 @@ Status Stage::forward(Step& step) {
   BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows({kernels_, &team_, &step_arena_}, frequencies_, step.batch));
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     block_arena_.reset();
-    BF_TRY(blocks_[layer].forward(compute, step.batch, rotary, static_cast<int>(layer), cache_,
-                                  x.mutable_view().values().data()));
+    BF_TRY(blocks_[layer]->forward(compute, step.batch, rotary, static_cast<int>(layer), cache_,
+                                   x.mutable_view().values().data()));
   }
   if (!head_) {
     step.tensor = std::move(x);
@@ -98,13 +102,6 @@ PayloadAllocator Stage::payload_allocator() const {
     BF_ASSIGN_OR_RETURN(Storage storage, pool->allocate(bytes));
     return Payload{std::move(storage.owner), storage.bytes};
   };
-}
-
-std::uint64_t Stage::weight_bytes() const {
-  std::uint64_t bytes = embedding_ ? embedding_->packed_bytes() : 0;
-  for (const Block& block : blocks_) bytes += block.packed_bytes();
-  if (head_ && !(embedding_ && config_.tied_head)) bytes += head_->packed_bytes();
-  return bytes;
 }
 
 std::uint64_t Stage::memory_bytes() const {

@@ -1,5 +1,5 @@
 // One node's share of a plan: its blocks, and where the plan says so the embedding or the head, with the key/value
-// cache for them. forward() turns a step's input into its output; one call at a time. Owns weights, cache, threads.
+// cache for them. forward() turns a step's input into its output; one call at a time. Owns cache and threads.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "butterfly/model/kv_cache.h"
 #include "butterfly/model/weights.h"
 #include "butterfly/plan/plan.h"
+#include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/step.h"
 
 namespace butterfly {
@@ -31,9 +32,13 @@ DType kv_type_for(const ModelConfig& config);
 
 class Stage {
  public:
-  /// Errors: those of the weights (missing, misshapen, unsupported), kNoMemory.
+  /// Takes what `kept` has and leaves there what it loads. Errors: those of StageParts::complete().
   static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
-                                             const WeightSource& source, const StageOptions& options);
+                                             const WeightSourceFinder& find_source, const StageOptions& options,
+                                             StageParts& kept, const std::stop_token& stop = {});
+  /// The same for a node that keeps nothing.
+  static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
+                                             std::shared_ptr<const WeightSource> source, const StageOptions& options);
 
   /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
   /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says).
@@ -44,7 +49,7 @@ class Stage {
   /// Buffers for incoming steps, from this stage's pool.
   PayloadAllocator payload_allocator() const;
   /// Packed weights, and what the cache and the scratch memory hold now.
-  std::uint64_t weight_bytes() const;
+  std::uint64_t weight_bytes() const { return weight_bytes_; }
   std::uint64_t memory_bytes() const;
   StepLimits limits() const { return {.context = config_.context}; }
 
@@ -62,9 +67,10 @@ class Stage {
   Arena block_arena_;  // scratch of one block, reset between blocks
   KvCache cache_;
   std::vector<double> frequencies_;
-  std::optional<Embedding> embedding_;
-  std::vector<Block> blocks_;
-  std::optional<Head> head_;
+  std::uint64_t weight_bytes_ = 0;
+  std::shared_ptr<const Embedding> embedding_;  // these three also the node's that keeps them
+  std::vector<std::shared_ptr<const Block>> blocks_;
+  std::shared_ptr<const Head> head_;
 };
 
 }  // namespace butterfly

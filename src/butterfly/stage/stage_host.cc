@@ -1,5 +1,6 @@
 #include "butterfly/stage/stage_host.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/log.h"
@@ -53,13 +54,19 @@ Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetche
   BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
   BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(assignment.options));
   BF_TRY(check_assignment(config, assignment.stage));
-  BF_ASSIGN_OR_RETURN(const auto source, find_source(config, assignment, weights));
-  if (stop.stop_requested()) return make_error(ErrorCode::kCancelled, "the coordinator went away");
-  BF_ASSIGN_OR_RETURN(stage_, Stage::load(config, assignment.stage, *source,
-                                          {.threads = options_.threads,
-                                           .isa = options_.isa,
-                                           .kv_type = settings.kv_type,
-                                           .kv_bytes_max = options_.kv_bytes_max}));
+  kept_.set_model(assignment.model.hash + assignment.config);
+  if (options_.weight_bytes_max > 0) {
+    // Room first: what is kept may have to give way to what is needed.
+    BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, assignment.stage));
+    kept_.trim(assignment.stage, options_.weight_bytes_max - std::min(missing, options_.weight_bytes_max));
+  }
+  const StageOptions options{.threads = options_.threads,
+                             .isa = options_.isa,
+                             .kv_type = settings.kv_type,
+                             .kv_bytes_max = options_.kv_bytes_max};
+  BF_ASSIGN_OR_RETURN(stage_, Stage::load(
+                                  config, assignment.stage, [&] { return find_source(config, assignment, weights); },
+                                  options, kept_, stop));
   return stage_->memory_bytes();
 }
 

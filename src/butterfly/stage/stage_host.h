@@ -20,7 +20,8 @@ Result<StageSettings> parse_settings(const std::string& json);
 struct StageHostOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
-  std::uint64_t kv_bytes_max = 0;  // 0: no limit
+  std::uint64_t kv_bytes_max = 0;      // 0: no limit
+  std::uint64_t weight_bytes_max = 0;  // kept between assignments beyond what the last one needed; 0: no limit
 };
 
 class StageHost final : public WorkerDelegate {
@@ -29,6 +30,7 @@ class StageHost final : public WorkerDelegate {
 
   Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
   Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) override;
+  /// The weights stay: the next assignment is often nearly the same, and so is the next coordinator's.
   void unload() override { stage_.reset(); }
 
   /// What the stage holds now; nothing without one. Only between steps.
@@ -36,6 +38,7 @@ class StageHost final : public WorkerDelegate {
 
  private:
   StageHostOptions options_;
+  StageParts kept_;
   std::unique_ptr<Stage> stage_;
 };
 

@@ -1,0 +1,58 @@
+// Packed weights of one model, part by part: what a node keeps from one epoch to the next, so that it loads only what a
+// new plan adds. Parts are immutable and shared with the stage that runs them. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/thread_team.h"
+#include "butterfly/model/block.h"
+#include "butterfly/model/config.h"
+#include "butterfly/model/ends.h"
+#include "butterfly/model/weights.h"
+#include "butterfly/plan/plan.h"
+
+namespace butterfly {
+
+/// Gives the source of the weights; asked once, and only if something is missing.
+using WeightSourceFinder = std::function<Result<std::shared_ptr<const WeightSource>>()>;
+
+class StageParts {
+ public:
+  /// Whose parts these are: parts of another model are dropped.
+  void set_model(const std::string& identity);
+
+  /// Loads and packs what `assignment` needs and is not here. Errors: those of the source and of the weights (missing,
+  /// misshapen, unsupported); kCancelled once `stop` is requested, with what was loaded kept.
+  Status complete(const ModelConfig& config, const StageAssignment& assignment, const WeightSourceFinder& find_source,
+                  ThreadTeam& team, const std::stop_token& stop);
+
+  /// About what complete() would add. Errors: those of model_cost().
+  Result<std::uint64_t> missing_bytes(const ModelConfig& config, const StageAssignment& assignment) const;
+
+  /// Drops parts that `assignment` does not need until at most `bytes_max` are held, or none are left to drop.
+  void trim(const StageAssignment& assignment, std::uint64_t bytes_max);
+
+  /// Packed weights, a tied table counted once.
+  std::uint64_t bytes() const;
+  std::uint64_t bytes(const StageAssignment& assignment) const;
+
+  // What complete() has loaded.
+  std::shared_ptr<const Embedding> embedding() const { return embedding_; }
+  std::shared_ptr<const Block> block(int layer) const { return blocks_.at(layer); }
+  std::shared_ptr<const Head> head() const { return head_; }
+
+ private:
+  std::string model_;
+  bool tied_ = false;
+  std::shared_ptr<const Embedding> embedding_;  // all three also the running stage's
+  std::map<int, std::shared_ptr<const Block>> blocks_;
+  std::shared_ptr<const Head> head_;
+};
+
+}  // namespace butterfly
