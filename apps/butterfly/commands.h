@@ -24,6 +24,7 @@ void add_tokenize(CLI::App& app, Action& action);
 void add_perplexity(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_cluster(CLI::App& app, Action& action);
 
 /// Prints "butterfly: MESSAGE" on stderr. Returns kExitBadInput, or kExitInterrupted for kCancelled.
 int fail(const Error& error);

@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   add_tokenize(app, action);
   add_perplexity(app, action);
   add_convert(app, action);
+  add_cluster(app, action);
   add_bench(app, action);
   try {
     app.parse(argc, argv);

@@ -12,7 +12,9 @@ TIMEOUT_S = 120
 
 
 def environment(isa=None, **extra):
-    env = dict(os.environ, BUTTERFLY_LOG="info", **extra)
+    # Whoever runs the tests may have credentials: they are none of ours.
+    env = dict(os.environ, BUTTERFLY_LOG="info", BUTTERFLY_HOME=os.devnull)
+    env.update(extra)
     env.pop("BUTTERFLY_ISA", None)
     if isa:
         env["BUTTERFLY_ISA"] = isa

@@ -189,9 +189,11 @@ class Server final : public EnrolmentServer {
     Fd fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length,
                     SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
-      if (errno == EMFILE || errno == ENFILE) {
+      const bool exhausted = errno == EMFILE || errno == ENFILE;
+      if (exhausted && clients_.empty()) {
         return make_error(ErrorCode::kIo, "{} cannot accept: {}", address_, system_message(errno));
       }
+      if (exhausted) clients_.pop_front();
       return {};
     }
     if (clients_.size() >= static_cast<std::size_t>(options_.clients_max)) {
@@ -199,8 +201,12 @@ class Server final : public EnrolmentServer {
       clients_.pop_front();
     }
     // Read anew for each client: revocations and rotations count from the moment they are made.
-    BF_ASSIGN_OR_RETURN(const TlsContext context, credentials_->enrolment_context());
-    BF_ASSIGN_OR_RETURN(auto stream, make_tls_stream(std::move(fd), context, StreamSide::kServer));
+    const auto context = credentials_->enrolment_context();
+    if (!context) {  // files that are being replaced at this moment, for example
+      refusals_.refuse(to_string(peer), context.error().message);
+      return {};
+    }
+    BF_ASSIGN_OR_RETURN(auto stream, make_tls_stream(std::move(fd), *context, StreamSide::kServer));
     clients_.emplace_back(std::move(stream), to_string(peer),
                           std::chrono::steady_clock::now() + options_.client_timeout);
     return {};
