@@ -17,7 +17,7 @@ build_packages='
   libspdlog-dev       the log on stderr
   libexpected-dev     tl::expected, the base of Result<T>
   libhwloc-dev        processor and memory topology
-  libssl-dev          SHA-256 of model files
+  libssl-dev          TLS, certificates, SHA-256 of model files
   libprotobuf-dev     control messages between nodes
   protobuf-compiler   their code generator
   nlohmann-json3-dev  config.json, tokenizer.json, --json

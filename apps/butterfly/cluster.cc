@@ -4,8 +4,11 @@
 namespace butterfly::app {
 
 void add_cluster(CLI::App& app, Action& action) {
-  auto* cluster = app.add_subcommand("cluster", "Look after a cluster");
+  auto* cluster =
+      app.add_subcommand("cluster", "Make a cluster, admit nodes to it, look after its certificates, see how it is");
   cluster->require_subcommand(1);
+  add_cluster_authority(*cluster, action);
+  add_cluster_membership(*cluster, action);
   add_cluster_status(*cluster, action);
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "access.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/node_status.h"
 #include "cluster.h"
@@ -23,6 +24,7 @@ constexpr std::int64_t kLinksMs = 60'000;
 
 struct StatusCommand {
   std::vector<std::string> addresses;
+  AccessOptions access_options;
   NodeAccess access;
   bool links = false;
   bool json = false;
@@ -176,7 +178,8 @@ nlohmann::ordered_json to_json(const Row& row) {
   return j;
 }
 
-Result<int> run(const StatusCommand& command) {
+Result<int> run(StatusCommand& command) {
+  BF_ASSIGN_OR_RETURN(command.access, open_access(command.access_options));
   std::mutex mutex;
   std::condition_variable_any pause;
   for (;;) {
@@ -215,7 +218,7 @@ void add_cluster_status(CLI::App& cluster, Action& action) {
   sub->add_flag("--json", command->json, "A JSON array on stdout instead of the table");
   sub->add_option("--watch", command->watch_s, "Ask again every so many seconds, until Ctrl-C")
       ->check(CLI::Range(1, 3600));
-  add_access_options(*sub, command->access);
+  add_access_options(*sub, command->access_options);
   sub->footer("Exit code 2 when a node does not answer.");
   sub->callback([command, &action] {
     action = [command] {

@@ -69,8 +69,8 @@ int main(int argc, char** argv) {
   add_tokenize(app, action);
   add_perplexity(app, action);
   add_convert(app, action);
-  add_bench(app, action);
   add_cluster(app, action);
+  add_bench(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,12 +18,6 @@ int usable_threads() {
   return std::max(1, CPU_COUNT(&cpus));
 }
 
-void add_access_options(CLI::App& command, NodeAccess& access) {
-  command.add_flag_callback(
-      "--insecure", [&access] { access.policy = AddressPolicy::kAnyAddress; },
-      "Talk to any address without authentication or encryption: whoever reaches the port can use this machine");
-}
-
 void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory")->required();
   command
@@ -68,10 +62,12 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   OpenModel open;
   BF_ASSIGN_OR_RETURN(open.checkpoint, open_checkpoint(options.model));
   DeploymentOptions deployment;
+  if (!options.workers.empty() || !options.join_at.empty()) {
+    BF_ASSIGN_OR_RETURN(deployment.access, open_access(options.access));
+  }
   deployment.threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / options.nodes);
   deployment.nodes = options.nodes;
   deployment.workers = options.workers;
-  deployment.access = options.access;
   deployment.join_at = options.join_at;
   deployment.heartbeat_ms = options.heartbeat_ms;
   deployment.dead_after_ms = options.dead_after_ms;

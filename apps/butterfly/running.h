@@ -6,15 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "access.h"
 #include "butterfly/base/result.h"
 #include "butterfly/infer/deployment.h"
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly::app {
-
-/// --insecure.
-void add_access_options(CLI::App& command, NodeAccess& access);
 
 struct RunOptions {
   std::string model;
@@ -25,7 +23,7 @@ struct RunOptions {
   int heartbeat_ms = 200;
   int dead_after_ms = 1500;
   int recover_within_s = 60;
-  NodeAccess access;
+  AccessOptions access;
   std::string split = "uniform";
   std::string kv_type = "auto";
   std::string wire_type = "f32";

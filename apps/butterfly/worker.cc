@@ -19,7 +19,7 @@ struct WorkerCommand {
   std::string model_dir;
   std::string memory;
   int threads = 0;
-  NodeAccess access;
+  AccessOptions access;
 };
 
 Result<int> run(const WorkerCommand& command) {
@@ -27,12 +27,12 @@ Result<int> run(const WorkerCommand& command) {
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   WorkerOptions options;
   options.listen = command.listen;
-  options.access = command.access;
+  BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   options.join = command.join;
   options.model_directory = command.model_dir;
   options.content = {.bytes = content_bytes, .hash = content_hash};
   // Checked before the measurement, which takes a moment.
-  BF_TRY(check_policy(command.listen, command.access, after_ms(5000)));
+  BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
   BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads}));
   if (!command.memory.empty()) {
     options.node.memory_bytes = parse_bytes(command.memory);
@@ -54,7 +54,7 @@ void add_worker(CLI::App& app, Action& action) {
   auto* sub = app.add_subcommand("worker", "Offer this machine's memory and speed to `generate --workers`");
   auto command = std::make_shared<WorkerCommand>();
   sub->add_option("--listen", command->listen,
-                  "HOST:PORT; port 0: the system chooses; other than loopback only with --insecure")
+                  "HOST:PORT; port 0: the system chooses; other than loopback only with credentials or --insecure")
       ->capture_default_str();
   add_access_options(*sub, command->access);
   sub->add_option("-t,--threads", command->threads, "Threads to compute with [all cores]")->check(CLI::Range(1, 1024));

@@ -12,7 +12,9 @@ TIMEOUT_S = 120
 
 
 def environment(isa=None, **extra):
-    env = dict(os.environ, BUTTERFLY_LOG="info", **extra)
+    # Whoever runs the tests may have credentials: they are none of ours.
+    env = dict(os.environ, BUTTERFLY_LOG="info", BUTTERFLY_HOME=os.devnull)
+    env.update(extra)
     env.pop("BUTTERFLY_ISA", None)
     if isa:
         env["BUTTERFLY_ISA"] = isa
@@ -36,7 +38,8 @@ class Worker:
 
     def __init__(self, *arguments, isa=None):
         self.log = tempfile.NamedTemporaryFile(suffix=".log")
-        self.process = subprocess.Popen([PROGRAM, "worker", "--listen", "127.0.0.1:0", "--threads", "1", *arguments],
+        listen = [] if "--listen" in arguments else ["--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen([PROGRAM, "worker", *listen, "--threads", "1", *arguments],
                                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(isa))
         line = b""
         while not line.startswith(b"listening on "):

@@ -2,7 +2,6 @@
 // `type` mean is the business of the layer above.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,12 +10,9 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
+#include "butterfly/wire/digest.h"
 
 namespace butterfly {
-
-using Sha256 = std::array<std::byte, 32>;
-Sha256 sha256(ByteSpan bytes);
-std::string to_hex(const Sha256& digest);
 
 struct NamedBytes {
   std::uint32_t type = 0;

@@ -6,16 +6,17 @@
 
 #include "butterfly/wire/inproc.h"
 #include "butterfly/wire/tcp.h"
+#include "butterfly/wire/test_cluster_test.h"
 
 namespace butterfly {
 namespace {
 
 using Pair = std::pair<ChannelPtr, ChannelPtr>;
 
-Pair make_tcp_pair(const TcpOptions& options = {}) {
-  auto listener = Listener::create({.channel = options}).value();
+Pair make_tcp_pair(const NodeAccess& server = {}, const NodeAccess& dialling = {}) {
+  auto listener = Listener::create({.access = server}).value();
   Result<ChannelPtr> client = make_error(ErrorCode::kUnavailable, "not connected yet");
-  std::thread dialler([&] { client = connect_tcp(listener->address(), {.channel = options}, after_ms(5000)); });
+  std::thread dialler([&] { client = connect_tcp(listener->address(), {.access = dialling}, after_ms(5000)); });
   auto arrival = listener->accept(after_ms(5000));
   dialler.join();
   return {std::move(client).value(), std::move(arrival.value().channel)};
@@ -37,7 +38,13 @@ bool same(ByteSpan a, ByteSpan b) {
 
 class ChannelTest : public ::testing::TestWithParam<std::string> {
  protected:
-  Pair make_pair() const { return GetParam() == "tcp" ? make_tcp_pair() : make_inproc_pair(); }
+  Pair make_pair() const {
+    if (GetParam() == "inproc") return make_inproc_pair();
+    if (GetParam() == "tcp") return make_tcp_pair();
+    static const TestCluster cluster;
+    static const NodeAccess worker = cluster.join("worker-a");
+    return make_tcp_pair(worker, cluster.coordinator());
+  }
 };
 
 TEST_P(ChannelTest, OddSizesArriveUnchangedAndInOrder) {
@@ -168,7 +175,26 @@ TEST_P(ChannelTest, WaitsAreCountedByHowTheyEnded) {
   EXPECT_EQ(far->stats().waits_spun, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, ChannelTest, ::testing::Values("inproc", "tcp"),
+TEST_P(ChannelTest, BothDirectionsRunAtOnce) {
+  auto [near, far] = make_pair();
+  constexpr std::uint64_t kMessages = 200;
+  const auto send_all = [](Channel* channel) {
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+      ASSERT_TRUE(channel->send({.tag = i, .payload = pattern(i * 37, 11)}, after_ms(20'000)));
+    }
+  };
+  const auto receive_all = [](Channel* channel) {
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+      const auto message = channel->receive({}, after_ms(20'000));
+      ASSERT_TRUE(message) << message.error().message;
+      ASSERT_EQ(message->tag, i);
+    }
+  };
+  std::thread a(send_all, near.get()), b(send_all, far.get()), c(receive_all, near.get()), d(receive_all, far.get());
+  for (std::thread* thread : {&a, &b, &c, &d}) thread->join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, ChannelTest, ::testing::Values("inproc", "tcp", "tls"),
                          [](const auto& engine) { return engine.param; });
 
 TEST(InprocChannel, ThePayloadIsHandedOverNotCopied) {
@@ -224,25 +250,6 @@ TEST(TcpChannel, APayloadThatIsStillOnItsWayIsKeptAlive) {
   const auto message = far->receive({}, after_ms(20'000));
   ASSERT_TRUE(message) << message.error().message;
   EXPECT_TRUE(same(message->payload.bytes, expected.bytes));
-}
-
-TEST(TcpChannel, BothDirectionsRunAtOnce) {
-  auto [near, far] = make_tcp_pair();
-  constexpr std::uint64_t kMessages = 200;
-  const auto send_all = [](Channel* channel) {
-    for (std::uint64_t i = 0; i < kMessages; ++i) {
-      ASSERT_TRUE(channel->send({.tag = i, .payload = pattern(i * 37, 11)}, after_ms(20'000)));
-    }
-  };
-  const auto receive_all = [](Channel* channel) {
-    for (std::uint64_t i = 0; i < kMessages; ++i) {
-      const auto message = channel->receive({}, after_ms(20'000));
-      ASSERT_TRUE(message) << message.error().message;
-      ASSERT_EQ(message->tag, i);
-    }
-  };
-  std::thread a(send_all, near.get()), b(send_all, far.get()), c(receive_all, near.get()), d(receive_all, far.get());
-  for (std::thread* thread : {&a, &b, &c, &d}) thread->join();
 }
 
 }  // namespace

@@ -6,72 +6,12 @@
 #include <list>
 
 #include "butterfly/base/log.h"
-#include "butterfly/wire/socket.h"
-#include "butterfly/wire/tcp.h"
+#include "butterfly/wire/handshake.h"
+#include "butterfly/wire/refusals.h"
 #include "butterfly/wire/tcp_channel.h"
 
 namespace butterfly {
 namespace {
-
-/// A connection that has not introduced itself yet, or that is being turned away.
-struct Handshake {
-  Fd fd;
-  SocketAddress peer;
-  Deadline deadline;
-  HelloBytes hello{};
-  std::size_t filled = 0;
-  bool leaving = false;  // answered with our version; waits for the client to read it and close
-};
-
-enum class Verdict { kWait, kWelcome, kDrop };
-
-bool send_reply(const Handshake& handshake) {
-  const HelloReplyBytes reply = encode_hello_reply();
-  const ByteSpan bytes(reply);
-  std::size_t sent = 0;
-  while (sent < bytes.size()) {
-    // A fresh socket's buffer takes 16 bytes at once; a client that arranged otherwise is dropped.
-    const ByteSpan rest = bytes.subspan(sent);
-    const IoResult result = send_some(handshake.fd.get(), std::span(&rest, 1));
-    if (result.state != IoResult::State::kMoved) return false;
-    sent += result.bytes;
-  }
-  return true;
-}
-
-/// Closing with unread bytes would reset the connection and might destroy the answer on its way: read to the end.
-Verdict drain(const Handshake& handshake) {
-  std::array<std::byte, 512> rest;
-  const MutableByteSpan buffer(rest);
-  const IoResult result = receive_some(handshake.fd.get(), std::span(&buffer, 1));
-  return result.state == IoResult::State::kMoved || result.state == IoResult::State::kAgain ? Verdict::kWait
-                                                                                            : Verdict::kDrop;
-}
-
-/// Reads what has arrived and decides.
-Verdict advance(Handshake& handshake, Introduction& introduction) {
-  if (handshake.leaving) return drain(handshake);
-  const MutableByteSpan buffer = MutableByteSpan(handshake.hello).subspan(handshake.filled);
-  const IoResult result = receive_some(handshake.fd.get(), std::span(&buffer, 1));
-  if (result.state == IoResult::State::kAgain) return Verdict::kWait;
-  if (result.state != IoResult::State::kMoved) return Verdict::kDrop;
-  handshake.filled += result.bytes;
-  if (handshake.filled < kHelloPrefixBytes) return Verdict::kWait;
-  const auto version = decode_hello_version(std::span(handshake.hello).first<kHelloPrefixBytes>());
-  if (!version) return Verdict::kDrop;
-  if (*version != kProtocolVersion) {
-    log().warn("{} speaks protocol {}, this program {}", to_string(handshake.peer), *version, kProtocolVersion);
-    if (!send_reply(handshake)) return Verdict::kDrop;
-    ::shutdown(handshake.fd.get(), SHUT_WR);
-    handshake.leaving = true;
-    return Verdict::kWait;
-  }
-  if (handshake.filled < kHelloBytes) return Verdict::kWait;
-  auto decoded = decode_hello(handshake.hello);
-  if (!decoded || !send_reply(handshake)) return Verdict::kDrop;
-  introduction = std::move(*decoded);
-  return Verdict::kWelcome;
-}
 
 class TcpListener final : public Listener {
  public:
@@ -103,40 +43,55 @@ class TcpListener final : public Listener {
   }
 
  private:
+  using Verdict = ServerHandshake::Verdict;
+
   /// Waits for one round of events and handles them.
   Result<std::optional<Arrival>> progress(Deadline deadline) {
     std::vector<pollfd> fds;
     fds.push_back({.fd = bell_.get(), .events = POLLIN, .revents = 0});
     const bool listening = std::chrono::steady_clock::now() >= accept_after_;
     fds.push_back({.fd = listening ? socket_.get() : -1, .events = POLLIN, .revents = 0});
-    Deadline wake = listening ? deadline : std::min(deadline, accept_after_);
-    for (const Handshake& handshake : handshakes_) {
-      fds.push_back({.fd = handshake.fd.get(), .events = POLLIN, .revents = 0});
-      wake = std::min(wake, handshake.deadline);
+    Deadline wake = std::min(listening ? deadline : std::min(deadline, accept_after_), refusals_.next_flush());
+    for (const ServerHandshake& handshake : handshakes_) {
+      fds.push_back({.fd = handshake.fd(), .events = handshake.event(), .revents = 0});
+      wake = std::min(wake, handshake.deadline());
     }
     BF_TRY(poll_until(fds, wake));
     if (fds[0].revents != 0) clear(bell_);
+    refusals_.flush();
 
     std::optional<Arrival> arrival;
     std::size_t index = 2;
     for (auto it = handshakes_.begin(); it != handshakes_.end(); ++index) {
-      const auto verdict = fds[index].revents == 0 || arrival ? Verdict::kWait : step(*it, arrival);
-      const bool late = !arrival && std::chrono::steady_clock::now() >= it->deadline;
-      it = verdict != Verdict::kWait || late ? handshakes_.erase(it) : std::next(it);
+      const bool over = !arrival && (fds[index].revents != 0 ? step(*it, arrival) : expire(*it));
+      it = over ? handshakes_.erase(it) : std::next(it);
     }
     if (fds[1].revents != 0) accept_waiting();
     return arrival;
   }
 
-  Verdict step(Handshake& handshake, std::optional<Arrival>& arrival) {
-    Introduction introduction;
-    const Verdict verdict = advance(handshake, introduction);
-    if (verdict == Verdict::kWelcome) {
-      arrival = Arrival{
-          .channel = std::make_unique<TcpChannel>(std::move(handshake.fd), to_string(handshake.peer), options_.channel),
-          .introduction = std::move(introduction)};
+  /// Goes on with one client; whether it is done with.
+  bool step(ServerHandshake& handshake, std::optional<Arrival>& arrival) {
+    switch (handshake.advance()) {
+      case Verdict::kWait:
+        return expire(handshake);
+      case Verdict::kRefuse:
+      case Verdict::kGone:
+        refusals_.refuse(handshake.peer(), handshake.reason());
+        return true;
+      case Verdict::kWelcome:
+        arrival = Arrival{
+            .channel = std::make_unique<TcpChannel>(handshake.take_stream(), handshake.peer(), options_.channel),
+            .introduction = handshake.take_introduction()};
+        return true;
     }
-    return verdict;
+    return true;
+  }
+
+  bool expire(const ServerHandshake& handshake) {
+    if (std::chrono::steady_clock::now() < handshake.deadline()) return false;
+    refusals_.refuse(handshake.peer(), handshake.unfinished());
+    return true;
   }
 
   void accept_waiting() {
@@ -154,12 +109,18 @@ class TcpListener final : public Listener {
       return;
     }
     disable_nagle(fd.get());
-    if (handshakes_.size() >= static_cast<std::size_t>(options_.handshakes_max)) handshakes_.pop_front();
-    Handshake handshake;
-    handshake.fd = std::move(fd);
-    handshake.peer = peer;
-    handshake.deadline = std::chrono::steady_clock::now() + options_.handshake_timeout;
-    handshakes_.push_back(std::move(handshake));
+    if (handshakes_.size() >= static_cast<std::size_t>(options_.handshakes_max)) {
+      refusals_.refuse(handshakes_.front().peer(), "gave way to newer clients before its handshake was complete");
+      handshakes_.pop_front();
+    }
+    auto stream = make_stream(std::move(fd), options_.access, StreamSide::kServer);
+    if (!stream) {
+      refusals_.refuse(to_string(peer), stream.error().message);
+      return;
+    }
+    handshakes_.emplace_back(std::move(*stream), to_string(peer),
+                             std::chrono::steady_clock::now() + options_.handshake_timeout,
+                             options_.access.credentials != nullptr);
   }
 
   const Fd socket_;
@@ -168,38 +129,21 @@ class TcpListener final : public Listener {
   const ListenOptions options_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> interrupted_{false};
-  std::list<Handshake> handshakes_;  // oldest first
+  std::list<ServerHandshake> handshakes_;  // oldest first
+  Refusals refusals_{address_};
   Deadline accept_after_{};
 };
-
-Result<Fd> bind_and_listen(const SocketAddress& address, const std::string& name) {
-  BF_ASSIGN_OR_RETURN(Fd fd, make_socket(address.storage.ss_family));
-  const int on = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd.get(), address.get(), address.length) != 0) {
-    if (errno == EADDRINUSE) {
-      return make_error(ErrorCode::kUnavailable, "cannot listen on {}: another program uses that port", name);
-    }
-    return make_error(ErrorCode::kIo, "cannot listen on {}: {}", name, system_message(errno));
-  }
-  if (::listen(fd.get(), 128) != 0) {
-    if (errno == EADDRINUSE) {
-      return make_error(ErrorCode::kUnavailable, "cannot listen on {}: another program uses that port", name);
-    }
-    return make_error(ErrorCode::kIo, "cannot listen on {}: {}", name, system_message(errno));
-  }
-  return fd;
-}
 
 }  // namespace
 
 Status check_policy(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  if (access.credentials) return {};
   if (access.policy == AddressPolicy::kAnyAddress) return {};
   BF_ASSIGN_OR_RETURN(const bool loopback, is_loopback(address, deadline));
   if (!loopback) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "{} is not a loopback address: until nodes authenticate each other, workers listen on loopback "
-                      "only (127.0.0.1 or [::1])",
+                      "{} is not a loopback address: without credentials nodes talk over loopback only (127.0.0.1 or "
+                      "[::1]); `butterfly cluster init` and `enroll` make credentials",
                       address);
   }
   return {};
@@ -210,16 +154,13 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenOptions& options)
   BF_TRY(check_policy(options.address, options.access, deadline));
   BF_ASSIGN_OR_RETURN(const auto resolved, resolve(options.address, deadline));
   // The name may have changed its meaning since the check: what is bound is what counts.
-  if (options.access.policy == AddressPolicy::kLoopbackOnly && !is_loopback(resolved.front())) {
+  const bool open = options.access.credentials || options.access.policy == AddressPolicy::kAnyAddress;
+  if (!open && !is_loopback(resolved.front())) {
     return make_error(ErrorCode::kInvalidArgument, "{} is not a loopback address", to_string(resolved.front()));
   }
-  BF_ASSIGN_OR_RETURN(Fd socket, bind_and_listen(resolved.front(), options.address));
+  BF_ASSIGN_OR_RETURN(Fd socket, listen_on(resolved.front(), options.address));
   BF_ASSIGN_OR_RETURN(Fd bell, make_bell());
-  SocketAddress bound;
-  bound.length = sizeof(bound.storage);
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
-    return make_error(ErrorCode::kIo, "cannot learn the port of {}: {}", options.address, system_message(errno));
-  }
+  BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(socket));
   return std::make_unique<TcpListener>(std::move(socket), std::move(bell), to_string(bound), options);
 }
 

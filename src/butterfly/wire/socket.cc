@@ -31,10 +31,12 @@ msghdr gather(std::span<const Span> buffers, std::array<iovec, kPieces>& pieces)
   return header;
 }
 
-IoResult classify(ssize_t moved) {
+IoResult classify(ssize_t moved, short event) {
   if (moved > 0) return {.state = IoResult::State::kMoved, .bytes = static_cast<std::size_t>(moved)};
   if (moved == 0) return {.state = IoResult::State::kEnd};
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {.state = IoResult::State::kAgain};
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+    return {.state = IoResult::State::kAgain, .event = event};
+  }
   return {.state = IoResult::State::kFailed, .error = errno};
 }
 
@@ -43,13 +45,13 @@ IoResult classify(ssize_t moved) {
 IoResult receive_some(int fd, std::span<const MutableByteSpan> buffers) {
   std::array<iovec, kPieces> pieces;
   msghdr header = gather(buffers, pieces);
-  return classify(recvmsg(fd, &header, MSG_DONTWAIT));
+  return classify(recvmsg(fd, &header, MSG_DONTWAIT), POLLIN);
 }
 
 IoResult send_some(int fd, std::span<const ByteSpan> buffers) {
   std::array<iovec, kPieces> pieces;
   msghdr header = gather(buffers, pieces);
-  return classify(sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL));
+  return classify(sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL), POLLOUT);
 }
 
 Result<int> poll_until(std::span<pollfd> fds, Deadline deadline) {
@@ -80,6 +82,34 @@ std::chrono::milliseconds unacknowledged(int fd) {
   socklen_t length = sizeof(info);
   const bool known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
   return std::chrono::milliseconds(known && info.tcpi_unacked > 0 ? info.tcpi_last_ack_recv : 0);
+}
+
+Result<Fd> listen_on(const SocketAddress& address, const std::string& name) {
+  BF_ASSIGN_OR_RETURN(Fd fd, make_socket(address.storage.ss_family));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(fd.get(), address.get(), address.length) != 0) {
+    if (errno == EADDRINUSE) {
+      return make_error(ErrorCode::kUnavailable, "cannot listen on {}: another program uses that port", name);
+    }
+    return make_error(ErrorCode::kIo, "cannot listen on {}: {}", name, system_message(errno));
+  }
+  if (::listen(fd.get(), 128) != 0) {
+    if (errno == EADDRINUSE) {
+      return make_error(ErrorCode::kUnavailable, "cannot listen on {}: another program uses that port", name);
+    }
+    return make_error(ErrorCode::kIo, "cannot listen on {}: {}", name, system_message(errno));
+  }
+  return fd;
+}
+
+Result<SocketAddress> bound_address(const Fd& fd) {
+  SocketAddress bound;
+  bound.length = sizeof(bound.storage);
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
+    return make_error(ErrorCode::kIo, "cannot learn the port of a socket: {}", system_message(errno));
+  }
+  return bound;
 }
 
 Result<Fd> make_bell() {

@@ -31,12 +31,14 @@ class Fd {
   int fd_ = -1;
 };
 
-/// Bytes moved, or why none: kAgain (try later), kEnd (the peer finished), kFailed (`error` is an errno).
+/// Bytes moved, or why none: kAgain (poll() for `event` and try again), kEnd (the peer finished), kFailed (`error` is
+/// an errno, or 0 where a ByteStream knows better).
 struct IoResult {
   enum class State { kMoved, kAgain, kEnd, kFailed };
   State state = State::kMoved;
   std::size_t bytes = 0;
   int error = 0;
+  short event = 0;
 };
 
 /// Never block; at most kIoBytesMax bytes in one call.
@@ -59,6 +61,10 @@ void disable_nagle(int fd);
 /// How long segments have been under way without any acknowledgement; 0 where none are. A peer that does not read keeps
 /// acknowledging.
 std::chrono::milliseconds unacknowledged(int fd);
+
+/// Errors: kUnavailable (another program has the port), kIo; `name` is what they call the address.
+Result<Fd> listen_on(const SocketAddress& address, const std::string& name);
+Result<SocketAddress> bound_address(const Fd& fd);
 
 /// An eventfd: anyone may ring it, a poll() on it wakes until it is cleared.
 Result<Fd> make_bell();

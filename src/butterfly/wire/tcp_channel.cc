@@ -7,8 +7,8 @@
 
 namespace butterfly {
 
-TcpChannel::TcpChannel(Fd fd, std::string peer, const TcpOptions& options)
-    : fd_(std::move(fd)), peer_(std::move(peer)), options_(options), reader_(options.limits) {}
+TcpChannel::TcpChannel(std::unique_ptr<ByteStream> stream, std::string peer, const TcpOptions& options)
+    : stream_(std::move(stream)), peer_(std::move(peer)), options_(options), reader_(options.limits) {}
 
 TcpChannel::~TcpChannel() {
   close();
@@ -17,7 +17,7 @@ TcpChannel::~TcpChannel() {
 
 void TcpChannel::close() {
   if (closed_.exchange(true)) return;
-  ::shutdown(fd_.get(), SHUT_RDWR);  // wakes every poll on this socket, here and at the peer
+  ::shutdown(stream_->fd(), SHUT_RDWR);  // wakes every poll on this socket, here and at the peer
   std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
@@ -32,10 +32,10 @@ tl::unexpected<Error> TcpChannel::peer_gone(const IoResult& result) const {
     return make_error(ErrorCode::kUnavailable, "{} closed the connection{}", peer_,
                       reader_.in_message() ? " in the middle of a message" : "");
   }
-  return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, system_message(result.error));
+  return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, stream_->failure(result));
 }
 
-Result<TcpChannel::Progress> TcpChannel::write(Outgoing& outgoing) {
+Result<TcpChannel::PollEvent> TcpChannel::write(Outgoing& outgoing) {
   while (outgoing.sent < outgoing.bytes()) {
     std::array<ByteSpan, 3> pieces{ByteSpan(outgoing.header), ByteSpan(outgoing.message.meta),
                                    ByteSpan(outgoing.message.payload.bytes)};
@@ -45,16 +45,16 @@ Result<TcpChannel::Progress> TcpChannel::write(Outgoing& outgoing) {
       piece = piece.subspan(skipped);
       skip -= skipped;
     }
-    const IoResult result = send_some(fd_.get(), pieces);
-    if (result.state == IoResult::State::kAgain) return Progress::kAgain;
+    const IoResult result = stream_->send(pieces);
+    if (result.state == IoResult::State::kAgain) return result.event;
     if (result.state != IoResult::State::kMoved) {
       if (closed_) return closed_error();
-      return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, system_message(result.error));
+      return make_error(ErrorCode::kUnavailable, "the connection to {} broke: {}", peer_, stream_->failure(result));
     }
     outgoing.sent += result.bytes;
   }
   stats_.sent(outgoing.bytes());
-  return Progress::kDone;
+  return PollEvent{0};
 }
 
 Status TcpChannel::send(Message message, Deadline deadline) {
@@ -79,7 +79,7 @@ Status TcpChannel::send(Message message, Deadline deadline) {
     // The sender thread rests while the queue is empty, and there is one sending caller: the socket is ours.
     lock.unlock();
     auto progress = write(outgoing);
-    if (progress && *progress == Progress::kDone) return {};
+    if (progress && *progress == 0) return {};
     lock.lock();
     if (!progress) {
       send_failure_ = progress.error();
@@ -114,7 +114,7 @@ void TcpChannel::run_sender() {
     }
     auto progress = write(*front);
     Status waited;
-    if (progress && *progress == Progress::kAgain) waited = wait_writable();
+    if (progress && *progress != 0) waited = wait_for(*progress);
     if (!progress || !waited) {
       // What the peer said before it went away can still be received: the channel is not closed here.
       std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ void TcpChannel::run_sender() {
       changed_.notify_all();
       return;
     }
-    if (*progress == Progress::kAgain) continue;
+    if (*progress != 0) continue;
     Outgoing finished;  // its payload is freed after the lock
     std::lock_guard lock(mutex_);
     finished = std::move(queue_.front());
@@ -131,9 +131,9 @@ void TcpChannel::run_sender() {
   }
 }
 
-Status TcpChannel::wait_writable() {
+Status TcpChannel::wait_for(short event) {
   // How long a message may wait is the caller's business (send() and its deadline); close() ends this wait.
-  pollfd wait{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
+  pollfd wait{.fd = stream_->fd(), .events = event, .revents = 0};
   BF_TRY(poll_until(std::span(&wait, 1), after_ms(1000)));
   if (closed_) return closed_error();
   return {};
@@ -147,7 +147,7 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
   for (;;) {
     if (closed_) return closed_error();
     const auto buffers = reader_.wanted();
-    const IoResult result = receive_some(fd_.get(), buffers);
+    const IoResult result = stream_->receive(buffers);
     if (result.state == IoResult::State::kMoved) {
       if (std::exchange(waiting, false)) stats_.waited(std::exchange(blocked, false) ? Wait::kBlocked : Wait::kSpun);
       auto message = reader_.advance(result.bytes, allocator);
@@ -167,7 +167,7 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
       continue;
     }
     blocked = true;
-    pollfd wait{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    pollfd wait{.fd = stream_->fd(), .events = result.event, .revents = 0};
     BF_ASSIGN_OR_RETURN(const int ready, poll_until(std::span(&wait, 1), deadline));
     if (ready == 0) {
       if (waiting) stats_.waited(Wait::kBlocked);

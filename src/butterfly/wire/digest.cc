@@ -1,5 +1,6 @@
-#include "butterfly/cluster/weights.h"
+#include "butterfly/wire/digest.h"
 
+#include <fmt/format.h>
 #include <openssl/evp.h>
 
 #include "butterfly/base/check.h"
@@ -15,9 +16,9 @@ Sha256 sha256(ByteSpan bytes) {
   return digest;
 }
 
-std::string to_hex(const Sha256& digest) {
+std::string to_hex(ByteSpan bytes) {
   std::string text;
-  for (const std::byte byte : digest) text += fmt::format("{:02x}", std::to_integer<int>(byte));
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<int>(byte));
   return text;
 }
 

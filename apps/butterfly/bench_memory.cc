@@ -1,0 +1,164 @@
+// butterfly bench memory: the pool and the arena beside malloc, and conversions between float and half beside the
+// memory's own speed.
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "bench.h"
+#include "butterfly/base/units.h"
+#include "butterfly/machine/peaks.h"
+#include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/tensor/arena.h"
+#include "butterfly/tensor/half.h"
+#include "butterfly/tensor/pool.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly::app {
+namespace {
+
+struct MemoryCommand {
+  int rounds = 9;
+  bool json = false;
+};
+
+struct AllocationRow {
+  std::uint64_t bytes = 0;
+  std::vector<double> malloc_ns, pool_ns, arena_ns;  // of every round
+};
+
+struct ConversionRow {
+  const char* name = "";
+  std::vector<double> gb_per_s;
+};
+
+/// Nanoseconds of one call of many.
+template <typename Operation>
+double time_each(int count, Operation operation) {
+  const std::uint64_t begin = trace::now_ns();
+  for (int i = 0; i < count; ++i) operation();
+  return static_cast<double>(trace::now_ns() - begin) / count;
+}
+
+/// Every way writes one byte a page, as whoever allocates will: malloc gives large blocks back to the system each time.
+void touch(void* memory, std::uint64_t bytes) {
+  auto* data = static_cast<volatile char*>(memory);
+  for (std::uint64_t i = 0; i < bytes; i += 4096) data[i] = 1;
+}
+
+Result<AllocationRow> measure_allocation(std::uint64_t bytes, int rounds) {
+  AllocationRow row{.bytes = bytes, .malloc_ns = {}, .pool_ns = {}, .arena_ns = {}};
+  const int count = bytes <= 65'536 ? 20'000 : 100;
+  const auto pool = Pool::create();
+  Arena arena(pool);
+  bool failed = false;
+  for (int round = 0; round < rounds; ++round) {
+    row.malloc_ns.push_back(time_each(count, [&] {
+      void* memory = std::aligned_alloc(kTensorAlignment, bytes);
+      failed = failed || memory == nullptr;
+      if (memory != nullptr) touch(memory, bytes);
+      std::free(memory);
+    }));
+    row.pool_ns.push_back(time_each(count, [&] {
+      const auto storage = pool->allocate(bytes);
+      failed = failed || !storage;
+      if (storage) touch(storage->bytes.data(), bytes);
+    }));
+    row.arena_ns.push_back(time_each(count, [&] {
+      const auto memory = arena.allocate(bytes);
+      failed = failed || !memory;
+      if (memory) touch(memory->data(), bytes);
+      arena.reset();
+    }));
+  }
+  if (failed) return make_error(ErrorCode::kNoMemory, "{} were not to be had", format_bytes(bytes));
+  return row;
+}
+
+Result<std::vector<ConversionRow>> measure_conversions(int rounds) {
+  constexpr std::size_t kCount = std::size_t{16} << 20;  // 64 MiB of float: far more than caches hold
+  BF_ASSIGN_OR_RETURN(const AlignedBuffer floats, AlignedBuffer::create(kCount * sizeof(float)));
+  BF_ASSIGN_OR_RETURN(const AlignedBuffer halves, AlignedBuffer::create(kCount * sizeof(std::uint16_t)));
+  auto* wide = reinterpret_cast<float*>(floats.data());
+  auto* narrow = reinterpret_cast<std::uint16_t*>(halves.data());
+  for (std::size_t i = 0; i < kCount; ++i) {
+    wide[i] = static_cast<float>(i % 4096) * 0.37f - 700.0f;
+    narrow[i] = 0;
+  }
+  std::vector<ConversionRow> rows{{"float to half", {}}, {"half to float", {}}};
+  const double bytes = static_cast<double>(kCount) * (sizeof(float) + sizeof(std::uint16_t));
+  for (int round = 0; round < rounds; ++round) {
+    rows[0].gb_per_s.push_back(bytes / time_each(1, [&] {
+                                 for (std::size_t i = 0; i < kCount; ++i) narrow[i] = float_to_half(wide[i]);
+                               }));
+    rows[1].gb_per_s.push_back(bytes / time_each(1, [&] {
+                                 for (std::size_t i = 0; i < kCount; ++i) wide[i] = half_to_float(narrow[i]);
+                               }));
+  }
+  return rows;
+}
+
+void print(const std::vector<AllocationRow>& allocations, const std::vector<ConversionRow>& conversions,
+           double memory_gb_per_s) {
+  std::printf("ns to allocate, touch and free, median (spread)\n%10s %24s %24s %24s\n", "bytes", "malloc", "pool",
+              "arena");
+  const auto spread = [](const std::vector<double>& v) {
+    return fmt::format("{:.0f} ({:.0f} to {:.0f})", median(v), *std::min_element(v.begin(), v.end()),
+                       *std::max_element(v.begin(), v.end()));
+  };
+  for (const AllocationRow& row : allocations) {
+    std::printf("%10llu %24s %24s %24s\n", static_cast<unsigned long long>(row.bytes), spread(row.malloc_ns).c_str(),
+                spread(row.pool_ns).c_str(), spread(row.arena_ns).c_str());
+  }
+  std::printf("conversions, portable code, one thread, GB/s read and written; memory reads at %.1f GB/s\n",
+              memory_gb_per_s);
+  for (const ConversionRow& row : conversions) {
+    std::printf("%16s %6.2f GB/s (%.2f to %.2f), %.0f %% of that\n", row.name, median(row.gb_per_s),
+                *std::min_element(row.gb_per_s.begin(), row.gb_per_s.end()),
+                *std::max_element(row.gb_per_s.begin(), row.gb_per_s.end()),
+                100 * median(row.gb_per_s) / memory_gb_per_s);
+  }
+}
+
+Result<int> run(const MemoryCommand& command) {
+  BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
+  BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks({.isa = isa, .threads = 1}));
+  std::vector<AllocationRow> allocations;
+  for (const std::uint64_t bytes : {64ull, 1024ull, 8192ull, 65'536ull, 1ull << 20, 16ull << 20}) {
+    BF_ASSIGN_OR_RETURN(AllocationRow row, measure_allocation(bytes, command.rounds));
+    allocations.push_back(std::move(row));
+  }
+  BF_ASSIGN_OR_RETURN(const auto conversions, measure_conversions(command.rounds));
+  const double memory = peaks.one_thread.memory_read_gb_per_s;
+  if (!command.json) {
+    print(allocations, conversions, memory);
+    return kExitOk;
+  }
+  nlohmann::ordered_json j{{"memory_read_gb_per_s", memory}};
+  for (const AllocationRow& row : allocations) {
+    j["allocations"].push_back(
+        {{"bytes", row.bytes}, {"malloc_ns", row.malloc_ns}, {"pool_ns", row.pool_ns}, {"arena_ns", row.arena_ns}});
+  }
+  for (const ConversionRow& row : conversions) {
+    j["conversions"].push_back(
+        {{"name", row.name}, {"gb_per_s", row.gb_per_s}, {"fraction_of_memory_read", median(row.gb_per_s) / memory}});
+  }
+  std::printf("%s\n", j.dump(2).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_bench_memory(CLI::App& bench, Action& action) {
+  auto* sub = bench.add_subcommand("memory", "Pool and arena beside malloc; float to half and back");
+  const auto command = std::make_shared<MemoryCommand>();
+  sub->add_option("--rounds", command->rounds, "Measured rounds")->check(CLI::Range(1, 1000))->capture_default_str();
+  sub->add_flag("--json", command->json, "JSON on stdout");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

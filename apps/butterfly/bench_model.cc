@@ -1,0 +1,168 @@
+// butterfly bench model: tokens per second of prefill and decode, median and spread, per number of threads.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "bench.h"
+#include "butterfly/base/units.h"
+#include "butterfly/infer/schedule.h"
+#include "butterfly/machine/peaks.h"
+#include "butterfly/machine/topology.h"
+#include "butterfly/trace/trace.h"
+#include "running.h"
+
+namespace butterfly::app {
+namespace {
+
+struct BenchCommand {
+  RunOptions run;
+  int prefill = 512;
+  int decode = 128;
+  int rounds = 3;
+  int sequences = 1;
+  bool json = false;
+};
+
+struct BenchResult {
+  int threads = 0;
+  std::vector<double> prefill_tokens_per_s;
+  std::vector<double> decode_tokens_per_s;
+  double weight_gb_per_s = 0;  // weight bytes read per second of decode, median
+  double gflops = 0;           // of prefill, median
+};
+
+/// One prompt per sequence, then `decode` tokens each; any token will do, none is sampled.
+Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, BenchResult& result) {
+  Schedule schedule({.rows_max = 512, .depth = pipeline.depth()});
+  const auto token_at = [vocab](int i) { return TokenId((i * 7919 + 17) % vocab); };
+  for (int s = 0; s < command.sequences; ++s) {
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < command.prefill; ++i) prompt.push_back(token_at(i + s));
+    schedule.add(prompt);
+  }
+  std::vector<int> decoded(static_cast<std::size_t>(command.sequences), 0);
+  const std::uint64_t begin = trace::now_ns();
+  const std::uint64_t flops = trace::read(trace::Counter::kKernelFlops);
+  std::uint64_t prefilled = 0;
+  std::uint64_t weight_bytes = 0;
+  int waiting = command.sequences;
+  double prefill_s = 0;
+  while (!schedule.idle()) {
+    while (true) {
+      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
+      if (!step) break;
+      BF_TRY(pipeline.submit(std::move(*step)));
+    }
+    BF_ASSIGN_OR_RETURN(const Step step, pipeline.next());
+    schedule.completed(step);
+    for (const SequenceRun& run : step.batch.runs) {
+      if (run.logits_from == run.rows) continue;
+      int& count = decoded[static_cast<std::size_t>(run.sequence.value)];
+      if (count == 0 && --waiting == 0) {
+        prefilled = trace::now_ns();
+        prefill_s = static_cast<double>(prefilled - begin) * 1e-9;
+        result.gflops = static_cast<double>(trace::read(trace::Counter::kKernelFlops) - flops) / prefill_s * 1e-9;
+        weight_bytes = trace::read(trace::Counter::kKernelWeightBytes);
+      }
+      if (++count > command.decode) {
+        schedule.finish(run.sequence);
+      } else {
+        schedule.append(run.sequence, token_at(count));
+      }
+    }
+    if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
+  }
+  const double decode_s = static_cast<double>(trace::now_ns() - prefilled) * 1e-9;
+  result.prefill_tokens_per_s.push_back(command.prefill * command.sequences / prefill_s);
+  result.decode_tokens_per_s.push_back(command.decode * command.sequences / decode_s);
+  result.weight_gb_per_s =
+      static_cast<double>(trace::read(trace::Counter::kKernelWeightBytes) - weight_bytes) / decode_s * 1e-9;
+  return {};
+}
+
+Result<BenchResult> bench_threads(const BenchCommand& command, int threads) {
+  BenchResult result;
+  RunOptions run = command.run;
+  result.threads = run.threads = threads;
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(run, command.sequences));
+  const ModelConfig& config = model.checkpoint.config;
+  if (command.prefill + command.decode + 1 > config.context) {
+    return make_error(ErrorCode::kInvalidArgument, "prefill {} and decode {} do not fit into the context of {}",
+                      command.prefill, command.decode, config.context);
+  }
+  BenchCommand warm = command;
+  warm.prefill = std::min(command.prefill, 64);
+  warm.decode = std::min(command.decode, 4);
+  BenchResult ignored;
+  BF_TRY(run_round(model.deployment->pipeline(), warm, config.vocab, ignored));
+  for (int round = 0; round < command.rounds; ++round) {
+    BF_TRY(run_round(model.deployment->pipeline(), command, config.vocab, result));
+  }
+  return result;
+}
+
+void print(const BenchCommand& command, const BenchResult& r) {
+  const auto spread = [](const std::vector<double>& v) {
+    return fmt::format("{:8.2f} tokens/s ({:.2f} to {:.2f})", median(v), *std::min_element(v.begin(), v.end()),
+                       *std::max_element(v.begin(), v.end()));
+  };
+  std::printf("%d thread%s  prefill %d: %s, %.0f GFLOP/s | decode %d: %s, %.1f GB/s of weights\n", r.threads,
+              r.threads == 1 ? " " : "s", command.prefill, spread(r.prefill_tokens_per_s).c_str(), r.gflops,
+              command.decode, spread(r.decode_tokens_per_s).c_str(), r.weight_gb_per_s);
+}
+
+Result<int> run(BenchCommand& command) {
+  std::vector<int> thread_counts;
+  if (command.run.threads > 0 || !command.run.workers.empty() || command.run.nodes > 1) {
+    thread_counts.push_back(std::max(command.run.threads, 1));
+  } else {
+    for (int t = 1; t <= usable_threads(); t *= 2) thread_counts.push_back(t);
+  }
+  BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
+  nlohmann::ordered_json j;
+  j["model"] = command.run.model;
+  j["isa"] = to_string(isa);
+  j["sequences"] = command.sequences;
+  for (const int threads : thread_counts) {
+    BF_ASSIGN_OR_RETURN(const BenchResult result, bench_threads(command, threads));
+    if (!command.json) print(command, result);
+    j["results"].push_back({{"threads", result.threads},
+                            {"prefill_tokens", command.prefill},
+                            {"decode_tokens", command.decode},
+                            {"prefill_tokens_per_s", result.prefill_tokens_per_s},
+                            {"decode_tokens_per_s", result.decode_tokens_per_s},
+                            {"prefill_gflops", result.gflops},
+                            {"decode_weight_gb_per_s", result.weight_gb_per_s}});
+  }
+  if (command.json) std::printf("%s\n", j.dump(2).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_bench_model(CLI::App& bench, Action& action) {
+  auto* sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, for 1, 2, 4, ... threads");
+  auto command = std::make_shared<BenchCommand>();
+  command->run.quiet = true;
+  add_run_options(*sub, command->run);
+  sub->add_option("--prefill", command->prefill, "Prompt tokens")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  sub->add_option("--decode", command->decode, "Tokens decoded one by one")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  sub->add_option("--rounds", command->rounds, "Measured rounds, after a short one that is not")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub->add_option("--sequences", command->sequences, "Texts side by side")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  sub->add_flag("--json", command->json, "JSON on stdout");
+  sub->callback([command, &action] {
+    action = [command] {
+      const Result<int> code = run(*command);
+      return code ? *code : fail(code.error());
+    };
+  });
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,27 @@
+#include "butterfly/wire/byte_stream.h"
+
+#include "butterfly/wire/credentials.h"
+#include "butterfly/wire/tls_stream.h"
+
+namespace butterfly {
+namespace {
+
+class PlainStream final : public ByteStream {
+ public:
+  using ByteStream::ByteStream;
+  IoResult handshake() override { return {}; }
+  IoResult receive(std::span<const MutableByteSpan> buffers) override { return receive_some(fd(), buffers); }
+  IoResult send(std::span<const ByteSpan> buffers) override { return send_some(fd(), buffers); }
+  std::string failure(const IoResult& result) const override { return system_message(result.error); }
+  std::optional<NodeIdentity> peer() const override { return std::nullopt; }
+  StreamCopies copies() const override { return {}; }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ByteStream>> make_stream(Fd fd, const NodeAccess& access, StreamSide side) {
+  if (!access.credentials) return std::make_unique<PlainStream>(std::move(fd));
+  return make_tls_stream(std::move(fd), access.credentials->context(side), side);
+}
+
+}  // namespace butterfly
