@@ -133,7 +133,9 @@ class Process:
 
 
 class Worker(Process):
-    """A worker on a port that the system chooses, or on `listen`."""
+    """A worker on a port that the system chooses, or on `listen`. `used` remembers the addresses of all."""
+
+    used = []
 
     def __init__(self, *arguments, listen="127.0.0.1:0", namespace=None, threads=1, **environment):
         if not listen.startswith("127."):
@@ -144,6 +146,7 @@ class Worker(Process):
             self.wait()
             raise RuntimeError(f"the worker ended with {self.process.returncode} before it listened:\n{self.errors()}")
         self.address = found[1][1]
+        self.used.append(self.address)
 
 
 class Generation(Process):
@@ -225,6 +228,16 @@ def program_offers(command, option):
     """Whether `butterfly COMMAND --help` knows the option."""
     shown = subprocess.run([PROGRAM, command, "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return option in shown.stdout
+
+
+def settles(condition, patience=15):
+    """Whether the condition becomes true in time."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def machine_line():
