@@ -15,6 +15,7 @@ class Loopback:
     """Workers on loopback, killed or stopped."""
 
     faults = ("SIGKILL", "SIGSTOP")
+    more_faults = ()  # for --random, and for the matrix with --all-faults
     namespace = None
 
     def __init__(self, count=WORKERS, options=()):
@@ -72,9 +73,10 @@ class Loopback:
 
 
 class Proxied(Loopback):
-    """Workers behind proxies that put garbage on the wire. A struck worker is not started again: it has to bear it."""
+    """Workers behind proxies that lie. A struck worker is not started again: it has to bear it."""
 
     faults = ("garbage",)
+    more_faults = ("one bit", "reset", "stall")
 
     def open(self, count):
         self.proxies = [None] * count
@@ -89,10 +91,11 @@ class Proxied(Loopback):
         return [proxy.address for proxy in self.proxies]
 
     def strike(self, index, fault):
-        return self.proxies[index].garbage()
+        proxy = self.proxies[index]
+        return {"garbage": proxy.garbage, "one bit": proxy.corrupt, "reset": proxy.cut, "stall": proxy.stall}[fault]()
 
-    def mend(self, index, _):
-        pass
+    def mend(self, index, fault):
+        self.proxies[index].resume()
 
 
 class Networked(Loopback):

@@ -4,7 +4,8 @@
 Four workers write a text; one of them is struck, and the text must be, to the byte, what one process writes.
 
     moments   load, prefill, decode at three tokens, and during the recovery from another worker's death
-    faults    SIGKILL, SIGSTOP, the link pulled with data in flight (needs root), garbage on the wire
+    faults    SIGKILL, SIGSTOP, the link pulled with data in flight (needs root), garbage on the wire;
+              with --all-faults also one flipped bit, reset connections, connections that stall
     seconds   from the fault to the next token; to the next ready epoch for load and prefill, whose next token has to
               wait for a whole prompt. Measured here, outside the program, by when bytes arrive.
 
@@ -34,7 +35,7 @@ SMALL = {"tokens": 400}
 BIG = {"tokens": 40, "model": models.slow_to_load(), "prompt": LONG_PROMPT}
 BIG_DECODE = {"tokens": 60, "model": models.slow_to_load()}
 MOMENTS = {"load": BIG, "prefill": BIG, "decode 10": SMALL, "decode 150": SMALL, "decode 350": SMALL, "recovery": BIG_DECODE}
-BOUND_S = {"SIGKILL": 1.0, "SIGSTOP": 3.0, "link down": 3.0, "garbage": 3.0}
+BOUND_S = {"SIGKILL": 1.0, "SIGSTOP": 3.0, "link down": 3.0, "garbage": 3.0, "one bit": 3.0, "reset": 1.0, "stall": 3.0}
 READY = r"\b(\d+) of \1 workers ready|\bepoch 1: .*\bready\b"
 ATTEMPTS = 5  # a fault may come too late for the run it was meant for
 
@@ -144,7 +145,8 @@ def run_matrix(options, generator):
     """{(victim, moment, fault): [Outcome]} and what was skipped."""
     results, skipped = defaultdict(list), []
     for kind in BENCHES:
-        faults = [fault for fault in kind.faults if re.search(options.faults, fault)]
+        known = kind.faults + (kind.more_faults if options.all_faults else ())
+        faults = [fault for fault in known if re.search(options.faults, fault)]
         moments = [moment for moment in MOMENTS if re.search(options.moments, moment)]
         bench = open_bench(kind, skipped) if faults else None
         if not bench:
@@ -178,7 +180,7 @@ def strike_randomly(bench, generator, options):
     """(what was done, Outcome) for random victims, moment, fault and model."""
     load = generator.choice([SMALL, SMALL, BIG, BIG_DECODE])
     victims = generator.sample(range(WORKERS), generator.choice([1, 1, 2]))
-    faults = [generator.choice(bench.faults) for _ in victims]
+    faults = [generator.choice(bench.faults + bench.more_faults) for _ in victims]
     text = expected(load, options.wrong)
     with bench.generate(**load) as run:
         run.wait_for(r"workers ready")
@@ -205,7 +207,7 @@ def run_random(options):
             done, outcome = strike_randomly(generator.choice(benches), generator, options)
             late += outcome.late
             broken += bool(outcome.broken)
-            ending = "; ".join(outcome.broken) or ("same text, not noticed" if outcome.late else f"same text, {outcome.seconds or 0:.3f} s")
+            ending = f"BROKEN: {'; '.join(outcome.broken)}" if outcome.broken else ("same text, not noticed" if outcome.late else f"same text, {outcome.seconds or 0:.3f} s")
             print(f"seed {seed}: {done}: {ending}", flush=True)
     finally:
         for bench in benches:
@@ -261,6 +263,7 @@ def main():
     parser.add_argument("--random", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--faults", default="", help="only faults that match this regular expression")
+    parser.add_argument("--all-faults", action="store_true", help="also one flipped bit, reset connections, stalled connections")
     parser.add_argument("--moments", default="", help="only moments that match")
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--break", dest="wrong", action="store_true")

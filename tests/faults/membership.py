@@ -3,6 +3,7 @@
 
     a worker that joins takes a share of the layers         a worker that is sent SIGTERM leaves in peace, with exit code 0
     a worker that was there first waits for a coordinator   after the last worker died the next one to join goes on
+    a killed worker that starts again is taken back         so is one that was stopped and goes on
     membership.py [--quick] [--break]
 
 Prints for each the longest silence between two pieces of text. --break compares with a wrong text: must fail.
@@ -100,6 +101,29 @@ def a_worker_waits_for_its_coordinator(text):
     return run
 
 
+def a_killed_worker_that_starts_again_is_taken_back(text):
+    with Worker() as a, Worker() as b, Generation([a, b], **LOAD) as run:
+        run.wait_for_bytes(20)
+        b.signal(signal.SIGKILL)
+        next_epoch(run, 1, 1)
+        with Worker(listen=b.address) as again:
+            next_epoch(run, 1, 2)
+            finish(run, text)
+            must(layers_of(run, again) > 0, "the worker that came back has no layers", run)
+    return run
+
+
+def a_stopped_worker_that_goes_on_is_taken_back(text):
+    with Worker() as a, Worker() as b, Generation([a, b], **LOAD) as run:
+        run.wait_for_bytes(20)
+        b.signal(signal.SIGSTOP)
+        next_epoch(run, 1, 1)
+        b.signal(signal.SIGCONT)
+        next_epoch(run, 1, 2)
+        finish(run, text)
+    return run
+
+
 def the_next_one_goes_on_after_the_last_one_died(text):
     join_at = f"127.0.0.1:{free_ports(1)[0]}"
     with Worker() as only, Generation([only], options=("--join-at", join_at, "--recover-within", "30"), **LOAD) as run:
@@ -112,6 +136,7 @@ def the_next_one_goes_on_after_the_last_one_died(text):
 
 
 CASES = (a_drained_worker_leaves, a_worker_joins_and_takes_a_share, one_comes_while_another_leaves,
+         a_killed_worker_that_starts_again_is_taken_back, a_stopped_worker_that_goes_on_is_taken_back,
          a_worker_waits_for_its_coordinator, the_next_one_goes_on_after_the_last_one_died)
 QUICK = CASES[:2]
 

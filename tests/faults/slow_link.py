@@ -124,12 +124,12 @@ def main():
             same = code == 0 and run.text() == text
             differing += not same
             if later or not same:
-                print(f"run {runs}: exit code {code}, {'same' if same else 'ANOTHER'} text; {'; '.join(later)}\n{run.errors()}", flush=True)
+                print(f"BROKEN: run {runs}: exit code {code}, {'same' if same else 'ANOTHER'} text; {'; '.join(later)}\n{run.errors()}", flush=True)
             if options.wrong:
                 break
     print(f"{runs} generations in {seconds:.0f} s, {median(times):.1f} s each (median; {max(times):.1f} s worst): "
           f"{later_epochs} false deaths, {suspicions} suspicions told, {differing} texts that differ")
-    return differing + (0 if options.quick else later_epochs)
+    return differing + (0 if options.quick and not options.wrong else later_epochs)
 
 
 if __name__ == "__main__":
