@@ -73,7 +73,7 @@ class Loopback:
 
 
 class Proxied(Loopback):
-    """Workers behind proxies that lie. A struck worker is not started again: it has to bear it."""
+    """Workers behind proxies that lie. A struck worker is not started again after the run: it has to bear it."""
 
     faults = ("garbage",)
     more_faults = ("one bit", "reset", "stall")
@@ -82,9 +82,9 @@ class Proxied(Loopback):
         self.proxies = [None] * count
 
     def start(self, index):
-        super().start(index)
         if self.proxies[index]:
             self.proxies[index].close()
+        super().start(index)
         self.proxies[index] = self.stack.enter_context(Proxy(self.workers[index].address))
 
     def addresses(self):

@@ -95,7 +95,7 @@ def a_worker_waits_for_its_coordinator(text):
         time.sleep(0.5)
         for _ in range(2):
             with Generation([a], options=("--join-at", join_at), **LOAD) as run:
-                next_epoch(run, 0 if run.wait_for(r"epoch \d+: 2 workers|epoch 1\b.*ready|of 1 workers ready")[1][0].startswith("epoch") else 1, 2)
+                must(run.wait_for(r"\bepoch \d+: 2 workers.*\bready\b|\b2 of 2 workers ready"), "no epoch with 2 workers", run)
                 finish(run, text)
                 must(layers_of(run, newcomer) > 0, "the newcomer has no layers", run)
     return run
