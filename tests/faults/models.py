@@ -114,3 +114,8 @@ def hundred_layers():
 def slow_to_load():
     """170 MB in eight layers: loading and reading a long prompt take long enough to be hit."""
     return make(layers=8, width=1024, heads=8, kv_heads=4, ff=2560, context=2048)
+
+
+def quick_to_load():
+    """A quarter of it, for short campaigns."""
+    return make(layers=8, width=512, heads=8, kv_heads=4, ff=1280, context=2048)

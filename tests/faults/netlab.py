@@ -67,11 +67,11 @@ def require(loss=False):
 class Lab:
     """Nodes 0 to count-1 with the addresses `address(i)`; `slow` maps nodes to (delay in ms one way, loss in percent).
 
-    Use it in a `with`."""
+    With `loss` also losses and partitions may be asked for, which takes nftables. Use it in a `with`."""
 
-    def __init__(self, count, rate=None, slow=None):
+    def __init__(self, count, rate=None, slow=None, loss=False):
         self.count, self.slow = count, slow or {}
-        require(loss=bool(self.slow))
+        require(loss)
         clean()
         self.switch = f"{PREFIX}-{os.getpid()}-sw"
         self.forwarders = []
@@ -130,8 +130,13 @@ class Lab:
     def partition(self, one, other):
         """Nodes of one side neither hear nor reach those of the other; `heal` ends it."""
         for here, there in ((one, other), (other, one)):
-            for node in here:
-                self._filter(node, "ip saddr { " + ", ".join(self.address(far) for far in there) + " } drop")
+            for far in there:
+                self.deafen([far], *here)
+
+    def deafen(self, listeners, *speakers):
+        """Listeners do not hear the speakers, who hear them."""
+        for node in listeners:
+            self._filter(node, "ip saddr { " + ", ".join(map(self.address, speakers)) + " } drop")
 
     def heal(self):
         for node in range(self.count):
@@ -227,7 +232,7 @@ def _echo(own, target, count):
 
 
 def self_test():
-    with Lab(3, rate="100mbit", slow={2: (50, 0)}) as lab:
+    with Lab(3, rate="100mbit", slow={2: (50, 0)}, loss=True) as lab:
         def expect(what, source, target, holds):
             got = _ping(lab, source, target, 5)
             print(f"{what}: {got[0]} of 5 answers, {got[1] and round(got[1], 2)} ms")
