@@ -18,7 +18,8 @@ import harness
 import models
 from harness import Generation, Hang, Worker, free_ports, program_offers, reference
 
-LOAD = {"tokens": 300, "model": models.slow_to_load()}
+LOAD = {"tokens": 200, "model": models.slow_to_load()}
+QUICK_LOAD = {"tokens": 600, "model": models.quick_to_load()}
 
 
 class Broken(Exception):
@@ -149,6 +150,8 @@ def main():
     options = parser.parse_args()
     if not program_offers("worker", "--join"):
         raise harness.Skip("this butterfly has no worker --join")
+    if options.quick:
+        LOAD.update(QUICK_LOAD)
     text = reference(**LOAD)
     if options.wrong:
         text = harness.wrong(text)
