@@ -25,14 +25,21 @@ void Drift::watch(const Plan& plan, Clock::time_point now) {
 
 std::optional<std::vector<double>> Drift::look(std::span<const StageWork> work, Clock::time_point now) {
   if (predicted_s_.size() < 2 || work.size() != predicted_s_.size() || now < window_end_) return std::nullopt;
+  if (before_.empty()) {
+    before_.assign(work.begin(), work.end());
+    window_end_ = now + options_.window;
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    if (work[i].steps - before_[i].steps < options_.steps_min) return std::nullopt;
+  }
   window_end_ = now + options_.window;
   const std::vector<StageWork> before = std::exchange(before_, {work.begin(), work.end()});
-  if (before.empty()) return std::nullopt;
   std::vector<double> slowness;
   for (std::size_t i = 0; i < work.size(); ++i) {
     const std::uint64_t steps = work[i].steps - before[i].steps;
     const double busy_s = static_cast<double>(work[i].busy_ns - before[i].busy_ns) * 1e-9;
-    if (steps < options_.steps_min || !std::isfinite(predicted_s_[i]) || predicted_s_[i] <= 0) return std::nullopt;
+    if (!std::isfinite(predicted_s_[i]) || predicted_s_[i] <= 0) return std::nullopt;
     slowness.push_back(busy_s / static_cast<double>(steps) / predicted_s_[i]);
   }
   // Against the others: how far all are from the prediction says nothing about how to share the work.

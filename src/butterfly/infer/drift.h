@@ -15,10 +15,10 @@
 namespace butterfly {
 
 struct DriftOptions {
-  std::chrono::milliseconds window{1000};
-  std::uint64_t steps_min = 16;  // of each stage, for a window to say anything
-  double threshold = 1.5;        // how much slower than predicted, relative to the others, is a drift
-  int windows = 3;               // in a row
+  std::chrono::milliseconds window{1000};  // at least, and until each stage has made so many steps:
+  std::uint64_t steps_min = 8;
+  double threshold = 1.5;  // how much slower than predicted, relative to the others, is a drift
+  int windows = 3;         // in a row
 };
 
 class Drift {

@@ -54,9 +54,11 @@ TEST(Drift, AStageThatIsSlowNowAndThenIsNone) {
   for (int i = 0; i < 30; ++i) EXPECT_FALSE(watched.second({1, 2, i % 3 == 0 ? 1.0 : 4.0}));
 }
 
-TEST(Drift, FewStepsSayNothing) {
+TEST(Drift, FewStepsMakeWindowsLonger) {
   Watched watched;
-  for (int i = 0; i < 20; ++i) EXPECT_FALSE(watched.second({1, 2, 9}, 3));
+  int seconds = 1;
+  while (!watched.second({1, 2, 9}, 2)) ASSERT_LT(++seconds, 100);
+  EXPECT_EQ(seconds, 1 + 3 * 4) << "windows of 8 steps";
 }
 
 }  // namespace
