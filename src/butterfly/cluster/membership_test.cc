@@ -174,6 +174,32 @@ TEST(Membership, AWorkerThatStandsByLeavesAtOnce) {
   EXPECT_FALSE(session->failed());
 }
 
+TEST(Membership, WeightsAreLoadedAheadWhileAnEpochRuns) {
+  ThreadWorker a;
+  ThreadWorker b;
+  for (ThreadWorker* worker : {&a, &b}) worker->stage.wanted = {{.name = "w", .bytes_max = 1000}};
+  const auto membership = membership_of({a.address(), b.address()});
+  const auto running = membership->next_epoch(membership->members());
+  StartRequest request = fake_request(1);
+  request.epoch = membership->epoch();
+  auto ends = running->start(request, after_ms(kLongMs));
+  ASSERT_TRUE(ends) << ends.error().message;
+  {
+    const auto preparing = membership->next_epoch(membership->members());
+    StartRequest ahead = fake_request(2);
+    ahead.epoch = membership->epoch();
+    ahead.purpose = Purpose::kPrepare;
+    const auto prepared = preparing->start(ahead, after_ms(kLongMs));
+    ASSERT_TRUE(prepared) << prepared.error().message;
+    EXPECT_EQ(prepared->input, nullptr);
+    EXPECT_EQ(a.stage.prepared_epoch, 2u);
+    EXPECT_EQ(b.stage.prepared_epoch, 2u);
+    EXPECT_TRUE(pump(*ends, 1, 5)) << "nothing was disturbed";
+  }
+  EXPECT_TRUE(pump(*ends, 1, 5));
+  EXPECT_EQ(a.stage.loads, 1);
+}
+
 TEST(Membership, AWorkerThatIsLeftOutIsNotDialledForAWhile) {
   const ThreadWorker a;
   const ThreadWorker b;

@@ -36,13 +36,15 @@ Roster::Roster(const ClusterOptions& options, std::string name)
 
 Roster::~Roster() {
   heartbeat_.request_stop();
+  decltype(dialling_) dialling;
   {
     std::lock_guard lock(mutex_);
-    ending_ = true;
-    for (auto& [address, dialling] : dialling_) dialling->thread.request_stop();
+    ending_ = true;  // nobody dials any more
+    dialling.swap(dialling_);
+    for (auto& [address, one] : dialling) one->thread.request_stop();
     changed_.notify_all();
   }
-  dialling_.clear();  // joins; nobody adds to it any more
+  dialling.clear();  // joins
   heartbeat_.join();
   control::ControlMessage release;
   release.mutable_release();

@@ -25,7 +25,7 @@ struct WorkerOptions {
   std::chrono::milliseconds busy_grace{500};   // a second coordinator waits so long for the first to finish leaving
   std::chrono::milliseconds connect_timeout{3000};    // to the next node of an assignment
   std::chrono::milliseconds wait_timeout{60'000};     // for the node before to do so; it may be busy ending something
-  std::chrono::milliseconds unreachable_after{2000};  // a next node that acknowledges nothing for so long is
+  std::chrono::milliseconds unreachable_after{2500};  // a next node that acknowledges nothing for so long is
   std::chrono::milliseconds drain_timeout{30'000};    // for a coordinator to go on without this worker
   std::chrono::microseconds spin{50};
 };

@@ -208,7 +208,7 @@ void WorkerSession::say_pong(std::uint64_t sequence) {
   const auto output = hub_.find(kOutputLabel, epoch);
   if (output && output->unacknowledged() > options_.unreachable_after) {
     // Nobody else would notice: both nodes answer their coordinator.
-    complain(epoch, {.code = ErrorCode::kUnavailable,
+    complain(epoch, {.code = ErrorCode::kTimeout,
                      .message = fmt::format("{} has acknowledged nothing for {} ms", output->peer(),
                                             options_.unreachable_after.count())});
   }

@@ -88,6 +88,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   Status recover(const Error& cause) override {
     if (!ends_epoch(cause)) return tl::unexpected(cause);
+    if (cause.code == ErrorCode::kTimeout) leave_out_complaining();  // it waited long enough for its neighbour
     return begin_epoch(cause);
   }
 
@@ -228,11 +229,14 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     }
   }
 
+  /// Workers that answer and yet cannot reach a neighbour: without them the others can work.
+  void leave_out_complaining() {
+    for (const std::string& address : session_->complaining()) membership_->leave_out(address);
+  }
+
   /// The same members again: either the cause is gone in a moment, or one of them cannot reach another.
   void retry_alike(int times) {
-    if (times >= kAlikeMax) {
-      for (const std::string& address : session_->complaining()) membership_->leave_out(address);
-    }
+    if (times >= kAlikeMax) leave_out_complaining();
     static_cast<void>(
         membership_->wait_for_change(members_.version, after_ms(kRetryPauseMs << std::min(times, 5)), options_.stop));
   }
