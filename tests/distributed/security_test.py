@@ -3,6 +3,7 @@ same. What single bytes do is tested in src/butterfly/wire/tls_test.cc."""
 
 import json
 import os
+import pathlib
 import shutil
 import socket
 import stat
@@ -96,6 +97,14 @@ class Security(unittest.TestCase):
         for word in words:
             self.assertIn(word, lines[0])
 
+    def first_line(self, *arguments):
+        worker = subprocess.Popen([PROGRAM, "worker", "--listen", "0.0.0.0:0", "--threads", "1", *arguments],
+                                  stderr=subprocess.PIPE, env=environment(BUTTERFLY_LOG="warn"))
+        line = worker.stderr.readline()
+        worker.kill()
+        worker.communicate()
+        return line
+
     # Fails when a tensor, a weight or a control message changes on its way through TLS.
     def test_two_workers_with_credentials_write_the_same_bytes(self):
         with self.worker("worker-a") as a, self.worker("worker-b") as b:
@@ -169,11 +178,12 @@ class Security(unittest.TestCase):
 
     def test_a_node_renews_its_certificate_while_it_runs(self):
         with self.worker("worker-a") as worker, Admission(self.cluster.coordinator) as admission:
-            key = open(os.path.join(self.cluster.member("worker-a"), "node.key"), "rb").read()
+            key = pathlib.Path(self.cluster.member("worker-a"), "node.key")
+            before = key.read_bytes()
             renewed = butterfly("cluster", "renew", admission.address,
                                 "--credentials", self.cluster.member("worker-a"))
             self.assertEqual(renewed.returncode, 0, renewed.stderr)
-            self.assertNotEqual(key, open(os.path.join(self.cluster.member("worker-a"), "node.key"), "rb").read())
+            self.assertNotEqual(before, key.read_bytes())
             self.assertEqual(self.coordinate(worker.address).stdout, self.expected.stdout)
 
     def test_secrets_are_files_of_their_owner_alone(self):
@@ -191,13 +201,8 @@ class Security(unittest.TestCase):
 
     def test_addresses_beyond_loopback_need_credentials_or_a_loud_word(self):
         self.refused(butterfly("worker", "--listen", "0.0.0.0:0"), "loopback")
-        with self.worker("worker-a", "--listen", "0.0.0.0:0") as worker:
-            self.assertTrue(worker.address.startswith("0.0.0.0:"))
-        loud = subprocess.Popen([PROGRAM, "worker", "--listen", "0.0.0.0:0", "--threads", "1", "--insecure"],
-                                stderr=subprocess.PIPE, env=environment())
-        self.assertIn(b"WARNING: --insecure", loud.stderr.readline())
-        loud.kill()
-        loud.communicate()
+        self.assertIn(b"listening on 0.0.0.0:", self.first_line("--credentials", self.cluster.member("worker-a")))
+        self.assertIn(b"WARNING: --insecure", self.first_line("--insecure"))
         both = butterfly("worker", "--insecure", "--credentials", self.cluster.member("worker-a"))
         self.assertEqual(both.returncode, 2)
 

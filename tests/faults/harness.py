@@ -43,7 +43,8 @@ class Process:
     def __init__(self, command, namespace=None, **environment):
         if namespace:
             command = ["ip", "netns", "exec", namespace, *command]
-        env = {**os.environ, "BUTTERFLY_LOG": "info", **environment}
+        # Whoever runs the tests may have credentials: they are none of ours.
+        env = {**os.environ, "BUTTERFLY_HOME": os.devnull, "BUTTERFLY_LOG": "info", **environment}
         self.command = [str(word) for word in command]
         self.changed = threading.Condition()
         self.out, self.lines, self.ended, self.open = [], [], None, 2
