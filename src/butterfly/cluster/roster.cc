@@ -283,15 +283,19 @@ void Roster::lose(const MemberPtr& member, const Error& cause) {
     std::lock_guard lock(mutex_);
     if (std::exchange(member->gone, true)) return;
     left = member->released;
-    if (!ending_) {
-      changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));
-    }
-    changed_.notify_all();
   }
   member->link->close();
   if (!left) {
     std::lock_guard lock(observing_);
     for (MemberObserver* observer : observers_) observer->on_gone(*member, cause);
+  }
+  {
+    // Last, so that whoever sees another membership also sees that the epoch has failed.
+    std::lock_guard lock(mutex_);
+    if (!ending_) {
+      changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));
+    }
+    changed_.notify_all();
   }
   want(member->address);
 }

@@ -105,6 +105,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   /// An error where another plan is better now and can begin at once; a preparation where it cannot.
   Status consider_change() {
     preparation_.reset();
+    if (session_->failed()) return {};  // the pipeline will say so
     const Members members = membership_->members();
     const auto plan = plan_for(checkpoint_, as_measured(members.nodes), options_);
     considered_ = members.version;
