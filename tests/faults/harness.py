@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,6 +254,8 @@ def commit():
     told = os.environ.get("BUTTERFLY_COMMIT")
     if told:
         return told
+    if shutil.which("git") is None:
+        return "unknown"
     shown = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return shown.stdout.strip() or "unknown"
 

@@ -47,7 +47,7 @@ def main():
         prefix, consumer = work / "prefix", work / "consumer"
         run(args.cmake, "--install", args.build, "--prefix", prefix)
         check_headers(prefix, args.cxx, work)
-        run(args.cmake, "-S", args.source / "examples/generate", "-B", consumer, f"-DCMAKE_PREFIX_PATH={prefix}",
+        run(args.cmake, "-G", "Ninja", "-S", args.source / "examples/generate", "-B", consumer, f"-DCMAKE_PREFIX_PATH={prefix}",
             f"-DCMAKE_CXX_COMPILER={args.cxx}", "-DCMAKE_BUILD_TYPE=Release")
         run(args.cmake, "--build", consumer)
         model = args.source / "models/demo.gguf"

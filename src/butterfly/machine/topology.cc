@@ -61,13 +61,19 @@ std::string read_text(const char* path) {
   return text.str();
 }
 
-/// MemAvailable: free memory and what the system would give up for it.
-std::uint64_t read_available_memory() {
+/// A line of /proc/meminfo; 0 where there is none.
+std::uint64_t read_meminfo(const std::string& key) {
   std::istringstream words(read_text("/proc/meminfo"));
   for (std::string word; words >> word;) {
     std::uint64_t kibibytes = 0;
-    if (word == "MemAvailable:" && words >> kibibytes) return kibibytes * 1024;
+    if (word == key && words >> kibibytes) return kibibytes * 1024;
   }
+  return 0;
+}
+
+/// MemAvailable: free memory and what the system would give up for it.
+std::uint64_t read_available_memory() {
+  if (const std::uint64_t available = read_meminfo("MemAvailable:"); available > 0) return available;
   const long pages = sysconf(_SC_AVPHYS_PAGES);
   return pages > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
 }
@@ -99,7 +105,8 @@ Result<Topology> detect_topology() {
     topology.usable_threads = std::min(topology.usable_threads, static_cast<int>(std::ceil(*limits.cpus)));
   topology.usable_threads = std::max(topology.usable_threads, 1);
 
-  topology.memory_bytes = hwloc_get_root_obj(hwloc)->total_memory;
+  // Virtual machines whose memory can grow tell hwloc what they began with; without /sys it knows nothing.
+  topology.memory_bytes = std::max<std::uint64_t>(hwloc_get_root_obj(hwloc)->total_memory, read_meminfo("MemTotal:"));
   if (topology.memory_bytes == 0) return make_error(ErrorCode::kIo, "the system does not tell how much memory it has");
   topology.available_memory_bytes = std::min(read_available_memory(), topology.memory_bytes);
   topology.memory_bytes = std::min(topology.memory_bytes, limits.memory_bytes.value_or(topology.memory_bytes));
