@@ -15,7 +15,6 @@ constexpr milliseconds kDialTimeout{2000};
 constexpr milliseconds kFirstPause{100};  // between two attempts; doubled until the last
 constexpr milliseconds kLastPause{2000};
 constexpr int kStrangersAttempts = 5;  // to reach an address that never answered
-constexpr int kGreetings = 3;          // at the beginning, until a worker counts as unreachable
 constexpr int kBeatsMissed = 3;        // of our own, before we doubt ourselves
 
 Deadline now() {
@@ -89,23 +88,12 @@ Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, s
   return member;
 }
 
-Result<MemberPtr> Roster::greet_patiently(const std::string& address, Deadline deadline) const {
-  for (int attempt = 1;; ++attempt) {
-    auto member = greet(address, deadline, {});
-    if (member || attempt == kGreetings || now() >= deadline) return member;
-    // What was damaged or cut on its way may get through the next time.
-    const ErrorCode code = member.error().code;
-    if (code != ErrorCode::kUnavailable && code != ErrorCode::kProtocol) return member;
-    std::this_thread::sleep_for(kFirstPause);
-  }
-}
-
 Status Roster::greet_all(const std::vector<std::string>& addresses, Deadline deadline) {
   std::vector<std::optional<Result<MemberPtr>>> answers(addresses.size());
   {
     std::vector<std::jthread> dialling;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(greet_patiently(addresses[i], deadline)); });
+      dialling.emplace_back([&, i] { answers[i].emplace(greet(addresses[i], deadline, {})); });
     }
   }
   {

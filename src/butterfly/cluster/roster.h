@@ -87,7 +87,6 @@ class Roster {
 
  private:
   Result<MemberPtr> greet(const std::string& address, Deadline deadline, std::stop_token stop) const;
-  Result<MemberPtr> greet_patiently(const std::string& address, Deadline deadline) const;
   void admit(MemberPtr member);
   void run_monitor(const MemberPtr& member);
   void handle(const MemberPtr& member, const control::ControlMessage& message);
