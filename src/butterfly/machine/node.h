@@ -5,11 +5,20 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/isa.h"
 
 namespace butterfly {
+
+/// What a node reaches in products with weights of one type, all threads together: the two ends of a roofline.
+struct ProductRate {
+  std::string type{};            // of the weights, "q4_0"
+  double decode_gb_per_s = 0.0;  // bytes of weights that one row passes per second
+  double prefill_gflops = 0.0;   // with 256 rows at once; multiply and add count as two
+  friend bool operator==(const ProductRate&, const ProductRate&) = default;
+};
 
 struct NodeDescriptor {
   std::string name{};
@@ -20,6 +29,7 @@ struct NodeDescriptor {
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
   double int8_gops = 0.0;  // 0 where unknown or without an instruction
+  std::vector<ProductRate> products{};  // one for each type that was measured; may be empty
 };
 
 struct LinkDescriptor {

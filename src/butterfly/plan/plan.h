@@ -8,18 +8,29 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
+#include "butterfly/kernel/lanes.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/config.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
 
-/// One working node's share: blocks [first_layer, last_layer), and the two ends of the model.
+/// Consecutive canonical lanes: what one member of a tensor group computes of attention and MLP.
+struct LaneRange {
+  int first = 0;
+  int last = kLanes;
+  bool whole() const { return first == 0 && last == kLanes; }
+  friend bool operator==(const LaneRange&, const LaneRange&) = default;
+};
+
+/// One share of the work: blocks [first_layer, last_layer), and the two ends of the model. The members of a tensor
+/// group have the same layers and ends, and divide the lanes of each.
 struct StageAssignment {
   int first_layer = 0;
   int last_layer = 0;
   bool embedding = false;
   bool head = false;
+  LaneRange lanes{};
   friend bool operator==(const StageAssignment&, const StageAssignment&) = default;
 };
 
@@ -32,7 +43,8 @@ struct StagePrediction {
 
 struct Plan {
   std::string strategy;
-  std::vector<StageAssignment> stages;       // in pipeline order: contiguous, covering every layer once
+  std::vector<StageAssignment> stages;       // in pipeline order, covering every layer and lane once: a tensor group is
+                                             // a run of shares of the same layers with ascending lanes
   std::vector<int> node_of_stage;            // index into the nodes that the plan was made for, ascending
   std::vector<StagePrediction> predictions;  // one per stage
   std::vector<int> standby_nodes;            // without a stage, ascending
