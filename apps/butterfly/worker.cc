@@ -19,10 +19,15 @@ struct WorkerCommand {
   std::string model_dir;
   std::string memory;
   int threads = 0;
+  double emulate = 1.0;
   AccessOptions access;
 };
 
 Result<int> run(const WorkerCommand& command) {
+  if (command.emulate < 1.0 && command.threads != 1) {
+    return make_error(ErrorCode::kInvalidArgument, "--emulate {} needs --threads 1, not {}", command.emulate,
+                      command.threads);
+  }
   const int threads = command.threads > 0 ? command.threads : usable_threads();
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   WorkerOptions options;
@@ -34,13 +39,17 @@ Result<int> run(const WorkerCommand& command) {
   // Checked before the measurement, which takes a moment.
   BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
   BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads}));
+  options.node = emulate(std::move(options.node), command.emulate);
   if (!command.memory.empty()) {
     options.node.memory_bytes = parse_bytes(command.memory);
     if (options.node.memory_bytes == 0) {
       return make_error(ErrorCode::kInvalidArgument, "--memory {} is no size such as 4G or 512M", command.memory);
     }
   }
-  StageHost host({.threads = threads, .isa = isa, .weight_bytes_max = options.node.memory_bytes});
+  StageHost host({.threads = threads,
+                  .isa = isa,
+                  .weight_bytes_max = options.node.memory_bytes,
+                  .emulated_speed = command.emulate});
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
   std::fprintf(stderr, "listening on %s (%s)\n", server->address().c_str(), describe(options.node).c_str());
   BF_TRY(server->run(interrupted()));
@@ -61,6 +70,11 @@ void add_worker(CLI::App& app, Action& action) {
   sub->add_option("--model-dir", command->model_dir,
                   "Take weights from a file below this folder that has the coordinator's content");
   sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
+  sub->add_option(
+         "--emulate", command->emulate,
+         "Play a machine of this share of one thread's speed, to try a plan for slower nodes; with --threads 1")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   sub->add_option("--join", command->join,
                   "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
   sub->footer(

@@ -69,6 +69,7 @@ void store(const NodeDescriptor& node, control::Node& message) {
   message.set_memory_read_gb_per_s(node.memory_read_gb_per_s);
   message.set_fp32_gflops(node.fp32_gflops);
   message.set_int8_gops(node.int8_gops);
+  if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
 }
 
 Result<NodeDescriptor> read_node(const control::Node& message) {
@@ -77,7 +78,8 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
   if (message.threads() < 1) {
     return make_error(ErrorCode::kProtocol, "a worker says that it has {} threads", message.threads());
   }
-  for (const double speed : {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops()}) {
+  for (const double speed :
+       {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops(), message.emulated_speed()}) {
     if (!std::isfinite(speed) || speed < 0) {
       return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
     }
@@ -88,7 +90,8 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
                         .memory_bytes = message.memory_bytes(),
                         .memory_read_gb_per_s = message.memory_read_gb_per_s(),
                         .fp32_gflops = message.fp32_gflops(),
-                        .int8_gops = message.int8_gops()};
+                        .int8_gops = message.int8_gops(),
+                        .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0};
 }
 
 void store(const Assignment& assignment, control::Assign& message) {

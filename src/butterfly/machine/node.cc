@@ -35,10 +35,22 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   return node;
 }
 
+NodeDescriptor emulate(NodeDescriptor node, double speed) {
+  node.emulated_speed *= speed;
+  for (double* rate : {&node.memory_read_gb_per_s, &node.fp32_gflops, &node.int8_gops}) *rate *= speed;
+  for (ProductRate& product : node.products) {
+    product.decode_gb_per_s *= speed;
+    product.prefill_gflops *= speed;
+  }
+  return node;
+}
+
 std::string describe(const NodeDescriptor& node) {
-  return fmt::format("{}{}{}: {}, {} threads, {}, {:.1f} GB/s, {:.0f} GFLOP/s fp32, {:.0f} GOP/s int8", node.name,
-                     node.address.empty() ? "" : " at ", node.address, to_string(node.isa), node.threads,
-                     format_bytes(node.memory_bytes), node.memory_read_gb_per_s, node.fp32_gflops, node.int8_gops);
+  return fmt::format(
+      "{}{}{}: {}, {} threads, {}, {:.1f} GB/s, {:.0f} GFLOP/s fp32, {:.0f} GOP/s int8{}", node.name,
+      node.address.empty() ? "" : " at ", node.address, to_string(node.isa), node.threads,
+      format_bytes(node.memory_bytes), node.memory_read_gb_per_s, node.fp32_gflops, node.int8_gops,
+      node.emulated_speed < 1.0 ? fmt::format(", emulated at {} of this machine's speed", node.emulated_speed) : "");
 }
 
 }  // namespace butterfly

@@ -28,7 +28,8 @@ struct NodeDescriptor {
   std::uint64_t memory_bytes = 0;     // that a plan may use
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
-  double int8_gops = 0.0;  // 0 where unknown or without an instruction
+  double int8_gops = 0.0;               // 0 where unknown or without an instruction
+  double emulated_speed = 1.0;          // below 1: a slower machine played by one that is 1 / this times as fast
   std::vector<ProductRate> products{};  // one for each type that was measured; may be empty
 };
 
@@ -47,6 +48,9 @@ struct MeasureOptions {
 /// This machine, with cached peaks; memory_bytes is what is available now. Errors: those of choose_isa() and
 /// detect_topology(); kInvalidArgument for negative threads.
 Result<NodeDescriptor> measure_node(const MeasureOptions& options = {});
+
+/// A machine `speed` times as fast as `node`, in (0, 1]: all its rates fall, its memory stays.
+NodeDescriptor emulate(NodeDescriptor node, double speed);
 
 /// One line for people.
 std::string describe(const NodeDescriptor& node);

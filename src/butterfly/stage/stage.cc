@@ -14,6 +14,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
     : config_(config),
       assignment_(assignment),
       counters_(options.counters),
+      emulation_(options.emulated_speed),
       wire_type_(options.wire_type),
       kernels_(&kernels_for(options.isa)),
       team_(options.threads),
@@ -75,7 +76,9 @@ Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
   const std::uint64_t begin_ns = trace::now_ns();
+  emulation_.begin();
   Status status = compute(step);
+  emulation_.catch_up();
   if (counters_ != nullptr) {
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
     counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns, std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
+#include "butterfly/machine/emulation.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/model/block.h"
 #include "butterfly/model/config.h"
@@ -32,6 +33,7 @@ struct StageOptions {
   std::optional<DType> kv_type;       // none: kv_type_for(config)
   DType wire_type = DType::kF32;      // of activations from and to other stages
   std::uint64_t kv_bytes_max = 0;     // 0: no limit
+  double emulated_speed = 1.0;        // of a slower machine that this one plays; see Emulation
   StageCounters* counters = nullptr;  // outlives the stage
 };
 
@@ -79,6 +81,7 @@ class Stage {
   ModelConfig config_;
   StageAssignment assignment_;
   StageCounters* counters_;
+  Emulation emulation_;
   DType wire_type_;
   const Kernels* kernels_;
   ThreadTeam team_;

@@ -73,6 +73,7 @@ Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetche
                              .kv_type = settings.kv_type,
                              .wire_type = settings.wire_type,
                              .kv_bytes_max = options_.kv_bytes_max,
+                             .emulated_speed = options_.emulated_speed,
                              .counters = &counters_};
   BF_ASSIGN_OR_RETURN(stage_, Stage::load(
                                   config, assignment.stage, [&] { return find_source(config, assignment, weights); },

@@ -23,6 +23,7 @@ struct StageHostOptions {
   Isa isa = Isa::kReference;
   std::uint64_t kv_bytes_max = 0;      // 0: no limit
   std::uint64_t weight_bytes_max = 0;  // kept between assignments beyond what the last one needed; 0: no limit
+  double emulated_speed = 1.0;         // see StageOptions
 };
 
 class StageHost final : public WorkerDelegate {
