@@ -13,6 +13,7 @@
 #include "butterfly/infer/pipeline.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/checkpoint.h"
+#include "butterfly/plan/forecast.h"
 #include "butterfly/plan/plan.h"
 #include "butterfly/wire/tcp.h"
 
@@ -65,6 +66,10 @@ class Deployment {
   virtual std::vector<NodeReport> nodes() const = 0;
 
   virtual const Plan& plan() const = 0;
+
+  /// What the plan that runs predicts for such a run, from what nodes and links measured before it; nothing within one
+  /// process, or where a node was not measured.
+  virtual std::optional<PlanPrediction> forecast(const RunShape&) const { return std::nullopt; }
 
   /// Every epoch so far; none within one process.
   virtual std::vector<EpochReport> epochs() const { return {}; }

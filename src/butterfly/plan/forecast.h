@@ -1,0 +1,24 @@
+// What a plan would have predicted for a run that is over: to be printed beside what was measured. Pure, thread-safe.
+#pragma once
+
+#include "butterfly/plan/plan.h"
+
+namespace butterfly {
+
+/// What a run turned out to be.
+struct RunShape {
+  int sequences = 1;
+  int prompt = 1;     // tokens of each
+  int generated = 0;  // tokens of each
+  int chunk = 512;    // prompt tokens in one step
+};
+
+/// Predictions of `plan` for such a run, in which a decode step looks back on the prompt and half of what is
+/// generated. Nothing of the run itself goes into it. Errors: those of prediction_input().
+Result<PlanPrediction> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
+                                const RunShape& run);
+
+/// measured / predicted - 1; nothing where either is unknown.
+std::optional<double> prediction_error(double predicted, double measured);
+
+}  // namespace butterfly
