@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""What splitting one model over worker processes of this machine gives, and whether that was predicted.
+
+    build/release/bin/butterfly convert --random llama-1.1b --type q4_0 /tmp/1b/llama-1.1b-q4_0.gguf
+    python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf               two 1-thread workers against one process
+    python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf --links       the same over slower links, as root
+    python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf --emulate 0.25   four emulated nodes
+
+All ways take turns in every round on `butterfly bench model`; each gives tokens/s as median (smallest-largest) and its
+ratio to one 1-thread process. Workers run all the time, rest while it is another way's turn, and read the model from its
+folder. Where a way was predicted, the error is that of the program: measured / predicted - 1.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+from bench_vs_llamacpp import machine
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "faults"))
+
+PROCESS = "1 process"
+LINKS = {"1 Gbit/s": ("1gbit", {}), "100 Mbit/s": ("100mbit", {}), "1 Gbit/s, 5 ms": ("1gbit", {1: (5, 0)})}
+
+
+class Workers:
+    """1-thread workers on loopback, or each in its own namespace of a lab, where node 0 is the coordinator's."""
+
+    def __init__(self, arguments, count, lab=None):
+        self.lab, self.running, self.addresses = lab, [], []
+        for number in range(1, count + 1):
+            listen = f"{lab.address(number)}:7000" if lab else "127.0.0.1:0"
+            command = [arguments.butterfly, "worker", "--listen", listen, "--threads", "1", "--model-dir",
+                       os.path.dirname(os.path.abspath(arguments.model))]
+            command += ["--insecure"] if lab else []
+            command += ["--emulate", str(arguments.emulate)] if arguments.emulate < 1 else []
+            worker = subprocess.Popen([*self.inside(number), *command], stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True)
+            self.running.append(worker)
+            self.addresses.append(self._address(worker))
+
+    def inside(self, node):
+        return ["ip", "netns", "exec", self.lab.name(node)] if self.lab else []
+
+    @staticmethod
+    def _address(worker):
+        for line in worker.stderr:
+            if line.startswith("listening on "):
+                return line.split()[2]
+        raise SystemExit("a worker ended before it listened")
+
+    def options(self, split):
+        return ["--workers", ",".join(self.addresses), "--split", split, *(["--insecure"] if self.lab else [])]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.running:
+            worker.terminate()
+        for worker in self.running:
+            worker.wait(timeout=30)
+
+
+def run(arguments, way, prefix=()):
+    command = [*prefix, arguments.butterfly, "bench", "model", "-m", arguments.model, "--json", "--rounds", "1",
+               "--prefill", str(arguments.prompt), "--decode", str(arguments.tokens), *way]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
+    return json.loads(done.stdout)["results"][0]
+
+
+def measure(arguments, ways, prefix=()):
+    """{way: [result of each round]}; the order turns round with every round."""
+    results = {way: [] for way in ways}
+    for number in range(arguments.rounds + 1):  # the first is not counted: the workers load and measure themselves
+        for way in ways if number % 2 == 0 else reversed(ways):
+            result = run(arguments, ways[way], prefix)
+            if number > 0:
+                results[way].append(result)
+    return results
+
+
+def show(title, results, baseline):
+    print(f"\n{title}")
+    for phase in ("prefill", "decode"):
+        base = statistics.median(r[f"{phase}_tokens_per_s"][0] for r in results[baseline]) if baseline else None
+        for way, rounds in results.items():
+            values = [r[f"{phase}_tokens_per_s"][0] for r in rounds]
+            line = f"  {phase:<8} {way:<34} {statistics.median(values):7.1f} ({min(values):.1f}-{max(values):.1f}) tokens/s"
+            if base:
+                line += f"  ratio {statistics.median(values) / base:.2f}"
+            predicted = [r["predicted"] for r in rounds if r.get("predicted")]
+            if predicted:
+                errors = [p[f"{phase}_error"] for p in predicted]
+                line += f"  predicted {statistics.median(p[f'{phase}_tokens_per_s'] for p in predicted):.1f}"
+                line += f"  error {100 * statistics.median(errors):+.0f} % ({100 * min(errors):+.0f} to {100 * max(errors):+.0f})"
+            print(line, flush=True)
+
+
+def two_workers(arguments):
+    with Workers(arguments, 2) as workers:
+        ways = {PROCESS: ["--threads", "1"],
+                "2 workers, pipeline": workers.options("uniform"),
+                "2 workers, tensor, loopback": [*workers.options("tensor"), "--no-shared-memory"],
+                "2 workers, tensor, shared memory": workers.options("tensor")}
+        show("one request", measure(arguments, ways), PROCESS)
+        ways = {"1 process, 4 sequences": ["--threads", "1", "--sequences", "4"],
+                "2 workers, pipeline, 8 sequences": [*workers.options("balanced"), "--sequences", "8"]}
+        show("several requests", measure(arguments, ways), "1 process, 4 sequences")
+
+
+def over_links(arguments):
+    from netlab import Lab
+    for name, (rate, slow) in LINKS.items():
+        with Lab(3, rate=rate, slow=slow) as lab, Workers(arguments, 2, lab) as workers:
+            ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
+            show(f"links of {name}", measure(arguments, ways, workers.inside(0)), None)
+
+
+def emulated(arguments):
+    with Workers(arguments, 4) as workers:
+        ways = {"4 emulated nodes, pipeline": workers.options("uniform"),
+                "4 emulated nodes, tensor": workers.options("tensor")}
+        show(f"nodes emulated at {arguments.emulate} of one thread", measure(arguments, ways), None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-m", "--model", required=True, help="GGUF file")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens decoded")
+    parser.add_argument("--links", action="store_true", help="two workers in network namespaces, over three kinds of links")
+    parser.add_argument("--emulate", type=float, default=1.0, help="four workers of this share of a thread's speed")
+    parser.add_argument("--butterfly", default="build/release/bin/butterfly")
+    arguments = parser.parse_args()
+    print(f"machine {machine()}\nmodel   {os.path.basename(arguments.model)}, {arguments.rounds} rounds, prompt "
+          f"{arguments.prompt}, {arguments.tokens} decoded")
+    with contextlib.suppress(BrokenPipeError):
+        if arguments.links:
+            over_links(arguments)
+        elif arguments.emulate < 1:
+            emulated(arguments)
+        else:
+            two_workers(arguments)
+
+
+if __name__ == "__main__":
+    main()
