@@ -10,6 +10,7 @@ void add_cluster(CLI::App& app, Action& action) {
   add_cluster_authority(*cluster, action);
   add_cluster_membership(*cluster, action);
   add_cluster_status(*cluster, action);
+  add_cluster_rebalance(*cluster, action);
 }
 
 }  // namespace butterfly::app

@@ -14,6 +14,9 @@ void add_cluster_membership(CLI::App& cluster, Action& action);
 /// status: of any nodes.
 void add_cluster_status(CLI::App& cluster, Action& action);
 
+/// rebalance: a coordinator that runs.
+void add_cluster_rebalance(CLI::App& cluster, Action& action);
+
 /// --credentials DIR, with the default folder when it is not given.
 void add_folder_option(CLI::App& command, std::string& folder);
 std::string chosen_folder(const std::string& folder);

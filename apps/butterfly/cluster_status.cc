@@ -27,6 +27,7 @@ struct StatusCommand {
   AccessOptions access_options;
   NodeAccess access;
   bool links = false;
+  bool fresh = false;
   bool json = false;
   int watch_s = 0;
 };
@@ -79,8 +80,12 @@ std::vector<Row> look(const StatusCommand& command) {
     if (!row.status.worker) continue;
     std::vector<std::string> others;
     std::ranges::copy_if(workers, std::back_inserter(others), [&](const auto& one) { return one != row.address; });
-    auto links = ask_links(row.address, others, command.access, after_ms(kLinksMs));
-    if (links) row.links = std::move(*links);
+    auto links = ask_links(row.address, {.to = others, .fresh = command.fresh}, command.access, after_ms(kLinksMs));
+    if (links) {
+      row.links = std::move(*links);
+    } else {
+      row.links.push_back({.to = "others", .error = links.error().message});
+    }
   }
   return rows;
 }
@@ -93,6 +98,14 @@ std::string share_of(const WorkerStatus& worker) {
 
 double load_of(const WorkerStatus& worker) {
   return worker.uptime_s > 0 ? worker.busy_s / worker.uptime_s : 0;
+}
+
+/// "64 B in 31.0 us, 8.0 KiB in 35.2 us, 1.0 MiB in 640.1 us, 1.31 GB/s, 12 s ago".
+std::string describe(const LinkStatus& link) {
+  if (!link.error.empty()) return link.error;
+  std::string text;
+  for (const LinkTime& time : link.times) text += fmt::format("{} in {:.1f} us, ", format_bytes(time.bytes), time.us);
+  return text + fmt::format("{:.2f} GB/s, {:.0f} s ago", link.link.gb_per_s, link.age_s);
 }
 
 std::string table(const std::vector<Row>& rows) {
@@ -119,22 +132,26 @@ std::string table(const std::vector<Row>& rows) {
   }
   for (const Row& row : rows) {
     for (const LinkStatus& link : row.links) {
-      text += link.error.empty() ? fmt::format("{} -> {}: {:.1f} us one way, {:.2f} GB/s\n", row.address, link.to,
-                                               link.link.latency_us, link.link.gb_per_s)
-                                 : fmt::format("{} -> {}: {}\n", row.address, link.to, link.error);
+      text += fmt::format("{} -> {}: {}\n", row.address, link.to, describe(link));
     }
   }
   return text;
 }
 
 nlohmann::ordered_json to_json(const NodeDescriptor& node) {
-  return {{"name", node.name},
-          {"isa", to_string(node.isa)},
-          {"threads", node.threads},
-          {"memory_bytes", node.memory_bytes},
-          {"memory_read_gb_per_s", node.memory_read_gb_per_s},
-          {"fp32_gflops", node.fp32_gflops},
-          {"int8_gops", node.int8_gops}};
+  nlohmann::ordered_json j{{"name", node.name},
+                           {"isa", to_string(node.isa)},
+                           {"threads", node.threads},
+                           {"memory_bytes", node.memory_bytes},
+                           {"memory_read_gb_per_s", node.memory_read_gb_per_s},
+                           {"fp32_gflops", node.fp32_gflops},
+                           {"int8_gops", node.int8_gops},
+                           {"products", nlohmann::ordered_json::array()}};
+  for (const ProductRate& rate : node.products) {
+    j["products"].push_back(
+        {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}});
+  }
+  return j;
 }
 
 nlohmann::ordered_json to_json(const Row& row) {
@@ -170,6 +187,8 @@ nlohmann::ordered_json to_json(const Row& row) {
     if (link.error.empty()) {
       one["latency_us"] = link.link.latency_us;
       one["gb_per_s"] = link.link.gb_per_s;
+      for (const LinkTime& time : link.times) one["times"].push_back({{"bytes", time.bytes}, {"us", time.us}});
+      one["age_s"] = link.age_s;
     } else {
       one["error"] = link.error;
     }
@@ -214,7 +233,9 @@ void add_cluster_status(CLI::App& cluster, Action& action) {
                   "HOST:PORT of workers, or of a coordinator (generate --join-at), which names its workers")
       ->required()
       ->delimiter(',');
-  sub->add_flag("--links", command->links, "Let every worker measure its links to the others");
+  auto* links = sub->add_flag("--links", command->links,
+                              "Every worker's links to the others, as measured in the last ten minutes or else now");
+  sub->add_flag("--fresh", command->fresh, "Measure the links now")->needs(links);
   sub->add_flag("--json", command->json, "A JSON array on stdout instead of the table");
   sub->add_option("--watch", command->watch_s, "Ask again every so many seconds, until Ctrl-C")
       ->check(CLI::Range(1, 3600));

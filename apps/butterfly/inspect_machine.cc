@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "butterfly/kernel/product_rates.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/machine/peaks.h"
@@ -23,6 +24,13 @@ void print_rates(const char* label, const Rates& rates) {
   std::printf("\n");
 }
 
+/// Of the instruction set in use; measured even where nothing can be remembered.
+Result<std::vector<ProductRate>> products_of(Isa isa, const Topology& topology) {
+  auto rates = remembered_products(isa, topology.usable_threads, topology.cpu_name);
+  if (!rates.empty()) return rates;
+  return measure_products({.isa = isa, .threads = topology.usable_threads});
+}
+
 Result<int> run(const InspectOptions& options) {
   BF_ASSIGN_OR_RETURN(const Isa chosen, choose_isa());
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
@@ -32,6 +40,7 @@ Result<int> run(const InspectOptions& options) {
                         cached_peaks({.isa = isa, .threads = topology.usable_threads}, topology.cpu_name));
     peaks.push_back(measured);
   }
+  BF_ASSIGN_OR_RETURN(const std::vector<ProductRate> products, products_of(chosen, topology));
   if (options.json) {
     nlohmann::ordered_json j;
     j["cpu"] = topology.cpu_name;
@@ -47,6 +56,10 @@ Result<int> run(const InspectOptions& options) {
                             {"one_thread", to_json(p.one_thread)},
                             {"team", to_json(p.team)}});
     }
+    for (const ProductRate& rate : products) {
+      j["products"].push_back(
+          {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}});
+    }
     std::printf("%s\n", j.dump(2).c_str());
     return kExitOk;
   }
@@ -56,6 +69,12 @@ Result<int> run(const InspectOptions& options) {
     std::printf("%s%s\n", std::string(to_string(p.isa)).c_str(), p.isa == chosen ? "  <- in use" : "");
     print_rates("1 thread", p.one_thread);
     if (p.threads > 1) print_rates(fmt::format("{} threads", p.threads).c_str(), p.team);
+  }
+  std::printf("products with %s, %d threads, weights beyond the caches (one row) and 256 rows at once:\n",
+              std::string(to_string(chosen)).c_str(), topology.usable_threads);
+  for (const ProductRate& rate : products) {
+    std::printf("  %-12s decode %.1f GB/s of weights, prefill %.0f GFLOP/s\n", rate.type.c_str(), rate.decode_gb_per_s,
+                rate.prefill_gflops);
   }
   return kExitOk;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "butterfly/kernel/product_rates.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/stage/stage_host.h"
@@ -38,7 +39,7 @@ Result<int> run(const WorkerCommand& command) {
   options.content = {.bytes = content_bytes, .hash = content_hash};
   // Checked before the measurement, which takes a moment.
   BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
-  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads}));
+  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .products = remembered_products}));
   options.node = emulate(std::move(options.node), command.emulate);
   if (!command.memory.empty()) {
     options.node.memory_bytes = parse_bytes(command.memory);

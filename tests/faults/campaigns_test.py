@@ -34,6 +34,12 @@ class EveryCampaignCanFail(unittest.TestCase):
     def test_siege(self):
         self.fails("siege.py", "--quick")
 
+    def test_first_handshake(self):
+        self.fails("first_handshake.py")
+
+    def test_rebalance(self):
+        self.fails("rebalance.py")
+
     def test_slow_link(self):
         self.fails("slow_link.py", "--quick")
 

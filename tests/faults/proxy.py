@@ -22,7 +22,7 @@ class Proxy:
         self.lock = threading.Lock()
         self.flowing = threading.Event()
         self.flowing.set()
-        self.pairs, self.corrupted = [], 0
+        self.pairs, self.corrupted, self.skipped = [], 0, 0
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -68,6 +68,9 @@ class Proxy:
         with self.lock:
             if not self.corrupted:
                 return data
+            if self.skipped:
+                self.skipped -= 1
+                return data
             self.corrupted -= 1
             place = self.random.randrange(len(data))
         return data[:place] + bytes([data[place] ^ (1 << self.random.randrange(8))]) + data[place + 1:]
@@ -87,9 +90,9 @@ class Proxy:
                     pass
         return now
 
-    def corrupt(self, times=1):
-        """Turns one bit in each of the next messages that pass."""
-        self.corrupted = times
+    def corrupt(self, times=1, skip=0):
+        """Turns one bit in each of the next messages that pass, after `skip` others."""
+        self.skipped, self.corrupted = skip, times
         return time.monotonic()
 
     def stall(self):

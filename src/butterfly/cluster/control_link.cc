@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "butterfly/tensor/dtype.h"
+
 namespace butterfly {
 namespace {
 
@@ -70,7 +72,38 @@ void store(const NodeDescriptor& node, control::Node& message) {
   message.set_fp32_gflops(node.fp32_gflops);
   message.set_int8_gops(node.int8_gops);
   if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
+  for (const ProductRate& rate : node.products) {
+    auto* product = message.add_products();
+    product->set_type(rate.type);
+    product->set_decode_gb_per_s(rate.decode_gb_per_s);
+    product->set_prefill_gflops(rate.prefill_gflops);
+  }
 }
+
+namespace {
+
+Result<std::vector<ProductRate>> read_products(const control::Node& message) {
+  constexpr int kProductsMax = 16;
+  if (message.products_size() > kProductsMax) {
+    return make_error(ErrorCode::kProtocol, "a worker says how fast {} types are, the limit is {}",
+                      message.products_size(), kProductsMax);
+  }
+  std::vector<ProductRate> rates;
+  for (const auto& product : message.products()) {
+    if (!parse_dtype(product.type())) {
+      return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
+    }
+    for (const double speed : {product.decode_gb_per_s(), product.prefill_gflops()}) {
+      if (!std::isfinite(speed) || speed < 0) {
+        return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", product.type(), speed);
+      }
+    }
+    rates.push_back({product.type(), product.decode_gb_per_s(), product.prefill_gflops()});
+  }
+  return rates;
+}
+
+}  // namespace
 
 Result<NodeDescriptor> read_node(const control::Node& message) {
   auto isa = parse_isa(message.isa());
@@ -84,6 +117,7 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
       return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
     }
   }
+  BF_ASSIGN_OR_RETURN(auto products, read_products(message));
   return NodeDescriptor{.name = message.name(),
                         .isa = *isa,
                         .threads = message.threads(),
@@ -91,7 +125,8 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
                         .memory_read_gb_per_s = message.memory_read_gb_per_s(),
                         .fp32_gflops = message.fp32_gflops(),
                         .int8_gops = message.int8_gops(),
-                        .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0};
+                        .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0,
+                        .products = std::move(products)};
 }
 
 void store(const Assignment& assignment, control::Assign& message) {

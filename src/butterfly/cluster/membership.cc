@@ -8,6 +8,7 @@
 #include <set>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/node_status.h"
 #include "butterfly/cluster/remote_cluster.h"
 #include "butterfly/cluster/roster.h"
 #include "butterfly/cluster/visitors.h"
@@ -27,14 +28,16 @@ std::string coordinator_name(const ClusterOptions& options) {
 /// Takes announcements (each is a connection whose label is the address that the worker listens on) and visitors.
 class Doorman {
  public:
-  Doorman(std::unique_ptr<Listener> listener, Roster& roster, const std::atomic<std::uint32_t>& epoch)
+  Doorman(std::unique_ptr<Listener> listener, Roster& roster, const std::atomic<std::uint32_t>& epoch,
+          std::function<Result<std::string>()> rebalance)
       : listener_(std::move(listener)),
         roster_(roster),
-        visitors_(roster.options().access,
-                  [&roster, &epoch](control::ControlMessage& answer) {
-                    answer.mutable_coordinator_status()->set_epoch(epoch);
-                    roster.describe(*answer.mutable_coordinator_status());
-                  }),
+        visitors_(roster.options().access, {.status =
+                                                [&roster, &epoch](control::ControlMessage& answer) {
+                                                  answer.mutable_coordinator_status()->set_epoch(epoch);
+                                                  roster.describe(*answer.mutable_coordinator_status());
+                                                },
+                                            .rebalance = std::move(rebalance)}),
         thread_([this] { run(); }) {}
   ~Doorman() {
     listener_->close();
@@ -77,7 +80,7 @@ class TcpMembership final : public Membership {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(std::move(listener), roster_, epoch_);
+    doorman_ = std::make_unique<Doorman>(std::move(listener), roster_, epoch_, options.rebalance);
     return {};
   }
 
@@ -106,6 +109,23 @@ class TcpMembership final : public Membership {
       chosen.push_back(found != usable.end() ? *found : absent(node));
     }
     return std::make_unique<RemoteCluster>(roster_, std::move(chosen));
+  }
+  std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline) const override {
+    const auto& nodes = members.nodes;
+    std::vector<std::vector<LinkDescriptor>> matrix(nodes.size(), std::vector<LinkDescriptor>(nodes.size()));
+    for (std::size_t from = 0; from < nodes.size(); ++from) {
+      LinkQuestion question{.session = roster_.session()};
+      for (const NodeDescriptor& node : nodes) {
+        if (node.address != nodes[from].address) question.to.push_back(node.address);
+      }
+      const auto measured = ask_links(nodes[from].address, question, roster_.options().access, deadline);
+      if (!measured) log().warn("links of worker {} are unknown: {}", nodes[from].address, measured.error().message);
+      for (std::size_t to = 0; measured && to < nodes.size(); ++to) {
+        const auto link = std::ranges::find(*measured, nodes[to].address, &LinkStatus::to);
+        if (link != measured->end() && link->error.empty()) matrix[from][to] = link->link;
+      }
+    }
+    return matrix;
   }
   void leave_out(const std::string& address) override {
     roster_.expel(address, {.code = ErrorCode::kUnavailable, .message = "it cannot work with the others"});

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -17,6 +18,8 @@ struct MembershipOptions {
   std::vector<std::string> workers{};  // "host:port"
   std::string join_at{};               // "host:port" where workers may announce themselves; empty: nowhere
   ClusterOptions cluster{};
+  /// Called from other threads when somebody asks for another plan; what came of it, for people. Null: nobody plans.
+  std::function<Result<std::string>()> rebalance{};
 };
 
 /// Who can be given work at one moment.
@@ -48,6 +51,11 @@ class Membership {
   /// The next epoch, of these members, not yet started. Members that are gone meanwhile make its start fail. Only one
   /// session runs at a time, but another may prepare beside it.
   virtual std::unique_ptr<ClusterSession> next_epoch(const Members& members) = 0;
+
+  /// Links between these members, [from][to], as they measured them in the last minutes or measure them now, one pair
+  /// after the other; zeros on the diagonal and where a link could not be measured. Takes a tenth of a second a pair:
+  /// not for a generation that is under way.
+  virtual std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline) const = 0;
 
   /// Does without this worker for a while, although it answers: it cannot work with the others.
   virtual void leave_out(const std::string& address) = 0;

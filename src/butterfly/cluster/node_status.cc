@@ -1,6 +1,8 @@
 #include "butterfly/cluster/node_status.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "butterfly/cluster/control_link.h"
 
@@ -8,9 +10,10 @@ namespace butterfly {
 namespace {
 
 Result<control::ControlMessage> ask(const std::string& address, const control::ControlMessage& question,
-                                    const NodeAccess& access, Deadline deadline) {
+                                    const NodeAccess& access, Deadline deadline,
+                                    const SessionId& session = make_session_id()) {
   ConnectOptions connecting;
-  connecting.introduction = {.role = ConnectionRole::kStatus, .session = make_session_id(), .label = "status"};
+  connecting.introduction = {.role = ConnectionRole::kStatus, .session = session, .label = "status"};
   connecting.access = access;
   BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
   ControlLink link(std::move(channel));
@@ -48,6 +51,24 @@ Result<CoordinatorStatus> read_coordinator(const control::CoordinatorStatus& mes
   return status;
 }
 
+/// What a peer says of a link.
+Result<LinkStatus> read_link(const control::Link& message, const std::string& from) {
+  constexpr int kTimesMax = 16;
+  LinkStatus link{.to = message.address(),
+                  .link = {.latency_us = message.latency_us(), .gb_per_s = message.gb_per_s()},
+                  .age_s = message.age_s(),
+                  .error = message.error()};
+  bool sane = message.times_size() <= kTimesMax;
+  const auto check = [&](double number) { sane = sane && std::isfinite(number) && number >= 0; };
+  for (const double number : {link.link.latency_us, link.link.gb_per_s, link.age_s}) check(number);
+  for (const auto& time : message.times()) {
+    check(time.us());
+    if (sane) link.times.push_back({.bytes = time.bytes(), .us = time.us()});
+  }
+  if (!sane) return make_error(ErrorCode::kProtocol, "{} says of a link what cannot be measured", from);
+  return link;
+}
+
 double seconds_since(Deadline begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -70,50 +91,77 @@ Result<NodeStatus> ask_status(const std::string& address, const NodeAccess& acce
   return status;
 }
 
-Result<std::vector<LinkStatus>> ask_links(const std::string& from, const std::vector<std::string>& to,
+Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQuestion& question,
                                           const NodeAccess& access, Deadline deadline) {
-  control::ControlMessage question;
-  for (const std::string& address : to) question.mutable_measure_links()->add_addresses(address);
-  BF_ASSIGN_OR_RETURN(const auto answer, ask(from, question, access, deadline));
+  control::ControlMessage asked;
+  for (const std::string& address : question.to) asked.mutable_measure_links()->add_addresses(address);
+  asked.mutable_measure_links()->set_fresh(question.fresh);
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(from, asked, access, deadline, question.session));
   if (!answer.has_links()) {
     return make_error(ErrorCode::kProtocol, "{} answered a question about its links with something else", from);
   }
   std::vector<LinkStatus> links;
   for (const auto& one : answer.links().links()) {
-    links.push_back({.to = one.address(),
-                     .link = {.latency_us = one.latency_us(), .gb_per_s = one.gb_per_s()},
-                     .error = one.error()});
+    BF_ASSIGN_OR_RETURN(LinkStatus link, read_link(one, from));
+    links.push_back(std::move(link));
   }
   return links;
 }
 
-Result<LinkDescriptor> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline) {
-  constexpr int kRoundTrips = 51;
-  constexpr int kBulkMessages = 8;
-  constexpr std::uint64_t kSmallBytes = 64;
+Result<std::string> ask_rebalance(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  control::ControlMessage question;
+  question.mutable_rebalance_wanted();
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(address, question, access, deadline));
+  if (!answer.has_rebalanced()) {
+    return make_error(ErrorCode::kProtocol, "{} is no coordinator that could plan again", address);
+  }
+  return answer.rebalanced().outcome();
+}
+
+namespace {
+
+/// Seconds one way of a message with this payload and of its answer without one, the median of `times`.
+Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const Payload payload, allocate_payload(bytes));
+  std::vector<double> seconds;
+  for (int i = 0; i < times; ++i) {
+    const Deadline begin = std::chrono::steady_clock::now();
+    BF_TRY(channel.send({.payload = payload}, deadline));
+    BF_TRY(channel.receive({}, deadline));
+    seconds.push_back(seconds_since(begin));
+  }
+  const auto middle = seconds.begin() + times / 2;
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
+}
+
+}  // namespace
+
+Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline) {
   constexpr std::uint64_t kBulkBytes = 1 << 20;
+  constexpr int kBulkMessages = 8;
+  constexpr std::array<std::pair<std::uint64_t, int>, 3> kSizes{{{64, 51}, {8192, 21}, {kBulkBytes, 5}}};
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kProbe, .session = make_session_id(), .label = "probe"};
   connecting.access = access;
   BF_ASSIGN_OR_RETURN(const ChannelPtr channel, connect_tcp(address, connecting, deadline));
 
-  BF_ASSIGN_OR_RETURN(const Payload small, allocate_payload(kSmallBytes));
-  std::vector<double> round_trips_s;
-  for (int i = 0; i < kRoundTrips; ++i) {
-    const Deadline begin = std::chrono::steady_clock::now();
-    BF_TRY(channel->send({.payload = small}, deadline));
-    BF_TRY(channel->receive({}, deadline));
-    round_trips_s.push_back(seconds_since(begin));
+  LinkStatus status{.to = address};
+  double back_s = 0;  // the way of a small answer
+  for (const auto& [bytes, times] : kSizes) {
+    BF_ASSIGN_OR_RETURN(const double both_s, round_trip_s(*channel, bytes, times, deadline));
+    if (status.times.empty()) back_s = both_s / 2;
+    status.times.push_back({.bytes = bytes, .us = std::max(both_s - back_s, 0.0) * 1e6});
   }
-  std::ranges::nth_element(round_trips_s, round_trips_s.begin() + kRoundTrips / 2);
+  status.link.latency_us = status.times.front().us;
 
   BF_ASSIGN_OR_RETURN(const Payload bulk, allocate_payload(kBulkBytes));
   const Deadline begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->send({.payload = bulk}, deadline));
   for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->receive({}, deadline));
   const double bytes = static_cast<double>(kBulkBytes) * kBulkMessages;
-  return LinkDescriptor{.latency_us = round_trips_s[kRoundTrips / 2] / 2 * 1e6,
-                        .gb_per_s = bytes / seconds_since(begin) * 1e-9};
+  status.link.gb_per_s = bytes / std::max(seconds_since(begin), 1e-9) * 1e-9;
+  return status;
 }
 
 }  // namespace butterfly

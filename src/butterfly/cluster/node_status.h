@@ -47,19 +47,38 @@ struct NodeStatus {
 /// Errors: those of connect_tcp(), kTimeout, kProtocol.
 Result<NodeStatus> ask_status(const std::string& address, const NodeAccess& access, Deadline deadline);
 
+/// How long a message of one size is on its way.
+struct LinkTime {
+  std::uint64_t bytes = 0;
+  double us = 0;  // one way
+};
+
 /// A link as the node at `from` measured it.
 struct LinkStatus {
   std::string to{};
   LinkDescriptor link{};
-  std::string error{};  // empty: measured
+  std::vector<LinkTime> times{};  // ascending by size
+  double age_s = 0;               // since it was measured
+  std::string error{};            // empty: measured
 };
 
-/// Makes the node at `from` measure its links to these. Errors: as ask_status().
-Result<std::vector<LinkStatus>> ask_links(const std::string& from, const std::vector<std::string>& to,
+struct LinkQuestion {
+  std::vector<std::string> to{};          // addresses
+  SessionId session = make_session_id();  // a coordinator's, where a worker shall know its own
+  bool fresh = false;                     // measured now, instead of some minutes ago
+};
+
+/// The links of the node at `from` to others, measured or remembered (link_book.h). Errors: as ask_status().
+Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQuestion& question,
                                           const NodeAccess& access, Deadline deadline);
 
-/// Half a round trip of a small message, the median of several; bandwidth of some megabytes one way. The node at
-/// `address` echoes (visitors.h). Errors: those of connect_tcp(), kTimeout.
-Result<LinkDescriptor> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline);
+/// Half a round trip of 64 bytes, the median of several; the same for larger messages, whose answer is small; bandwidth
+/// of some megabytes one way. The node at `address` echoes (visitors.h). Errors: those of connect_tcp(), kTimeout.
+Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline);
+
+/// Makes the coordinator at `address` plan again with the stage times that it has measured; one sentence about what
+/// came of it. Errors: as ask_status(); kInvalidArgument where its split follows no times; kUnavailable where it
+/// computes nothing.
+Result<std::string> ask_rebalance(const std::string& address, const NodeAccess& access, Deadline deadline);
 
 }  // namespace butterfly

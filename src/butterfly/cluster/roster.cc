@@ -63,18 +63,32 @@ Roster::~Roster() {
   for (const MemberPtr& member : members_) member->monitor.join();
 }
 
-Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, std::stop_token stop) const {
+/// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
+/// worker that refuses says so.
+Result<Roster::Greeting> Roster::knock(const std::string& address, Deadline deadline, std::stop_token stop) const {
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kControl, .session = session_, .label = name_};
   connecting.access = options_.access;
   connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
   connecting.stop = std::move(stop);
-  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
+  for (int number = 1;; ++number) {
+    BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
+    auto link = std::make_unique<ControlLink>(std::move(channel));
+    auto answer = link->receive(deadline);
+    if (answer) return Greeting{.link = std::move(link), .answer = std::move(*answer)};
+    const bool cut = answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kProtocol;
+    if (!cut || number == kHandshakesMax) return tl::unexpected(std::move(answer).error());
+    std::this_thread::sleep_for(kFirstPause);
+  }
+}
+
+Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, std::stop_token stop) const {
+  BF_ASSIGN_OR_RETURN(Greeting greeting, knock(address, deadline, std::move(stop)));
+  const control::ControlMessage& message = greeting.answer;
   auto member = std::make_shared<Member>();
   member->address = address;
   member->silence = PhiAccrual(options_.heartbeat);
-  member->link = std::make_unique<ControlLink>(std::move(channel));
-  BF_ASSIGN_OR_RETURN(const auto message, member->link->receive(deadline));
+  member->link = std::move(greeting.link);
   const std::string who = title(*member);
   if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), who));
   if (!message.has_worker_hello()) return make_error(ErrorCode::kProtocol, "{} did not say hello", who);

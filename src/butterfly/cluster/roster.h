@@ -86,6 +86,11 @@ class Roster {
   void describe(control::CoordinatorStatus& status) const;
 
  private:
+  struct Greeting {
+    std::unique_ptr<ControlLink> link;
+    control::ControlMessage answer;
+  };
+  Result<Greeting> knock(const std::string& address, Deadline deadline, std::stop_token stop) const;
   Result<MemberPtr> greet(const std::string& address, Deadline deadline, std::stop_token stop) const;
   void admit(MemberPtr member);
   void run_monitor(const MemberPtr& member);

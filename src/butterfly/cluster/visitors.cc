@@ -1,7 +1,5 @@
 #include "butterfly/cluster/visitors.h"
 
-#include <atomic>
-
 #include "butterfly/cluster/control_link.h"
 #include "butterfly/cluster/node_status.h"
 
@@ -22,7 +20,10 @@ Result<Payload> probe_payload(std::uint64_t bytes) {
 
 }  // namespace
 
-Visitors::Visitors(NodeAccess access, StatusFunction status) : access_(std::move(access)), status_(std::move(status)) {}
+Visitors::Visitors(NodeAccess access, Answers answers)
+    : access_(std::move(access)),
+      answers_(std::move(answers)),
+      links_([this](const std::string& address) { return measure_link(address, access_, after_ms(kProbeMs)); }) {}
 
 Visitors::~Visitors() {
   std::lock_guard lock(mutex_);
@@ -38,41 +39,75 @@ bool Visitors::receive(Arrival& arrival) {
   if (visits_.size() >= kVisitsMax) return true;  // closes the connection
   Visit& visit = visits_.emplace_back();
   visit.channel = std::move(arrival.channel);
-  visit.thread = std::jthread([this, role, channel = visit.channel, &over = visit.over] {
-    if (role == ConnectionRole::kStatus) {
-      answer(channel);
-    } else {
-      echo(*channel);
-    }
-    over = true;
-  });
+  visit.thread =
+      std::jthread([this, role, session = arrival.introduction.session, channel = visit.channel, &over = visit.over] {
+        if (role == ConnectionRole::kStatus) {
+          answer(channel, session);
+        } else {
+          echo(*channel);
+        }
+        over = true;
+      });
   return true;
 }
 
-void Visitors::answer(const std::shared_ptr<Channel>& channel) const {
+void Visitors::answer(const std::shared_ptr<Channel>& channel, const SessionId& session) {
   ControlLink link(channel);
   const auto question = link.receive(after_ms(kQuestionMs));
   if (!question) return;
   control::ControlMessage said;
   if (question->has_status_wanted()) {
-    status_(said);
+    answers_.status(said);
   } else if (question->has_measure_links() && question->measure_links().addresses_size() <= kLinksMax) {
-    auto* links = said.mutable_links();
-    for (const std::string& address : question->measure_links().addresses()) {
-      const auto measured = measure_link(address, access_, after_ms(kProbeMs));
-      auto* one = links->add_links();
-      one->set_address(address);
-      if (measured) {
-        one->set_latency_us(measured->latency_us);
-        one->set_gb_per_s(measured->gb_per_s);
-      } else {
-        one->set_error(measured.error().message);
-      }
-    }
+    answer_links(question->measure_links(), session, said);
+  } else if (question->has_rebalance_wanted()) {
+    answer_rebalance(said);
   } else {
     return;
   }
   static_cast<void>(link.send(said));
+}
+
+/// Nobody makes this node knock at doors of others. With credentials the other side proves that it belongs to the
+/// cluster, and without them nodes stay on their machine; where neither holds, only the coordinator may send it around.
+Status Visitors::may_dial(const SessionId& session) const {
+  if (access_.credentials || access_.policy == AddressPolicy::kLoopbackOnly) return {};
+  if (answers_.is_session && answers_.is_session(session)) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "without credentials a worker measures links for its coordinator only, who names its session");
+}
+
+void Visitors::answer_links(const control::MeasureLinks& question, const SessionId& session,
+                            control::ControlMessage& said) {
+  if (const Status allowed = may_dial(session); !allowed) return store(allowed.error(), *said.mutable_failure());
+  using Freshness = LinkBook::Freshness;
+  for (const std::string& address : question.addresses()) {
+    const LinkStatus link =
+        links_.look_up(address, question.fresh() ? Freshness::kMeasuredNow : Freshness::kRemembered);
+    auto* one = said.mutable_links()->add_links();
+    one->set_address(address);
+    one->set_latency_us(link.link.latency_us);
+    one->set_gb_per_s(link.link.gb_per_s);
+    one->set_age_s(link.age_s);
+    one->set_error(link.error);
+    for (const LinkTime& time : link.times) {
+      auto* sample = one->add_times();
+      sample->set_bytes(time.bytes);
+      sample->set_us(time.us);
+    }
+  }
+  said.mutable_links();
+}
+
+void Visitors::answer_rebalance(control::ControlMessage& said) const {
+  const Result<std::string> outcome =
+      answers_.rebalance ? answers_.rebalance()
+                         : make_error(ErrorCode::kInvalidArgument, "this node is no coordinator: it has no plan");
+  if (outcome) {
+    said.mutable_rebalanced()->set_outcome(*outcome);
+  } else {
+    store(outcome.error(), *said.mutable_failure());
+  }
 }
 
 void Visitors::echo(Channel& channel) {

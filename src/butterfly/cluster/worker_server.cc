@@ -103,6 +103,11 @@ class Server final : public WorkerServer {
     if (session_) session_->describe(status);
   }
 
+  bool works_in(const SessionId& session) {
+    std::lock_guard lock(mutex_);
+    return session_ && session_->id() == session;
+  }
+
   void settle_parked() {
     if (!session_) {
       welcome(*std::exchange(parked_, std::nullopt));
@@ -133,7 +138,8 @@ class Server final : public WorkerServer {
   bool draining_ = false;
   std::atomic<bool> busy_{false};  // for the announcer
   Visitors visitors_{options_.access,
-                     [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); }};
+                     {.status = [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); },
+                      .is_session = [this](const SessionId& session) { return works_in(session); }}};
 };
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership.h"
 #include "butterfly/infer/drift.h"
+#include "butterfly/infer/plan_change.h"
+#include "butterfly/infer/rebalance_desk.h"
 #include "butterfly/model/config_json.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
@@ -39,18 +41,23 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     BF_ASSIGN_OR_RETURN(made->request_.model.hash, content_hash(checkpoint.path));
     BF_ASSIGN_OR_RETURN(made->request_.model.bytes, content_bytes(checkpoint.path));
     made->request_.stop = options.stop;
+    ClusterDeployment* self = made.get();  // outlives the membership, which it owns
     const MembershipOptions membership{.workers = options.workers,
                                        .join_at = options.join_at,
                                        .cluster = {.heartbeat = std::chrono::milliseconds(options.heartbeat_ms),
                                                    .dead_after = std::chrono::milliseconds(options.dead_after_ms),
-                                                   .access = options.access}};
+                                                   .access = options.access},
+                                       .rebalance = [self] { return self->wish_for_balance(); }};
     BF_ASSIGN_OR_RETURN(made->membership_, Membership::create(membership, after_ms(kConnectTimeoutMs)));
     if (!options.join_at.empty()) made->say(fmt::format("workers may join at {}", made->membership_->join_address()));
     BF_TRY(made->begin_epoch({}));
     return std::unique_ptr<Deployment>(std::move(made));
   }
 
-  ~ClusterDeployment() override { end_epoch(); }
+  ~ClusterDeployment() override {
+    wishes_.close();
+    end_epoch();
+  }
 
   Pipeline& pipeline() override { return *this; }
   const Plan& plan() const override { return plan_; }
@@ -75,6 +82,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   // The pipeline of the epoch that runs.
   Status submit(Step step) override {
     if (membership_->version() != considered_) BF_TRY(consider_change());
+    consider_wish();
     if (!preparation_) consider_drift();
     if (preparation_ && preparation_->done) return make_error(ErrorCode::kUnavailable, "{}", preparation_->reason);
     return pipeline_->submit(std::move(step));
@@ -126,24 +134,59 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   /// A preparation where stages turned out to be faster or slower than the plan assumed, and another plan helps.
   void consider_drift() {
     const auto now = std::chrono::steady_clock::now();
-    if (options_.split == "uniform" || now < next_look_) return;
+    if (options_.split == "uniform" || options_.split == "sequential" || now < next_look_) return;
     next_look_ = now + std::chrono::milliseconds(options_.heartbeat_ms);
     const auto slowness = drift_.look(session_->work(), now);
     if (!slowness) return;
     double slowest_s = 0;  // of this plan, as it turned out
     std::size_t slowest = 0;
     for (std::size_t i = 0; i < slowness->size(); ++i) {
-      slowness_[node_of_stage(i).address] = slowness_of(node_of_stage(i).address) * (*slowness)[i];
       const double needed_s = plan_.predictions[i].decode_s * (*slowness)[i];
       if (needed_s > slowest_s) slowest = i;
       slowest_s = std::max(slowest_s, needed_s);
     }
-    const auto plan = plan_for(checkpoint_, as_measured(members_.nodes), options_);
+    const auto plan = plan_again(*slowness);
     constexpr double kWorthIt = 0.8;  // an epoch costs a replay
     if (!plan || plan->predicted_slowest_s() > kWorthIt * slowest_s) return;
     prepare(members_, *plan,
-            fmt::format("worker {} needs {:.1f} times as long as planned", node_of_stage(slowest).address,
-                        (*slowness)[slowest]));
+            fmt::format("worker {} needs {:.1f} times as long as planned; {}", node_of_stage(slowest).address,
+                        (*slowness)[slowest], describe_change(plan_, *plan, members_.nodes)));
+  }
+
+  /// The plan for the same members with the speed that they show at work. `slowness` is relative to the plan that runs,
+  /// whose own assumptions must not be counted again when nothing comes of this.
+  Result<Plan> plan_again(std::span<const double> slowness) {
+    for (std::size_t i = 0; i < slowness.size(); ++i) {
+      slowness_[node_of_stage(i).address] = planned_slowness_[i] * slowness[i];
+    }
+    return plan_for(checkpoint_, as_measured(members_.nodes), options_);
+  }
+
+  /// From a visitor's thread: waits until the plan has been looked at.
+  Result<std::string> wish_for_balance() {
+    constexpr std::chrono::milliseconds kPatience{15'000};
+    if (options_.split == "uniform" || options_.split == "sequential") {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--split {} follows no measured times: there is nothing to balance (--split balanced does)",
+                        options_.split);
+    }
+    return wishes_.ask(kPatience);
+  }
+
+  /// Somebody asks for a better plan now, however small the gain.
+  void consider_wish() {
+    if (!wishes_.wanted()) return;
+    if (preparation_) return wishes_.answer(fmt::format("another plan is on its way: {}", preparation_->reason));
+    const auto slowness = drift_.glance(session_->work());
+    if (!slowness) return;  // after some more steps
+    const auto plan = plan_again(*slowness);
+    if (!plan) return wishes_.answer(tl::unexpected(plan.error()));
+    if (plan->stages == plan_.stages && plan->node_of_stage == plan_.node_of_stage) {
+      return wishes_.answer(std::string("nothing changes: the plan that runs is the best for the times measured now"));
+    }
+    const std::string change = describe_change(plan_, *plan, members_.nodes);
+    prepare(members_, *plan, "asked to balance; " + change);
+    wishes_.answer(change);
   }
 
   double slowness_of(const std::string& address) const {
@@ -219,6 +262,10 @@ class ClusterDeployment final : public Deployment, private Pipeline {
         continue;
       }
       plan_ = *plan;
+      planned_slowness_.clear();
+      for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+        planned_slowness_.push_back(slowness_of(node_of_stage(i).address));
+      }
       const Status started = start();
       if (started) {
         drift_.watch(plan_, std::chrono::steady_clock::now());
@@ -306,6 +353,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   const Checkpoint checkpoint_;
   const DeploymentOptions options_;
   StartRequest request_;  // all but the plan and the epoch
+  RebalanceDesk wishes_;  // outlives the membership, whose visitors wait there
   std::unique_ptr<Membership> membership_;
   Members members_;               // of the epoch that runs
   std::uint64_t considered_ = 0;  // the version of the membership that was last looked at
@@ -317,6 +365,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   Drift drift_;
   Deadline next_look_{};
   std::map<std::string, double> slowness_;  // by address: how many times slower than it measured itself
+  std::vector<double> planned_slowness_;    // of each stage, when the plan that runs was made
   std::vector<EpochReport> epochs_;
   int fruitless_ = 0;  // epochs since a step last came back
   std::uint64_t sent_weight_bytes_ = 0;

@@ -13,6 +13,13 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
+bool enough_steps(std::span<const StageWork> before, std::span<const StageWork> work, std::uint64_t steps) {
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    if (work[i].steps - before[i].steps < steps) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void Drift::watch(const Plan& plan, Clock::time_point now) {
@@ -30,22 +37,12 @@ std::optional<std::vector<double>> Drift::look(std::span<const StageWork> work, 
     window_end_ = now + options_.window;
     return std::nullopt;
   }
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    if (work[i].steps - before_[i].steps < options_.steps_min) return std::nullopt;
-  }
+  if (!enough_steps(before_, work, options_.steps_min)) return std::nullopt;
   window_end_ = now + options_.window;
   const std::vector<StageWork> before = std::exchange(before_, {work.begin(), work.end()});
-  std::vector<double> slowness;
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    const std::uint64_t steps = work[i].steps - before[i].steps;
-    const double busy_s = static_cast<double>(work[i].busy_ns - before[i].busy_ns) * 1e-9;
-    if (!std::isfinite(predicted_s_[i]) || predicted_s_[i] <= 0) return std::nullopt;
-    slowness.push_back(busy_s / static_cast<double>(steps) / predicted_s_[i]);
-  }
-  // Against the others: how far all are from the prediction says nothing about how to share the work.
-  const double usual = median(slowness);
-  if (usual <= 0) return std::nullopt;
-  for (double& one : slowness) one /= usual;
+  const auto measured = slowness_since(before, work);
+  if (!measured) return std::nullopt;
+  const std::vector<double>& slowness = *measured;
   if (*std::ranges::max_element(slowness) < options_.threshold) {
     seen_.clear();
     return std::nullopt;
@@ -60,6 +57,27 @@ std::optional<std::vector<double>> Drift::look(std::span<const StageWork> work, 
   }
   seen_.clear();
   return typical;
+}
+
+std::optional<std::vector<double>> Drift::glance(std::span<const StageWork> work) const {
+  if (work.size() != before_.size() || !enough_steps(before_, work, options_.steps_min)) return std::nullopt;
+  return slowness_since(before_, work);
+}
+
+std::optional<std::vector<double>> Drift::slowness_since(std::span<const StageWork> before,
+                                                         std::span<const StageWork> work) const {
+  std::vector<double> slowness;
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    const std::uint64_t steps = work[i].steps - before[i].steps;
+    const double busy_s = static_cast<double>(work[i].busy_ns - before[i].busy_ns) * 1e-9;
+    if (!std::isfinite(predicted_s_[i]) || predicted_s_[i] <= 0) return std::nullopt;
+    slowness.push_back(busy_s / static_cast<double>(steps) / predicted_s_[i]);
+  }
+  // Against the others: how far all are from the prediction says nothing about how to share the work.
+  const double usual = median(slowness);
+  if (usual <= 0) return std::nullopt;
+  for (double& one : slowness) one /= usual;
+  return slowness;
 }
 
 }  // namespace butterfly

@@ -34,7 +34,13 @@ class Drift {
   /// times slower than predicted it is, the median stage being 1. Then it begins anew.
   std::optional<std::vector<double>> look(std::span<const StageWork> work, Clock::time_point now);
 
+  /// The same for the window that is under way, certain or not, without ending it. Nothing while it has too few steps.
+  std::optional<std::vector<double>> glance(std::span<const StageWork> work) const;
+
  private:
+  std::optional<std::vector<double>> slowness_since(std::span<const StageWork> before,
+                                                    std::span<const StageWork> work) const;
+
   const DriftOptions options_;
   std::vector<double> predicted_s_;
   std::vector<StageWork> before_;

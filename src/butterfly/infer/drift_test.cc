@@ -24,6 +24,7 @@ class Watched {
     }
     return drift_.look(work_, now_);
   }
+  std::optional<std::vector<double>> glance() const { return drift_.glance(work_); }
 
  private:
   Drift drift_;
@@ -52,6 +53,16 @@ TEST(Drift, AStageThatStaysSlowIsOneAfterSomeWindows) {
 TEST(Drift, AStageThatIsSlowNowAndThenIsNone) {
   Watched watched;
   for (int i = 0; i < 30; ++i) EXPECT_FALSE(watched.second({1, 2, i % 3 == 0 ? 1.0 : 4.0}));
+}
+
+TEST(Drift, AGlanceTellsOfTheWindowThatIsUnderWay) {
+  Watched watched;
+  EXPECT_FALSE(watched.glance());
+  EXPECT_FALSE(watched.second({1, 2, 1}));
+  EXPECT_FALSE(watched.glance()) << "no steps since";
+  EXPECT_FALSE(watched.second({1, 2, 4}, 7));
+  EXPECT_FALSE(watched.glance()) << "7 steps are too few";
+  EXPECT_FALSE(watched.second({1, 2, 4}, 0)) << "the window goes on";
 }
 
 TEST(Drift, FewStepsMakeWindowsLonger) {

@@ -32,6 +32,7 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
   node.fp32_gflops = peaks.team.fp32_gflops;
   node.int8_gops = peaks.team.int8_gops;
+  if (options.products) node.products = options.products(node.isa, node.threads, topology.cpu_name);
   return node;
 }
 

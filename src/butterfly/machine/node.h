@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,11 +39,15 @@ struct LinkDescriptor {
   double gb_per_s = 0.0;
 };
 
+/// Rates of products with the kernels of an ISA, measured or remembered: the kernels belong to a layer above.
+using ProductMeasurement = std::function<std::vector<ProductRate>(Isa isa, int threads, const std::string& cpu_name)>;
+
 struct MeasureOptions {
   std::string name{};  // empty: the host's name
   std::string address{};
-  std::optional<Isa> isa{};  // nothing: choose_isa()
-  int threads = 0;           // 0: every thread that this process may use
+  std::optional<Isa> isa{};       // nothing: choose_isa()
+  int threads = 0;                // 0: every thread that this process may use
+  ProductMeasurement products{};  // nothing: they stay unknown
 };
 
 /// This machine, with cached peaks; memory_bytes is what is available now. Errors: those of choose_isa() and

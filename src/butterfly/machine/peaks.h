@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -36,12 +35,9 @@ struct PeakOptions {
 /// kNoMemory.
 Result<Peaks> measure_peaks(const PeakOptions& options);
 
-/// The cached result of an earlier call for the same CPU, ISA and number of threads, else measures and caches. A
-/// cache that cannot be read, parsed or written is as good as none. BUTTERFLY_CACHE=off disables it.
+/// The cached result of an earlier call of this very program for the same CPU, ISA and number of threads, else measures
+/// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
-
-/// $XDG_CACHE_HOME/butterfly, else ~/.cache/butterfly; nothing where BUTTERFLY_CACHE=off or there is no home.
-std::optional<std::filesystem::path> cache_directory();
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.
 std::string serialize(const Peaks& peaks);

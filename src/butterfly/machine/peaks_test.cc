@@ -1,4 +1,5 @@
 #include "butterfly/machine/peaks.h"
+#include "butterfly/machine/measurement_cache.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

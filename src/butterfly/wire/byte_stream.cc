@@ -1,5 +1,7 @@
 #include "butterfly/wire/byte_stream.h"
 
+#include <cerrno>
+
 #include "butterfly/wire/credentials.h"
 #include "butterfly/wire/tls_stream.h"
 
@@ -13,6 +15,7 @@ class PlainStream final : public ByteStream {
   IoResult receive(std::span<const MutableByteSpan> buffers) override { return receive_some(fd(), buffers); }
   IoResult send(std::span<const ByteSpan> buffers) override { return send_some(fd(), buffers); }
   std::string failure(const IoResult& result) const override { return system_message(result.error); }
+  bool damaged(const IoResult& result) const override { return result.error == ECONNRESET; }
   std::optional<NodeIdentity> peer() const override { return std::nullopt; }
   StreamCopies copies() const override { return {}; }
 };

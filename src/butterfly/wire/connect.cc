@@ -2,8 +2,12 @@
 #include "butterfly/wire/tcp.h"
 #include "butterfly/wire/tcp_channel.h"
 
+#include <thread>
+
 namespace butterfly {
 namespace {
+
+constexpr std::chrono::milliseconds kPause{20};  // before a damaged handshake is tried again
 
 /// TLS, where there are credentials, and that the right kind of node is there.
 Status secure(ByteStream& stream, const ConnectOptions& options, const std::string& name, const Patience& patience) {
@@ -28,6 +32,9 @@ Status shake_hands(ByteStream& stream, const Introduction& introduction, const s
   BF_TRY(send_all(stream, hello, name, patience));
   HelloReplyBytes reply{};
   BF_TRY(receive_all(stream, reply, name, patience));
+  if (was_damaged(hello, reply)) {
+    return make_error(ErrorCode::kBadData, "the hello to {} or its answer was damaged on the way", name);
+  }
   auto version = decode_hello_reply(reply);
   if (!version) return make_error(ErrorCode::kProtocol, "{}: {}", name, version.error().message);
   if (*version != kProtocolVersion) {
@@ -35,6 +42,16 @@ Status shake_hands(ByteStream& stream, const Introduction& introduction, const s
                       kProtocolVersion);
   }
   return {};
+}
+
+/// Errors: those of connect_tcp(), and kBadData where something was damaged on its way.
+Result<ChannelPtr> attempt(const std::string& address, const std::string& name, const ConnectOptions& options,
+                           const Patience& patience) {
+  BF_ASSIGN_OR_RETURN(Fd fd, dial(address, name, patience));
+  BF_ASSIGN_OR_RETURN(auto stream, make_stream(std::move(fd), options.access, StreamSide::kClient));
+  BF_TRY(secure(*stream, options, name, patience));
+  BF_TRY(shake_hands(*stream, options.introduction, name, patience));
+  return std::make_unique<TcpChannel>(std::move(stream), name, options.channel);
 }
 
 }  // namespace
@@ -47,11 +64,12 @@ Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions&
   const std::string& name = options.peer_name.empty() ? address : options.peer_name;
   BF_TRY(check_policy(address, options.access, deadline));
   BF_ASSIGN_OR_RETURN(const auto patience, Patience::create(deadline, options.stop));
-  BF_ASSIGN_OR_RETURN(Fd fd, dial(address, name, *patience));
-  BF_ASSIGN_OR_RETURN(auto stream, make_stream(std::move(fd), options.access, StreamSide::kClient));
-  BF_TRY(secure(*stream, options, name, *patience));
-  BF_TRY(shake_hands(*stream, options.introduction, name, *patience));
-  return std::make_unique<TcpChannel>(std::move(stream), name, options.channel);
+  for (int number = 1;; ++number) {
+    auto channel = attempt(address, name, options, *patience);
+    if (channel || channel.error().code != ErrorCode::kBadData) return channel;
+    if (number == kHandshakesMax) return make_error(ErrorCode::kUnavailable, "{}", channel.error().message);
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 }  // namespace butterfly

@@ -32,8 +32,8 @@ Result<std::size_t> move_some(const ByteStream& stream, const std::string& name,
       case IoResult::State::kEnd:
         return make_error(ErrorCode::kUnavailable, "{} closed the connection during the handshake", name);
       case IoResult::State::kFailed:
-        return make_error(ErrorCode::kUnavailable, "the connection to {} broke during the handshake: {}", name,
-                          stream.failure(result));
+        return make_error(stream.damaged(result) ? ErrorCode::kBadData : ErrorCode::kUnavailable,
+                          "the connection to {} broke during the handshake: {}", name, stream.failure(result));
       case IoResult::State::kAgain:
         BF_TRY(patience.wait(stream.fd(), result.event, name, "finish the handshake"));
         break;

@@ -33,7 +33,7 @@ class Patience {
 /// A connected socket. Errors: kInvalidArgument (form), kNotFound, kUnavailable (refused), those of Patience.
 Result<Fd> dial(const std::string& address, const std::string& name, const Patience& patience);
 
-/// Errors of these: kUnavailable, those of Patience.
+/// Errors of these: kUnavailable, kBadData (damaged on the way), those of Patience.
 Status complete_handshake(ByteStream& stream, const std::string& name, const Patience& patience);
 Status send_all(ByteStream& stream, ByteSpan bytes, const std::string& name, const Patience& patience);
 Status receive_all(ByteStream& stream, MutableByteSpan bytes, const std::string& name, const Patience& patience);

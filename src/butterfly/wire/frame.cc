@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint32_t kFrameMagic = 0x4d524642;  // "BFRM"
 constexpr std::size_t kChecksumOffset = 36;
+constexpr std::size_t kHeardOffset = 10;
 constexpr std::array<char, 8> kHelloMagic{'B', 'F', 'L', 'Y', 'w', 'i', 'r', 'e'};
 constexpr std::array<char, 8> kReplyMagic{'B', 'F', 'L', 'Y', 'h', 'e', 'r', 'e'};
 
@@ -30,6 +31,18 @@ T load(ByteSpan bytes, std::size_t offset) {
     value |= std::to_integer<std::uint64_t>(bytes[offset + i]) << (8 * i);
   }
   return static_cast<T>(value);
+}
+
+/// At most one byte of the magic is another.
+bool resembles(ByteSpan bytes, const std::array<char, 8>& magic) {
+  std::size_t equal = 0;
+  for (std::size_t i = 0; i < magic.size(); ++i) equal += bytes[i] == static_cast<std::byte>(magic[i]) ? 1 : 0;
+  return equal + 1 >= magic.size();
+}
+
+/// Of the hello, and of what comes before the checksum in its answer.
+std::uint32_t reply_checksum(ByteSpan hello, ByteSpan reply) {
+  return crc32c(reply.first(kHeardOffset), crc32c(hello));
 }
 
 }  // namespace
@@ -171,11 +184,21 @@ Result<Introduction> decode_hello(std::span<const std::byte, kHelloBytes> bytes)
   return introduction;
 }
 
-HelloReplyBytes encode_hello_reply(std::uint16_t version) {
+bool resembles_hello(std::span<const std::byte, kHelloPrefixBytes> bytes) {
+  return resembles(bytes, kHelloMagic);
+}
+
+HelloReplyBytes encode_hello_reply(std::uint16_t version, ByteSpan heard) {
   HelloReplyBytes bytes{};
   std::memcpy(bytes.data(), kReplyMagic.data(), kReplyMagic.size());
   store(bytes, 8, version);
+  if (!heard.empty()) store(bytes, kHeardOffset, reply_checksum(heard, bytes));
   return bytes;
+}
+
+bool was_damaged(const HelloBytes& said, const HelloReplyBytes& answer) {
+  const auto checksum = load<std::uint32_t>(answer, kHeardOffset);
+  return resembles(answer, kReplyMagic) && checksum != 0 && checksum != reply_checksum(said, answer);
 }
 
 Result<std::uint16_t> decode_hello_reply(std::span<const std::byte, kHelloReplyBytes> bytes) {

@@ -99,8 +99,15 @@ Result<std::uint16_t> decode_hello_version(std::span<const std::byte, kHelloPref
 /// Errors: kProtocol for a hello of another version, or one that contradicts itself.
 Result<Introduction> decode_hello(std::span<const std::byte, kHelloBytes> bytes);
 
-/// The server's answer carries the server's version; a client of another version reads it and leaves.
-HelloReplyBytes encode_hello_reply(std::uint16_t version = kProtocolVersion);
+/// Whether these bytes, which are no hello, were one before a byte of its magic was damaged on the way.
+bool resembles_hello(std::span<const std::byte, kHelloPrefixBytes> bytes);
+
+/// The server's answer carries the server's version; a client of another version reads it and leaves. `heard` is the
+/// hello as it arrived, of which the answer has a checksum; empty where the server did not wait for all of it.
+HelloReplyBytes encode_hello_reply(std::uint16_t version = kProtocolVersion, ByteSpan heard = {});
 Result<std::uint16_t> decode_hello_reply(std::span<const std::byte, kHelloReplyBytes> bytes);
+
+/// Whether the server answered, and hello or answer were damaged on their way. False where the answer has no checksum.
+bool was_damaged(const HelloBytes& said, const HelloReplyBytes& answer);
 
 }  // namespace butterfly

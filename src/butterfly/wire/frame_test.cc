@@ -152,6 +152,34 @@ TEST(Hello, ImpossibleFieldsAreRefused) {
   }
 }
 
+TEST(Hello, EverySingleFlippedBitOfItOrOfItsAnswerIsNoticedByTheClient) {
+  const HelloBytes said = encode_hello({.role = ConnectionRole::kControl, .session = make_session_id(), .label = "x"});
+  const HelloReplyBytes answer = encode_hello_reply(kProtocolVersion, said);
+  EXPECT_FALSE(was_damaged(said, answer));
+  for (std::size_t bit = 0; bit < 8 * kHelloBytes; ++bit) {
+    HelloBytes heard = said;
+    heard[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_TRUE(was_damaged(said, encode_hello_reply(kProtocolVersion, heard))) << bit;
+    const auto prefix = std::span(heard).first<kHelloPrefixBytes>();
+    EXPECT_TRUE(decode_hello_version(prefix) || resembles_hello(prefix)) << "and is answered: " << bit;
+  }
+  for (std::size_t bit = 0; bit < 8 * (kHelloReplyBytes - 2); ++bit) {
+    HelloReplyBytes bad = answer;
+    bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_TRUE(was_damaged(said, bad)) << bit;
+  }
+}
+
+TEST(Hello, StrangersAreNotTakenForDamagedHellos) {
+  HelloBytes tls{};
+  std::ranges::copy(as_bytes(std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11)), tls.begin());
+  EXPECT_FALSE(resembles_hello(std::span(tls).first<kHelloPrefixBytes>()));
+  HelloReplyBytes http{};
+  std::ranges::copy(as_bytes(std::string_view("HTTP/1.1 400 Bad")), http.begin());
+  EXPECT_FALSE(was_damaged(encode_hello({}), http));
+  EXPECT_FALSE(was_damaged(encode_hello({}), encode_hello_reply(kProtocolVersion + 1))) << "another version's";
+}
+
 TEST(Hello, SessionIdsDiffer) {
   EXPECT_NE(make_session_id(), make_session_id());
 }

@@ -19,7 +19,7 @@ ServerHandshake::Verdict ServerHandshake::refuse(std::string reason) {
 }
 
 std::string ServerHandshake::unfinished() const {
-  if (phase_ == Phase::kLeaving) return "spoke another version of the protocol and did not leave";
+  if (phase_ == Phase::kLeaving) return "was answered that its hello is wrong and did not leave";
   if (phase_ == Phase::kTls) return "silent, or too slow with TLS, until its deadline";
   return spoke_ ? "too slow with its hello until its deadline" : "silent until its deadline";
 }
@@ -67,12 +67,14 @@ ServerHandshake::Verdict ServerHandshake::read_hello() {
     spoke_ = true;
     if (filled_ < kHelloPrefixBytes) continue;
     const auto version = decode_hello_version(std::span(hello_).first<kHelloPrefixBytes>());
-    if (!version) return refuse(version.error().message);
-    if (*version != kProtocolVersion) return answer_other_version(*version);
+    if (!version) return refuse_hello(version.error());
+    if (*version != kProtocolVersion) {
+      return answer_and_refuse(fmt::format("speaks protocol {}, this program {}", *version, kProtocolVersion));
+    }
     if (filled_ == kHelloBytes) break;
   }
   auto decoded = decode_hello(hello_);
-  if (!decoded) return refuse(decoded.error().message);
+  if (!decoded) return refuse_hello(decoded.error());
   if (identity_) {
     if (const Status allowed = may_open(*identity_, decoded->role); !allowed) return refuse(allowed.error().message);
   }
@@ -81,8 +83,14 @@ ServerHandshake::Verdict ServerHandshake::read_hello() {
   return Verdict::kWelcome;
 }
 
-ServerHandshake::Verdict ServerHandshake::answer_other_version(std::uint16_t version) {
-  reason_ = fmt::format("speaks protocol {}, this program {}", version, kProtocolVersion);
+/// A hello that was damaged on its way is answered, so that its client tries again; strangers hear nothing.
+ServerHandshake::Verdict ServerHandshake::refuse_hello(const Error& error) {
+  const bool damaged = resembles_hello(std::span(hello_).first<kHelloPrefixBytes>());
+  return damaged ? answer_and_refuse(error.message) : refuse(error.message);
+}
+
+ServerHandshake::Verdict ServerHandshake::answer_and_refuse(std::string reason) {
+  reason_ = std::move(reason);
   if (!send_reply()) return Verdict::kRefuse;
   ::shutdown(stream_->fd(), SHUT_WR);
   phase_ = Phase::kLeaving;
@@ -102,7 +110,8 @@ ServerHandshake::Verdict ServerHandshake::drain() {
 }
 
 bool ServerHandshake::send_reply() {
-  const HelloReplyBytes reply = encode_hello_reply();
+  const HelloReplyBytes reply =
+      encode_hello_reply(kProtocolVersion, filled_ == kHelloBytes ? ByteSpan(hello_) : ByteSpan());
   const ByteSpan bytes(reply);
   std::size_t sent = 0;
   while (sent < bytes.size()) {

@@ -35,7 +35,8 @@ class ServerHandshake {
   Verdict refuse(std::string reason);
   Verdict finish_tls();
   Verdict read_hello();
-  Verdict answer_other_version(std::uint16_t version);
+  Verdict answer_and_refuse(std::string reason);
+  Verdict refuse_hello(const Error& error);
   Verdict drain();
   bool send_reply();
 

@@ -74,8 +74,12 @@ struct ConnectOptions {
   std::stop_token stop{};  // gives the attempt up
 };
 
-/// Connects and introduces itself. Errors: kInvalidArgument (form, policy), kNotFound, kUnavailable (refused, went
-/// away), kTimeout, kCancelled (`stop`), kProtocol (another version, or something else listens there).
+/// How often a handshake that was damaged on its way is begun, before the peer counts as unreachable.
+inline constexpr int kHandshakesMax = 3;
+
+/// Connects and introduces itself. What was damaged on its way is tried again, what was refused is not. Errors:
+/// kInvalidArgument (form, policy), kNotFound, kUnavailable (refused, went away), kTimeout, kCancelled (`stop`),
+/// kProtocol (another version, or something else listens there).
 Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions& options, Deadline deadline);
 
 }  // namespace butterfly

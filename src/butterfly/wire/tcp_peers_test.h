@@ -38,6 +38,7 @@ class RawClient {
       all.insert(all.end(), buffer.begin(), buffer.begin() + got);
     }
   }
+  int fd() const { return fd_.get(); }
   void read_exactly(MutableByteSpan bytes) const {
     EXPECT_EQ(::recv(fd_.get(), bytes.data(), bytes.size(), MSG_WAITALL), static_cast<ssize_t>(bytes.size()));
   }

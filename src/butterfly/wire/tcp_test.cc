@@ -191,6 +191,73 @@ TEST(Connect, NamesBothVersionsWhenTheyDiffer) {
   EXPECT_EQ(client.error().message, "worker " + server.address() + " speaks protocol 3, this program 2");
 }
 
+/// Carries connections to `target`, the first `times` of them with a bit of the client's first bytes flipped.
+class FlippingProxy {
+ public:
+  FlippingProxy(std::string target, std::size_t byte, int times)
+      : target_(std::move(target)), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const SocketAddress any = resolve("127.0.0.1:0", after_ms(1000)).value().front();
+    EXPECT_EQ(::bind(listener_.get(), any.get(), any.length), 0);
+    EXPECT_EQ(::listen(listener_.get(), 8), 0);
+    bound_.length = sizeof(bound_.storage);
+    EXPECT_EQ(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound_.storage), &bound_.length), 0);
+    thread_ = std::thread([this, byte, times] {
+      for (;;) {
+        const Fd near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!near.valid()) return;
+        const RawClient far(target_);
+        HelloBytes hello{};
+        if (::recv(near.get(), hello.data(), hello.size(), MSG_WAITALL) != static_cast<ssize_t>(hello.size())) continue;
+        if (++carried_ <= times) hello[byte] ^= std::byte{0x10};
+        far.write(hello);
+        HelloReplyBytes reply{};
+        const ssize_t got = ::recv(far.fd(), reply.data(), reply.size(), MSG_WAITALL);
+        if (got > 0) static_cast<void>(::send(near.get(), reply.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL));
+      }
+    });
+  }
+  ~FlippingProxy() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string address() const { return to_string(bound_); }
+  int carried() const { return carried_; }
+
+ private:
+  const std::string target_;
+  const Fd listener_;
+  SocketAddress bound_;
+  std::atomic<int> carried_{0};
+  std::thread thread_;
+};
+
+TEST(Connect, AHelloThatWasDamagedOnItsWayIsSaidAgain) {
+  AcceptLoop loop;
+  for (const std::size_t byte : {0, 8, 10, 12, 13, 20, 95}) {
+    const FlippingProxy proxy(loop.address(), byte, 2);
+    const auto client = connect_tcp(proxy.address(), {}, after_ms(5000));
+    EXPECT_TRUE(client) << "byte " << byte << ": " << client.error().message;
+    EXPECT_EQ(proxy.carried(), 3);
+  }
+}
+
+TEST(Connect, AHelloThatIsAlwaysDamagedEndsAsUnreachable) {
+  AcceptLoop loop;
+  const FlippingProxy proxy(loop.address(), 20, 1000);
+  const auto client = connect_tcp(proxy.address(), {}, after_ms(5000));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(proxy.carried(), kHandshakesMax);
+}
+
+TEST(Connect, AServerThatHangsUpIsNotAskedAgain) {
+  const RawServer server(std::vector<std::byte>{});  // takes one connection only
+  const auto client = connect_tcp(server.address(), {}, after_ms(5000));
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(client.error().message, HasSubstr("closed the connection during the handshake"));
+}
+
 TEST(Connect, AnAttemptCanBeGivenUp) {
   // A peer that accepts and never answers.
   const auto listener = Listener::create({}).value();

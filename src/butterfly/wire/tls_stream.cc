@@ -26,7 +26,8 @@ constexpr std::size_t kReadAheadBytes = 4 * (kRecordBytesMax + 256);          //
 /// What a BIO knows: the socket, and whether the peer may be answered yet.
 struct Socket {
   int fd = -1;
-  bool mute = false;  // nothing that could be a TLS client has spoken: it is not answered, not even by an alert
+  bool mute = false;   // nothing that could be a TLS client has spoken: it is not answered, not even by an alert
+  bool heard = false;  // something came
 };
 
 int bio_write(BIO* bio, const char* data, int bytes) {
@@ -40,12 +41,13 @@ int bio_write(BIO* bio, const char* data, int bytes) {
 }
 
 int bio_read(BIO* bio, char* data, int bytes) {
-  const auto* socket = static_cast<const Socket*>(BIO_get_data(bio));
+  auto* socket = static_cast<Socket*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   const auto count = std::min(static_cast<std::size_t>(bytes), kIoBytesMax);
   const ssize_t moved = ::recv(socket->fd, data, count, MSG_DONTWAIT);
   if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_read(bio);
   if (moved == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  if (moved > 0) socket->heard = true;
   return static_cast<int>(moved);
 }
 
@@ -125,6 +127,26 @@ std::string describe_failure(SSL* ssl, bool in_handshake) {
   return fmt::format("TLS: {}", text != nullptr ? text : "unknown failure");
 }
 
+/// What is no refusal: a record or a handshake message that contradicts itself, as either side noticed.
+bool tells_of_damage(unsigned long code) {
+  switch (ERR_GET_REASON(code)) {
+    case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
+    case SSL_R_DIGEST_CHECK_FAILED:
+    case SSL_R_BAD_SIGNATURE:
+    case SSL_R_LENGTH_MISMATCH:
+    case SSL_R_UNEXPECTED_MESSAGE:
+    case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
+    case SSL_R_SSLV3_ALERT_UNEXPECTED_MESSAGE:
+    case SSL_R_TLSV1_ALERT_DECODE_ERROR:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+    case SSL_R_TLSV1_ALERT_RECORD_OVERFLOW:
+      return true;
+    default:
+      return false;
+  }
+}
+
 class TlsStream final : public ByteStream {
  public:
   TlsStream(Fd fd, TlsContext context, SslPtr ssl, StreamSide side)
@@ -190,6 +212,12 @@ class TlsStream final : public ByteStream {
     if (result.error != 0) return fmt::format("{}", system_message(result.error));
     const Turn turn(entering_);
     return failure_;
+  }
+
+  bool damaged(const IoResult& result) const override {
+    const Turn turn(entering_);
+    // A server that does not speak TLS hangs up, too, but says nothing before.
+    return result.error != 0 ? result.error == ECONNRESET && socket_.heard : damaged_;
   }
 
   std::optional<NodeIdentity> peer() const override {
@@ -263,6 +291,7 @@ class TlsStream final : public ByteStream {
         ended_ = {.state = error == 0 ? IoResult::State::kEnd : IoResult::State::kFailed, .error = error};
         break;
       default:
+        damaged_ = tells_of_damage(ERR_peek_last_error());
         failure_ = describe_failure(ssl_.get(), SSL_is_init_finished(ssl_.get()) == 0);
         ended_ = {.state = IoResult::State::kFailed};
     }
@@ -271,11 +300,12 @@ class TlsStream final : public ByteStream {
   }
 
   const TlsContext context_;
-  mutable std::mutex entering_;  // guards ssl_ and the three below
+  mutable std::mutex entering_;  // guards ssl_ and the four below
   const SslPtr ssl_;
   Socket socket_;
   IoResult ended_{};  // once not kMoved, every call answers it
   std::string failure_;
+  bool damaged_ = false;
 
   bool dry_ = false;                // the receiver's: TLS holds no complete record, the socket had no more
   std::vector<std::byte> staging_;  // the sender's

@@ -1,0 +1,32 @@
+#include "butterfly/infer/plan_change.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace butterfly {
+namespace {
+
+std::string share_of(const Plan& plan, int node) {
+  const auto found = std::ranges::find(plan.node_of_stage, node);
+  if (found == plan.node_of_stage.end()) return "none";
+  const StageAssignment& stage = plan.stages[static_cast<std::size_t>(found - plan.node_of_stage.begin())];
+  return fmt::format("{}-{}", stage.first_layer, stage.last_layer - 1);
+}
+
+}  // namespace
+
+std::string describe_change(const Plan& before, const Plan& after, std::span<const NodeDescriptor> nodes) {
+  std::vector<std::string> changes;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::string old_share = share_of(before, static_cast<int>(i));
+    const std::string share = share_of(after, static_cast<int>(i));
+    if (share != old_share)
+      changes.push_back(fmt::format("{} layers {} (before: {})", nodes[i].address, share, old_share));
+  }
+  return changes.empty() ? "no layer moves" : fmt::format("{}", fmt::join(changes, ", "));
+}
+
+}  // namespace butterfly

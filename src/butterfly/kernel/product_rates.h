@@ -1,0 +1,36 @@
+// How fast this machine multiplies with weights of each type, by the very kernels that run models: one row over weights
+// that no cache holds, and many rows at once. Measured once for a program, machine, instruction set and number of
+// threads, and cached. Thread-safe; two measurements at once disturb each other's result, nothing else.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+#include "butterfly/machine/node.h"
+
+namespace butterfly {
+
+struct ProductOptions {
+  Isa isa = Isa::kReference;  // must be supported here
+  int threads = 1;
+  std::uint64_t weight_bytes = std::uint64_t{32} << 20;  // of one type, packed; more than caches hold
+  std::int64_t prefill_rows = 256;
+};
+
+/// Measures now: f32, f16, bf16, q8_0, q4_0, together in well under a second on vector instruction sets. Errors:
+/// kInvalidArgument (threads < 1, ISA not supported here), kNoMemory.
+Result<std::vector<ProductRate>> measure_products(const ProductOptions& options);
+
+/// The cached rates of an earlier call, else measures and caches. Where there is no cache, or nothing could be
+/// measured, none: who starts often without a cache would pay for it each time. A ProductMeasurement.
+std::vector<ProductRate> remembered_products(Isa isa, int threads, const std::string& cpu_name);
+
+/// The cache file's text and back; nothing unless every number is there, finite and not negative.
+std::string serialize(const std::vector<ProductRate>& rates);
+std::optional<std::vector<ProductRate>> parse_products(const std::string& text);
+
+}  // namespace butterfly

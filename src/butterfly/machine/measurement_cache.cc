@@ -1,0 +1,102 @@
+#include "butterfly/machine/measurement_cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include "butterfly/base/log.h"
+
+namespace butterfly {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// FNV-1a, 64 bits: names files, protects nothing. http://www.isthe.com/chongo/tech/comp/fnv/
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+/// Hosts that share a home directory may have the same CPU and other memory.
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+/// Other code has another speed: size and time of change tell builds apart without reading them.
+std::string program_identity() {
+  struct stat program {};
+  if (::stat("/proc/self/exe", &program) != 0) return "";
+  return fmt::format("{} bytes, {}.{:09}", program.st_size, program.st_mtim.tv_sec, program.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+std::optional<fs::path> cache_directory() {
+  const char* setting = std::getenv("BUTTERFLY_CACHE");
+  if (setting != nullptr && std::string_view(setting) == "off") return std::nullopt;
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  if (xdg != nullptr && *xdg == '/') return fs::path(xdg) / "butterfly";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return fs::path(home) / ".cache" / "butterfly";
+  return std::nullopt;
+}
+
+std::optional<MeasurementCache> MeasurementCache::open(std::string_view kind, std::string_view key) {
+  const auto directory = cache_directory();
+  if (!directory) return std::nullopt;
+  std::error_code error;  // shows when something is stored
+  fs::create_directories(*directory, error);
+  const std::string all = fmt::format("{}\n{}\n{}", host_name(), program_identity(), key);
+  return MeasurementCache(*directory / fmt::format("{}-{:016x}.txt", kind, fnv1a(all)));
+}
+
+std::string MeasurementCache::load() const {
+  std::ifstream file(path_);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void MeasurementCache::store(const std::string& text) const {
+  std::error_code error;
+  // Renamed into place: a reader sees the old text or the new, never half of it.
+  const fs::path draft = fmt::format("{}.{}", path_.string(), getpid());
+  {
+    std::ofstream file(draft);
+    file << text;
+    file.flush();
+    if (!file) error = std::make_error_code(std::errc::io_error);
+  }
+  if (!error) fs::rename(draft, path_, error);
+  if (error) {
+    log().info("measurements are not cached in {}: {}", path_.string(), error.message());
+    std::error_code ignored;
+    fs::remove(draft, ignored);
+  }
+}
+
+MeasurementCache::Lock::Lock(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  constexpr auto kPatience = std::chrono::seconds(5);  // whoever holds it longer is stopped
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+MeasurementCache::Lock::~Lock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace butterfly

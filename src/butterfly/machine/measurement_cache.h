@@ -1,0 +1,45 @@
+// Where measurements are kept between runs: small text files, one for each kind, host, program and key. A program that
+// was built anew measures anew. A cache that cannot be read or written is as good as none. Thread-safe.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace butterfly {
+
+/// $XDG_CACHE_HOME/butterfly, else ~/.cache/butterfly; nothing where BUTTERFLY_CACHE=off or there is no home.
+std::optional<std::filesystem::path> cache_directory();
+
+class MeasurementCache {
+ public:
+  /// `kind` begins the file's name, "peaks"; `key` is everything else that the measurement depends on. Nothing where
+  /// there is no cache.
+  static std::optional<MeasurementCache> open(std::string_view kind, std::string_view key);
+
+  /// What was stored; empty where nothing was.
+  std::string load() const;
+  void store(const std::string& text) const;
+
+  /// Held by the one process that measures, so that a hundred that start at once do not measure each other. Waits for
+  /// others; a lock that cannot be had is none.
+  class Lock {
+   public:
+    explicit Lock(const std::filesystem::path& path);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    int fd_ = -1;
+  };
+  Lock lock() const { return Lock(path_.parent_path()); }
+
+ private:
+  explicit MeasurementCache(std::filesystem::path path) : path_(std::move(path)) {}
+
+  std::filesystem::path path_;
+};
+
+}  // namespace butterfly

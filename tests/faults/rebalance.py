@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Proves: layers move away from a worker that becomes slow, by themselves or when somebody asks, and the text stays.
+
+Three workers with --split balanced; during the generation the first gets a quarter of a CPU.
+
+    by itself     measured stage times drift from the plan: another epoch follows, and no more than --epochs of them
+    when asked    `butterfly cluster rebalance` says which layers move, before the drift is certain
+    uniform       has nothing to balance, and says so
+
+    rebalance.py [--quick] [--break]
+
+The CPU is taken away by a control group, or by stopping the process three quarters of the time.
+"""
+
+import argparse
+import subprocess
+import time
+from contextlib import ExitStack
+
+import harness
+import models
+from harness import PROGRAM, Generation, Hang, Worker, reference
+from slow_link import duty_cycle, group_with
+
+WORKERS = 3
+LOAD = {"tokens": 1500, "model": models.quick_to_load()}
+ASKED_S = 30  # the command has to answer within
+
+
+class Broken(Exception):
+    """A promise that was not kept."""
+
+
+class Running:
+    """A generation over fresh workers that has begun to write, its first worker slowed since then."""
+
+    def __init__(self, stack, options, split):
+        self.workers = [stack.enter_context(Worker()) for _ in range(WORKERS)]
+        self.run = stack.enter_context(Generation(self.workers, options=("--split", split, "--join-at", "127.0.0.1:0"), **LOAD))
+        found = self.run.wait_for(r"workers may join at (\S+)")
+        if not found or not self.run.wait_for_bytes(1):
+            raise Broken(f"the generation did not begin:\n{self.run.errors()}")
+        self.address = found[1][1]
+        if split == "balanced":
+            print(stack.enter_context((duty_cycle if options.duty_cycle else group_with)(self.workers[0].pid)), flush=True)
+            self.slow_since = time.monotonic()
+
+    def ask(self):
+        """(exit code, what it said)."""
+        asked = subprocess.run([PROGRAM, "cluster", "rebalance", self.address], capture_output=True, text=True, timeout=ASKED_S, check=False)
+        return asked.returncode, (asked.stdout + asked.stderr).strip()
+
+    def finish(self, text, epochs_max):
+        if self.run.wait(240) != 0:
+            raise Broken(f"the generation failed:\n{self.run.errors()}")
+        if self.run.text() != text:
+            raise Broken("ANOTHER text")
+        epochs = self.run.epochs()
+        if len(epochs) > epochs_max:
+            raise Broken(f"{len(epochs)} epochs followed the first, at most {epochs_max} were expected:\n{self.run.errors()}")
+        return epochs
+
+
+def by_itself(options, text):
+    with ExitStack() as stack:
+        running = Running(stack, options, "balanced")
+        found = running.run.wait_for(r"(worker \S+) needs ([0-9.]+) times as long as planned; (.*)", 120)
+        if not found:
+            raise Broken(f"the generation ended without another plan:\n{running.run.errors()}")
+        if running.workers[0].address not in found[1][1]:
+            raise Broken(f"another worker is blamed: {found[1][0]}")
+        epochs = running.finish(text, options.epochs)
+        return f"noticed after {found[0] - running.slow_since:.1f} s: {found[1][0]}; {len(epochs)} epochs followed the first"
+
+
+def when_asked(options, text):
+    with ExitStack() as stack:
+        running = Running(stack, options, "balanced")
+        answers = []
+        while running.run.process.poll() is None:
+            code, said = running.ask()
+            answers.append(said)
+            if code == 0 and "(before: " in said:
+                break
+            time.sleep(0.2)
+        else:
+            raise Broken(f"no layer moved, the answers were {answers}")
+        epochs = running.finish(text, options.epochs)
+        if not epochs:
+            raise Broken(f"no epoch followed the answer {answers[-1]}")
+        return f"answer {len(answers)}: {answers[-1]}; {len(epochs)} epochs followed the first"
+
+
+def uniform(options, text):
+    with ExitStack() as stack:
+        running = Running(stack, options, "uniform")
+        code, said = running.ask()
+        if code != 2 or "nothing to balance" not in said:
+            raise Broken(f"exit code {code}: {said}")
+        if running.finish(text, 0):
+            raise Broken("an epoch followed")
+        return said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ask and be refused; no bound on epochs")
+    parser.add_argument("--epochs", type=int, default=2, help="at most, after the first")
+    parser.add_argument("--duty-cycle", action="store_true", help="also where there are control groups")
+    parser.add_argument("--break", dest="wrong", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.epochs = 20
+    text = reference(**LOAD)
+    if options.wrong:
+        text = harness.wrong(text)
+    broken = 0
+    for case in (uniform,) if options.wrong else (uniform, when_asked) if options.quick else (uniform, when_asked, by_itself):
+        name = case.__name__.replace("_", " ")
+        try:
+            print(f"{name}: same text; {case(options, text)}", flush=True)
+        except (Broken, Hang, RuntimeError) as reason:
+            broken += 1
+            print(f"BROKEN: {name}: {reason}", flush=True)
+    return broken
+
+
+if __name__ == "__main__":
+    harness.campaign(main)
