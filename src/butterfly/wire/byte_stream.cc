@@ -1,5 +1,7 @@
 #include "butterfly/wire/byte_stream.h"
 
+#include <atomic>
+
 #include "butterfly/wire/credentials.h"
 #include "butterfly/wire/tls_stream.h"
 
@@ -11,10 +13,17 @@ class PlainStream final : public ByteStream {
   using ByteStream::ByteStream;
   IoResult handshake() override { return {}; }
   IoResult receive(std::span<const MutableByteSpan> buffers) override { return receive_some(fd(), buffers); }
-  IoResult send(std::span<const ByteSpan> buffers) override { return send_some(fd(), buffers); }
+  IoResult send(std::span<const ByteSpan> buffers) override {
+    const IoResult result = send_some(fd(), buffers);
+    if (result.state == IoResult::State::kMoved) writes_.fetch_add(1, std::memory_order_relaxed);
+    return result;
+  }
   std::string failure(const IoResult& result) const override { return system_message(result.error); }
   std::optional<NodeIdentity> peer() const override { return std::nullopt; }
-  StreamCopies copies() const override { return {}; }
+  StreamCopies copies() const override { return {.writes = writes_}; }
+
+ private:
+  std::atomic<std::uint64_t> writes_{0};
 };
 
 }  // namespace
