@@ -12,7 +12,7 @@ build_packages='
   g++                 compiles C++20
   cmake               3.25 or later, for the presets
   ninja-build         runs the build
-  pkgconf             finds hwloc and PCRE2
+  pkgconf             finds hwloc, PCRE2, LZ4 and zstd
   libfmt-dev          text formatting
   libspdlog-dev       the log on stderr
   libexpected-dev     tl::expected, the base of Result<T>
@@ -20,6 +20,8 @@ build_packages='
   libssl-dev          TLS, certificates, SHA-256 of model files
   libprotobuf-dev     control messages between nodes
   protobuf-compiler   their code generator
+  liblz4-dev          payloads packed on slow links, quickly
+  libzstd-dev         payloads packed on slow links, smaller
   nlohmann-json3-dev  config.json, tokenizer.json, --json
   libcli11-dev        the command line
   libpcre2-dev        regular expressions of tokenizers'

@@ -1,15 +1,18 @@
-// butterfly bench memory: the pool and the arena beside malloc, and conversions between float and half beside the
+// butterfly bench memory: the pool and the arena beside malloc, and the conversions of lossy wire types beside the
 // memory's own speed.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "bench.h"
 #include "butterfly/base/units.h"
+#include "butterfly/kernel/dispatch.h"
+#include "butterfly/kernel/row_codec.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/arena.h"
-#include "butterfly/tensor/half.h"
 #include "butterfly/tensor/pool.h"
 #include "butterfly/trace/trace.h"
 
@@ -27,7 +30,8 @@ struct AllocationRow {
 };
 
 struct ConversionRow {
-  const char* name = "";
+  std::string_view isa;
+  std::string name;
   std::vector<double> gb_per_s;
 };
 
@@ -74,25 +78,29 @@ Result<AllocationRow> measure_allocation(std::uint64_t bytes, int rounds) {
   return row;
 }
 
-Result<std::vector<ConversionRow>> measure_conversions(int rounds) {
+/// Float to `type` and back, by the portable code and by what this node chose.
+Result<std::vector<ConversionRow>> measure_conversions(DType type, Isa chosen, int rounds) {
   constexpr std::size_t kCount = std::size_t{16} << 20;  // 64 MiB of float: far more than caches hold
+  const std::uint64_t narrow_bytes = *row_bytes(type, kCount);
   BF_ASSIGN_OR_RETURN(const AlignedBuffer floats, AlignedBuffer::create(kCount * sizeof(float)));
-  BF_ASSIGN_OR_RETURN(const AlignedBuffer halves, AlignedBuffer::create(kCount * sizeof(std::uint16_t)));
-  auto* wide = reinterpret_cast<float*>(floats.data());
-  auto* narrow = reinterpret_cast<std::uint16_t*>(halves.data());
-  for (std::size_t i = 0; i < kCount; ++i) {
-    wide[i] = static_cast<float>(i % 4096) * 0.37f - 700.0f;
-    narrow[i] = 0;
-  }
-  std::vector<ConversionRow> rows{{"float to half", {}}, {"half to float", {}}};
-  const double bytes = static_cast<double>(kCount) * (sizeof(float) + sizeof(std::uint16_t));
-  for (int round = 0; round < rounds; ++round) {
-    rows[0].gb_per_s.push_back(bytes / time_each(1, [&] {
-                                 for (std::size_t i = 0; i < kCount; ++i) narrow[i] = float_to_half(wide[i]);
-                               }));
-    rows[1].gb_per_s.push_back(bytes / time_each(1, [&] {
-                                 for (std::size_t i = 0; i < kCount; ++i) wide[i] = half_to_float(narrow[i]);
-                               }));
+  BF_ASSIGN_OR_RETURN(const AlignedBuffer encoded, AlignedBuffer::create(narrow_bytes));
+  const std::span<float> wide(reinterpret_cast<float*>(floats.data()), kCount);
+  const MutableByteSpan narrow(encoded.data(), narrow_bytes);
+  for (std::size_t i = 0; i < kCount; ++i) wide[i] = static_cast<float>(i % 4096) * 0.37f - 700.0f;
+  std::ranges::fill(narrow, std::byte{0});
+  std::vector<ConversionRow> rows;
+  const double bytes = static_cast<double>(kCount * sizeof(float) + narrow_bytes);
+  for (const Isa isa : {Isa::kReference, chosen}) {
+    if (isa == Isa::kReference && !rows.empty()) break;  // it was chosen
+    const Kernels& kernels = kernels_for(isa);
+    ConversionRow down{to_string(isa), fmt::format("f32 to {}", to_string(type)), {}};
+    ConversionRow up{to_string(isa), fmt::format("{} to f32", to_string(type)), {}};
+    for (int round = 0; round < rounds; ++round) {
+      down.gb_per_s.push_back(bytes / time_each(1, [&] { encode_row(kernels, type, wide, narrow); }));
+      up.gb_per_s.push_back(bytes / time_each(1, [&] { decode_row(kernels, type, narrow, wide); }));
+    }
+    rows.push_back(std::move(down));
+    rows.push_back(std::move(up));
   }
   return rows;
 }
@@ -109,11 +117,10 @@ void print(const std::vector<AllocationRow>& allocations, const std::vector<Conv
     std::printf("%10llu %24s %24s %24s\n", static_cast<unsigned long long>(row.bytes), spread(row.malloc_ns).c_str(),
                 spread(row.pool_ns).c_str(), spread(row.arena_ns).c_str());
   }
-  std::printf("conversions, portable code, one thread, GB/s read and written; memory reads at %.1f GB/s\n",
-              memory_gb_per_s);
+  std::printf("conversions, one thread, GB/s read and written together; memory reads at %.1f GB/s\n", memory_gb_per_s);
   for (const ConversionRow& row : conversions) {
-    std::printf("%16s %6.2f GB/s (%.2f to %.2f), %.0f %% of that\n", row.name, median(row.gb_per_s),
-                *std::min_element(row.gb_per_s.begin(), row.gb_per_s.end()),
+    std::printf("%10s %12s %6.2f GB/s (%.2f to %.2f), %.0f %% of that\n", std::string(row.isa).c_str(),
+                row.name.c_str(), median(row.gb_per_s), *std::min_element(row.gb_per_s.begin(), row.gb_per_s.end()),
                 *std::max_element(row.gb_per_s.begin(), row.gb_per_s.end()),
                 100 * median(row.gb_per_s) / memory_gb_per_s);
   }
@@ -127,7 +134,11 @@ Result<int> run(const MemoryCommand& command) {
     BF_ASSIGN_OR_RETURN(AllocationRow row, measure_allocation(bytes, command.rounds));
     allocations.push_back(std::move(row));
   }
-  BF_ASSIGN_OR_RETURN(const auto conversions, measure_conversions(command.rounds));
+  std::vector<ConversionRow> conversions;
+  for (const DType type : {DType::kF16, DType::kQ8_0}) {
+    BF_ASSIGN_OR_RETURN(std::vector<ConversionRow> rows, measure_conversions(type, isa, command.rounds));
+    std::ranges::move(rows, std::back_inserter(conversions));
+  }
   const double memory = peaks.one_thread.memory_read_gb_per_s;
   if (!command.json) {
     print(allocations, conversions, memory);
@@ -139,8 +150,10 @@ Result<int> run(const MemoryCommand& command) {
         {{"bytes", row.bytes}, {"malloc_ns", row.malloc_ns}, {"pool_ns", row.pool_ns}, {"arena_ns", row.arena_ns}});
   }
   for (const ConversionRow& row : conversions) {
-    j["conversions"].push_back(
-        {{"name", row.name}, {"gb_per_s", row.gb_per_s}, {"fraction_of_memory_read", median(row.gb_per_s) / memory}});
+    j["conversions"].push_back({{"isa", row.isa},
+                                {"name", row.name},
+                                {"gb_per_s", row.gb_per_s},
+                                {"fraction_of_memory_read", median(row.gb_per_s) / memory}});
   }
   std::printf("%s\n", j.dump(2).c_str());
   return kExitOk;
@@ -149,7 +162,7 @@ Result<int> run(const MemoryCommand& command) {
 }  // namespace
 
 void add_bench_memory(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("memory", "Pool and arena beside malloc; float to half and back");
+  auto* sub = bench.add_subcommand("memory", "Pool and arena beside malloc; floats to halves and q8_0 and back");
   const auto command = std::make_shared<MemoryCommand>();
   sub->add_option("--rounds", command->rounds, "Measured rounds")->check(CLI::Range(1, 1000))->capture_default_str();
   sub->add_flag("--json", command->json, "JSON on stdout");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/units.h"
+#include "butterfly/wire/codec.h"
 #include "commands.h"
 #include "running.h"
 
@@ -25,6 +26,7 @@ struct Report {
   Generation generation;
   std::size_t prompt_tokens = 0;
   std::uint64_t wire_bytes = 0;
+  DataTraffic traffic;
   double load_s = 0;
 
   double prefill_tokens_per_s() const { return static_cast<double>(prompt_tokens) / generation.first_token_s; }
@@ -32,6 +34,11 @@ struct Report {
     const double seconds = generation.total_s - generation.first_token_s;
     const auto tokens = static_cast<double>(generation.tokens.size());
     return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
+  }
+  /// What payloads were packed with, mostly.
+  std::string_view codec() const {
+    if (traffic.lz4_messages + traffic.zstd_messages == 0) return to_string(Codec::kNone);
+    return to_string(traffic.lz4_messages > traffic.zstd_messages ? Codec::kLz4 : Codec::kZstd);
   }
   double wire_bytes_per_token() const {
     return static_cast<double>(wire_bytes) / static_cast<double>(prompt_tokens + generation.tokens.size());
@@ -46,6 +53,11 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
   std::fprintf(stderr, "wire %s per token | split %s | ended by %s\n",
                format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(),
                deployment.plan().strategy.c_str(), to_string(r.generation.reason));
+  if (r.traffic.bytes_saved > 0) {
+    std::fprintf(stderr, "payloads were packed by %s: %s instead of %s, the same text\n",
+                 std::string(r.codec()).c_str(), format_bytes(r.traffic.bytes).c_str(),
+                 format_bytes(r.traffic.bytes + r.traffic.bytes_saved).c_str());
+  }
   if (command.run.wire_type != "f32" && deployment.nodes().size() > 1) {
     std::fprintf(stderr, "activations were rounded to %s between nodes: not the text of one process\n",
                  command.run.wire_type.c_str());
@@ -72,6 +84,12 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
   j["wire_bytes_per_token"] = r.wire_bytes_per_token();
   j["wire_type"] = command.run.wire_type;
   j["lossy"] = command.run.wire_type != "f32" && deployment.nodes().size() > 1;
+  j["compression"] = {{"mode", command.run.compress},
+                      {"codec", r.codec()},
+                      {"wire_bytes_before", r.traffic.bytes + r.traffic.bytes_saved},
+                      {"wire_bytes_after", r.traffic.bytes},
+                      {"lz4_messages", r.traffic.lz4_messages},
+                      {"zstd_messages", r.traffic.zstd_messages}};
   j["split"] = deployment.plan().strategy;
   for (const NodeReport& node : deployment.nodes()) {
     j["nodes"].push_back({{"name", node.name},
@@ -115,6 +133,7 @@ Result<int> run(GenerateCommand& command) {
       generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink, interrupted()));
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
+  report.traffic = model.deployment->traffic();
   write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
   if (!command.run.quiet) print_summary(report, command, *model.deployment);
   if (!stdout_open) return make_error(ErrorCode::kIo, "the text could not be written to standard output");

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "butterfly/trace/trace.h"
+#include "butterfly/wire/codec.h"
 #include "commands.h"
 
 namespace butterfly::app {
@@ -54,6 +55,11 @@ void add_run_options(CLI::App& command, RunOptions& o) {
                   "Activations travel between nodes as f32, or smaller as f16 or q8_0, which changes the text")
       ->check(CLI::IsMember({"f32", "f16", "q8_0"}))
       ->capture_default_str();
+  command
+      .add_option("--compress", o.compress,
+                  "Pack activations without loss between machines: off, lz4, zstd, or auto where measured to save time")
+      ->check(CLI::IsMember({"off", "auto", "lz4", "zstd"}))
+      ->capture_default_str();
   command.add_flag("-q,--quiet", o.quiet, "No progress and no summary on stderr");
 }
 
@@ -77,6 +83,7 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.sequences = sequences;
   if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);
   deployment.wire_type = *parse_dtype(options.wire_type);
+  deployment.compression = *parse_compression(options.compress);
   if (!options.quiet) {
     deployment.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   }

@@ -27,6 +27,7 @@ struct RunOptions {
   std::string split = "uniform";
   std::string kv_type = "auto";
   std::string wire_type = "f32";
+  std::string compress = "off";
   bool quiet = false;
 };
 

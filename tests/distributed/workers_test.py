@@ -16,8 +16,8 @@ from program import DEMO, PROGRAM, Worker, butterfly, environment, supported_isa
 PROMPT = "ROMEO:\nO, she doth teach the torches"
 
 
-def generate(*arguments, isa=None, tokens=40):
-    return butterfly("generate", "-m", DEMO, "-p", PROMPT, "-n", tokens, *arguments, isa=isa)
+def generate(*arguments, isa=None, tokens=40, prompt=PROMPT):
+    return butterfly("generate", "-m", DEMO, "-p", prompt, "-n", tokens, *arguments, isa=isa)
 
 
 class OneAnswer(unittest.TestCase):
@@ -158,6 +158,29 @@ class LossyWire(unittest.TestCase):
                 self.assertLess(rounded["wire_bytes_per_token"], at_most * exact["wire_bytes_per_token"])
                 threads = json.loads(generate("--nodes", "2", "--json", "--wire-type", wire_type).stdout)
                 self.assertEqual(threads["tokens"], rounded["tokens"])
+
+
+class LosslessWire(unittest.TestCase):
+    def test_packed_payloads_are_smaller_labelled_and_the_text_is_the_same(self):
+        story = PROMPT + " and then" * 60  # rows enough for payloads that are worth packing
+        with Worker() as a, Worker() as b:
+            where = ["--workers", f"{a.address},{b.address}", "--json"]
+            exact = json.loads(generate(*where, prompt=story).stdout)
+            self.assertEqual(exact["compression"]["codec"], "none")
+            self.assertEqual(exact["compression"]["wire_bytes_before"], exact["compression"]["wire_bytes_after"])
+            for mode in ("lz4", "zstd", "auto"):
+                run = generate(*where, "--compress", mode, prompt=story)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                packed = json.loads(run.stdout)
+                self.assertEqual(packed["tokens"], exact["tokens"])
+                self.assertFalse(packed["lossy"])
+                self.assertEqual(packed["compression"]["mode"], mode)
+                self.assertEqual(packed["compression"]["wire_bytes_before"], exact["compression"]["wire_bytes_after"])
+                if mode == "auto":
+                    continue  # what it finds on this machine is its own affair
+                self.assertEqual(packed["compression"]["codec"], mode)
+                self.assertLess(packed["compression"]["wire_bytes_after"], packed["compression"]["wire_bytes_before"])
+                self.assertIn(f"packed by {mode}".encode(), run.stderr)
 
 
 class Failover(unittest.TestCase):

@@ -1,5 +1,5 @@
 // Frames and hellos from a hostile peer: whatever arrives, in pieces of any size, is refused or becomes messages
-// within the limits, and a header that is accepted is the one that would be written.
+// within the limits, a header that is accepted is the one that would be written, and what was packed unpacks.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -55,6 +55,22 @@ void read_with_right_checksum(ByteSpan bytes, std::size_t piece) {
   read_stream(fixed, piece);
 }
 
+/// A packed payload of any bytes, and any bytes packed and unpacked.
+void pack_and_unpack(ByteSpan bytes) {
+  static PayloadCodec codec;
+  for (const Codec kind : kCodecs) {
+    for (const int element_bytes : {1, 2, 4}) {
+      const Packing packing{kind, element_bytes};
+      const auto unpacked = codec.unpack(bytes, packing, {}, kLimits.payload_bytes_max);
+      if (unpacked) require(unpacked->bytes.size() <= kLimits.payload_bytes_max);
+      const auto packed = codec.pack(bytes, packing);
+      if (!packed) continue;
+      const auto again = codec.unpack(packed->bytes, packing, {}, bytes.size());
+      require(again && std::ranges::equal(again->bytes, bytes));
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -63,6 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t piece = data[0] == 0 ? std::size_t{1} << 20 : data[0];
   read_stream(bytes, piece);
   read_with_right_checksum(bytes, piece);
+  pack_and_unpack(bytes);
   if (bytes.size() >= kHelloBytes) {
     const auto hello = decode_hello(bytes.first<kHelloBytes>());
     if (hello) require(hello->label.size() <= kLabelBytesMax);

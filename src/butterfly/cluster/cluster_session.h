@@ -48,6 +48,20 @@ struct PipelineEnds {
   std::vector<std::uint64_t> memory_bytes;  // of each stage
 };
 
+/// What data connections have carried.
+struct DataTraffic {
+  std::uint64_t bytes = 0;        // framing included
+  std::uint64_t bytes_saved = 0;  // that packing left out
+  std::uint64_t lz4_messages = 0, zstd_messages = 0;
+
+  void add(const ChannelStats& sent) {
+    bytes += sent.bytes_sent;
+    bytes_saved += sent.bytes_saved;
+    lz4_messages += sent.lz4_messages;
+    zstd_messages += sent.zstd_messages;
+  }
+};
+
 /// Whether an error is a reason to begin another epoch, with the nodes that remain, rather than to give up: a node or a
 /// connection is lost, or what came over it was damaged.
 inline bool ends_epoch(const Error& error) {
@@ -75,8 +89,8 @@ class ClusterSession {
   /// What the node of each stage has done, as it last said; empty where nobody says.
   virtual std::vector<StageWork> work() const { return {}; }
 
-  /// Bytes that data connections have carried so far, all hops together, framing included; asks the workers.
-  virtual Result<std::uint64_t> data_bytes(Deadline deadline) = 0;
+  /// What data connections have carried so far, all hops together; asks the workers.
+  virtual Result<DataTraffic> data_traffic(Deadline deadline) = 0;
 
   /// Ends the epoch: closes the channels. Workers stay members. Idempotent; the destructor does it too.
   virtual void stop() = 0;

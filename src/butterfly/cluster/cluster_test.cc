@@ -98,7 +98,7 @@ TEST_P(ClusterTest, BytesOnTheWireAreThoseOfEveryHop) {
   const Deadline deadline = after_ms(5000);
   std::uint64_t counted = 0;
   while (counted < expected && std::chrono::steady_clock::now() < deadline) {
-    counted = nodes.session->data_bytes(after_ms(5000)).value();
+    counted = nodes.session->data_traffic(after_ms(5000)).value().bytes;
   }
   EXPECT_EQ(counted, expected);
 }

@@ -98,7 +98,7 @@ class OneEpoch final : public ClusterSession {
     return session_->start(request, deadline);
   }
   std::optional<Error> failed() const override { return session_->failed(); }
-  Result<std::uint64_t> data_bytes(Deadline deadline) override { return session_->data_bytes(deadline); }
+  Result<DataTraffic> data_traffic(Deadline deadline) override { return session_->data_traffic(deadline); }
   void stop() override {
     session_->stop();
     membership_.reset();

@@ -87,6 +87,8 @@ class PipelineChannel final : public Channel {
     return message;
   }
 
+  void compress(const CompressionOptions& options) override { channel_->compress(options); }
+
   void close() override {
     closed_ = true;
     channel_->close();

@@ -38,10 +38,11 @@ class InprocCluster final : public ClusterSession {
     return ends;
   }
 
-  Result<std::uint64_t> data_bytes(Deadline /*deadline*/) override {
-    std::uint64_t bytes = input_ ? input_->stats().bytes_sent : 0;
-    for (const auto& stage : stages_) bytes += stage->output->stats().bytes_sent;
-    return bytes;
+  Result<DataTraffic> data_traffic(Deadline /*deadline*/) override {
+    DataTraffic traffic;
+    if (input_) traffic.add(input_->stats());
+    for (const auto& stage : stages_) traffic.add(stage->output->stats());
+    return traffic;
   }
 
   void stop() override {

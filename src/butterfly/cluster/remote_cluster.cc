@@ -52,7 +52,12 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
     case control::ControlMessage::kPong:
       if (Epoch(message.pong().epoch()) != epoch_) return;
       stage->pong_sequence = std::max(stage->pong_sequence, message.pong().sequence());
-      stage->data_bytes_sent = std::max(stage->data_bytes_sent, message.pong().data_bytes_sent());
+      if (message.pong().data_bytes_sent() >= stage->sent.bytes_sent) {
+        stage->sent.bytes_sent = message.pong().data_bytes_sent();
+        stage->sent.bytes_saved = message.pong().data_bytes_saved();
+        stage->sent.lz4_messages = message.pong().lz4_messages();
+        stage->sent.zstd_messages = message.pong().zstd_messages();
+      }
       stage->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
       break;
     case control::ControlMessage::kReady:
@@ -245,7 +250,7 @@ std::vector<std::string> RemoteCluster::complaining() const {
   return addresses;
 }
 
-Result<std::uint64_t> RemoteCluster::data_bytes(Deadline deadline) {
+Result<DataTraffic> RemoteCluster::data_traffic(Deadline deadline) {
   const std::uint64_t sequence = roster_.ping();
   std::unique_lock lock(mutex_);
   const bool answered = changed_.wait_until(lock, deadline, [&] {
@@ -254,9 +259,10 @@ Result<std::uint64_t> RemoteCluster::data_bytes(Deadline deadline) {
   });
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   if (!answered) return make_error(ErrorCode::kTimeout, "not every worker said how much it sent");
-  std::uint64_t bytes = input_ ? input_->stats().bytes_sent : 0;
-  for (const auto& stage : stages_) bytes += stage->data_bytes_sent;
-  return bytes;
+  DataTraffic traffic;
+  if (input_) traffic.add(input_->stats());
+  for (const auto& stage : stages_) traffic.add(stage->sent);
+  return traffic;
 }
 
 void RemoteCluster::stop() {

@@ -23,7 +23,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   std::optional<Error> failed() const override { return health_->failure(); }
   std::vector<std::string> complaining() const override;
   std::vector<StageWork> work() const override;
-  Result<std::uint64_t> data_bytes(Deadline deadline) override;
+  Result<DataTraffic> data_traffic(Deadline deadline) override;
   void stop() override;
 
  private:
@@ -32,7 +32,8 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
     std::string title;  // "worker 10.0.0.2:7000 (stage 2 of 3)"
     // Guarded by mutex_, as told by the worker:
     bool ready = false, complained = false;
-    std::uint64_t memory_bytes = 0, pong_sequence = 0, data_bytes_sent = 0;
+    std::uint64_t memory_bytes = 0, pong_sequence = 0;
+    ChannelStats sent{};  // to the next stage, as its last pong said
     StageWork work;
     std::unique_ptr<Channel> weights;
     std::thread weight_server;

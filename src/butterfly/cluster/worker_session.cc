@@ -212,7 +212,11 @@ void WorkerSession::say_pong(std::uint64_t sequence) {
                      .message = fmt::format("{} has acknowledged nothing for {} ms", output->peer(),
                                             options_.unreachable_after.count())});
   }
-  message.mutable_pong()->set_data_bytes_sent(output ? output->stats().bytes_sent : 0);
+  const ChannelStats sent = output ? output->stats() : ChannelStats{};
+  message.mutable_pong()->set_data_bytes_sent(sent.bytes_sent);
+  message.mutable_pong()->set_data_bytes_saved(sent.bytes_saved);
+  message.mutable_pong()->set_lz4_messages(sent.lz4_messages);
+  message.mutable_pong()->set_zstd_messages(sent.zstd_messages);
   message.mutable_pong()->set_epoch(epoch.value);
   const StageWork done = delegate_.done();
   message.mutable_pong()->set_steps(done.steps);

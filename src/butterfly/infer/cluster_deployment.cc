@@ -71,8 +71,10 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return reports;
   }
 
-  std::uint64_t wire_bytes() const override {
-    return ended_wire_bytes_ + (session_ ? session_->data_bytes(after_ms(kStatsTimeoutMs)).value_or(0) : 0);
+  std::uint64_t wire_bytes() const override { return ended_wire_bytes_ + traffic().bytes; }
+
+  DataTraffic traffic() const override {
+    return session_ ? session_->data_traffic(after_ms(kStatsTimeoutMs)).value_or(DataTraffic{}) : DataTraffic{};
   }
 
  private:
@@ -324,6 +326,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       last = line;
     };
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options_.ready_timeout_ms)));
+    ends_.input->compress({.mode = options_.compression});
     pipeline_ =
         make_channel_pipeline(*ends_.input, *ends_.output, {.depth = depth(), .vocab = checkpoint_.config.vocab});
     return {};
@@ -385,7 +388,8 @@ StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions
   StartRequest request;
   request.model.name = checkpoint.config.name;
   request.config = to_json(checkpoint.config);
-  request.options = to_json(StageSettings{.kv_type = kv_type_of(checkpoint, options), .wire_type = options.wire_type});
+  request.options = to_json(StageSettings{
+      .kv_type = kv_type_of(checkpoint, options), .wire_type = options.wire_type, .compression = options.compression});
   request.weights = provide_weights(checkpoint.weights);
   return request;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
+#include "butterfly/cluster/cluster_session.h"
 #include "butterfly/infer/pipeline.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/checkpoint.h"
@@ -29,6 +30,7 @@ struct DeploymentOptions {
   std::vector<Isa> isas{};         // of the nodes in this process, repeated in turn; empty: choose_isa()
   std::optional<DType> kv_type{};  // none: kv_type_for(config)
   DType wire_type = DType::kF32;   // of activations between nodes; is_wire_type(); others than kF32 change the text
+  Compression compression = Compression::kOff;         // of activations between processes: the text stays
   std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
   std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives
   std::int64_t dead_after_ms = 1500;                   // a worker that is silent for so long is dead
@@ -76,6 +78,9 @@ class Deployment {
 
   /// Bytes that steps moved between processes, tokens and logits included; 0 within one process.
   virtual std::uint64_t wire_bytes() const = 0;
+
+  /// The same in more detail, for the epoch that runs; nothing within one process.
+  virtual DataTraffic traffic() const { return {}; }
 };
 
 }  // namespace butterfly

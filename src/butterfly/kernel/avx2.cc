@@ -23,6 +23,12 @@ struct Vec {
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
   }
   static Vec load_bf16(const unsigned short* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+  static Vec load_quants(const unsigned char* q) { return {widen_quants(q), widen_quants(q + 8)}; }
+  static float widen_half(unsigned short half) { return _cvtsh_ss(half); }
+  static void store_half(unsigned char* p, Vec x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+  }
   static void store(float* p, Vec x) {
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
@@ -51,17 +57,34 @@ struct Vec {
   static int store_quants(Vec low, Vec high, signed char* q) {
     const __m256i words_low = _mm256_packs_epi32(round_quants(low.a), round_quants(low.b));
     const __m256i words_high = _mm256_packs_epi32(round_quants(high.a), round_quants(high.b));
-    // Packing works within 128-bit halves; the permutation restores the order.
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words_low, words_high),
-                                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
+    store_bytes(words_low, words_high, reinterpret_cast<unsigned char*>(q));
     const __m256i sums = _mm256_madd_epi16(_mm256_add_epi16(words_low, words_high), _mm256_set1_epi16(1));
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
   }
+  /// Rounded half away from zero, at most 127; NaN gives 0.
+  static void store_quants_away(Vec low, Vec high, unsigned char* q) {
+    store_bytes(_mm256_packs_epi32(round_away(low.a), round_away(low.b)),
+                _mm256_packs_epi32(round_away(high.a), round_away(high.b)), q);
+  }
 
  private:
+  static void store_bytes(__m256i words_low, __m256i words_high, unsigned char* q) {
+    // Packing works within 128-bit halves; the permutation restores the order.
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words_low, words_high),
+                                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
+  }
+  static __m256 widen_quants(const unsigned char* q) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q))));
+  }
+  static __m256i round_away(__m256 x) {
+    const __m256 number = _mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q));
+    const __m256 clamped = _mm256_min_ps(_mm256_max_ps(number, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f));
+    const __m256 sign = _mm256_and_ps(clamped, _mm256_set1_ps(-0.0f));
+    return _mm256_cvttps_epi32(_mm256_add_ps(clamped, _mm256_or_ps(sign, _mm256_set1_ps(kBelowHalf))));
+  }
   static __m256 widen_bf16(const unsigned short* p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -201,8 +224,12 @@ constinit const Kernels kAvx2Kernels = {
     .silu = silu_row,
     .gelu = gelu_row,
     .add = add_row,
-    .store_key = store_cached<kPanel>,
-    .store_value = store_cached<1>,
+    .store_key = store_cached_simd<Vec, kPanel>,
+    .store_value = store_cached_simd<Vec, 1>,
+    .floats_to_halves = floats_to_halves_simd<Vec>,
+    .halves_to_floats = halves_to_floats_simd<Vec>,
+    .floats_to_q8_0 = floats_to_q8_0_simd<Vec>,
+    .q8_0_to_floats = q8_0_to_floats_simd<Vec>,
 };
 
 }  // namespace butterfly

@@ -23,6 +23,13 @@ struct Vec {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
   }
+  static Vec load_quants(const unsigned char* q) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q))))};
+  }
+  static float widen_half(unsigned short half) { return _cvtsh_ss(half); }
+  static void store_half(unsigned char* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+  }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
   static Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -46,8 +53,19 @@ struct Vec {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q + kPanel), _mm512_cvtepi32_epi8(b));
     return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
   }
+  /// Rounded half away from zero, at most 127; NaN gives 0.
+  static void store_quants_away(Vec low, Vec high, unsigned char* q) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(round_away(low.v)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(q + kPanel), _mm512_cvtepi32_epi8(round_away(high.v)));
+  }
 
  private:
+  static __m512i round_away(__m512 x) {
+    const __m512 number = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);
+    const __m512 clamped = _mm512_min_ps(_mm512_max_ps(number, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f));
+    const __m512 sign = _mm512_and_ps(clamped, _mm512_set1_ps(-0.0f));
+    return _mm512_cvttps_epi32(_mm512_add_ps(clamped, _mm512_or_ps(sign, _mm512_set1_ps(kBelowHalf))));
+  }
   static __m512i round_quants(__m512 x) {
     const __m512 clamped = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f));
     return _mm512_cvtps_epi32(clamped);
@@ -182,8 +200,12 @@ constinit const Kernels kAvx512Kernels = {
     .silu = silu_row,
     .gelu = gelu_row,
     .add = add_row,
-    .store_key = store_cached<kPanel>,
-    .store_value = store_cached<1>,
+    .store_key = store_cached_simd<Vec, kPanel>,
+    .store_value = store_cached_simd<Vec, 1>,
+    .floats_to_halves = floats_to_halves_simd<Vec>,
+    .halves_to_floats = halves_to_floats_simd<Vec>,
+    .floats_to_q8_0 = floats_to_q8_0_simd<Vec>,
+    .q8_0_to_floats = q8_0_to_floats_simd<Vec>,
 };
 
 }  // namespace butterfly

@@ -60,7 +60,7 @@ inline unsigned short half_of(float value) {
   const unsigned bits = bits_of(value);
   const unsigned sign = (bits >> 16) & 0x8000u;
   const unsigned magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<unsigned short>(sign | 0x7e00u);
+  if (magnitude > 0x7f800000u) return static_cast<unsigned short>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
   if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
     return static_cast<unsigned short>(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u));

@@ -101,6 +101,14 @@ struct Kernels {
   /// value contiguously.
   void (*store_key)(const float* x, long n, bool half, unsigned char* k);
   void (*store_value)(const float* x, long n, bool half, unsigned char* v);
+
+  /// A row of floats to halves, nearest, ties to even, and back: tensor/half.h. Bytes need no alignment.
+  void (*floats_to_halves)(const float* x, long n, unsigned char* halves);
+  void (*halves_to_floats)(const unsigned char* halves, long n, float* y);
+
+  /// A row of floats to q8_0 blocks and back, as files store them: tensor/quantize.h. n is a multiple of 32.
+  void (*floats_to_q8_0)(const float* x, long n, unsigned char* blocks);
+  void (*q8_0_to_floats)(const unsigned char* blocks, long n, float* y);
 };
 
 extern const Kernels kReferenceKernels;

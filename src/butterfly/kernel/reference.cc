@@ -4,6 +4,7 @@
 #include "butterfly/kernel/elementwise_inl.h"
 #include "butterfly/kernel/kernels.h"
 #include "butterfly/tensor/half.h"
+#include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
 namespace {
@@ -173,6 +174,18 @@ void attention(const AttentionArgs& a) {
   }
 }
 
+template <DType kType>
+void encode(const float* x, long n, unsigned char* bytes) {
+  const auto count = static_cast<std::size_t>(n);
+  encode_row(kType, std::span(x, count), std::as_writable_bytes(std::span(bytes, *row_bytes(kType, count))));
+}
+
+template <DType kType>
+void decode(const unsigned char* bytes, long n, float* y) {
+  const auto count = static_cast<std::size_t>(n);
+  decode_row(kType, std::as_bytes(std::span(bytes, *row_bytes(kType, count))), std::span(y, count));
+}
+
 }  // namespace
 
 constinit const Kernels kReferenceKernels = {
@@ -190,6 +203,10 @@ constinit const Kernels kReferenceKernels = {
     .add = add_row,
     .store_key = store_cached<kPanel>,
     .store_value = store_cached<1>,
+    .floats_to_halves = encode<DType::kF16>,
+    .halves_to_floats = decode<DType::kF16>,
+    .floats_to_q8_0 = encode<DType::kQ8_0>,
+    .q8_0_to_floats = decode<DType::kQ8_0>,
 };
 
 }  // namespace butterfly

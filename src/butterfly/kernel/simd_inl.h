@@ -13,6 +13,10 @@ inline long min_of(long a, long b) {
   return a < b ? a : b;
 }
 
+// The largest float below 1/2. Added to |x| < 2^22 before truncating it rounds half away from zero: a whole 1/2 would
+// carry the float just below 1/2 up to 1.
+constexpr float kBelowHalf = 0x1.fffffep-2f;
+
 template <class V>
 inline V exp_vector(V x) {
   const V clamped = V::min(x, V::set1(kExpHighest));
@@ -191,6 +195,81 @@ void layer_norm_simd(const float* x, const float* weight, const float* bias, flo
   for (i = 0; i < n; ++i) {
     y[i] = __builtin_fmaf((x[i] - mean) * inverse, weight[i], bias != nullptr ? bias[i] : 0.0f);
   }
+}
+
+// --- rows in other types ------------------------------------------------------------------------------------------
+
+template <class V>
+void floats_to_halves_simd(const float* x, long n, unsigned char* halves) {
+  long i = 0;
+  for (; i + kPanel <= n; i += kPanel) V::store_half(halves + 2 * i, V::load(x + i));
+  for (; i < n; ++i) {
+    const unsigned short half = half_of(x[i]);
+    __builtin_memcpy(halves + 2 * i, &half, 2);
+  }
+}
+
+template <class V>
+void halves_to_floats_simd(const unsigned char* halves, long n, float* y) {
+  long i = 0;
+  for (; i + kPanel <= n; i += kPanel) {
+    V::store(y + i, V::load_half(reinterpret_cast<const unsigned short*>(halves + 2 * i)));
+  }
+  for (; i < n; ++i) {
+    unsigned short half;
+    __builtin_memcpy(&half, halves + 2 * i, 2);
+    y[i] = V::widen_half(half);
+  }
+}
+
+constexpr long kBlock = 32;                 // floats
+constexpr long kQ8BlockBytes = 2 + kBlock;  // scale as a half, quants
+
+/// Unlike quantize_row, whose bits are ours: the scale is rounded to a half, quants are rounded half away from zero.
+template <class V>
+void floats_to_q8_0_simd(const float* x, long n, unsigned char* blocks) {
+  for (; n >= kBlock; n -= kBlock, x += kBlock, blocks += kQ8BlockBytes) {
+    const V low = V::load(x);
+    const V high = V::load(x + kPanel);
+    // NaN as the first operand of max gives the second.
+    const float largest = V::max(V::abs(high), V::max(V::abs(low), V::set1(0.0f))).largest();
+    const float scale = largest / 127.0f;
+    const V inverse = V::set1(scale != 0.0f ? 1.0f / scale : 0.0f);
+    const unsigned short half = half_of(scale);
+    __builtin_memcpy(blocks, &half, 2);
+    V::store_quants_away(V::mul(low, inverse), V::mul(high, inverse), blocks + 2);
+  }
+}
+
+template <class V>
+void q8_0_to_floats_simd(const unsigned char* blocks, long n, float* y) {
+  for (; n >= kBlock; n -= kBlock, y += kBlock, blocks += kQ8BlockBytes) {
+    unsigned short half;
+    __builtin_memcpy(&half, blocks, 2);
+    const V scale = V::set1(V::widen_half(half));
+    V::store(y, V::mul(scale, V::load_quants(blocks + 2)));
+    V::store(y + kPanel, V::mul(scale, V::load_quants(blocks + 2 + kPanel)));
+  }
+}
+
+/// Keys and values for the cache; halves are saturated (see store_cached).
+template <class V, int kStep>
+void store_cached_simd(const float* x, long n, bool half, unsigned char* out) {
+  if (!half) return store_cached<kStep>(x, n, half, out);
+  auto* halves = reinterpret_cast<unsigned short*>(out);
+  long i = 0;
+  for (; i + kPanel <= n; i += kPanel) {
+    // NaN as the second operand stays NaN.
+    const V bounded = V::min(V::set1(65504.0f), V::max(V::set1(-65504.0f), V::load(x + i)));
+    if constexpr (kStep == 1) {
+      V::store_half(out + 2 * i, bounded);
+    } else {
+      unsigned short narrow[kPanel];
+      V::store_half(reinterpret_cast<unsigned char*>(narrow), bounded);
+      for (int j = 0; j < kPanel; ++j) halves[(i + j) * kStep] = narrow[j];
+    }
+  }
+  store_cached<kStep>(x + i, n - i, half, out + 2 * i * kStep);
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------

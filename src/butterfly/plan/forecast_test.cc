@@ -10,12 +10,10 @@ namespace {
 
 class ForecastTest : public ::testing::Test {
  protected:
-  PlanPrediction of(const RunShape& run) {
-    return *forecast(config, cluster, plan, DType::kF16, run);
-  }
+  PlanPrediction of(const RunShape& run) { return *forecast(config, cluster, plan, DType::kF16, run); }
   const ModelConfig config = *named_config("llama-1.1b");
-  const PlanCluster cluster = cluster_of(std::vector<NodeDescriptor>(
-      2, {.memory_read_gb_per_s = 16, .fp32_gflops = 100, .int8_gops = 400}));
+  const PlanCluster cluster =
+      cluster_of(std::vector<NodeDescriptor>(2, {.memory_read_gb_per_s = 16, .fp32_gflops = 100, .int8_gops = 400}));
   const Plan plan = *make_plan(config, cluster, {.prompt = 64});
 };
 

@@ -1,6 +1,6 @@
 #include "butterfly/stage/run_stage.h"
 
-#include "butterfly/tensor/quantize.h"
+#include "butterfly/kernel/row_codec.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -36,8 +36,8 @@ Status decode_activations(const Stage& stage, const Message& message, Step& step
   }
   BF_ASSIGN_OR_RETURN(step.tensor, stage.allocate(DType::kF32, {rows, stage.config().model_dim}));
   for (std::int64_t row = 0; row < rows; ++row) {
-    decode_row(stage.wire_type(), message.payload.bytes.subspan(static_cast<std::size_t>(row) * bytes, bytes),
-               step.tensor.row(row));
+    decode_row(stage.kernels(), stage.wire_type(),
+               message.payload.bytes.subspan(static_cast<std::size_t>(row) * bytes, bytes), step.tensor.row(row));
   }
   return {};
 }
@@ -77,7 +77,7 @@ Status shape_output(const Stage& stage, Message& message, const Step& step) {
   const auto rows = static_cast<std::uint64_t>(step.batch.rows());
   BF_ASSIGN_OR_RETURN(Payload payload, stage.payload_allocator()(bytes * rows));
   for (std::uint64_t row = 0; row < rows; ++row) {
-    encode_row(stage.wire_type(), step.tensor.row(static_cast<std::int64_t>(row)),
+    encode_row(stage.kernels(), stage.wire_type(), step.tensor.row(static_cast<std::int64_t>(row)),
                payload.bytes.subspan(row * bytes, bytes));
   }
   message.payload = std::move(payload);

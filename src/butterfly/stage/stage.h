@@ -67,6 +67,7 @@ class Stage {
   std::uint64_t weight_bytes() const { return weight_bytes_; }
   std::uint64_t memory_bytes() const;
   DType wire_type() const { return wire_type_; }
+  const Kernels& kernels() const { return *kernels_; }
   /// A tensor from this stage's pool. Errors: kNoMemory.
   Result<Tensor> allocate(DType type, const Shape& shape) const { return Tensor::allocate(*pool_, type, shape); }
   StepLimits limits() const { return {.context = config_.context}; }

@@ -9,28 +9,36 @@
 #include "butterfly/model/config_json.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/run_stage.h"
+#include "butterfly/wire/codec.h"
 
 namespace butterfly {
 
 std::string to_json(const StageSettings& settings) {
-  return nlohmann::json{{"kv_type", to_string(settings.kv_type)}, {"wire_type", to_string(settings.wire_type)}}.dump();
+  return nlohmann::json{{"kv_type", to_string(settings.kv_type)},
+                        {"wire_type", to_string(settings.wire_type)},
+                        {"compression", to_string(settings.compression)}}
+      .dump();
 }
 
 Result<StageSettings> parse_settings(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  const auto type_of = [&](const char* name) {
+  const auto text_of = [&](const char* name) {
     const auto found = json.is_object() ? json.find(name) : json.end();
-    return found != json.end() && found->is_string() ? parse_dtype(found->get<std::string>()) : std::nullopt;
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  const auto kv_type = type_of("kv_type");
-  const auto wire_type = type_of("wire_type");
+  const auto kv_type = parse_dtype(text_of("kv_type"));
+  const auto wire_type = parse_dtype(text_of("wire_type"));
+  const auto compression = parse_compression(text_of("compression"));
   if (kv_type != DType::kF16 && kv_type != DType::kF32) {
     return make_error(ErrorCode::kProtocol, "the assignment's settings name no cache type of f16 or f32");
   }
   if (!wire_type || !is_wire_type(*wire_type)) {
     return make_error(ErrorCode::kProtocol, "the assignment's settings name no wire type of f32, f16 or q8_0");
   }
-  return StageSettings{.kv_type = *kv_type, .wire_type = *wire_type};
+  if (!compression) {
+    return make_error(ErrorCode::kProtocol, "the assignment's settings name no compression of off, auto, lz4 or zstd");
+  }
+  return StageSettings{.kv_type = *kv_type, .wire_type = *wire_type, .compression = *compression};
 }
 
 namespace {
@@ -56,12 +64,19 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
   return {};
 }
 
+/// Of what a stage sends: logits, activations, or blocks of quants, which are not shuffled.
+int element_bytes(const Stage& stage) {
+  if (stage.assignment().head || stage.wire_type() == DType::kF32) return 4;
+  return stage.wire_type() == DType::kF16 ? 2 : 1;
+}
+
 }  // namespace
 
 Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) {
   BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
   BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(assignment.options));
   BF_TRY(check_assignment(config, assignment.stage));
+  compression_ = settings.compression;
   kept_.set_model(assignment.model.hash + assignment.config);
   if (options_.weight_bytes_max > 0) {
     // Room first: what is kept may have to give way to what is needed.
@@ -97,6 +112,7 @@ Status StageHost::prepare(const Assignment& assignment, WeightFetcher& weights, 
 }
 
 Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {
+  output.compress({.mode = compression_, .element_bytes = element_bytes(*stage_)});
   return run_stage(*stage_, input, output, std::move(stop));
 }
 

@@ -10,10 +10,11 @@
 
 namespace butterfly {
 
-/// What the coordinator decides for every stage alike, since it shows in the bits.
+/// What the coordinator decides for every stage alike: what shows in the bits, and how they travel.
 struct StageSettings {
   DType kv_type = DType::kF16;
   DType wire_type = DType::kF32;  // of activations between stages; kF16 and kQ8_0 lose something
+  Compression compression = Compression::kOff;
 };
 std::string to_json(const StageSettings& settings);
 Result<StageSettings> parse_settings(const std::string& json);
@@ -46,6 +47,7 @@ class StageHost final : public WorkerDelegate {
   StageHostOptions options_;
   StageCounters counters_;
   StageParts kept_;
+  Compression compression_ = Compression::kOff;  // of the last assignment
   std::unique_ptr<Stage> stage_;
 };
 

@@ -1,5 +1,6 @@
 #include "butterfly/wire/byte_stream.h"
 
+#include <atomic>
 #include <cerrno>
 
 #include "butterfly/wire/credentials.h"
@@ -13,11 +14,18 @@ class PlainStream final : public ByteStream {
   using ByteStream::ByteStream;
   IoResult handshake() override { return {}; }
   IoResult receive(std::span<const MutableByteSpan> buffers) override { return receive_some(fd(), buffers); }
-  IoResult send(std::span<const ByteSpan> buffers) override { return send_some(fd(), buffers); }
+  IoResult send(std::span<const ByteSpan> buffers) override {
+    const IoResult result = send_some(fd(), buffers);
+    if (result.state == IoResult::State::kMoved) writes_.fetch_add(1, std::memory_order_relaxed);
+    return result;
+  }
   std::string failure(const IoResult& result) const override { return system_message(result.error); }
   bool damaged(const IoResult& result) const override { return result.error == ECONNRESET; }
   std::optional<NodeIdentity> peer() const override { return std::nullopt; }
-  StreamCopies copies() const override { return {}; }
+  StreamCopies copies() const override { return {.writes = writes_}; }
+
+ private:
+  std::atomic<std::uint64_t> writes_{0};
 };
 
 }  // namespace

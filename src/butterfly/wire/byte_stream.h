@@ -11,11 +11,13 @@
 
 namespace butterfly {
 
-/// How often bytes were copied by a stream itself, in user space, on their way to the kernel or to TLS.
+/// How often bytes were copied by a stream itself, in user space, on their way to the kernel or to TLS, and in how many
+/// calls the kernel got them.
 struct StreamCopies {
   std::uint64_t staged_bytes = 0;  // small pieces put together into one TLS record
   std::uint64_t sealed_bytes = 0;  // read by the cipher straight from the caller's buffers, or from the staged ones
   std::uint64_t opened_bytes = 0;  // copied out of TLS's record into the caller's buffers
+  std::uint64_t writes = 0;        // calls that gave bytes to the kernel
 };
 
 class ByteStream {

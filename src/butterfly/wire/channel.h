@@ -46,11 +46,25 @@ struct ChannelLimits {
 /// Gives the final buffer for an incoming payload of this many bytes. An error ends the channel.
 using PayloadAllocator = std::function<Result<Payload>(std::uint64_t bytes)>;
 
+/// What payloads may be packed with on their way; the numbers travel.
+enum class Codec : std::uint8_t { kNone = 0, kLz4 = 1, kZstd = 2 };
+
+/// Whether payloads are packed, without loss: never, where it saves time as measured, or each of some size.
+enum class Compression : std::uint8_t { kOff, kAuto, kLz4, kZstd };
+
+struct CompressionOptions {
+  Compression mode = Compression::kOff;
+  int element_bytes = 4;  // of what payloads consist of: 1, 2 or 4
+};
+
 struct ChannelStats {
   std::uint64_t messages_sent = 0, messages_received = 0;
   std::uint64_t bytes_sent = 0,
                 bytes_received = 0;  // headers, meta and payload; what the network carries without TCP/IP
-  std::uint64_t waits_spun = 0, waits_blocked = 0;  // how receive waits ended
+  std::uint64_t writes = 0;          // calls that gave bytes to the operating system; 0 between threads
+  std::uint64_t bytes_saved = 0;     // that did not travel because payloads were packed
+  std::uint64_t lz4_messages = 0, zstd_messages = 0;  // of messages_sent
+  std::uint64_t waits_spun = 0, waits_blocked = 0;    // how receive waits ended
 };
 
 class Channel {
@@ -63,6 +77,10 @@ class Channel {
 
   /// The next message. A null allocator means heap memory. Errors: kUnavailable (peer closed), kTimeout, kProtocol.
   virtual Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) = 0;
+
+  /// From here on payloads are packed where `options` say so; receivers unpack whatever comes. Between sends, by their
+  /// thread. Nothing between threads of one process, where payloads do not travel.
+  virtual void compress(const CompressionOptions& /*options*/) {}
 
   /// Wakes and fails both sides. Idempotent, from any thread.
   virtual void close() = 0;

@@ -1,6 +1,7 @@
 // What both engines promise, tested on both.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -29,6 +30,13 @@ Payload pattern(std::size_t bytes, unsigned seed) {
     state = state * 1664525u + 1013904223u;
     byte = static_cast<std::byte>(state >> 24);
   }
+  return payload;
+}
+
+/// Bytes that codecs make smaller.
+Payload floats(std::size_t bytes) {
+  Payload payload = pattern(bytes, 14);
+  for (std::size_t i = 3; i < bytes; i += 4) payload.bytes[i] = std::byte{0x3f};
   return payload;
 }
 
@@ -252,5 +260,62 @@ TEST(TcpChannel, APayloadThatIsStillOnItsWayIsKeptAlive) {
   EXPECT_TRUE(same(message->payload.bytes, expected.bytes));
 }
 
+TEST_P(ChannelTest, PackedPayloadsArriveUnchangedAndWhatTheySavedIsCounted) {
+  for (const Compression mode : {Compression::kLz4, Compression::kZstd, Compression::kAuto}) {
+    auto [near, far] = make_pair();
+    near->compress({.mode = mode});
+    std::vector<Payload> payloads;
+    for (const std::size_t bytes : {100u, 8191u, 8192u, 70'001u, 1'000'000u}) payloads.push_back(floats(bytes));
+    for (const Payload& payload : payloads) {
+      ASSERT_TRUE(near->send({.meta = {std::byte{1}}, .payload = payload}, after_ms(20'000)));
+      const auto message = far->receive({}, after_ms(20'000));
+      ASSERT_TRUE(message) << message.error().message;
+      EXPECT_TRUE(same(message->payload.bytes, payload.bytes));
+    }
+    const ChannelStats sent = near->stats();
+    EXPECT_EQ(sent.bytes_sent, far->stats().bytes_received);
+    if (GetParam() == "inproc") {
+      EXPECT_EQ(sent.bytes_saved, 0u);
+      continue;
+    }
+    if (mode == Compression::kAuto) continue;  // what it measures is its own affair
+    EXPECT_EQ(mode == Compression::kLz4 ? sent.lz4_messages : sent.zstd_messages, 3u)
+        << "payloads below 8 KiB are left";
+    EXPECT_EQ(sent.lz4_messages + sent.zstd_messages, 3u);
+    EXPECT_GT(sent.bytes_saved, 100'000u);
+    EXPECT_LT(sent.bytes_sent + sent.bytes_saved, 1'100'000u);
+  }
+}
+
+#ifndef BUTTERFLY_TINY
+TEST_P(ChannelTest, ASmallMessageWithMetaAndPayloadIsOneWrite) {
+  if (GetParam() == "inproc") GTEST_SKIP() << "nothing is written between threads";
+  auto [near, far] = make_pair();
+  const std::uint64_t before = near->stats().writes;
+  for (const std::size_t bytes : {0u, 1u, 500u, 8000u, 16'000u}) {
+    Message message{.payload = pattern(bytes, 12)};
+    message.meta.assign(300, std::byte{3});
+    ASSERT_TRUE(near->send(std::move(message), after_ms(5000)));
+    ASSERT_TRUE(far->receive({}, after_ms(5000)));
+  }
+  EXPECT_EQ(near->stats().writes - before, 5u);
+}
+#endif
+
+TEST_P(ChannelTest, AReaderWhoStopsReadingBoundsWhatTheSenderHolds) {
+  auto [near, far] = make_pair();
+  constexpr std::size_t kQueueMax = 8;
+  std::vector<std::weak_ptr<void>> held;
+  Status status;
+  while (held.size() < 10'000 && status) {
+    Payload payload = pattern(1 << 20, 13);
+    held.push_back(payload.owner);
+    status = near->send({.payload = std::move(payload)}, after_ms(50));
+  }
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kTimeout);
+  const auto alive = std::ranges::count_if(held, [](const auto& owner) { return !owner.expired(); });
+  EXPECT_LE(static_cast<std::size_t>(alive), kQueueMax) << "of " << held.size() << " that were sent";
+}
 }  // namespace
 }  // namespace butterfly

@@ -45,6 +45,25 @@ std::uint32_t reply_checksum(ByteSpan hello, ByteSpan reply) {
   return crc32c(reply.first(kHeardOffset), crc32c(hello));
 }
 
+// Flags: the codec in bits 0 to 3, the binary logarithm of the element's bytes in bits 4 to 7.
+std::uint16_t encode_packing(const Packing& packing) {
+  if (packing.codec == Codec::kNone) return 0;
+  const int logarithm = packing.element_bytes == 4 ? 2 : packing.element_bytes - 1;
+  return static_cast<std::uint16_t>(static_cast<int>(packing.codec) | logarithm << 4);
+}
+
+Result<Packing> decode_packing(std::uint16_t flags) {
+  const int codec = flags & 0xf;
+  const int logarithm = flags >> 4;
+  constexpr int kLastCodec = static_cast<int>(Codec::kZstd);
+  if (codec > kLastCodec || logarithm > 2 || (codec == 0 && flags != 0)) {
+    return make_error(ErrorCode::kProtocol,
+                      "a frame has flags {:#06x}, this version knows codecs 0 to {} of elements of 1, 2 and 4 bytes",
+                      flags, kLastCodec);
+  }
+  return Packing{.codec = static_cast<Codec>(codec), .element_bytes = 1 << logarithm};
+}
+
 }  // namespace
 
 std::uint32_t body_checksum(ByteSpan meta, ByteSpan payload) {
@@ -55,7 +74,7 @@ FrameHeaderBytes encode_frame_header(const FrameHeader& header) {
   FrameHeaderBytes bytes{};
   store(bytes, 0, kFrameMagic);
   store(bytes, 4, header.type);
-  store(bytes, 6, std::uint16_t{0});
+  store(bytes, 6, encode_packing(header.packing));
   store(bytes, 8, header.epoch.value);
   store(bytes, 12, header.meta_bytes);
   store(bytes, 16, header.tag);
@@ -75,15 +94,14 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
     return make_error(ErrorCode::kProtocol, "a frame header says its checksum is {:#010x}, it is {:#010x}", announced,
                       actual);
   }
-  if (const auto flags = load<std::uint16_t>(bytes, 6); flags != 0) {
-    return make_error(ErrorCode::kProtocol, "a frame has flags {:#06x}, this version knows none", flags);
-  }
+  BF_ASSIGN_OR_RETURN(const Packing packing, decode_packing(load<std::uint16_t>(bytes, 6)));
   FrameHeader header{.type = load<std::uint16_t>(bytes, 4),
                      .epoch = Epoch(load<std::uint32_t>(bytes, 8)),
                      .tag = load<std::uint64_t>(bytes, 16),
                      .meta_bytes = load<std::uint32_t>(bytes, 12),
                      .payload_bytes = load<std::uint64_t>(bytes, 24),
-                     .body_checksum = load<std::uint32_t>(bytes, 32)};
+                     .body_checksum = load<std::uint32_t>(bytes, 32),
+                     .packing = packing};
   if (header.meta_bytes > limits.meta_bytes_max) {
     return make_error(ErrorCode::kProtocol, "a frame announces {} of meta data, the limit is {}",
                       format_bytes(header.meta_bytes), format_bytes(limits.meta_bytes_max));
@@ -101,15 +119,16 @@ std::array<MutableByteSpan, 2> FrameReader::wanted() {
 }
 
 Status FrameReader::begin_body(const PayloadAllocator& allocator) {
-  BF_ASSIGN_OR_RETURN(const FrameHeader header, decode_frame_header(header_, limits_));
-  message_ = {.type = header.type, .epoch = header.epoch, .tag = header.tag, .meta = {}, .payload = {}};
-  message_.meta.resize(header.meta_bytes);
+  BF_ASSIGN_OR_RETURN(decoded_, decode_frame_header(header_, limits_));
+  message_ = {.type = decoded_.type, .epoch = decoded_.epoch, .tag = decoded_.tag, .meta = {}, .payload = {}};
+  message_.meta.resize(decoded_.meta_bytes);
   meta_filled_ = payload_filled_ = 0;
-  body_checksum_ = header.body_checksum;
-  if (header.payload_bytes == 0) return {};
-  BF_ASSIGN_OR_RETURN(message_.payload,
-                      allocator ? allocator(header.payload_bytes) : allocate_payload(header.payload_bytes));
-  BF_CHECK(message_.payload.bytes.size() == header.payload_bytes, "the allocator gave a buffer of another size");
+  const std::uint64_t bytes = decoded_.payload_bytes;
+  if (bytes == 0) return {};
+  // What is packed is read to a place of its own: the size of what it becomes is in it.
+  const bool final_place = allocator && decoded_.packing.codec == Codec::kNone;
+  BF_ASSIGN_OR_RETURN(message_.payload, final_place ? allocator(bytes) : allocate_payload(bytes));
+  BF_CHECK(message_.payload.bytes.size() == bytes, "the allocator gave a buffer of another size");
   return {};
 }
 
@@ -124,9 +143,22 @@ Result<std::optional<Message>> FrameReader::advance(std::size_t count, const Pay
     payload_filled_ += count - to_meta;
   }
   if (meta_filled_ < message_.meta.size() || payload_filled_ < message_.payload.bytes.size()) return std::nullopt;
-  if (const auto actual = body_checksum(message_.meta, message_.payload.bytes); actual != body_checksum_) {
+  return end_body(allocator);
+}
+
+Result<std::optional<Message>> FrameReader::end_body(const PayloadAllocator& allocator) {
+  if (const auto actual = body_checksum(message_.meta, message_.payload.bytes); actual != decoded_.body_checksum) {
     return make_error(ErrorCode::kProtocol, "a message of {} arrived with checksum {:#010x}, its header says {:#010x}",
-                      format_bytes(message_.meta.size() + message_.payload.bytes.size()), actual, body_checksum_);
+                      format_bytes(message_.meta.size() + message_.payload.bytes.size()), actual,
+                      decoded_.body_checksum);
+  }
+  bytes_saved_ = 0;
+  if (decoded_.packing.codec != Codec::kNone) {
+    BF_ASSIGN_OR_RETURN(Payload payload,
+                        codec_.unpack(message_.payload.bytes, decoded_.packing, allocator, limits_.payload_bytes_max));
+    // Packing never makes a payload larger, but a peer may.
+    bytes_saved_ = std::max(payload.bytes.size(), message_.payload.bytes.size()) - message_.payload.bytes.size();
+    message_.payload = std::move(payload);
   }
   header_filled_ = 0;
   return std::optional<Message>(std::exchange(message_, {}));

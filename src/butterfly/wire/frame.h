@@ -8,11 +8,12 @@
 #include <span>
 
 #include "butterfly/wire/channel.h"
+#include "butterfly/wire/codec.h"
 #include "butterfly/wire/crc32c.h"
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
@@ -22,8 +23,9 @@ struct FrameHeader {
   Epoch epoch{};
   std::uint64_t tag = 0;
   std::uint32_t meta_bytes = 0;
-  std::uint64_t payload_bytes = 0;
-  std::uint32_t body_checksum = 0;  // CRC-32C of meta and payload
+  std::uint64_t payload_bytes = 0;  // as they travel
+  std::uint32_t body_checksum = 0;  // CRC-32C of meta and payload, as they travel
+  Packing packing{};
 };
 
 FrameHeaderBytes encode_frame_header(const FrameHeader& header);
@@ -43,22 +45,29 @@ class FrameReader {
   /// Where the next bytes of the stream belong, in this order; at least one is not empty.
   std::array<MutableByteSpan, 2> wanted();
 
-  /// `count` bytes were written to wanted(). A message when it is complete. After an error the stream is lost.
-  /// Errors: kProtocol as for the header, or for a body with another checksum; whatever the allocator says.
+  /// `count` bytes were written to wanted(). A message when it is complete, its payload unpacked. After an error the
+  /// stream is lost. Errors: kProtocol as for the header, or for a body with another checksum; those of
+  /// PayloadCodec::unpack(); whatever the allocator says.
   Result<std::optional<Message>> advance(std::size_t count, const PayloadAllocator& allocator);
+
+  /// How many bytes of the last message did not travel, because its payload was packed.
+  std::uint64_t bytes_saved() const { return bytes_saved_; }
 
   /// Whether the stream stands inside a message.
   bool in_message() const { return header_filled_ > 0; }
 
  private:
   Status begin_body(const PayloadAllocator& allocator);
+  Result<std::optional<Message>> end_body(const PayloadAllocator& allocator);
 
   ChannelLimits limits_;
   FrameHeaderBytes header_{};
   std::size_t header_filled_ = 0;
   std::size_t meta_filled_ = 0;
   std::size_t payload_filled_ = 0;
-  std::uint32_t body_checksum_ = 0;
+  std::uint64_t bytes_saved_ = 0;
+  FrameHeader decoded_;  // once header_ is complete
+  PayloadCodec codec_;
   Message message_;
 };
 

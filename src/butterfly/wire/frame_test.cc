@@ -134,6 +134,42 @@ TEST(Frame, SizesOverTheLimitsAreRefusedBeforeAnythingIsAllocated) {
   EXPECT_EQ(allocations, 1);
 }
 
+TEST(Frame, UnknownFlagsAreRefused) {
+  for (std::uint32_t flags = 0; flags <= 0xffff; ++flags) {
+    FrameHeaderBytes bytes = encode_frame_header({});
+    bytes[6] = static_cast<std::byte>(flags & 0xff);
+    bytes[7] = static_cast<std::byte>(flags >> 8);
+    const std::uint32_t checksum = crc32c(ByteSpan(bytes).first(36));
+    std::memcpy(bytes.data() + 36, &checksum, sizeof(checksum));
+    const std::uint32_t codec = flags & 0xf, element = flags >> 4;
+    const bool known = flags == 0 || (codec >= 1 && codec <= 2 && element <= 2);
+    EXPECT_EQ(decode_frame_header(bytes, ChannelLimits{}).has_value(), known) << flags;
+  }
+}
+
+TEST(Frame, APackedPayloadIsUnpackedIntoTheAllocatorsBufferFromPiecesOfAnySize) {
+  std::vector<std::byte> payload(20'000);
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3f : i * 37 >> 3);
+  for (const Codec codec : kCodecs) {
+    const Packing packing{codec, 4};
+    const auto packed = PayloadCodec().pack(payload, packing);
+    ASSERT_TRUE(packed);
+    const auto stream = frame_bytes({.payload_bytes = packed->bytes.size(), .packing = packing}, packed->bytes);
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{4097}, stream.size()}) {
+      const Payload buffer = allocate_payload(payload.size()).value();
+      FrameReader reader{ChannelLimits{.payload_bytes_max = payload.size()}};
+      const auto messages = feed(reader, stream, piece, [&](std::uint64_t) -> Result<Payload> { return buffer; });
+      ASSERT_TRUE(messages) << messages.error().message;
+      EXPECT_EQ(messages->front().payload.bytes.data(), buffer.bytes.data());
+      EXPECT_TRUE(std::ranges::equal(messages->front().payload.bytes, payload));
+      EXPECT_EQ(reader.bytes_saved(), payload.size() - packed->bytes.size());
+    }
+    FrameReader strict{ChannelLimits{.payload_bytes_max = payload.size() - 1}};
+    EXPECT_EQ(feed(strict, stream, stream.size()).error().code, ErrorCode::kProtocol)
+        << "the limit is for what it becomes, too";
+  }
+}
+
 TEST(Hello, RoundTripsItsFields) {
   const Introduction said{.role = ConnectionRole::kControl, .session = make_session_id(), .label = "input"};
   const auto heard = decode_hello(encode_hello(said));

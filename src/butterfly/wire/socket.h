@@ -62,6 +62,13 @@ void disable_nagle(int fd);
 /// acknowledging.
 std::chrono::milliseconds unacknowledged(int fd);
 
+/// How fast a connection is, as the kernel measured it.
+struct DeliveryRate {
+  double bytes_per_s = 0;                 // acknowledged while more was waiting; 0 where nothing ever waited
+  std::uint64_t receiver_limited_us = 0;  // so far: what waited, waited for the peer to read, not for the link
+};
+DeliveryRate delivery_rate(int fd);
+
 /// Errors: kUnavailable (another program has the port), kIo; `name` is what they call the address.
 Result<Fd> listen_on(const SocketAddress& address, const std::string& name);
 Result<SocketAddress> bound_address(const Fd& fd);

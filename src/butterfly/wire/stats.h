@@ -20,6 +20,10 @@ class StatsCounters {
     trace::add(trace::Counter::kWireMessagesSent, 1);
     trace::add(trace::Counter::kWireBytesSent, bytes);
   }
+  void packed(Codec codec, std::uint64_t bytes_saved) {
+    (codec == Codec::kLz4 ? lz4_messages_ : zstd_messages_).fetch_add(1, std::memory_order_relaxed);
+    bytes_saved_.fetch_add(bytes_saved, std::memory_order_relaxed);
+  }
   void received(std::uint64_t bytes) {
     messages_received_.fetch_add(1, std::memory_order_relaxed);
     bytes_received_.fetch_add(bytes, std::memory_order_relaxed);
@@ -32,12 +36,17 @@ class StatsCounters {
             .messages_received = messages_received_.load(std::memory_order_relaxed),
             .bytes_sent = bytes_sent_.load(std::memory_order_relaxed),
             .bytes_received = bytes_received_.load(std::memory_order_relaxed),
+            .writes = 0,
+            .bytes_saved = bytes_saved_.load(std::memory_order_relaxed),
+            .lz4_messages = lz4_messages_.load(std::memory_order_relaxed),
+            .zstd_messages = zstd_messages_.load(std::memory_order_relaxed),
             .waits_spun = waits_spun_.load(std::memory_order_relaxed),
             .waits_blocked = waits_blocked_.load(std::memory_order_relaxed)};
   }
 
  private:
   std::atomic<std::uint64_t> messages_sent_{0}, messages_received_{0}, bytes_sent_{0}, bytes_received_{0};
+  std::atomic<std::uint64_t> bytes_saved_{0}, lz4_messages_{0}, zstd_messages_{0};
   std::atomic<std::uint64_t> waits_spun_{0}, waits_blocked_{0};
 };
 

@@ -57,16 +57,27 @@ Result<TcpChannel::PollEvent> TcpChannel::write(Outgoing& outgoing) {
   return PollEvent{0};
 }
 
-Status TcpChannel::send(Message message, Deadline deadline) {
-  const trace::Scope scope(trace::Zone::kWireSend);
-  BF_TRY(check_limits(message, options_.limits));
+TcpChannel::Outgoing TcpChannel::frame(Message message) {
+  Packing packing;
+  if (packing_) {
+    const std::size_t before = message.payload.bytes.size();
+    packing = packing_->pack(message.payload, stream_->fd());
+    if (packing.codec != Codec::kNone) stats_.packed(packing.codec, before - message.payload.bytes.size());
+  }
   const FrameHeader header{.type = message.type,
                            .epoch = message.epoch,
                            .tag = message.tag,
                            .meta_bytes = static_cast<std::uint32_t>(message.meta.size()),
                            .payload_bytes = message.payload.bytes.size(),
-                           .body_checksum = body_checksum(message.meta, message.payload.bytes)};
-  Outgoing outgoing{.header = encode_frame_header(header), .message = std::move(message)};
+                           .body_checksum = body_checksum(message.meta, message.payload.bytes),
+                           .packing = packing};
+  return {.header = encode_frame_header(header), .message = std::move(message)};
+}
+
+Status TcpChannel::send(Message message, Deadline deadline) {
+  const trace::Scope scope(trace::Zone::kWireSend);
+  BF_TRY(check_limits(message, options_.limits));
+  Outgoing outgoing = frame(std::move(message));
 
   std::unique_lock lock(mutex_);
   const auto queue_max = static_cast<std::size_t>(options_.queue_messages_max);
@@ -157,7 +168,8 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
         return tl::unexpected(std::move(message).error());
       }
       if (!*message) continue;
-      stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size());
+      stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() -
+                      reader_.bytes_saved());
       return std::move(**message);
     }
     if (result.state != IoResult::State::kAgain) return peer_gone(result);

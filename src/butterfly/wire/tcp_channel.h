@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "butterfly/wire/byte_stream.h"
+#include "butterfly/wire/packing_sender.h"
 #include "butterfly/wire/stats.h"
 #include "butterfly/wire/tcp.h"
 
@@ -19,8 +20,13 @@ class TcpChannel final : public Channel {
 
   Status send(Message message, Deadline deadline) override;
   Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override;
+  void compress(const CompressionOptions& options) override { packing_.emplace(options); }
   void close() override;
-  ChannelStats stats() const override { return stats_.read(); }
+  ChannelStats stats() const override {
+    ChannelStats stats = stats_.read();
+    stats.writes = stream_->copies().writes;
+    return stats;
+  }
   std::chrono::milliseconds unacknowledged() const override { return butterfly::unacknowledged(stream_->fd()); }
   std::string peer() const override { return peer_; }
 
@@ -38,6 +44,7 @@ class TcpChannel final : public Channel {
   /// What write() waits for; 0: the message is on its way.
   using PollEvent = short;
 
+  Outgoing frame(Message message);
   Result<PollEvent> write(Outgoing& outgoing);
   Status enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& lock);
   void run_sender();
@@ -51,7 +58,8 @@ class TcpChannel final : public Channel {
   StatsCounters stats_;
   std::atomic<bool> closed_{false};
 
-  FrameReader reader_;  // the receiving thread's
+  FrameReader reader_;                    // the receiving thread's
+  std::optional<PackingSender> packing_;  // the sending caller's
 
   std::mutex mutex_;  // the queue and what follows
   std::condition_variable changed_;

@@ -184,11 +184,13 @@ std::vector<std::byte> as_vector(const Bytes& bytes) {
 }
 
 TEST(Connect, NamesBothVersionsWhenTheyDiffer) {
-  const RawServer server(as_vector(encode_hello_reply(3)));
+  const RawServer server(as_vector(encode_hello_reply(kProtocolVersion + 1)));
   const auto client = connect_tcp(server.address(), {}, after_ms(5000));
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, ErrorCode::kProtocol);
-  EXPECT_EQ(client.error().message, "worker " + server.address() + " speaks protocol 3, this program 2");
+  EXPECT_EQ(client.error().message,
+            "worker " + server.address() +
+                fmt::format(" speaks protocol {}, this program {}", kProtocolVersion + 1, kProtocolVersion));
 }
 
 /// Carries connections to `target`, the first `times` of them with a bit of the client's first bytes flipped.

@@ -28,15 +28,17 @@ struct Socket {
   int fd = -1;
   bool mute = false;   // nothing that could be a TLS client has spoken: it is not answered, not even by an alert
   bool heard = false;  // something came
+  std::atomic<std::uint64_t> writes{0};
 };
 
 int bio_write(BIO* bio, const char* data, int bytes) {
-  const auto* socket = static_cast<const Socket*>(BIO_get_data(bio));
+  auto* socket = static_cast<Socket*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   if (socket->mute) return bytes;
   const auto count = std::min(static_cast<std::size_t>(bytes), kIoBytesMax);
   const ssize_t moved = ::send(socket->fd, data, count, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_write(bio);
+  if (moved > 0) socket->writes.fetch_add(1, std::memory_order_relaxed);
   return static_cast<int>(moved);
 }
 
@@ -227,7 +229,10 @@ class TlsStream final : public ByteStream {
   }
 
   StreamCopies copies() const override {
-    return {.staged_bytes = staged_bytes_, .sealed_bytes = sealed_bytes_, .opened_bytes = opened_bytes_};
+    return {.staged_bytes = staged_bytes_,
+            .sealed_bytes = sealed_bytes_,
+            .opened_bytes = opened_bytes_,
+            .writes = socket_.writes};
   }
 
  private:

@@ -1,0 +1,24 @@
+// A file of its own: the C library's tcp_info ends before the field, the kernel's header does not go with the
+// library's.
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+
+#include "butterfly/wire/socket.h"
+
+namespace butterfly {
+
+DeliveryRate delivery_rate(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  if (length < offsetof(tcp_info, tcpi_rwnd_limited) + sizeof(info.tcpi_rwnd_limited)) return {};
+  // While the sender had nothing more to send, the rate says how little it sent.
+  const bool known = info.tcpi_delivery_rate_app_limited == 0;
+  return {.bytes_per_s = known ? static_cast<double>(info.tcpi_delivery_rate) : 0,
+          .receiver_limited_us = info.tcpi_rwnd_limited};
+}
+
+}  // namespace butterfly
