@@ -54,7 +54,7 @@ class Workers:
         raise SystemExit("a worker ended before it listened")
 
     def options(self, split):
-        return ["--workers", ",".join(self.addresses), "--split", split, *(["--insecure"] if self.lab else [])]
+        return ["--workers", ",".join(self.addresses), "--split", split, "--measure-links", *(["--insecure"] if self.lab else [])]
 
     def __enter__(self):
         return self
@@ -95,7 +95,7 @@ def show(title, results, baseline):
             line = f"  {phase:<8} {way:<34} {statistics.median(values):7.1f} ({min(values):.1f}-{max(values):.1f}) tokens/s"
             if base:
                 line += f"  ratio {statistics.median(values) / base:.2f}"
-            predicted = [r["predicted"] for r in rounds if r.get("predicted")]
+            predicted = [r["predicted"] for r in rounds if f"{phase}_error" in r.get("predicted", {})]
             if predicted:
                 errors = [p[f"{phase}_error"] for p in predicted]
                 line += f"  predicted {statistics.median(p[f'{phase}_tokens_per_s'] for p in predicted):.1f}"

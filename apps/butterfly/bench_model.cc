@@ -10,10 +10,13 @@
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
+#include "predicted.h"
 #include "running.h"
 
 namespace butterfly::app {
 namespace {
+
+constexpr int kRowsMax = 512;  // of one step
 
 struct BenchCommand {
   RunOptions run;
@@ -30,11 +33,13 @@ struct BenchResult {
   std::vector<double> decode_tokens_per_s;
   double weight_gb_per_s = 0;  // weight bytes read per second of decode, median
   double gflops = 0;           // of prefill, median
+  std::optional<Speeds> predicted;
+  Speeds measured() const { return {.prefill = median(prefill_tokens_per_s), .decode = median(decode_tokens_per_s)}; }
 };
 
 /// One prompt per sequence, then `decode` tokens each; any token will do, none is sampled.
 Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, BenchResult& result) {
-  Schedule schedule({.rows_max = 512, .depth = pipeline.depth()});
+  Schedule schedule({.rows_max = kRowsMax, .depth = pipeline.depth()});
   const auto token_at = [vocab](int i) { return TokenId((i * 7919 + 17) % vocab); };
   for (int s = 0; s < command.sequences; ++s) {
     std::vector<TokenId> prompt;
@@ -99,6 +104,9 @@ Result<BenchResult> bench_threads(const BenchCommand& command, int threads) {
   for (int round = 0; round < command.rounds; ++round) {
     BF_TRY(run_round(model.deployment->pipeline(), command, config.vocab, result));
   }
+  result.predicted = predicted_speeds(
+      *model.deployment,
+      {.sequences = command.sequences, .prompt = command.prefill, .generated = command.decode, .chunk = kRowsMax});
   return result;
 }
 
@@ -110,6 +118,7 @@ void print(const BenchCommand& command, const BenchResult& r) {
   std::printf("%d thread%s  prefill %d: %s, %.0f GFLOP/s | decode %d: %s, %.1f GB/s of weights\n", r.threads,
               r.threads == 1 ? " " : "s", command.prefill, spread(r.prefill_tokens_per_s).c_str(), r.gflops,
               command.decode, spread(r.decode_tokens_per_s).c_str(), r.weight_gb_per_s);
+  if (r.predicted) std::printf("%s\n", compare(*r.predicted, r.measured()).c_str());
 }
 
 Result<int> run(BenchCommand& command) {
@@ -127,13 +136,15 @@ Result<int> run(BenchCommand& command) {
   for (const int threads : thread_counts) {
     BF_ASSIGN_OR_RETURN(const BenchResult result, bench_threads(command, threads));
     if (!command.json) print(command, result);
-    j["results"].push_back({{"threads", result.threads},
-                            {"prefill_tokens", command.prefill},
-                            {"decode_tokens", command.decode},
-                            {"prefill_tokens_per_s", result.prefill_tokens_per_s},
-                            {"decode_tokens_per_s", result.decode_tokens_per_s},
-                            {"prefill_gflops", result.gflops},
-                            {"decode_weight_gb_per_s", result.weight_gb_per_s}});
+    nlohmann::ordered_json one{{"threads", result.threads},
+                               {"prefill_tokens", command.prefill},
+                               {"decode_tokens", command.decode},
+                               {"prefill_tokens_per_s", result.prefill_tokens_per_s},
+                               {"decode_tokens_per_s", result.decode_tokens_per_s},
+                               {"prefill_gflops", result.gflops},
+                               {"decode_weight_gb_per_s", result.weight_gb_per_s}};
+    if (result.predicted) one["predicted"] = to_json(*result.predicted, result.measured());
+    j["results"].push_back(std::move(one));
   }
   if (command.json) std::printf("%s\n", j.dump(2).c_str());
   return kExitOk;

@@ -7,6 +7,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/wire/codec.h"
 #include "commands.h"
+#include "predicted.h"
 #include "running.h"
 
 namespace butterfly::app {
@@ -28,7 +29,9 @@ struct Report {
   std::uint64_t wire_bytes = 0;
   DataTraffic traffic;
   double load_s = 0;
+  std::optional<Speeds> predicted;
 
+  Speeds measured() const { return {.prefill = prefill_tokens_per_s(), .decode = decode_tokens_per_s()}; }
   double prefill_tokens_per_s() const { return static_cast<double>(prompt_tokens) / generation.first_token_s; }
   double decode_tokens_per_s() const {
     const double seconds = generation.total_s - generation.first_token_s;
@@ -50,6 +53,7 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
                "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
                r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
                format_seconds(r.generation.first_token_s).c_str(), format_seconds(r.load_s).c_str());
+  if (r.predicted) std::fprintf(stderr, "%s\n", compare(*r.predicted, r.measured()).c_str());
   std::fprintf(stderr, "wire %s per token | split %s | ended by %s\n",
                format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(),
                deployment.plan().strategy.c_str(), to_string(r.generation.reason));
@@ -91,6 +95,7 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                       {"lz4_messages", r.traffic.lz4_messages},
                       {"zstd_messages", r.traffic.zstd_messages}};
   j["split"] = deployment.plan().strategy;
+  if (r.predicted) j["predicted"] = to_json(*r.predicted, r.measured());
   for (const NodeReport& node : deployment.nodes()) {
     j["nodes"].push_back({{"name", node.name},
                           {"first_layer", node.assignment.first_layer},
@@ -134,6 +139,10 @@ Result<int> run(GenerateCommand& command) {
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   report.traffic = model.deployment->traffic();
+  report.predicted =
+      predicted_speeds(*model.deployment, {.prompt = static_cast<int>(report.prompt_tokens),
+                                           .generated = static_cast<int>(report.generation.tokens.size()),
+                                           .chunk = command.prefill_chunk});
   write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
   if (!command.run.quiet) print_summary(report, command, *model.deployment);
   if (!stdout_open) return make_error(ErrorCode::kIo, "the text could not be written to standard output");

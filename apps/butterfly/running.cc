@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 
+#include "butterfly/plan/strategy.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/codec.h"
 #include "commands.h"
@@ -18,6 +21,28 @@ int usable_threads() {
   if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
   return std::max(1, CPU_COUNT(&cpus));
 }
+
+namespace {
+
+std::string strategy_names() {
+  std::string names;
+  for (const Strategy& strategy : strategies()) names += fmt::format("{}{}", names.empty() ? "" : ", ", strategy.name);
+  return names;
+}
+
+/// Strategies whose choice depends on links.
+bool looks_at_links(const std::string& split) {
+  return split == "topology" || split == "tensor" || split == "hybrid" || split == "auto";
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be read", path);
+  return text;
+}
+
+}  // namespace
 
 void add_run_options(CLI::App& command, RunOptions& o) {
   command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory")->required();
@@ -45,8 +70,15 @@ void add_run_options(CLI::App& command, RunOptions& o) {
       ->check(CLI::Range(0, 86'400))
       ->capture_default_str();
   add_access_options(command, o.access);
-  command.add_option("--split", o.split, "How layers are shared out: uniform (sequential), balanced")
+  command.add_option("--split", o.split, "How the work is shared out: " + strategy_names())->capture_default_str();
+  command
+      .add_option("--goal", o.goal, "What auto, topology, tensor and hybrid look for: latency, throughput or memory")
+      ->check(CLI::IsMember({"latency", "throughput", "memory"}))
       ->capture_default_str();
+  command.add_option("--custom", o.custom, "File of the plan that --split custom follows: lines of NODE FIRST-LAST")
+      ->check(CLI::ExistingFile);
+  command.add_flag("--measure-links", o.measure_links,
+                   "Measure the links first, a tenth of a second each; splits that depend on links do so anyway");
   command.add_option("--kv-type", o.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for F32 models")
       ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();
@@ -80,6 +112,12 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.recover_within_ms = std::int64_t{1000} * options.recover_within_s;
   deployment.stop = interrupted();
   deployment.split = options.split;
+  BF_ASSIGN_OR_RETURN(deployment.goal, parse_plan_goal(options.goal));
+  if (!options.custom.empty()) {
+    BF_ASSIGN_OR_RETURN(const std::string text, read_file(options.custom));
+    BF_ASSIGN_OR_RETURN(deployment.custom, parse_custom_plan(text));
+  }
+  deployment.measure_links = options.measure_links || looks_at_links(options.split);
   deployment.sequences = sequences;
   if (options.kv_type != "auto") deployment.kv_type = parse_dtype(options.kv_type);
   deployment.wire_type = *parse_dtype(options.wire_type);

@@ -25,6 +25,9 @@ struct RunOptions {
   int recover_within_s = 60;
   AccessOptions access;
   std::string split = "uniform";
+  std::string goal = "latency";
+  std::string custom;  // file
+  bool measure_links = false;
   std::string kv_type = "auto";
   std::string wire_type = "f32";
   std::string compress = "off";

@@ -40,7 +40,8 @@ Result<int> run(const WorkerCommand& command) {
   // Checked before the measurement, which takes a moment.
   BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
   BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .products = remembered_products}));
-  options.node = emulate(std::move(options.node), command.emulate);
+  options.node = scaled(std::move(options.node), command.emulate);
+  options.node.emulated_speed = command.emulate;
   if (!command.memory.empty()) {
     options.node.memory_bytes = parse_bytes(command.memory);
     if (options.node.memory_bytes == 0) {

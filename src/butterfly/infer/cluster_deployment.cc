@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
+#include <cmath>
 #include <thread>
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership.h"
 #include "butterfly/infer/drift.h"
+#include "butterfly/infer/known_cluster.h"
 #include "butterfly/infer/plan_change.h"
 #include "butterfly/infer/rebalance_desk.h"
 #include "butterfly/model/config_json.h"
@@ -20,6 +21,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::int64_t kConnectTimeoutMs = 10'000;
+constexpr std::int64_t kMeasureTimeoutMs = 30'000;
 constexpr std::int64_t kStatsTimeoutMs = 5'000;
 constexpr std::int64_t kRetryPauseMs = 20;  // before the same members are tried again; doubled each time
 constexpr int kAlikeMax = 2;                // epochs that fail over the same members before one of them is left out
@@ -50,6 +52,11 @@ class ClusterDeployment final : public Deployment, private Pipeline {
                                        .rebalance = [self] { return self->wish_for_balance(); }};
     BF_ASSIGN_OR_RETURN(made->membership_, Membership::create(membership, after_ms(kConnectTimeoutMs)));
     if (!options.join_at.empty()) made->say(fmt::format("workers may join at {}", made->membership_->join_address()));
+    if (options.measure_links) {
+      made->say("measuring the links");
+      made->known_.learn_links(*made->membership_, made->membership_->members(), options.access,
+                               after_ms(kMeasureTimeoutMs));
+    }
     BF_TRY(made->begin_epoch({}));
     return std::unique_ptr<Deployment>(std::move(made));
   }
@@ -62,6 +69,13 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   Pipeline& pipeline() override { return *this; }
   const Plan& plan() const override { return plan_; }
   std::vector<EpochReport> epochs() const override { return epochs_; }
+
+  std::optional<PlanPrediction> forecast(const RunShape& run) const override {
+    auto prediction = butterfly::forecast(checkpoint_.config, known_.cluster(members_.nodes), plan_,
+                                          kv_type_of(checkpoint_, options_), run);
+    if (!prediction || !std::isfinite(prediction->token_s)) return std::nullopt;
+    return *prediction;
+  }
 
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
@@ -117,7 +131,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     preparation_.reset();
     if (session_->failed()) return {};  // the pipeline will say so
     const Members members = membership_->members();
-    const auto plan = plan_for(checkpoint_, as_measured(members.nodes), options_);
+    const auto plan = plan_for(checkpoint_, known_.cluster(members.nodes), options_);
     considered_ = members.version;
     if (!plan) return {};  // whoever leaves cannot be replaced yet
     const auto same = [&] {
@@ -159,9 +173,9 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   /// whose own assumptions must not be counted again when nothing comes of this.
   Result<Plan> plan_again(std::span<const double> slowness) {
     for (std::size_t i = 0; i < slowness.size(); ++i) {
-      slowness_[node_of_stage(i).address] = planned_slowness_[i] * slowness[i];
+      known_.learn_slowness(node_of_stage(i).address, planned_slowness_[i] * slowness[i]);
     }
-    return plan_for(checkpoint_, as_measured(members_.nodes), options_);
+    return plan_for(checkpoint_, known_.cluster(members_.nodes), options_);
   }
 
   /// From a visitor's thread: waits until the plan has been looked at.
@@ -189,26 +203,6 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     const std::string change = describe_change(plan_, *plan, members_.nodes);
     prepare(members_, *plan, "asked to balance; " + change);
     wishes_.answer(change);
-  }
-
-  double slowness_of(const std::string& address) const {
-    const auto found = slowness_.find(address);
-    return found == slowness_.end() ? 1.0 : found->second;
-  }
-
-  /// Nodes with the speed that they showed at work.
-  std::vector<NodeDescriptor> as_measured(std::vector<NodeDescriptor> nodes) const {
-    for (NodeDescriptor& node : nodes) {
-      const double slowness = slowness_of(node.address);
-      node.memory_read_gb_per_s /= slowness;
-      node.fp32_gflops /= slowness;
-      node.int8_gops /= slowness;
-      for (ProductRate& product : node.products) {
-        product.decode_gb_per_s /= slowness;
-        product.prefill_gflops /= slowness;
-      }
-    }
-    return nodes;
   }
 
   /// Nobody shall wait for weights that can be loaded beforehand. Whether that works or not, a new epoch follows.
@@ -266,7 +260,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       plan_ = *plan;
       planned_slowness_.clear();
       for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-        planned_slowness_.push_back(slowness_of(node_of_stage(i).address));
+        planned_slowness_.push_back(known_.slowness(node_of_stage(i).address));
       }
       const Status started = start();
       if (started) {
@@ -297,7 +291,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   Result<Plan> plan_for_members() const {
     if (members_.nodes.empty()) return make_error(ErrorCode::kUnavailable, "no worker is left");
-    return plan_for(checkpoint_, as_measured(members_.nodes), options_);
+    return plan_for(checkpoint_, known_.cluster(members_.nodes), options_);
   }
 
   Status wait_for_workers(const Error& why, Deadline deadline) {
@@ -367,8 +361,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::unique_ptr<Preparation> preparation_;
   Drift drift_;
   Deadline next_look_{};
-  std::map<std::string, double> slowness_;  // by address: how many times slower than it measured itself
-  std::vector<double> planned_slowness_;    // of each stage, when the plan that runs was made
+  KnownCluster known_;
+  std::vector<double> planned_slowness_;  // of each stage, when the plan that runs was made
   std::vector<EpochReport> epochs_;
   int fruitless_ = 0;  // epochs since a step last came back
   std::uint64_t sent_weight_bytes_ = 0;
@@ -377,11 +371,13 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
 }  // namespace
 
-Result<Plan> plan_for(const Checkpoint& checkpoint, std::span<const NodeDescriptor> nodes,
-                      const DeploymentOptions& options) {
-  return make_plan(
-      checkpoint.config, nodes,
-      {.strategy = options.split, .sequences = options.sequences, .kv_type = kv_type_of(checkpoint, options)});
+Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options) {
+  return make_plan(checkpoint.config, cluster,
+                   {.strategy = options.split,
+                    .sequences = options.sequences,
+                    .kv_type = kv_type_of(checkpoint, options),
+                    .goal = options.goal,
+                    .custom = options.custom});
 }
 
 StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions& options) {

@@ -10,9 +10,8 @@ namespace butterfly {
 /// Errors: those of Deployment::create().
 Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options);
 
-/// A plan for the checkpoint over `nodes`, as the options ask for. Errors: those of make_plan().
-Result<Plan> plan_for(const Checkpoint& checkpoint, std::span<const NodeDescriptor> nodes,
-                      const DeploymentOptions& options);
+/// A plan for the checkpoint, as the options ask for. Errors: those of make_plan().
+Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options);
 
 /// What every epoch of a checkpoint has in common: its configuration and its weights.
 StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions& options);

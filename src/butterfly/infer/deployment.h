@@ -26,10 +26,13 @@ struct DeploymentOptions {
   std::vector<std::string> workers{};  // "host:port"
   std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
   std::string split = "uniform";
-  int sequences = 1;               // that will run side by side, for the plan's memory
-  std::vector<Isa> isas{};         // of the nodes in this process, repeated in turn; empty: choose_isa()
-  std::optional<DType> kv_type{};  // none: kv_type_for(config)
-  DType wire_type = DType::kF32;   // of activations between nodes; is_wire_type(); others than kF32 change the text
+  PlanGoal goal = PlanGoal::kLatency;
+  std::optional<CustomPlan> custom{};  // for the split of this name
+  bool measure_links = false;          // before the first plan, where that plan or its predictions need them
+  int sequences = 1;                   // that will run side by side, for the plan's memory
+  std::vector<Isa> isas{};             // of the nodes in this process, repeated in turn; empty: choose_isa()
+  std::optional<DType> kv_type{};      // none: kv_type_for(config)
+  DType wire_type = DType::kF32;       // of activations between nodes; is_wire_type(); others than kF32 change the text
   Compression compression = Compression::kOff;         // of activations between processes: the text stays
   std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
   std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives

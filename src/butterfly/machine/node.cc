@@ -36,8 +36,7 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   return node;
 }
 
-NodeDescriptor emulate(NodeDescriptor node, double speed) {
-  node.emulated_speed *= speed;
+NodeDescriptor scaled(NodeDescriptor node, double speed) {
   for (double* rate : {&node.memory_read_gb_per_s, &node.fp32_gflops, &node.int8_gops}) *rate *= speed;
   for (ProductRate& product : node.products) {
     product.decode_gb_per_s *= speed;

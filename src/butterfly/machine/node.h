@@ -54,8 +54,8 @@ struct MeasureOptions {
 /// detect_topology(); kInvalidArgument for negative threads.
 Result<NodeDescriptor> measure_node(const MeasureOptions& options = {});
 
-/// A machine `speed` times as fast as `node`, in (0, 1]: all its rates fall, its memory stays.
-NodeDescriptor emulate(NodeDescriptor node, double speed);
+/// A machine `speed` times as fast as `node`, with the same memory.
+NodeDescriptor scaled(NodeDescriptor node, double speed);
 
 /// One line for people.
 std::string describe(const NodeDescriptor& node);

@@ -1,0 +1,41 @@
+#include "predicted.h"
+
+namespace butterfly::app {
+
+std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunShape& run) {
+  const auto prediction = deployment.forecast(run);
+  if (!prediction) return std::nullopt;
+  Speeds speeds;
+  // Prompts of several sequences overlap in ways that the closed formula does not follow.
+  if (run.sequences == 1) speeds.prefill = run.prompt / prediction->ttft_s;
+  speeds.decode = run.sequences == 1 ? 1.0 / prediction->token_s : prediction->tokens_per_s;
+  return speeds;
+}
+
+std::string compare(const Speeds& predicted, const Speeds& measured) {
+  std::string text;
+  const auto add = [&](const char* phase, double expected, double got) {
+    const auto error = prediction_error(expected, got);
+    if (!error) return;
+    text += fmt::format("{}predicted {} {:.1f} tokens/s, measured {:+.0f} %", text.empty() ? "" : " | ", phase,
+                        expected, 100 * *error);
+  };
+  add("prefill", predicted.prefill, measured.prefill);
+  add("decode", predicted.decode, measured.decode);
+  return text;
+}
+
+nlohmann::ordered_json to_json(const Speeds& predicted, const Speeds& measured) {
+  nlohmann::ordered_json j;
+  const auto add = [&](const std::string& phase, double expected, double got) {
+    const auto error = prediction_error(expected, got);
+    if (!error) return;
+    j[phase + "_tokens_per_s"] = expected;
+    j[phase + "_error"] = *error;
+  };
+  add("prefill", predicted.prefill, measured.prefill);
+  add("decode", predicted.decode, measured.decode);
+  return j;
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,28 @@
+// What the plan predicted, beside what a run measured.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "butterfly/infer/deployment.h"
+
+namespace butterfly::app {
+
+/// Both in tokens per second, all sequences together; 0: unknown.
+struct Speeds {
+  double prefill = 0;
+  double decode = 0;
+};
+
+/// What the deployment's plan predicts for such a run; nothing where it cannot.
+std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunShape& run);
+
+/// "predicted prefill 93.1 tokens/s, measured +4 % | predicted decode 20.3 tokens/s, measured -2 %".
+std::string compare(const Speeds& predicted, const Speeds& measured);
+
+/// {"prefill_tokens_per_s": ..., "prefill_error": ..., "decode_tokens_per_s": ..., "decode_error": ...}, unknown ones
+/// left out; an error is measured / predicted - 1.
+nlohmann::ordered_json to_json(const Speeds& predicted, const Speeds& measured);
+
+}  // namespace butterfly::app
