@@ -295,6 +295,15 @@ class Failover(unittest.TestCase):
             running.communicate(timeout=15)
             self.assertEqual(running.returncode, 130)
 
+    # Fails when survivors do not give what they have on disk: the coordinator would send it again.
+    def test_weights_come_from_a_worker_that_has_the_file(self):
+        folder = os.path.dirname(DEMO)
+        with Worker("--model-dir", folder) as a, Worker("--model-dir", folder) as b, Worker() as c:
+            running = self.start("--workers", f"{a.address},{b.address},{c.address}")
+            b.process.kill()
+            errors = self.finish(running)
+            self.assertRegex(errors, r"epoch 2: 2 workers, .* 0 B of weights sent")
+
     def test_workers_keep_their_weights_for_the_next_coordinator(self):
         with Worker() as a, Worker() as b:
             addresses = f"{a.address},{b.address}"

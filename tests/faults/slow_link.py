@@ -36,12 +36,12 @@ def remove_stale_groups(root):
 
 
 @contextmanager
-def group_with(pid):
-    """A control group of version 2 or 1 that gives the process SHARE of a CPU; yields its name."""
+def group_with(pid, share=SHARE):
+    """A control group of version 2 or 1 that gives the process this share of a CPU; yields its name."""
     name = f"{PREFIX}-{os.getpid()}"
     period = int(PERIOD_S * 1e6)
-    for root, limits in (("/sys/fs/cgroup", {"cpu.max": f"{int(SHARE * period)} {period}"}),
-                         ("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(int(SHARE * period))})):
+    for root, limits in (("/sys/fs/cgroup", {"cpu.max": f"{int(share * period)} {period}"}),
+                         ("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(int(share * period))})):
         folder = os.path.join(root, name)
         remove_stale_groups(root)
         try:
@@ -67,21 +67,21 @@ def group_with(pid):
                 except OSError:
                     pass  # it has ended
             os.rmdir(folder)
-    with duty_cycle(pid) as told:
+    with duty_cycle(pid, share) as told:
         yield told
 
 
 @contextmanager
-def duty_cycle(pid):
-    """Stops the process for three quarters of every PERIOD_S."""
+def duty_cycle(pid, share=SHARE):
+    """Lets the process go on for this share of every PERIOD_S only."""
     over = threading.Event()
 
     def turn():
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
-            over.wait(PERIOD_S * (1 - SHARE))
+            over.wait(PERIOD_S * (1 - share))
             os.kill(pid, signal.SIGCONT)
-            over.wait(PERIOD_S * SHARE)
+            over.wait(PERIOD_S * share)
     thread = threading.Thread(target=turn)
     thread.start()
     try:

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/plan/plan.h"
@@ -30,7 +31,8 @@ struct Assignment {
   StageAssignment stage{};
   Rank rank{};  // of the stage in the pipeline
   int stages = 1;
-  std::string next_address{};  // of the worker with the next stage; empty: results go to the coordinator
+  std::string next_address{};          // of the worker with the next stage; empty: results go to the coordinator
+  std::vector<std::string> holders{};  // addresses of workers with the model's file, the one to ask first in front
 };
 
 }  // namespace butterfly

@@ -1,5 +1,7 @@
 #include "butterfly/cluster/control_link.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -11,6 +13,7 @@ namespace {
 constexpr std::int64_t kSendTimeoutMs = 2000;
 constexpr int kLayersMax = 1 << 20;
 constexpr int kStagesMax = 1 << 16;
+constexpr int kHoldersMax = 16;
 
 Result<Payload> refuse_payload(std::uint64_t bytes) {
   return make_error(ErrorCode::kProtocol, "a control message came with a payload of {} bytes, it has none", bytes);
@@ -44,7 +47,8 @@ std::optional<DataLabel> parse_data_label(const std::string& label) {
   const std::size_t at = label.find('@');
   if (at == std::string::npos) return std::nullopt;
   DataLabel parsed{.what = label.substr(0, at)};
-  if (parsed.what != kInputLabel && parsed.what != kOutputLabel && parsed.what != kWeightsLabel) return std::nullopt;
+  constexpr std::array kLabels{kInputLabel, kOutputLabel, kWeightsLabel, kHolderLabel};
+  if (std::ranges::find(kLabels, parsed.what) == kLabels.end()) return std::nullopt;
   const char* end = label.data() + label.size();
   const auto [stopped, error] = std::from_chars(label.data() + at + 1, end, parsed.epoch.value);
   if (error != std::errc{} || stopped != end) return std::nullopt;
@@ -143,6 +147,7 @@ void store(const Assignment& assignment, control::Assign& message) {
   message.set_rank(assignment.rank.value);
   message.set_stages(assignment.stages);
   message.set_next_address(assignment.next_address);
+  for (const std::string& holder : assignment.holders) message.add_holders(holder);
 }
 
 Result<Assignment> read_assignment(const control::Assign& message) {
@@ -159,6 +164,10 @@ Result<Assignment> read_assignment(const control::Assign& message) {
     return make_error(ErrorCode::kProtocol, "stage {} of {} with '{}' as the next worker", message.rank(),
                       message.stages(), message.next_address());
   }
+  if (message.holders_size() > kHoldersMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment with {} holders of its weights, the limit is {}",
+                      message.holders_size(), kHoldersMax);
+  }
   return Assignment{
       .epoch = Epoch(message.epoch()),
       .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
@@ -170,7 +179,8 @@ Result<Assignment> read_assignment(const control::Assign& message) {
                 .head = stage.head()},
       .rank = Rank(message.rank()),
       .stages = message.stages(),
-      .next_address = message.next_address()};
+      .next_address = message.next_address(),
+      .holders = {message.holders().begin(), message.holders().end()}};
 }
 
 }  // namespace butterfly

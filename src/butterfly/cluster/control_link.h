@@ -43,6 +43,7 @@ class ControlLink {
 inline constexpr const char* kInputLabel = "input";
 inline constexpr const char* kOutputLabel = "output";
 inline constexpr const char* kWeightsLabel = "weights";
+inline constexpr const char* kHolderLabel = "holder";  // weights, too, from one worker to another
 
 /// "input@7": a data connection of epoch 7.
 std::string data_label(const char* what, Epoch epoch);

@@ -86,4 +86,12 @@ Result<std::optional<std::string>> LocalModels::find(const std::string& hash, st
   return std::nullopt;
 }
 
+std::optional<std::string> LocalModels::found(const std::string& hash) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [path, known] : known_) {
+    if (known.hash == hash) return path;
+  }
+  return std::nullopt;
+}
+
 }  // namespace butterfly

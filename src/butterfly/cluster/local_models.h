@@ -28,6 +28,9 @@ class LocalModels {
   /// Hashes only what has the right size, and that once per path, size and time of change. Errors: kIo.
   Result<std::optional<std::string>> find(const std::string& hash, std::uint64_t bytes);
 
+  /// Where find() has found this model; does not look again.
+  std::optional<std::string> found(const std::string& hash) const;
+
   static constexpr int kDepthMax = 8;
 
  private:
@@ -40,7 +43,7 @@ class LocalModels {
 
   const std::string directory_;
   const ContentFunctions content_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, Known> known_;
 };
 

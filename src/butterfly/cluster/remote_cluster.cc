@@ -63,6 +63,7 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
     case control::ControlMessage::kReady:
       if (Epoch(message.ready().epoch()) != epoch_) return;
       stage->ready = true;
+      if (message.ready().has_file()) stage->member->has_file = true;
       stage->memory_bytes = message.ready().memory_bytes();
       break;
     case control::ControlMessage::kPrepared:
@@ -137,6 +138,19 @@ Status RemoteCluster::open_channels(Deadline deadline) {
   return first;
 }
 
+/// Workers that have the model's file, another one in front for each stage, so that no holder gives to all at once.
+std::vector<std::string> RemoteCluster::holders_for(std::size_t stage) const {
+  constexpr std::size_t kHoldersMax = 4;
+  std::vector<std::string> holders;
+  for (const MemberPtr& member : members_) {
+    if (member->has_file && member != stages_[stage]->member) holders.push_back(member->address);
+  }
+  if (holders.empty()) return holders;
+  std::ranges::rotate(holders, holders.begin() + static_cast<std::ptrdiff_t>(stage % holders.size()));
+  holders.resize(std::min(holders.size(), kHoldersMax));
+  return holders;
+}
+
 Status RemoteCluster::assign(const StartRequest& request) {
   for (const auto& stage : stages_) {
     stage->weight_server = std::thread([this, &channel = *stage->weights] {
@@ -152,7 +166,8 @@ Status RemoteCluster::assign(const StartRequest& request) {
         .stage = request.plan.stages[i],
         .rank = Rank(static_cast<int>(i)),
         .stages = static_cast<int>(stages_.size()),
-        .next_address = i + 1 < stages_.size() ? stages_[i + 1]->member->address : std::string()};
+        .next_address = i + 1 < stages_.size() ? stages_[i + 1]->member->address : std::string(),
+        .holders = holders_for(i)};
     control::ControlMessage message;
     store(assignment,
           purpose_ == Purpose::kRun ? *message.mutable_assign() : *message.mutable_prepare()->mutable_assign());

@@ -44,6 +44,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   Stage* stage_of(const Member& member);
   Result<ChannelPtr> open_data(const Stage& stage, const char* label, Deadline deadline) const;
   Status open_channels(Deadline deadline);
+  std::vector<std::string> holders_for(std::size_t stage) const;
   Status assign(const StartRequest& request);
   Status wait_until_ready(const StartRequest& request, Deadline deadline);
 

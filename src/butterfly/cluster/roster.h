@@ -24,6 +24,7 @@ struct Member {
   std::string address{};
   NodeDescriptor node{};
   std::unique_ptr<ControlLink> link{};
+  std::atomic<bool> has_file{false};  // of the model that its epochs run
   // Guarded by the roster's mutex:
   bool gone = false, leaving = false, released = false, suspected = false;
   PhiAccrual silence{std::chrono::milliseconds(200)};

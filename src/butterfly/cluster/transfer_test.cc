@@ -76,6 +76,85 @@ TEST(WeightTransfer, RequestsAreMadeAheadOfTheirUse) {
   EXPECT_GE(ahead_most, 2);
 }
 
+/// A coordinator and some workers that hold the weights, each as it says; who gave how much.
+struct Holders {
+  explicit Holders(std::vector<WeightProvider> providers) : given(providers.size() + 1) {
+    const WeightProvider honest = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); };
+    providers.insert(providers.begin(), honest);
+    for (std::size_t i = 0; i < providers.size(); ++i) {
+      auto [near, far] = make_inproc_pair();
+      nears.push_back(std::move(near));
+      servers.emplace_back([this, i, provider = providers[i], channel = std::shared_ptr<Channel>(std::move(far))] {
+        static_cast<void>(serve_weights(*channel, provider, given[i]));
+        channel->close();
+      });
+    }
+  }
+  /// Fetches twice three weights, as a worker does block by block.
+  Status fetch() {
+    LocalModels none("", {});
+    RemoteWeightFetcher::Source source{.connect = [this](const std::string& address) -> Result<ChannelPtr> {
+      if (address == "gone") return make_error(ErrorCode::kUnavailable, "nobody is there");
+      return std::move(nears[static_cast<std::size_t>(std::stoi(address))]);
+    }};
+    source.holders = addresses;
+    const auto coordinator = std::move(nears[0]);
+    RemoteWeightFetcher fetcher(*coordinator, none, source);
+    Status status;
+    for (const std::string block : {"a", "b"}) {
+      std::vector<WeightRequest> wanted;
+      for (const char* name : {"1", "22", "333"}) wanted.push_back({.name = block + name, .bytes_max = 1000});
+      if (status) {
+        status = fetcher.fetch(wanted, [&](const std::string& name, NamedBytes weight) -> Status {
+          EXPECT_TRUE(std::ranges::equal(weight.bytes, fake_weight(name, 1000).bytes)) << name;
+          EXPECT_EQ(weight.type, 3u);
+          names.push_back(name);
+          return {};
+        });
+      }
+    }
+    coordinator->close();
+    return status;
+  }
+  std::vector<std::string> addresses, names;
+  std::vector<ChannelPtr> nears;
+  std::vector<std::atomic<std::uint64_t>> given;  // the coordinator first
+  std::vector<std::jthread> servers;
+};
+
+const WeightProvider kHonest = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); };
+const std::vector<std::string> kInOrder{"a1", "a22", "a333", "b1", "b22", "b333"};
+
+TEST(WeightHolders, BytesComeFromTheHolderAndDigestsFromTheCoordinator) {
+  Holders holders({kHonest});
+  holders.addresses = {"gone", "1"};
+  const Status status = holders.fetch();
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(holders.names, kInOrder);
+  EXPECT_EQ(holders.given[0], 0u);
+  EXPECT_EQ(holders.given[1], 6000u);
+}
+
+// Fails when a holder is believed that gives other bytes with a digest that fits them, or another shape.
+TEST(WeightHolders, ALiarIsReplacedByTheNextAndThenByTheCoordinator) {
+  const WeightProvider lying = [](const std::string& name) -> Result<NamedBytes> {
+    NamedBytes weight = fake_weight(name, 1000);
+    weight.type = 4;
+    if (name == "a333") const_cast<std::byte&>(weight.bytes[500]) ^= std::byte{1};
+    return weight;
+  };
+  const WeightProvider failing = [](const std::string& name) -> Result<NamedBytes> {
+    if (name == "b22") return make_error(ErrorCode::kIo, "the file is gone");
+    return fake_weight(name, 1000);
+  };
+  Holders holders({lying, failing});
+  holders.addresses = {"1", "2"};
+  const Status status = holders.fetch();
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(holders.names, kInOrder);
+  EXPECT_EQ(holders.given[0], 2000u) << "b22 and b333";
+}
+
 TEST(WeightTransfer, AnErrorOfTheSinkEndsTheFetch) {
   int taken = 0;
   const Status status = fetch_all([](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 10); },

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control_link.h"
 
@@ -29,36 +30,38 @@ Result<control::WeightMessage> parse(const Message& framed, const std::string& p
 
 }  // namespace
 
-Status RemoteWeightFetcher::ask(const WeightRequest& request, std::uint64_t tag) {
+Status RemoteWeightFetcher::ask(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag) {
   control::WeightMessage message;
   message.mutable_wanted()->set_name(request.name);
-  return channel_.send({.tag = tag, .meta = serialise(message)}, after_ms(kWeightTimeoutMs));
+  message.mutable_wanted()->set_header_only(what == Wanted::kHeaders);
+  return peer.channel.send({.tag = tag, .meta = serialise(message)}, after_ms(kWeightTimeoutMs));
 }
 
-Result<NamedBytes> RemoteWeightFetcher::take(const WeightRequest& request, std::uint64_t tag) {
+Result<NamedBytes> RemoteWeightFetcher::take(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag) {
+  const std::uint64_t bytes_max = what == Wanted::kHeaders ? 0 : request.bytes_max;
   const PayloadAllocator allocator = [&](std::uint64_t bytes) -> Result<Payload> {
-    if (bytes > request.bytes_max) {
+    if (bytes > bytes_max) {
       return make_error(ErrorCode::kProtocol, "{} would be {}, at most {} were expected", request.name,
-                        format_bytes(bytes), format_bytes(request.bytes_max));
+                        format_bytes(bytes), format_bytes(bytes_max));
     }
     return allocate_payload(bytes);
   };
-  BF_ASSIGN_OR_RETURN(const Message framed, channel_.receive(allocator, after_ms(kWeightTimeoutMs)));
-  BF_ASSIGN_OR_RETURN(const auto message, parse(framed, channel_.peer()));
+  BF_ASSIGN_OR_RETURN(const Message framed, peer.channel.receive(allocator, after_ms(kWeightTimeoutMs)));
+  BF_ASSIGN_OR_RETURN(const auto message, parse(framed, peer.channel.peer()));
   if (framed.tag != tag) {
     return make_error(ErrorCode::kProtocol, "answer {} came where answer {} was due", framed.tag, tag);
   }
-  if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), "the coordinator"));
+  if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), peer.who));
   const auto& header = message.header();
   Sha256 announced{};
   if (!message.has_header() || header.sha256().size() != announced.size()) {
     return make_error(ErrorCode::kProtocol, "{} came without its digest", request.name);
   }
   std::ranges::copy(as_bytes(header.sha256()), announced.begin());
-  const Sha256 actual = sha256(framed.payload.bytes);
+  const Sha256 actual = what == Wanted::kHeaders ? announced : sha256(framed.payload.bytes);
   if (actual != announced) {
-    return make_error(ErrorCode::kBadData, "{} arrived with SHA-256 {}, the coordinator announced {}", request.name,
-                      to_hex(actual), to_hex(announced));
+    return make_error(ErrorCode::kBadData, "{} arrived with SHA-256 {}, {} announced {}", request.name, to_hex(actual),
+                      peer.who, to_hex(announced));
   }
   return NamedBytes{.type = header.type(),
                     .rows = header.rows(),
@@ -68,21 +71,86 @@ Result<NamedBytes> RemoteWeightFetcher::take(const WeightRequest& request, std::
                     .digest = actual};
 }
 
-Status RemoteWeightFetcher::fetch(std::span<const WeightRequest> wanted, const WeightSink& sink) {
-  const std::uint64_t first = asked_;
+/// Several requests are under way at once; answers are taken in order. After an error the channel is closed: answers
+/// that are still under way would be taken for those of the next transfer.
+Status RemoteWeightFetcher::transfer(Peer& peer, std::span<const WeightRequest> wanted, Wanted what,
+                                     const Taker& taker) {
+  const std::uint64_t first = peer.asked;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    while (asked_ - first < std::min(wanted.size(), i + kAhead)) {
-      BF_TRY(ask(wanted[asked_ - first], asked_));
-      ++asked_;
+    Status status;
+    while (status && peer.asked - first < std::min(wanted.size(), i + kAhead)) {
+      status = ask(peer, wanted[peer.asked - first], what, peer.asked);
+      ++peer.asked;
     }
-    auto weight = take(wanted[i], first + i);
-    Status taken = weight ? sink(wanted[i].name, std::move(*weight)) : tl::unexpected(weight.error());
-    if (!taken) {
-      channel_.close();  // answers that are still under way would be taken for those of the next fetch
-      return taken;
+    if (status) {
+      auto weight = take(peer, wanted[i], what, first + i);
+      status = weight ? taker(i, std::move(*weight)) : tl::unexpected(weight.error());
+    }
+    if (!status) {
+      peer.channel.close();
+      return status;
     }
   }
   return {};
+}
+
+/// Whether there is one, connected.
+bool RemoteWeightFetcher::reach_holder() {
+  while (!holder_ && model_.connect && next_holder_ < model_.holders.size()) {
+    const std::string& address = model_.holders[next_holder_++];
+    auto channel = model_.connect(address);
+    if (!channel) {
+      log().info("no weights from worker {}: {}", address, channel.error().message);
+      continue;
+    }
+    holder_channel_ = std::move(*channel);
+    holder_.emplace(Peer{.channel = *holder_channel_, .who = fmt::format("worker {}", address)});
+    log().info("weights come from {}", holder_->who);
+  }
+  return holder_.has_value();
+}
+
+/// How many weights came, in order, before nobody was left who could give the next. Errors: the coordinator's, the
+/// sink's.
+Result<std::size_t> RemoteWeightFetcher::fetch_from_holders(std::span<const WeightRequest> wanted,
+                                                            const WeightSink& sink) {
+  if (!reach_holder()) return 0;
+  std::vector<NamedBytes> announced;
+  BF_TRY(transfer(coordinator_, wanted, Wanted::kHeaders, [&](std::size_t, NamedBytes header) -> Status {
+    announced.push_back(std::move(header));
+    return {};
+  }));
+  std::size_t taken = 0;
+  Status sunk;
+  while (taken < wanted.size() && reach_holder()) {
+    const auto taker = [&](std::size_t, NamedBytes weight) -> Status {
+      const NamedBytes& told = announced[taken];
+      if (weight.digest != told.digest) {
+        return make_error(ErrorCode::kBadData, "{} has SHA-256 {}, the coordinator announced {}", wanted[taken].name,
+                          to_hex(*weight.digest), to_hex(*told.digest));
+      }
+      weight.type = told.type;
+      weight.rows = told.rows;
+      weight.cols = told.cols;
+      sunk = sink(wanted[taken].name, std::move(weight));
+      if (sunk) ++taken;
+      return sunk;
+    };
+    const Status status = transfer(*holder_, wanted.subspan(taken), Wanted::kWhole, taker);
+    if (!sunk) return tl::unexpected(sunk.error());
+    if (status) break;
+    log().warn("{} is not asked for weights any more: {}", holder_->who, status.error().message);
+    holder_.reset();
+    holder_channel_.reset();
+  }
+  return taken;
+}
+
+Status RemoteWeightFetcher::fetch(std::span<const WeightRequest> wanted, const WeightSink& sink) {
+  BF_ASSIGN_OR_RETURN(const std::size_t taken, fetch_from_holders(wanted, sink));
+  const auto rest = wanted.subspan(taken);
+  return transfer(coordinator_, rest, Wanted::kWhole,
+                  [&](std::size_t i, NamedBytes weight) -> Status { return sink(rest[i].name, std::move(weight)); });
 }
 
 namespace {
@@ -101,8 +169,9 @@ Message answer(const control::WeightMessage& asked, const WeightProvider& provid
     header->set_cols(weight->cols);
     header->set_sha256(digest.data(), digest.size());
     // A payload can be written by its receiver, so its type is not const; a sender's channel only reads it.
-    framed.payload = {.owner = std::const_pointer_cast<void>(weight->owner),
-                      .bytes = {const_cast<std::byte*>(weight->bytes.data()), weight->bytes.size()}};
+    if (!asked.wanted().header_only())
+      framed.payload = {.owner = std::const_pointer_cast<void>(weight->owner),
+                        .bytes = {const_cast<std::byte*>(weight->bytes.data()), weight->bytes.size()}};
   } else {
     store(weight.error(), *said.mutable_failure());
   }

@@ -4,6 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "butterfly/cluster/local_models.h"
 #include "butterfly/cluster/weights.h"
@@ -17,21 +21,40 @@ class RemoteWeightFetcher final : public WeightFetcher {
   struct Source {
     std::string hash{};  // of the assigned model
     std::uint64_t bytes = 0;
+    std::vector<std::string> holders{};                                       // addresses of workers with its file
+    std::function<Result<ChannelPtr>(const std::string& address)> connect{};  // to one of them
   };
   RemoteWeightFetcher(Channel& channel, LocalModels& local, Source model)
       : channel_(channel), local_(local), model_(std::move(model)) {}
 
   Result<std::optional<std::string>> local_path() override { return local_.find(model_.hash, model_.bytes); }
+
+  /// The coordinator tells each weight's digest; the bytes come from a holder where there is one, and from the
+  /// coordinator where holders fail or lie.
   Status fetch(std::span<const WeightRequest> wanted, const WeightSink& sink) override;
 
  private:
-  Status ask(const WeightRequest& request, std::uint64_t tag);
-  Result<NamedBytes> take(const WeightRequest& request, std::uint64_t tag);
+  enum class Wanted : std::uint8_t { kWhole, kHeaders };
+  struct Peer {
+    Channel& channel;
+    std::string who;
+    std::uint64_t asked = 0;
+  };
+  using Taker = std::function<Status(std::size_t index, NamedBytes weight)>;
+
+  static Status transfer(Peer& peer, std::span<const WeightRequest> wanted, Wanted what, const Taker& taker);
+  static Status ask(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag);
+  static Result<NamedBytes> take(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag);
+  bool reach_holder();
+  Result<std::size_t> fetch_from_holders(std::span<const WeightRequest> wanted, const WeightSink& sink);
 
   Channel& channel_;
   LocalModels& local_;
   const Source model_;
-  std::uint64_t asked_ = 0;
+  Peer coordinator_{.channel = channel_, .who = "the coordinator"};
+  ChannelPtr holder_channel_;
+  std::optional<Peer> holder_;
+  std::size_t next_holder_ = 0;
 };
 
 /// Coordinator's end: answers until the channel closes. `bytes_sent` grows by what was handed to the channel.

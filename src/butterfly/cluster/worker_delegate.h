@@ -27,6 +27,12 @@ class WorkerDelegate {
   /// Runs the stage until a channel closes or `stop` is requested. Only after load() succeeded.
   virtual Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) = 0;
 
+  /// The weights of the model file at this path, for other workers; called from any thread. Errors: those of reading
+  /// it.
+  virtual Result<WeightProvider> open_weights(const std::string& path) const {
+    return make_error(ErrorCode::kUnsupported, "{} cannot be given to other workers", path);
+  }
+
   /// What serve() has done since the delegate was made; from any thread.
   virtual StageWork done() const { return {}; }
 

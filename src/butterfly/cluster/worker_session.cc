@@ -4,7 +4,6 @@
 #include <cctype>
 
 #include "butterfly/base/log.h"
-#include "butterfly/cluster/weight_transfer.h"
 
 namespace butterfly {
 namespace {
@@ -28,6 +27,7 @@ WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, W
       coordinator_(printable(control.introduction.label, control.channel->peer())),
       on_end_(std::move(on_end)),
       link_(std::move(control.channel)),
+      giver_(local, delegate),
       work_([this] { run_assignments(); }),
       preparations_([this] { run_preparations(); }),
       control_([this] { run_control(); }) {}
@@ -47,6 +47,31 @@ void WorkerSession::describe(control::WorkerStatus& status) const {
   status.set_model(working_->model.name);
   *status.mutable_stage() = assign.stage();
   status.set_memory_bytes(memory_bytes_);
+}
+
+void WorkerSession::deliver(Arrival data) {
+  const auto label = parse_data_label(data.introduction.label);
+  if (!label || label->what != kHolderLabel) return hub_.deliver(data.introduction.label, std::move(data.channel));
+  std::string hash;
+  {
+    std::lock_guard lock(mutex_);
+    hash = model_hash_;
+  }
+  giver_.give(std::move(data.channel), hash);
+}
+
+RemoteWeightFetcher::Source WorkerSession::source_of(const Assignment& assignment, const std::stop_token& stop) const {
+  const auto connect = [this, stop, epoch = assignment.epoch](const std::string& address) {
+    ConnectOptions connecting;
+    connecting.access = options_.access;
+    connecting.introduction = {.role = ConnectionRole::kData, .session = id_, .label = data_label(kHolderLabel, epoch)};
+    connecting.stop = stop;
+    return connect_tcp(address, connecting, std::chrono::steady_clock::now() + options_.connect_timeout);
+  };
+  return {.hash = assignment.model.hash,
+          .bytes = assignment.model.bytes,
+          .holders = assignment.holders,
+          .connect = connect};
 }
 
 void WorkerSession::leave() {
@@ -123,6 +148,7 @@ bool WorkerSession::begin(Assignment assignment) {
       return false;
     }
     epoch_ = epoch;
+    model_hash_ = assignment.model.hash;
     next_ = std::move(assignment);
     next_preparation_.reset();
     work_stop_.request_stop();
@@ -171,7 +197,7 @@ void WorkerSession::run_preparations() {
 
 Status WorkerSession::prepare(const Assignment& assignment, const std::stop_token& stop) {
   BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
-  RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
+  RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
   const Status status = delegate_.prepare(assignment, fetcher, stop);
   weights->close();
   return status;
@@ -263,7 +289,7 @@ Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& as
 Status WorkerSession::work(const Assignment& assignment, const std::stop_token& stop) {
   BF_ASSIGN_OR_RETURN(const auto output, open_output(assignment, stop));
   BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
-  RemoteWeightFetcher fetcher(*weights, local_, {.hash = assignment.model.hash, .bytes = assignment.model.bytes});
+  RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
   const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
   weights->close();
   {
@@ -287,6 +313,7 @@ Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_b
   control::ControlMessage ready;
   ready.mutable_ready()->set_memory_bytes(memory_bytes);
   ready.mutable_ready()->set_epoch(assignment.epoch.value);
+  ready.mutable_ready()->set_has_file(local_.found(assignment.model.hash).has_value());
   BF_TRY(link_.send(ready));
   return delegate_.serve(assignment, *input, output, stop);
 }

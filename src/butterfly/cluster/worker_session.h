@@ -11,6 +11,8 @@
 
 #include "butterfly/cluster/channel_hub.h"
 #include "butterfly/cluster/control_link.h"
+#include "butterfly/cluster/weight_giver.h"
+#include "butterfly/cluster/weight_transfer.h"
 #include "butterfly/cluster/worker_server.h"
 
 namespace butterfly {
@@ -26,7 +28,7 @@ class WorkerSession {
   const std::string& coordinator() const { return coordinator_; }
   bool ending() const { return ending_; }  // the coordinator is gone or has released the worker
   bool ended() const { return ended_; }
-  void deliver(Arrival data) { hub_.deliver(data.introduction.label, std::move(data.channel)); }
+  void deliver(Arrival data);
 
   /// What it does now; the parts of WorkerStatus that are about the session.
   void describe(control::WorkerStatus& status) const;
@@ -46,6 +48,7 @@ class WorkerSession {
   Status work(const Assignment& assignment, const std::stop_token& stop);
   Status serve(const Assignment& assignment, std::uint64_t memory_bytes, Channel& output, const std::stop_token& stop);
   Result<std::shared_ptr<Channel>> open_output(const Assignment& assignment, const std::stop_token& stop);
+  RemoteWeightFetcher::Source source_of(const Assignment& assignment, const std::stop_token& stop) const;
   Result<std::shared_ptr<Channel>> wait_for(const char* label, Epoch epoch);
   void say_pong(std::uint64_t sequence);
   void complain(Epoch epoch, const Error& error);
@@ -58,12 +61,14 @@ class WorkerSession {
   const std::function<void()> on_end_;
   ControlLink link_;
   ChannelHub hub_;
+  WeightGiver giver_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> ended_{false};
   bool released_ = false;     // the control thread's
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   Epoch epoch_{};                      // of the last assignment
+  std::string model_hash_;             // of the same
   std::optional<Assignment> working_;  // on which, once it is loaded
   std::uint64_t memory_bytes_ = 0;     // that it holds
   std::optional<Assignment> next_;     // not begun

@@ -167,6 +167,9 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     prepare(members_, *plan,
             fmt::format("worker {} needs {:.1f} times as long as planned; {}", node_of_stage(slowest).address,
                         (*slowness)[slowest], describe_change(plan_, *plan, members_.nodes)));
+    // Twice as long each time: a node whose speed depends on its share would otherwise make plans follow each other.
+    next_look_ = now + drift_rest_;
+    drift_rest_ *= 2;
   }
 
   /// The plan for the same members with the speed that they show at work. `slowness` is relative to the plan that runs,
@@ -361,6 +364,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::unique_ptr<Preparation> preparation_;
   Drift drift_;
   Deadline next_look_{};
+  std::chrono::seconds drift_rest_{20};  // after another plan because of a drift
   KnownCluster known_;
   std::vector<double> planned_slowness_;  // of each stage, when the plan that runs was made
   std::vector<EpochReport> epochs_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 namespace butterfly {
@@ -15,10 +16,18 @@ TEST(RebalanceDesk, EverybodyWhoWaitsGetsTheOneOutcome) {
   std::string heard[2];
   {
     std::vector<std::jthread> askers;
-    for (std::string& mine : heard) askers.emplace_back([&] { mine = desk.ask(milliseconds(20'000)).value(); });
-    while (!desk.wanted()) std::this_thread::yield();
-    // The second may come later than the first answer: it gets the next.
-    while (desk.wanted()) desk.answer(std::string("two layers move"));
+    std::atomic<int> served{0};
+    for (std::string& mine : heard) {
+      askers.emplace_back([&] {
+        mine = desk.ask(milliseconds(20'000)).value();
+        ++served;
+      });
+    }
+    while (served < 2) {
+      // The second may come later than the first answer: it gets the next.
+      if (desk.wanted()) desk.answer(std::string("two layers move"));
+      std::this_thread::yield();
+    }
   }
   EXPECT_EQ(heard[0], "two layers move");
   EXPECT_EQ(heard[1], "two layers move");

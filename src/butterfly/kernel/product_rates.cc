@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 constexpr std::string_view kMagic = "butterfly-products 1";
-constexpr int kRepeats = 3;                   // a rate is the best of them
+constexpr int kRepeats = 3;                   // at least; a rate is the best of them
+constexpr double kSecondsPerRate = 0.02;      // at least: others may have the processor for a moment
 constexpr std::int64_t kCols = 1024;          // a model's dimension, as models go
 constexpr int kPattern = 0x3c;                // every byte of the weights: an ordinary number in each type
 constexpr std::int64_t kPanelsPerThread = 2;  // of the product with many rows, whose weights stay in a cache
@@ -77,11 +78,13 @@ class Measurement {
   double best_seconds(const PackedMatrix& weights, const Activations& x) {
     std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
     const LinearJob job{.weights = &weights, .x = &x.view, .lanes = LaneBorders::single(kCols), .y = y.data()};
-    double best = 1e30;
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    double best = 1e30, spent = 0;
+    for (int repeat = 0; repeat < kRepeats || spent < kSecondsPerRate; ++repeat) {
       const auto begin = std::chrono::steady_clock::now();
       run_linear(kernels_, team_, std::span(&job, 1));
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      best = std::min(best, seconds);
+      spent += seconds;
     }
     return std::max(best, 1e-9);
   }

@@ -111,6 +111,11 @@ Status StageHost::prepare(const Assignment& assignment, WeightFetcher& weights, 
       config, assignment.stage, [&] { return find_source(config, assignment, weights); }, team, stop);
 }
 
+Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
+  BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
+  return provide_weights(checkpoint.weights);
+}
+
 Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {
   output.compress({.mode = compression_, .element_bytes = element_bytes(*stage_)});
   return run_stage(*stage_, input, output, std::move(stop));

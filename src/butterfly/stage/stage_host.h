@@ -35,6 +35,7 @@ class StageHost final : public WorkerDelegate {
   /// With one thread, so that the stage that runs is not held up.
   Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
   Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) override;
+  Result<WeightProvider> open_weights(const std::string& path) const override;
   StageWork done() const override { return {.steps = counters_.steps, .busy_ns = counters_.busy_ns}; }
 
   /// The weights stay: the next assignment is often nearly the same, and so is the next coordinator's.
