@@ -242,8 +242,8 @@ TEST(Strategies, TopologyCrossesAThinLinkOnceWhereBalancedCrossesItAllTheTime) {
 TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
   ModelConfig config = *named_config("butterfly-demo");
   config.layers = 12;
-  const PlanCluster cluster = cluster_of(std::vector<NodeDescriptor>(
-      6, {.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0}));
+  const PlanCluster cluster =
+      cluster_of(std::vector<NodeDescriptor>(6, {.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0}));
   PlanOptions options{.strategy = "greedy", .context = 64};
   const Result<Plan> greedy = make_plan(config, cluster, options);
   ASSERT_TRUE(greedy.has_value()) << greedy.error().message;
