@@ -72,16 +72,16 @@ def group_with(pid, share=SHARE):
 
 
 @contextmanager
-def duty_cycle(pid, share=SHARE):
-    """Lets the process go on for this share of every PERIOD_S only."""
+def duty_cycle(pid, share=SHARE, period_s=PERIOD_S):
+    """Lets the process go on for this share of every period only."""
     over = threading.Event()
 
     def turn():
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)
-            over.wait(PERIOD_S * (1 - share))
+            over.wait(period_s * (1 - share))
             os.kill(pid, signal.SIGCONT)
-            over.wait(PERIOD_S * share)
+            over.wait(period_s * share)
     thread = threading.Thread(target=turn)
     thread.start()
     try:
