@@ -19,6 +19,7 @@ struct WorkerCommand {
   std::string model_dir;
   std::string memory;
   int threads = 0;
+  bool shared_memory = true;
   AccessOptions access;
 };
 
@@ -29,6 +30,7 @@ Result<int> run(const WorkerCommand& command) {
   options.listen = command.listen;
   BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   options.join = command.join;
+  options.shared_memory = command.shared_memory ? SharedMemoryUse::kAllowed : SharedMemoryUse::kForbidden;
   options.model_directory = command.model_dir;
   options.content = {.bytes = content_bytes, .hash = content_hash};
   // Checked before the measurement, which takes a moment.
@@ -61,6 +63,8 @@ void add_worker(CLI::App& app, Action& action) {
   sub->add_option("--model-dir", command->model_dir,
                   "Take weights from a file below this folder that has the coordinator's content");
   sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
+  sub->add_flag("!--no-shared-memory", command->shared_memory,
+                "Reach members of a tensor group on this host over connections too");
   sub->add_option("--join", command->join,
                   "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
   sub->footer(

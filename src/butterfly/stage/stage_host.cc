@@ -95,8 +95,8 @@ Status StageHost::prepare(const Assignment& assignment, WeightFetcher& weights, 
       config, assignment.stage, [&] { return find_source(config, assignment, weights); }, team, stop);
 }
 
-Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {
-  return run_stage(*stage_, input, output, std::move(stop));
+Status StageHost::serve(const Assignment&, const StageLinks& links, std::stop_token stop) {
+  return run_stage(*stage_, links, std::move(stop));
 }
 
 }  // namespace butterfly

@@ -12,7 +12,7 @@
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 
 inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;

@@ -18,14 +18,16 @@ class TcpChannel final : public Channel {
   ~TcpChannel() override;
 
   Status send(Message message, Deadline deadline) override;
+  Status send_borrowed(Message message) override;
   Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override;
   void close() override;
+  bool broken() const override;
   ChannelStats stats() const override { return stats_.read(); }
   std::chrono::milliseconds unacknowledged() const override { return butterfly::unacknowledged(stream_->fd()); }
   std::string peer() const override { return peer_; }
 
   /// How often this channel copied bytes in user space; `butterfly bench wire` shows it.
-  StreamCopies copies() const { return stream_->copies(); }
+  StreamCopies copies() const;
 
  private:
   /// A message on its way; it keeps the payload alive until the kernel has the last byte.
@@ -38,7 +40,9 @@ class TcpChannel final : public Channel {
   /// What write() waits for; 0: the message is on its way.
   using PollEvent = short;
 
+  static Outgoing frame(Message message);
   Result<PollEvent> write(Outgoing& outgoing);
+  Status keep_payload(Outgoing& outgoing);
   Status enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& lock);
   void run_sender();
   Status wait_for(short event);
@@ -50,6 +54,7 @@ class TcpChannel final : public Channel {
   const TcpOptions options_;
   StatsCounters stats_;
   std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> kept_bytes_{0};
 
   FrameReader reader_;  // the receiving thread's
 
