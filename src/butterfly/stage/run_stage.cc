@@ -90,7 +90,9 @@ Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token 
     const Result<Message> message = next_message(input, allocator, stop);
     if (!message) return ends_epoch(message.error()) ? Status{} : tl::unexpected(message.error());
     const trace::Scope scope(trace::Zone::kStageStep);
-    const Status sent = output.send(answer(stage, *message), after_ms(kSendTimeoutMs));
+    Message answered = answer(stage, *message);
+    if (stage.broken()) return {};
+    const Status sent = output.send(std::move(answered), after_ms(kSendTimeoutMs));
     if (!sent) return ends_epoch(sent.error()) ? Status{} : sent;
   }
   return {};
