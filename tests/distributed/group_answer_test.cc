@@ -97,7 +97,8 @@ Result<std::vector<float>> logits_of(Pipeline& pipeline, int vocab) {
 class Worker {
  public:
   explicit Worker(SharedMemoryUse use) : host_({.threads = 1, .isa = choose_isa().value()}) {
-    server_ = WorkerServer::create({.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}, host_).value();
+    server_ =
+        WorkerServer::create({.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}, host_).value();
     thread_ = std::jthread([this](const std::stop_token& stop) { static_cast<void>(server_->run(stop)); });
   }
   std::string address() const { return server_->address(); }
@@ -136,8 +137,9 @@ class DistGroupAnswer : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
     checkpoint = random_checkpoint(small_config(), {.seed = 3, .type = GetParam()}).value();
-    auto stage = Stage::load(checkpoint.config, {.last_layer = checkpoint.config.layers, .embedding = true, .head = true},
-                             checkpoint.weights, {.isa = choose_isa().value()});
+    auto stage =
+        Stage::load(checkpoint.config, {.last_layer = checkpoint.config.layers, .embedding = true, .head = true},
+                    checkpoint.weights, {.isa = choose_isa().value()});
     ASSERT_TRUE(stage) << stage.error().message;
     const auto pipeline = make_local_pipeline(std::move(*stage));
     expected = logits_of(*pipeline, checkpoint.config.vocab).value();
@@ -153,7 +155,8 @@ class DistGroupAnswer : public testing::TestWithParam<DType> {
   std::vector<float> expected;
 };
 
-const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},          {{3, 4, 8}}, {{2, 4, 6, 8}},
+const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},
+                                  {{3, 4, 8}},       {{2, 4, 6, 8}},
                                   {{1, 2, 5, 6, 8}}, {{1, 2, 3, 4, 5, 6, 7, 8}},
                                   {{4, 8}, {5, 8}},  {{8}, {1, 4, 8}, {8}}};
 

@@ -110,9 +110,9 @@ TEST(ClusterFaults, AKilledWorkerIsNamedAndEndsTheWaitWithinASecond) {
 void expect_survivors_go_on(std::size_t victim, int signal, SharedMemoryUse use) {
   WorkerProcess workers[3]{WorkerProcess({}, {.shared_memory = use}), WorkerProcess({}, {.shared_memory = use}),
                            WorkerProcess({}, {.shared_memory = use})};
-  const MembershipOptions options{.workers = {workers[0].line(), workers[1].line(), workers[2].line()},
-                                  .cluster = {.heartbeat = std::chrono::milliseconds(50),
-                                              .dead_after = std::chrono::milliseconds(400)}};
+  const MembershipOptions options{
+      .workers = {workers[0].line(), workers[1].line(), workers[2].line()},
+      .cluster = {.heartbeat = std::chrono::milliseconds(50), .dead_after = std::chrono::milliseconds(400)}};
   const auto membership = Membership::create(options, after_ms(10'000)).value();
   {
     const auto session = membership->next_epoch(membership->members());
@@ -120,8 +120,8 @@ void expect_survivors_go_on(std::size_t victim, int signal, SharedMemoryUse use)
     request.epoch = membership->epoch();
     auto ends = session->start(request, after_ms(20'000));
     ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_EQ(ends->exchanges[0], use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory
-                                                                  : ExchangeEngine::kChannels);
+    EXPECT_EQ(ends->exchanges[0],
+              use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels);
     std::thread killer([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
       workers[victim].signal(signal);

@@ -178,6 +178,7 @@ void attention(const AttentionArgs& a) {
 constinit const Kernels kReferenceKernels = {
     .name = "reference",
     .linear = linear,
+    .fold = fold_row,
     .quantize_row = quantize_row,
     .attention = attention,
     .rms_norm = rms_norm,

@@ -46,11 +46,14 @@ Status decode_activations(const Stage& stage, const Message& message, Step& step
 Result<Message> answer(Stage& stage, const StageLinks& links, const Message& message) {
   Result<Step> step = decode_step(message, stage.limits());
   Status status = step ? shape_input(stage, message, *step) : tl::unexpected(step.error());
-  if (!status && links.output == nullptr) return tl::unexpected(status.error());  // the leader found nothing wrong
+  // The leader has found nothing wrong with these bytes and computes already.
+  if (!status && links.output == nullptr) return tl::unexpected(status.error());
   if (status) {
     BF_TRY(links.hand_on(message));
+    if (links.exchange != nullptr && !stage.joined()) BF_TRY(stage.join(*links.exchange));
     status = stage.forward(*step);
   }
+  if (stage.broken()) return tl::unexpected(status.error());
   if (!status) return encode_failure(message.tag, message.epoch, status.error());
   Message answered = encode_step(*step);
   status = shape_output(stage, answered, *step);

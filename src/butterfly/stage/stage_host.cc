@@ -53,6 +53,10 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
     return make_error(ErrorCode::kProtocol, "layers {} to {} were assigned, the model has {}", stage.first_layer,
                       stage.last_layer, config.layers);
   }
+  if (stage.lanes.first < 0 || stage.lanes.last <= stage.lanes.first || stage.lanes.last > kLanes) {
+    return make_error(ErrorCode::kProtocol, "lanes {} to {} were assigned, there are {}", stage.lanes.first,
+                      stage.lanes.last, kLanes);
+  }
   return {};
 }
 
