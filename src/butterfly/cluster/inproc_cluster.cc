@@ -9,8 +9,8 @@
 #include "butterfly/cluster/cluster_session.h"
 #include "butterfly/cluster/health.h"
 #include "butterfly/cluster/weight_transfer.h"
-#include "butterfly/wire/channel_exchange.h"
 #include "butterfly/wire/inproc.h"
+#include "butterfly/wire/inproc_exchange.h"
 
 namespace butterfly {
 namespace {
@@ -52,6 +52,9 @@ class InprocCluster final : public ClusterSession {
     health_->retire();
     stop_.request_stop();
     for (const auto& channel : channels_) channel->close();
+    for (const auto& share : shares_) {
+      if (share->exchange) share->exchange->abort();
+    }
     for (const auto& share : shares_) share->thread = {};  // joins
   }
 
@@ -115,17 +118,8 @@ class InprocCluster final : public ClusterSession {
       group.front()->followers.push_back(std::move(leading));
       member->input = std::move(following);
     }
-    std::vector<std::vector<std::shared_ptr<Channel>>> table(group.size());
-    for (auto& row : table) row.resize(group.size());
-    for (std::size_t low = 0; low < group.size(); ++low) {
-      for (std::size_t high = low + 1; high < group.size(); ++high) {
-        std::tie(table[low][high], table[high][low]) = make_watched_pair();
-      }
-    }
-    for (std::size_t member = 0; member < group.size(); ++member) {
-      group[member]->exchange = std::make_unique<ChannelExchange>(static_cast<int>(member), std::move(table[member]),
-                                                                  ChannelExchangeOptions{});
-    }
+    auto ends = make_inproc_exchange(static_cast<int>(group.size()));
+    for (std::size_t member = 0; member < group.size(); ++member) group[member]->exchange = std::move(ends[member]);
   }
 
   void run(Share& share) {
@@ -145,7 +139,8 @@ class InprocCluster final : public ClusterSession {
     share.delegate->unload();
     Error error = status ? Error{.code = ErrorCode::kUnavailable, .message = "its channel closed"} : status.error();
     error.message = fmt::format("{}: {}", share.title, error.message);
-    health_->fail(std::move(error));  // nothing is a failure once stop() has retired the health
+    health_->fail(std::move(error));              // nothing is a failure once stop() has retired the health
+    if (share.exchange) share.exchange->abort();  // after the cause is known: the others have consequences to report
   }
 
   Status wait_until_ready(const StartRequest& request, Deadline deadline) {

@@ -111,7 +111,10 @@ Status Stage::join(Exchange& exchange) {
   exchange_ = &exchange;
   group_.emplace(config_, lanes, exchange.rank(),
                  [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {
-                   return exchange_->exchange(give, take);
+                   const std::uint64_t begin_ns = trace::now_ns();
+                   Status status = exchange_->exchange(give, take);
+                   exchange_ns_ += trace::now_ns() - begin_ns;
+                   return status;
                  });
   return {};
 }
@@ -141,10 +144,11 @@ Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
   const std::uint64_t begin_ns = trace::now_ns();
+  exchange_ns_ = 0;
   Status status = compute(step);
   if (counters_ != nullptr) {
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
-    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns, std::memory_order_relaxed);
+    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns - exchange_ns_, std::memory_order_relaxed);
   }
   return status;
 }
