@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <thread>
 
 #include "butterfly/cluster/membership.h"
 #include "butterfly/cluster/worker_server.h"
