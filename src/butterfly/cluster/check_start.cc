@@ -20,7 +20,8 @@ Status check_start(const StartRequest& request, std::size_t nodes, bool started)
       return make_error(ErrorCode::kInvalidArgument, "a plan that puts a stage on node {}, there are {}", node, nodes);
     }
     if (!used.insert(node).second) {
-      return make_error(ErrorCode::kInvalidArgument, "a plan that puts two stages on node {}: a node runs one", node);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "a plan that scatters layers, two stages on node {}: a node runs one", node);
     }
   }
   BF_TRY(share_groups(plan.stages));
