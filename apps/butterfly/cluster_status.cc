@@ -92,8 +92,10 @@ std::vector<Row> look(const StatusCommand& command) {
 
 std::string share_of(const WorkerStatus& worker) {
   if (worker.model.empty()) return worker.coordinator.empty() ? "free" : "stands by";
-  return fmt::format("{} layers {}-{}{}{}", worker.model, worker.stage.first_layer, worker.stage.last_layer - 1,
-                     worker.stage.embedding ? " + embedding" : "", worker.stage.head ? " + head" : "");
+  const LaneRange& lanes = worker.stage.lanes;
+  return fmt::format("{} layers {}-{}{}{}{}", worker.model, worker.stage.first_layer, worker.stage.last_layer - 1,
+                     worker.stage.embedding ? " + embedding" : "", worker.stage.head ? " + head" : "",
+                     lanes.whole() ? "" : fmt::format(", lanes {}-{}", lanes.first, lanes.last - 1));
 }
 
 double load_of(const WorkerStatus& worker) {
@@ -167,6 +169,8 @@ nlohmann::ordered_json to_json(const Row& row) {
     if (!w.model.empty()) {
       j["first_layer"] = w.stage.first_layer;
       j["last_layer"] = w.stage.last_layer - 1;
+      j["first_lane"] = w.stage.lanes.first;
+      j["last_lane"] = w.stage.lanes.last - 1;
       j["memory_bytes"] = w.memory_bytes;
     }
     j["steps"] = w.steps;

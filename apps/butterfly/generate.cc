@@ -48,6 +48,14 @@ struct Report {
   }
 };
 
+/// ", lanes 3-5 by shared memory"; empty for a whole stage.
+std::string describe_lanes(const NodeReport& node) {
+  const LaneRange& lanes = node.assignment.lanes;
+  if (lanes.whole()) return {};
+  const std::string range = fmt::format(", lanes {}-{}", lanes.first, lanes.last - 1);
+  return node.exchange == ExchangeEngine::kNone ? range : fmt::format("{} by {}", range, to_string(node.exchange));
+}
+
 void print_summary(const Report& r, const GenerateCommand& command, const Deployment& deployment) {
   std::fprintf(stderr,
                "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
@@ -67,9 +75,10 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
                  command.run.wire_type.c_str());
   }
   for (const NodeReport& node : deployment.nodes()) {
-    std::fprintf(stderr, "  %-22s layers %d-%d%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
+    std::fprintf(stderr, "  %-22s layers %d-%d%s%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
                  node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
-                 node.assignment.head ? " + head" : "", format_bytes(node.memory_bytes).c_str());
+                 node.assignment.head ? " + head" : "", describe_lanes(node).c_str(),
+                 format_bytes(node.memory_bytes).c_str());
   }
 }
 
@@ -102,6 +111,9 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                           {"last_layer", node.assignment.last_layer - 1},
                           {"embedding", node.assignment.embedding},
                           {"head", node.assignment.head},
+                          {"first_lane", node.assignment.lanes.first},
+                          {"last_lane", node.assignment.lanes.last - 1},
+                          {"exchange", to_string(node.exchange)},
                           {"memory_bytes", node.memory_bytes}});
   }
   for (const EpochReport& epoch : deployment.epochs()) {

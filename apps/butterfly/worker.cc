@@ -21,6 +21,7 @@ struct WorkerCommand {
   std::string memory;
   int threads = 0;
   double emulate = 1.0;
+  bool shared_memory = true;
   AccessOptions access;
 };
 
@@ -35,6 +36,7 @@ Result<int> run(const WorkerCommand& command) {
   options.listen = command.listen;
   BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   options.join = command.join;
+  options.shared_memory = command.shared_memory ? SharedMemoryUse::kAllowed : SharedMemoryUse::kForbidden;
   options.model_directory = command.model_dir;
   options.content = {.bytes = content_bytes, .hash = content_hash};
   // Checked before the measurement, which takes a moment.
@@ -77,6 +79,8 @@ void add_worker(CLI::App& app, Action& action) {
          "Play a machine of this share of one thread's speed, to try a plan for slower nodes; with --threads 1")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
+  sub->add_flag("!--no-shared-memory", command->shared_memory,
+                "Reach members of a tensor group on this host over connections too");
   sub->add_option("--join", command->join,
                   "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
   sub->footer(

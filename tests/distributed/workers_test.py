@@ -143,6 +143,60 @@ class Ends(unittest.TestCase):
                 self.assertEqual(worker.process.wait(timeout=10), 0)
 
 
+class TensorGroups(unittest.TestCase):
+    """Several workers compute one stage together, each some lanes of it: the bytes of one process."""
+
+    def lanes(self, report):
+        return [(node["first_lane"], node["last_lane"]) for node in report["nodes"]]
+
+    def test_two_to_eight_workers_of_mixed_instruction_sets_write_the_same_bytes_in_every_type(self):
+        isas = supported_isas()
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            workers = [stack.enter_context(Worker(isa=isas[i % len(isas)])) for i in range(8)]
+            for kind in ("f32", "q8_0", "q4_0"):
+                model = os.path.join(folder, kind + ".gguf")
+                converted = butterfly("convert", DEMO, model, "--type", kind)
+                self.assertEqual(converted.returncode, 0, converted.stderr)
+                text = ("generate", "-m", model, "-p", PROMPT, "-n", 24, "--ignore-end", "--prefill-chunk", 16)
+                expected = butterfly(*text, "--threads", 1, isa="reference").stdout
+                for count in (2, 3, 4, 5, 8):  # the demo has four key/value heads
+                    addresses = ",".join(w.address for w in workers[:count])
+                    run = butterfly(*text, "--workers", addresses, "--split", "tensor")
+                    self.assertEqual(run.returncode, 0, run.stderr)
+                    self.assertEqual(run.stdout, expected, (kind, count, run.stderr))
+                run = butterfly(*text, "--workers", ",".join(w.address for w in workers[:4]), "--split", "hybrid")
+                self.assertEqual(run.stdout, expected, (kind, "hybrid", run.stderr))
+                for count in (2, 3, 8):
+                    threads = butterfly(*text, "--nodes", count, "--threads", 1, "--split", "tensor")
+                    self.assertEqual(threads.stdout, expected, (kind, "threads", count, threads.stderr))
+            for worker in workers:
+                self.assertEqual(worker.terminate(), 0)
+
+    def test_the_report_names_lanes_and_what_sums_travel_through(self):
+        with Worker() as a, Worker() as b, Worker("--no-shared-memory") as c:
+            shared = json.loads(generate("--workers", f"{a.address},{b.address}", "--split", "tensor", "--json").stdout)
+            apart = json.loads(generate("--workers", f"{a.address},{c.address}", "--split", "tensor", "--json").stdout)
+            both = json.loads(generate("--workers", f"{a.address},{b.address},{c.address}", "--split", "tensor",
+                                       "--json").stdout)
+        for report, nodes in ((shared, 2), (apart, 2), (both, 3)):
+            lanes = self.lanes(report)
+            self.assertEqual(len(lanes), nodes)
+            self.assertEqual([first for first, _ in lanes], [0] + [last + 1 for _, last in lanes[:-1]])
+            self.assertEqual(lanes[-1][1], 7)
+            self.assertEqual({(n["first_layer"], n["last_layer"]) for n in report["nodes"]}, {(0, 4)})
+        self.assertEqual([n["exchange"] for n in shared["nodes"]], ["shared memory"] * 2)
+        self.assertEqual([n["exchange"] for n in apart["nodes"]], ["channels"] * 2)
+        self.assertEqual([n["exchange"] for n in both["nodes"]], ["shared memory and channels"] * 2 + ["channels"])
+        self.assertGreater(apart["wire_bytes_per_token"], shared["wire_bytes_per_token"])
+
+    def test_nothing_is_left_in_the_file_system_for_shared_memory(self):
+        before = set(os.listdir("/dev/shm"))
+        with Worker() as a, Worker() as b:
+            run = generate("--workers", f"{a.address},{b.address}", "--split", "tensor")
+            self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual([name for name in set(os.listdir("/dev/shm")) - before if "butterfly" in name], [])
+
+
 class LossyWire(unittest.TestCase):
     def test_rounded_activations_are_smaller_labelled_and_the_same_on_threads_and_workers(self):
         with Worker() as a, Worker() as b:
@@ -219,6 +273,17 @@ class Failover(unittest.TestCase):
                 workers[victim].process.send_signal(signal.SIGKILL)
                 errors = self.finish(running)
                 self.assertIn(workers[victim].address, errors)
+                self.assertIn("epoch 2: 2 workers", errors)
+
+    def test_a_killed_member_of_a_tensor_group_is_named_and_the_others_finish_the_text(self):
+        for victim, options in ((0, ()), (1, ()), (2, ("--no-shared-memory",))):
+            with Worker(*options) as a, Worker(*options) as b, Worker(*options) as c:
+                workers = [a, b, c]
+                running = self.start("--workers", ",".join(w.address for w in workers), "--split", "tensor")
+                workers[victim].process.send_signal(signal.SIGKILL)
+                errors = self.finish(running)
+                self.assertIn(workers[victim].address, errors)
+                self.assertIn("lanes", errors)
                 self.assertIn("epoch 2: 2 workers", errors)
 
     def test_two_of_four_may_die_at_once(self):

@@ -57,11 +57,11 @@ class Process {
 /// A worker process that says its address.
 class WorkerProcess : public Process {
  public:
-  explicit WorkerProcess(const std::vector<WeightRequest>& wanted = {})
+  explicit WorkerProcess(const std::vector<WeightRequest>& wanted = {}, const WorkerOptions& options = {})
       : Process([&](const auto& say) {
           FakeStage stage;
           stage.wanted = wanted;
-          const auto server = WorkerServer::create({}, stage);
+          const auto server = WorkerServer::create(options, stage);
           if (!server) return;
           say((*server)->address());
           static_cast<void>((*server)->run({}));
@@ -103,6 +103,54 @@ TEST(ClusterFaults, AKilledWorkerIsNamedAndEndsTheWaitWithinASecond) {
     const Status sent = ends->input->send({}, after_ms(1000));
     ASSERT_FALSE(sent);
     EXPECT_THAT(sent.error().message, HasSubstr(workers[victim].line()));
+  }
+}
+
+/// Three members of a tensor group at work, one of which gets a signal; afterwards the other two are a group.
+void expect_survivors_go_on(std::size_t victim, int signal, SharedMemoryUse use) {
+  WorkerProcess workers[3]{WorkerProcess({}, {.shared_memory = use}), WorkerProcess({}, {.shared_memory = use}),
+                           WorkerProcess({}, {.shared_memory = use})};
+  const MembershipOptions options{
+      .workers = {workers[0].line(), workers[1].line(), workers[2].line()},
+      .cluster = {.heartbeat = std::chrono::milliseconds(50), .dead_after = std::chrono::milliseconds(400)}};
+  const auto membership = Membership::create(options, after_ms(10'000)).value();
+  {
+    const auto session = membership->next_epoch(membership->members());
+    StartRequest request = fake_request(fake_group_plan({3}));
+    request.epoch = membership->epoch();
+    auto ends = session->start(request, after_ms(20'000));
+    ASSERT_TRUE(ends) << ends.error().message;
+    EXPECT_EQ(ends->exchanges[0],
+              use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels);
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      workers[victim].signal(signal);
+    });
+    Status pumped;
+    while (pumped) pumped = pump(*ends, 1, 50);
+    killer.join();
+    EXPECT_EQ(pumped.error().code, ErrorCode::kUnavailable) << pumped.error().message;
+    EXPECT_THAT(pumped.error().message, HasSubstr(workers[victim].line()));
+    EXPECT_THAT(pumped.error().message, HasSubstr("stage 1 of 1, lanes"));
+  }
+  while (membership->members().nodes.size() != 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto session = membership->next_epoch(membership->members());
+  StartRequest request = fake_request(fake_group_plan({2}));
+  request.epoch = membership->epoch();
+  auto ends = session->start(request, after_ms(20'000));
+  ASSERT_TRUE(ends) << ends.error().message;
+  EXPECT_TRUE(pump(*ends, 1, 50));
+}
+
+TEST(ClusterFaults, AKilledMemberOfATensorGroupIsNamedAndTheOthersAreTheNextGroup) {
+  for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
+    for (std::size_t victim = 0; victim < 3; ++victim) expect_survivors_go_on(victim, SIGKILL, use);
+  }
+}
+
+TEST(ClusterFaults, ASilentMemberOfATensorGroupIsGivenUpWhateverTheOthersWaitOn) {
+  for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
+    expect_survivors_go_on(1, SIGSTOP, use);
   }
 }
 

@@ -29,10 +29,18 @@ struct Assignment {
   std::string config{};   // the model's configuration, as the layer above serialises it
   std::string options{};  // threads, cache type and the like, as the layer above serialises them
   StageAssignment stage{};
-  Rank rank{};  // of the stage in the pipeline
+  Rank rank{};  // of the stage in the pipeline, the same for all members of a tensor group
   int stages = 1;
-  std::string next_address{};          // of the worker with the next stage; empty: results go to the coordinator
+  std::string next_address{};  // of the worker that leads the next stage; empty: results go to the coordinator, or
+                               // this member does not lead
   std::vector<std::string> holders{};  // addresses of workers with the model's file, the one to ask first in front
+  std::vector<std::string> group{};    // addresses of the members of its tensor group, by lanes; empty: it is alone
+  int member = 0;                      // which of them this is; the first leads
+
+  bool leads() const { return member == 0; }
 };
+
+/// "stage 2 of 3", "stage 2 of 3, lanes 3-5".
+std::string describe(const Assignment& assignment);
 
 }  // namespace butterfly

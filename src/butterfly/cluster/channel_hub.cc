@@ -13,7 +13,7 @@ void ChannelHub::deliver(const std::string& label, ChannelPtr channel) {
   changed_.notify_all();
 }
 
-std::shared_ptr<Channel> ChannelHub::keep(const char* what, Epoch epoch, ChannelPtr channel) {
+std::shared_ptr<Channel> ChannelHub::keep(const std::string& what, Epoch epoch, ChannelPtr channel) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<Channel> shared(std::move(channel));
   if (epoch <= ended_) {
@@ -24,7 +24,7 @@ std::shared_ptr<Channel> ChannelHub::keep(const char* what, Epoch epoch, Channel
   return shared;
 }
 
-std::shared_ptr<Channel> ChannelHub::wait(const char* what, Epoch epoch, Deadline deadline) {
+std::shared_ptr<Channel> ChannelHub::wait(const std::string& what, Epoch epoch, Deadline deadline) {
   std::unique_lock lock(mutex_);
   const Key key{epoch, what};
   changed_.wait_until(lock, deadline, [&] { return epoch <= ended_ || channels_.contains(key); });
@@ -32,10 +32,19 @@ std::shared_ptr<Channel> ChannelHub::wait(const char* what, Epoch epoch, Deadlin
   return found == channels_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Channel> ChannelHub::find(const char* what, Epoch epoch) const {
+std::shared_ptr<Channel> ChannelHub::find(const std::string& what, Epoch epoch) const {
   std::lock_guard lock(mutex_);
   const auto found = channels_.find({epoch, what});
   return found == channels_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<Channel>> ChannelHub::step_channels(Epoch epoch) const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (const auto& [key, channel] : channels_) {
+    if (key.first == epoch && key.second != kWeightsLabel) channels.push_back(channel);
+  }
+  return channels;
 }
 
 void ChannelHub::end_through(Epoch epoch) {

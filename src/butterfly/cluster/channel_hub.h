@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "butterfly/cluster/control_link.h"
 
@@ -20,19 +21,22 @@ class ChannelHub {
   void deliver(const std::string& label, ChannelPtr channel);
 
   /// A channel that the session opened itself.
-  std::shared_ptr<Channel> keep(const char* what, Epoch epoch, ChannelPtr channel);
+  std::shared_ptr<Channel> keep(const std::string& what, Epoch epoch, ChannelPtr channel);
 
   /// Nothing where none came before the deadline, or the epoch ended.
-  std::shared_ptr<Channel> wait(const char* what, Epoch epoch, Deadline deadline);
+  std::shared_ptr<Channel> wait(const std::string& what, Epoch epoch, Deadline deadline);
 
   /// Nothing, where no such channel is open.
-  std::shared_ptr<Channel> find(const char* what, Epoch epoch) const;
+  std::shared_ptr<Channel> find(const std::string& what, Epoch epoch) const;
+
+  /// Those that steps go through, in both directions: all but the one for weights.
+  std::vector<std::shared_ptr<Channel>> step_channels(Epoch epoch) const;
 
   /// Ends this epoch and those before: their channels are closed, now and when they arrive later.
   void end_through(Epoch epoch);
 
  private:
-  static constexpr std::size_t kChannelsMax = 64;  // a coordinator needs three for an epoch
+  static constexpr std::size_t kChannelsMax = 64;  // an epoch has three of a coordinator and those of a tensor group
 
   using Key = std::pair<Epoch, std::string>;
   mutable std::mutex mutex_;

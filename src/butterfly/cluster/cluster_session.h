@@ -14,6 +14,7 @@
 #include "butterfly/cluster/weights.h"
 #include "butterfly/cluster/worker_delegate.h"
 #include "butterfly/machine/node.h"
+#include "butterfly/wire/group_exchange.h"
 #include "butterfly/wire/tcp.h"
 
 namespace butterfly {
@@ -43,9 +44,10 @@ struct StartRequest {
 /// The two ends of a running pipeline; null where nothing runs. Their errors name the worker that caused them where one
 /// did.
 struct PipelineEnds {
-  ChannelPtr input;                         // into the first stage
+  ChannelPtr input;                         // into the first stage, at the leader of its group
   ChannelPtr output;                        // from the last
-  std::vector<std::uint64_t> memory_bytes;  // of each stage
+  std::vector<std::uint64_t> memory_bytes;  // of each share
+  std::vector<ExchangeEngine> exchanges;    // that its group moves sums with, for each share
 };
 
 /// What data connections have carried.
@@ -86,7 +88,7 @@ class ClusterSession {
   /// Addresses of workers that could not reach a neighbour, or gave it up.
   virtual std::vector<std::string> complaining() const { return {}; }
 
-  /// What the node of each stage has done, as it last said; empty where nobody says.
+  /// What the node of each share has done, as it last said; empty where nobody says.
   virtual std::vector<StageWork> work() const { return {}; }
 
   /// What data connections have carried so far, all hops together; asks the workers.

@@ -1,10 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <latch>
 
-#include "butterfly/cluster/fake_stage_test.h"
+#include "butterfly/cluster/cluster_nodes_test.h"
 
 namespace butterfly {
 namespace {
@@ -12,37 +11,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Nodes of either kind under one session.
-struct Nodes {
-  std::vector<std::unique_ptr<ThreadWorker>> workers;
-  std::vector<std::unique_ptr<FakeStage>> threads;
-  std::unique_ptr<ClusterSession> session;  // last: gone before its nodes
-  FakeStage& stage(std::size_t i) { return workers.empty() ? *threads[i] : workers[i]->stage; }
-};
-
-std::vector<std::string> addresses_of(const std::vector<std::unique_ptr<ThreadWorker>>& workers) {
-  std::vector<std::string> addresses;
-  for (const auto& worker : workers) addresses.push_back(worker->address());
-  return addresses;
-}
-
 class ClusterTest : public ::testing::TestWithParam<std::string> {
  protected:
-  Nodes make(int count) const {
-    Nodes nodes;
-    if (GetParam() == "tcp") {
-      for (int i = 0; i < count; ++i) nodes.workers.push_back(std::make_unique<ThreadWorker>());
-      nodes.session = connect_cluster(addresses_of(nodes.workers), after_ms(10'000)).value();
-    } else {
-      std::vector<InprocNode> inproc;
-      for (int i = 0; i < count; ++i) {
-        nodes.threads.push_back(std::make_unique<FakeStage>());
-        inproc.push_back({.delegate = nodes.threads.back().get()});
-      }
-      nodes.session = make_inproc_cluster(std::move(inproc));
-    }
-    return nodes;
-  }
+  Nodes make(int count) const { return make_nodes(GetParam(), count); }
 };
 
 TEST_P(ClusterTest, DataPassesEveryStageInOrder) {

@@ -1,7 +1,6 @@
 #include "butterfly/cluster/control_link.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -39,16 +38,31 @@ Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
   return message;
 }
 
-std::string data_label(const char* what, Epoch epoch) {
+std::string member_label(int member) {
+  return fmt::format("member{}", member);
+}
+
+std::string data_label(const std::string& what, Epoch epoch) {
   return fmt::format("{}@{}", what, epoch.value);
 }
+
+namespace {
+
+bool is_data(const std::string& what) {
+  if (what == kInputLabel || what == kOutputLabel || what == kWeightsLabel || what == kHolderLabel) return true;
+  for (int member = 0; member < kLanes; ++member) {
+    if (what == member_label(member)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 std::optional<DataLabel> parse_data_label(const std::string& label) {
   const std::size_t at = label.find('@');
   if (at == std::string::npos) return std::nullopt;
   DataLabel parsed{.what = label.substr(0, at)};
-  constexpr std::array kLabels{kInputLabel, kOutputLabel, kWeightsLabel, kHolderLabel};
-  if (std::ranges::find(kLabels, parsed.what) == kLabels.end()) return std::nullopt;
+  if (!is_data(parsed.what)) return std::nullopt;
   const char* end = label.data() + label.size();
   const auto [stopped, error] = std::from_chars(label.data() + at + 1, end, parsed.epoch.value);
   if (error != std::errc{} || stopped != end) return std::nullopt;
@@ -133,6 +147,15 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
                         .products = std::move(products)};
 }
 
+void store(const StageAssignment& stage, control::Stage& message) {
+  message.set_first_layer(stage.first_layer);
+  message.set_last_layer(stage.last_layer);
+  message.set_embedding(stage.embedding);
+  message.set_head(stage.head);
+  message.set_first_lane(stage.lanes.first);
+  message.set_last_lane(stage.lanes.last);
+}
+
 void store(const Assignment& assignment, control::Assign& message) {
   message.set_epoch(assignment.epoch.value);
   message.set_model_hash(assignment.model.hash);
@@ -140,15 +163,32 @@ void store(const Assignment& assignment, control::Assign& message) {
   message.set_model_name(assignment.model.name);
   message.set_config(assignment.config);
   message.set_options(assignment.options);
-  message.mutable_stage()->set_first_layer(assignment.stage.first_layer);
-  message.mutable_stage()->set_last_layer(assignment.stage.last_layer);
-  message.mutable_stage()->set_embedding(assignment.stage.embedding);
-  message.mutable_stage()->set_head(assignment.stage.head);
+  store(assignment.stage, *message.mutable_stage());
   message.set_rank(assignment.rank.value);
   message.set_stages(assignment.stages);
   message.set_next_address(assignment.next_address);
   for (const std::string& holder : assignment.holders) message.add_holders(holder);
+  for (const std::string& address : assignment.group) message.add_group(address);
+  message.set_member(assignment.member);
 }
+
+namespace {
+
+Status check_group(const control::Assign& message) {
+  const int members = std::max(1, message.group_size());
+  if (members > kLanes || message.member() < 0 || message.member() >= members) {
+    return make_error(ErrorCode::kProtocol, "an assignment as member {} of {}, a tensor group has at most {}",
+                      message.member(), members, kLanes);
+  }
+  const LaneRange lanes{.first = message.stage().first_lane(), .last = message.stage().last_lane()};
+  if (lanes.first < 0 || lanes.last <= lanes.first || lanes.last > kLanes || lanes.whole() != (members == 1)) {
+    return make_error(ErrorCode::kProtocol, "an assignment of lanes {} to {} in a group of {}", lanes.first, lanes.last,
+                      members);
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<Assignment> read_assignment(const control::Assign& message) {
   const auto& stage = message.stage();
@@ -160,9 +200,11 @@ Result<Assignment> read_assignment(const control::Assign& message) {
       message.rank() >= message.stages()) {
     return make_error(ErrorCode::kProtocol, "an assignment of stage {} of {}", message.rank(), message.stages());
   }
-  if ((message.rank() + 1 == message.stages()) != message.next_address().empty()) {
-    return make_error(ErrorCode::kProtocol, "stage {} of {} with '{}' as the next worker", message.rank(),
-                      message.stages(), message.next_address());
+  BF_TRY(check_group(message));
+  const bool sends_on = message.member() == 0 && message.rank() + 1 < message.stages();
+  if (sends_on == message.next_address().empty()) {
+    return make_error(ErrorCode::kProtocol, "member {} of stage {} of {} with '{}' as the next worker",
+                      message.member(), message.rank(), message.stages(), message.next_address());
   }
   if (message.holders_size() > kHoldersMax) {
     return make_error(ErrorCode::kProtocol, "an assignment with {} holders of its weights, the limit is {}",
@@ -176,11 +218,14 @@ Result<Assignment> read_assignment(const control::Assign& message) {
       .stage = {.first_layer = stage.first_layer(),
                 .last_layer = stage.last_layer(),
                 .embedding = stage.embedding(),
-                .head = stage.head()},
+                .head = stage.head(),
+                .lanes = {.first = stage.first_lane(), .last = stage.last_lane()}},
       .rank = Rank(message.rank()),
       .stages = message.stages(),
       .next_address = message.next_address(),
-      .holders = {message.holders().begin(), message.holders().end()}};
+      .holders = {message.holders().begin(), message.holders().end()},
+      .group = {message.group().begin(), message.group().end()},
+      .member = message.member()};
 }
 
 }  // namespace butterfly

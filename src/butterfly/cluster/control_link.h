@@ -45,8 +45,11 @@ inline constexpr const char* kOutputLabel = "output";
 inline constexpr const char* kWeightsLabel = "weights";
 inline constexpr const char* kHolderLabel = "holder";  // weights, too, from one worker to another
 
+/// "member2": the connection that member 2 of a tensor group opened to one with higher lanes.
+std::string member_label(int member);
+
 /// "input@7": a data connection of epoch 7.
-std::string data_label(const char* what, Epoch epoch);
+std::string data_label(const std::string& what, Epoch epoch);
 
 struct DataLabel {
   std::string what{};
@@ -64,8 +67,9 @@ void store(const NodeDescriptor& node, control::Node& message);
 /// Errors: kProtocol for numbers that no node can have.
 Result<NodeDescriptor> read_node(const control::Node& message);
 
+void store(const StageAssignment& stage, control::Stage& message);
 void store(const Assignment& assignment, control::Assign& message);
-/// Errors: kProtocol for layers or ranks that contradict each other.
+/// Errors: kProtocol for layers, lanes, ranks or members that contradict each other.
 Result<Assignment> read_assignment(const control::Assign& message);
 
 }  // namespace butterfly

@@ -42,15 +42,12 @@ class FakeStage final : public WorkerDelegate {
     return fetcher.fetch(wanted, [](const std::string&, NamedBytes) -> Status { return {}; });
   }
 
-  Status serve(const Assignment& /*assigned*/, Channel& input, Channel& output, std::stop_token stop) override {
+  Status serve(const Assignment& /*assigned*/, const StageLinks& links, std::stop_token stop) override {
     while (!stop.stop_requested()) {
-      auto message = input.receive({}, after_ms(100));
+      auto message = links.input->receive({}, after_ms(100));
       if (!message && message.error().code == ErrorCode::kTimeout) continue;
-      if (!message) return message.error().code == ErrorCode::kUnavailable ? Status{} : unexpected(message.error());
-      if (before_answer) BF_TRY(before_answer());
-      for (std::byte& byte : message->payload.bytes) byte = std::byte(std::to_integer<int>(byte) + 1);
-      const Status sent = output.send(std::move(*message), after_ms(10'000));
-      if (!sent) return sent.error().code == ErrorCode::kUnavailable ? Status{} : sent;
+      Status status = message ? answer(std::move(*message), links) : unexpected(message.error());
+      if (!status) return status.error().code == ErrorCode::kUnavailable ? Status{} : status;
     }
     return {};
   }
@@ -60,7 +57,37 @@ class FakeStage final : public WorkerDelegate {
     ++unloads;
   }
 
+  static constexpr std::size_t kExchangedBytes = 100;  // between every two members of a group, for each message
+
  private:
+  Status answer(Message message, const StageLinks& links) const {
+    if (before_answer) BF_TRY(before_answer());
+    BF_TRY(links.hand_on(message));
+    if (links.exchange != nullptr) BF_TRY(meet(*links.exchange, message.tag));
+    if (links.output == nullptr) return {};
+    for (std::byte& byte : message.payload.bytes) byte = std::byte(std::to_integer<int>(byte) + 1);
+    return links.output->send(std::move(message), after_ms(10'000));
+  }
+
+  /// Each member tells each other which message it works on, and who it is.
+  static Status meet(Exchange& exchange, std::uint64_t tag) {
+    const auto word = [&](int member) { return std::vector<std::byte>(kExchangedBytes, std::byte(tag * 8 + member)); };
+    const std::vector<std::byte> mine = word(exchange.rank());
+    std::vector<std::vector<std::byte>> heard(static_cast<std::size_t>(exchange.size()));
+    std::vector<ByteSpan> to(heard.size(), mine);
+    std::vector<MutableByteSpan> from;
+    for (auto& one : heard) {
+      one.resize(kExchangedBytes);
+      from.emplace_back(one);
+    }
+    BF_TRY(exchange.exchange(to, from));
+    for (int member = 0; member < exchange.size(); ++member) {
+      if (member == exchange.rank() || heard[static_cast<std::size_t>(member)] == word(member)) continue;
+      return make_error(ErrorCode::kBadData, "member {} works on something else", member);
+    }
+    return {};
+  }
+
   static Status unexpected(const Error& error) { return tl::unexpected(error); }
 };
 
@@ -125,6 +152,24 @@ inline Plan fake_plan(int stages) {
   return plan;
 }
 
+/// One layer for each group of so many nodes, in order, the lanes of each divided as unevenly as they can be.
+inline Plan fake_group_plan(const std::vector<int>& groups) {
+  Plan plan;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const int layer = static_cast<int>(g);
+    for (int member = 0; member < groups[g]; ++member) {
+      const int last = member + 1 == groups[g] ? kLanes : member + 1;
+      plan.stages.push_back({.first_layer = layer,
+                             .last_layer = layer + 1,
+                             .embedding = g == 0,
+                             .head = g + 1 == groups.size(),
+                             .lanes = {.first = member, .last = last}});
+      plan.node_of_stage.push_back(static_cast<int>(plan.node_of_stage.size()));
+    }
+  }
+  return plan;
+}
+
 /// `bytes` bytes that depend on the name.
 inline NamedBytes fake_weight(const std::string& name, std::size_t bytes) {
   auto owner = std::make_shared<std::vector<std::byte>>(bytes);
@@ -132,12 +177,16 @@ inline NamedBytes fake_weight(const std::string& name, std::size_t bytes) {
   return {.type = 3, .rows = 1, .cols = static_cast<std::int64_t>(bytes), .bytes = *owner, .owner = owner};
 }
 
-inline StartRequest fake_request(int stages) {
-  return {.plan = fake_plan(stages),
+inline StartRequest fake_request(Plan plan) {
+  return {.plan = std::move(plan),
           .model = {.hash = "00", .bytes = 1, .name = "fake"},
           .config = "the configuration",
           .options = "the options",
           .weights = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); }};
+}
+
+inline StartRequest fake_request(int stages) {
+  return fake_request(fake_plan(stages));
 }
 
 /// Sends `count` messages of growing size and checks that every stage added one, in order.

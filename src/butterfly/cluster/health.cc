@@ -79,6 +79,9 @@ class PipelineChannel final : public Channel {
     return status;
   }
 
+  Status send_borrowed(Message message) override { return channel_->send_borrowed(std::move(message)); }
+  bool broken() const override { return channel_->broken(); }
+
   Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override {
     auto message = channel_->receive(allocator, deadline);
     if (!message && message.error().code == ErrorCode::kUnavailable && !closed_) {

@@ -1,14 +1,16 @@
-// Nodes as threads: one thread for each stage, inproc channels between them, weights by direct call.
+// Nodes as threads: one thread for each share, inproc channels between them, weights by direct call.
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "butterfly/cluster/check_start.h"
 #include "butterfly/cluster/cluster_session.h"
 #include "butterfly/cluster/health.h"
 #include "butterfly/cluster/weight_transfer.h"
 #include "butterfly/wire/inproc.h"
+#include "butterfly/wire/inproc_exchange.h"
 
 namespace butterfly {
 namespace {
@@ -28,20 +30,23 @@ class InprocCluster final : public ClusterSession {
     started_ = true;
     provider_ = request.weights;
     std::shared_ptr<Channel> output = build(request);
-    for (const auto& stage : stages_) stage->thread = std::jthread([this, &one = *stage] { run(one); });
+    for (const auto& share : shares_) share->thread = std::jthread([this, &one = *share] { run(one); });
     BF_TRY(wait_until_ready(request, deadline));
     PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                       .output = make_pipeline_channel(std::move(output), health_),
-                      .memory_bytes = {}};
+                      .memory_bytes = {},
+                      .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone)};
     std::lock_guard lock(mutex_);
-    for (const auto& stage : stages_) ends.memory_bytes.push_back(*stage->memory_bytes);
+    for (const auto& share : shares_) ends.memory_bytes.push_back(*share->memory_bytes);
     return ends;
   }
 
   Result<DataTraffic> data_traffic(Deadline /*deadline*/) override {
     DataTraffic traffic;
     if (input_) traffic.add(input_->stats());
-    for (const auto& stage : stages_) traffic.add(stage->output->stats());
+    for (const auto& share : shares_) {
+      if (share->output) traffic.add(share->output->stats());
+    }
     return traffic;
   }
 
@@ -49,85 +54,108 @@ class InprocCluster final : public ClusterSession {
     if (std::exchange(stopped_, true)) return;
     health_->retire();
     stop_.request_stop();
-    if (input_) input_->close();
-    for (const auto& stage : stages_) {
-      stage->input->close();
-      stage->output->close();
+    for (const auto& channel : channels_) channel->close();
+    for (const auto& share : shares_) {
+      if (share->exchange) share->exchange->abort();
     }
-    for (const auto& stage : stages_) stage->thread = {};  // joins
+    for (const auto& share : shares_) share->thread = {};  // joins
   }
 
  private:
-  struct Stage {
+  struct Share {
     Assignment assignment;
     std::string title;
     WorkerDelegate* delegate = nullptr;
-    std::shared_ptr<Channel> input, output;     // also watched by the health
+    // Also watched by the health: who leads has both, the others an input from their leader.
+    std::shared_ptr<Channel> input, output;
+    std::vector<std::shared_ptr<Channel>> followers;  // the leader's ends
+    std::unique_ptr<Exchange> exchange;
     std::optional<std::uint64_t> memory_bytes;  // once ready, guarded by mutex_
     std::jthread thread;
+
+    StageLinks links() const {
+      StageLinks views{.input = input.get(), .output = output.get(), .exchange = exchange.get()};
+      for (const auto& follower : followers) views.followers.push_back(follower.get());
+      return views;
+    }
   };
 
-  /// Stages and the channels between them; gives the end of the last.
-  std::shared_ptr<Channel> build(const StartRequest& request) {
-    const auto watched = [this](ChannelPtr channel) {
-      std::shared_ptr<Channel> shared(std::move(channel));
-      health_->watch(shared);
-      return shared;
-    };
-    auto [first, next] = make_inproc_pair();
-    input_ = watched(std::move(first));
-    const int count = static_cast<int>(request.plan.stages.size());
-    for (int i = 0; i < count; ++i) {
-      const auto index = static_cast<std::size_t>(i);
-      auto stage = std::make_unique<Stage>();
-      stage->assignment = {.epoch = request.epoch,
-                           .model = request.model,
-                           .config = request.config,
-                           .options = request.options,
-                           .stage = request.plan.stages[index],
-                           .rank = Rank(i),
-                           .stages = count};
-      stage->title = fmt::format("node {} (stage {} of {})", request.plan.node_of_stage[index], i + 1, count);
-      stage->delegate = inproc_nodes_[static_cast<std::size_t>(request.plan.node_of_stage[index])].delegate;
-      stage->input = watched(std::move(next));
-      auto [out, after] = make_inproc_pair();
-      stage->output = watched(std::move(out));
-      next = std::move(after);
-      stages_.push_back(std::move(stage));
-    }
-    return watched(std::move(next));
+  std::shared_ptr<Channel> watched(ChannelPtr channel) {
+    std::shared_ptr<Channel> shared(std::move(channel));
+    health_->watch(shared);
+    channels_.push_back(shared);
+    return shared;
   }
 
-  void run(Stage& stage) {
+  std::pair<std::shared_ptr<Channel>, std::shared_ptr<Channel>> make_watched_pair() {
+    auto [one, other] = make_inproc_pair();
+    return {watched(std::move(one)), watched(std::move(other))};
+  }
+
+  /// Shares and the channels between them; gives the end of the last.
+  std::shared_ptr<Channel> build(const StartRequest& request) {
+    auto [first, next] = make_watched_pair();
+    input_ = std::move(first);
+    for (Assignment& assignment : make_assignments(request, nodes_)) {
+      auto share = std::make_unique<Share>();
+      const int node = request.plan.node_of_stage[shares_.size()];
+      share->title = fmt::format("node {} ({})", node, describe(assignment));
+      share->delegate = inproc_nodes_[static_cast<std::size_t>(node)].delegate;
+      share->assignment = std::move(assignment);
+      if (share->assignment.leads()) {
+        share->input = std::move(next);
+        std::tie(share->output, next) = make_watched_pair();
+      }
+      shares_.push_back(std::move(share));
+      if (shares_.back()->assignment.group.size() == static_cast<std::size_t>(shares_.back()->assignment.member) + 1) {
+        connect_group(std::span(shares_).last(shares_.back()->assignment.group.size()));
+      }
+    }
+    return next;
+  }
+
+  /// From the leader to the others, and between all of them.
+  void connect_group(std::span<const std::unique_ptr<Share>> group) {
+    for (const auto& member : group.subspan(1)) {
+      auto [leading, following] = make_watched_pair();
+      group.front()->followers.push_back(std::move(leading));
+      member->input = std::move(following);
+    }
+    auto ends = make_inproc_exchange(static_cast<int>(group.size()));
+    for (std::size_t member = 0; member < group.size(); ++member) group[member]->exchange = std::move(ends[member]);
+  }
+
+  void run(Share& share) {
     DirectWeightFetcher fetcher(provider_);
-    auto memory_bytes = stage.delegate->load(stage.assignment, fetcher, stop_.get_token());
+    auto memory_bytes = share.delegate->load(share.assignment, fetcher, stop_.get_token());
     Status status;
     if (memory_bytes) {
       {
         std::lock_guard lock(mutex_);
-        stage.memory_bytes = *memory_bytes;
+        share.memory_bytes = *memory_bytes;
         changed_.notify_all();
       }
-      status = stage.delegate->serve(stage.assignment, *stage.input, *stage.output, stop_.get_token());
+      status = share.delegate->serve(share.assignment, share.links(), stop_.get_token());
     } else {
       status = tl::unexpected(memory_bytes.error());
     }
-    stage.delegate->unload();
+    share.delegate->unload();
     Error error = status ? Error{.code = ErrorCode::kUnavailable, .message = "its channel closed"} : status.error();
-    error.message = fmt::format("{}: {}", stage.title, error.message);
-    health_->fail(std::move(error));  // nothing is a failure once stop() has retired the health
+    error.message = fmt::format("{}: {}", share.title, error.message);
+    health_->fail(std::move(error));              // nothing is a failure once stop() has retired the health
+    if (share.exchange) share.exchange->abort();  // after the cause is known: the others have consequences to report
   }
 
   Status wait_until_ready(const StartRequest& request, Deadline deadline) {
     for (;;) {
-      StartProgress progress{.stages = static_cast<int>(stages_.size())};
+      StartProgress progress{.stages = static_cast<int>(shares_.size())};
       {
         std::unique_lock lock(mutex_);
         const auto ready = [&] {
-          return std::ranges::all_of(stages_, [](const auto& stage) { return stage->memory_bytes.has_value(); });
+          return std::ranges::all_of(shares_, [](const auto& share) { return share->memory_bytes.has_value(); });
         };
         changed_.wait_until(lock, std::min(deadline, after_ms(100)), [&] { return ready() || health_->failure(); });
-        for (const auto& stage : stages_) progress.ready += stage->memory_bytes ? 1 : 0;
+        for (const auto& share : shares_) progress.ready += share->memory_bytes ? 1 : 0;
       }
       if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
       if (request.progress) request.progress(progress);
@@ -150,8 +178,9 @@ class InprocCluster final : public ClusterSession {
   std::stop_source stop_;
   bool started_ = false;
   bool stopped_ = false;
-  std::shared_ptr<Channel> input_;  // also the pipeline channel's
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::shared_ptr<Channel>> channels_;  // all; also the health's
+  std::shared_ptr<Channel> input_;                  // also the pipeline channel's
+  std::vector<std::unique_ptr<Share>> shares_;
 };
 
 }  // namespace

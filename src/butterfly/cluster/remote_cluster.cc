@@ -21,26 +21,26 @@ RemoteCluster::~RemoteCluster() {
   stop();
 }
 
-RemoteCluster::Stage* RemoteCluster::stage_of(const Member& member) {
-  const auto found = std::ranges::find(stages_, &member, [](const auto& stage) { return stage->member.get(); });
-  return found == stages_.end() ? nullptr : found->get();
+RemoteCluster::Share* RemoteCluster::share_of(const Member& member) {
+  const auto found = std::ranges::find(shares_, &member, [](const auto& share) { return share->member.get(); });
+  return found == shares_.end() ? nullptr : found->get();
 }
 
 void RemoteCluster::on_gone(const Member& member, const Error& cause) {
-  const Stage* stage = stage_of(member);
-  if (stage == nullptr) {
+  const Share* share = share_of(member);
+  if (share == nullptr) {
     if (purpose_ == Purpose::kPrepare) return;
     log().warn("worker {}, which stood by, went away: {}", member.address, cause.message);
     return;
   }
   // Nothing is a failure any more once stop() has retired the health.
   health_->fail(
-      {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", stage->title, cause.message)});
+      {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", share->title, cause.message)});
 }
 
 void RemoteCluster::on_message(const Member& member, const control::ControlMessage& message) {
-  Stage* stage = stage_of(member);
-  if (stage == nullptr) {
+  Share* share = share_of(member);
+  if (share == nullptr) {
     if (!message.has_leave() || purpose_ == Purpose::kPrepare) return;
     control::ControlMessage release;  // it stands by: nobody has to do without it first
     release.mutable_release();
@@ -51,29 +51,29 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
   switch (message.body_case()) {
     case control::ControlMessage::kPong:
       if (Epoch(message.pong().epoch()) != epoch_) return;
-      stage->pong_sequence = std::max(stage->pong_sequence, message.pong().sequence());
-      if (message.pong().data_bytes_sent() >= stage->sent.bytes_sent) {
-        stage->sent.bytes_sent = message.pong().data_bytes_sent();
-        stage->sent.bytes_saved = message.pong().data_bytes_saved();
-        stage->sent.lz4_messages = message.pong().lz4_messages();
-        stage->sent.zstd_messages = message.pong().zstd_messages();
+      share->pong_sequence = std::max(share->pong_sequence, message.pong().sequence());
+      if (message.pong().data_bytes_sent() >= share->sent.bytes_sent) {
+        share->sent.bytes_sent = message.pong().data_bytes_sent();
+        share->sent.bytes_saved = message.pong().data_bytes_saved();
+        share->sent.lz4_messages = message.pong().lz4_messages();
+        share->sent.zstd_messages = message.pong().zstd_messages();
       }
-      stage->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
+      share->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
       break;
     case control::ControlMessage::kReady:
       if (Epoch(message.ready().epoch()) != epoch_) return;
-      stage->ready = true;
-      if (message.ready().has_file()) stage->member->has_file = true;
-      stage->memory_bytes = message.ready().memory_bytes();
+      share->ready = true;
+      if (message.ready().has_file()) share->member->has_file = true;
+      share->memory_bytes = message.ready().memory_bytes();
       break;
     case control::ControlMessage::kPrepared:
       if (Epoch(message.prepared().epoch()) != epoch_) return;
-      stage->ready = true;
+      share->ready = true;
       break;
     case control::ControlMessage::kFailure: {
       if (Epoch(message.failure().epoch()) != epoch_) return;
-      Error error = read_failure(message.failure(), stage->title);
-      if (!health_->failure()) stage->complained = true;
+      Error error = read_failure(message.failure(), share->title);
+      if (!health_->failure()) share->complained = true;
       lock.unlock();
       // A closed connection, a late answer or a damaged message may be another worker's fault.
       if (ends_epoch(error)) {
@@ -89,33 +89,36 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
   changed_.notify_all();
 }
 
-Result<ChannelPtr> RemoteCluster::open_data(const Stage& stage, const char* label, Deadline deadline) const {
+Result<ChannelPtr> RemoteCluster::open_data(const Share& share, const char* label, Deadline deadline) const {
   ConnectOptions connecting;
   connecting.introduction = {
       .role = ConnectionRole::kData, .session = roster_.session(), .label = data_label(label, epoch_)};
-  connecting.peer_name = fmt::format("worker {}", stage.member->address);
+  connecting.peer_name = fmt::format("worker {}", share.member->address);
   connecting.access = roster_.options().access;
   connecting.channel.spin = roster_.options().spin;
   connecting.stop = giving_up_.get_token();
-  return connect_tcp(stage.member->address, connecting, deadline);
+  return connect_tcp(share.member->address, connecting, deadline);
 }
 
 Status RemoteCluster::open_channels(Deadline deadline) {
   // At once: a node that does not answer must not hold up those that do.
   std::vector<std::function<Status()>> openings;
-  const auto pipeline_end = [&](const Stage& stage, const char* label, std::shared_ptr<Channel>& end) {
+  const auto pipeline_end = [&](const Share& share, const char* label, std::shared_ptr<Channel>& end) {
     openings.push_back([&, label, deadline]() -> Status {
-      BF_ASSIGN_OR_RETURN(end, open_data(stage, label, deadline));
+      BF_ASSIGN_OR_RETURN(end, open_data(share, label, deadline));
       health_->watch(end);
       return {};
     });
   };
   if (purpose_ == Purpose::kRun) {
-    pipeline_end(*stages_.front(), kInputLabel, input_);
-    pipeline_end(*stages_.back(), kOutputLabel, output_);
+    pipeline_end(*shares_.front(), kInputLabel, input_);
+    const auto is_last = [](const auto& share) {
+      return share->assignment.leads() && share->assignment.rank.value + 1 == share->assignment.stages;
+    };
+    pipeline_end(**std::ranges::find_if(shares_, is_last), kOutputLabel, output_);
   }
-  for (const auto& stage : stages_) {
-    openings.push_back([this, &one = *stage, deadline]() -> Status {
+  for (const auto& share : shares_) {
+    openings.push_back([this, &one = *share, deadline]() -> Status {
       BF_ASSIGN_OR_RETURN(one.weights, open_data(one, kWeightsLabel, deadline));
       return {};
     });
@@ -138,40 +141,32 @@ Status RemoteCluster::open_channels(Deadline deadline) {
   return first;
 }
 
-/// Workers that have the model's file, another one in front for each stage, so that no holder gives to all at once.
-std::vector<std::string> RemoteCluster::holders_for(std::size_t stage) const {
+/// Workers that have the model's file, another one in front for each share, so that no holder gives to all at once.
+std::vector<std::string> RemoteCluster::holders_for(std::size_t share) const {
   constexpr std::size_t kHoldersMax = 4;
   std::vector<std::string> holders;
   for (const MemberPtr& member : members_) {
-    if (member->has_file && member != stages_[stage]->member) holders.push_back(member->address);
+    if (member->has_file && member != shares_[share]->member) holders.push_back(member->address);
   }
   if (holders.empty()) return holders;
-  std::ranges::rotate(holders, holders.begin() + static_cast<std::ptrdiff_t>(stage % holders.size()));
+  std::ranges::rotate(holders, holders.begin() + static_cast<std::ptrdiff_t>(share % holders.size()));
   holders.resize(std::min(holders.size(), kHoldersMax));
   return holders;
 }
 
-Status RemoteCluster::assign(const StartRequest& request) {
-  for (const auto& stage : stages_) {
-    stage->weight_server = std::thread([this, &channel = *stage->weights] {
+Status RemoteCluster::assign() {
+  for (const auto& share : shares_) {
+    share->weight_server = std::thread([this, &channel = *share->weights] {
       static_cast<void>(serve_weights(channel, provider_, weight_bytes_));  // ends when the worker closes it
     });
   }
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    const Assignment assignment{
-        .epoch = request.epoch,
-        .model = request.model,
-        .config = request.config,
-        .options = request.options,
-        .stage = request.plan.stages[i],
-        .rank = Rank(static_cast<int>(i)),
-        .stages = static_cast<int>(stages_.size()),
-        .next_address = i + 1 < stages_.size() ? stages_[i + 1]->member->address : std::string(),
-        .holders = holders_for(i)};
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const auto& share = shares_[i];
+    share->assignment.holders = holders_for(i);
     control::ControlMessage message;
-    store(assignment,
+    store(share->assignment,
           purpose_ == Purpose::kRun ? *message.mutable_assign() : *message.mutable_prepare()->mutable_assign());
-    BF_TRY(stages_[i]->member->link->send(message));
+    BF_TRY(share->member->link->send(message));
   }
   return {};
 }
@@ -179,18 +174,18 @@ Status RemoteCluster::assign(const StartRequest& request) {
 Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline deadline) {
   constexpr std::chrono::milliseconds kProgressInterval{100};
   for (;;) {
-    StartProgress progress{.stages = static_cast<int>(stages_.size())};
+    StartProgress progress{.stages = static_cast<int>(shares_.size())};
     std::string waiting_for;
     {
       std::unique_lock lock(mutex_);
-      const auto ready = [&] { return std::ranges::all_of(stages_, [](const auto& stage) { return stage->ready; }); };
+      const auto ready = [&] { return std::ranges::all_of(shares_, [](const auto& share) { return share->ready; }); };
       changed_.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kProgressInterval),
                           [&] { return ready() || health_->failure(); });
-      for (const auto& stage : stages_) {
-        if (stage->ready) {
+      for (const auto& share : shares_) {
+        if (share->ready) {
           ++progress.ready;
         } else if (waiting_for.empty()) {
-          waiting_for = stage->title;
+          waiting_for = share->title;
         }
       }
     }
@@ -215,25 +210,27 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   epoch_ = request.epoch;
   purpose_ = request.purpose;
   provider_ = request.weights;
-  for (std::size_t i = 0; i < request.plan.stages.size(); ++i) {
-    auto stage = std::make_unique<Stage>();
-    stage->member = members_[static_cast<std::size_t>(request.plan.node_of_stage[i])];
-    stage->title = fmt::format("worker {} (stage {} of {})", stage->member->address, i + 1, request.plan.stages.size());
-    stages_.push_back(std::move(stage));
+  for (Assignment& assignment : make_assignments(request, nodes_)) {
+    auto share = std::make_unique<Share>();
+    const int node = request.plan.node_of_stage[shares_.size()];
+    share->member = members_[static_cast<std::size_t>(node)];
+    share->title = fmt::format("worker {} ({})", share->member->address, describe(assignment));
+    share->assignment = std::move(assignment);
+    shares_.push_back(std::move(share));
   }
   if (purpose_ == Purpose::kRun) roster_.release_leaving();  // the epoch that needed them has been stopped
   roster_.observe(this);
   attendant_ = std::thread([this] { health_->attend(Deadline::max()); });
   const std::stop_callback cancel(request.stop, [this] { giving_up_.request_stop(); });
   Status status;
-  for (const auto& stage : stages_) {
+  for (const auto& share : shares_) {
     // Deaths that were noticed before the observation began.
-    const auto& link = stage->member->link;
-    if (!link || !link->usable()) on_gone(*stage->member, {.message = "its connection is closed"});
+    const auto& link = share->member->link;
+    if (!link || !link->usable()) on_gone(*share->member, {.message = "its connection is closed"});
   }
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   status = open_channels(deadline);
-  if (status) status = assign(request);
+  if (status) status = assign();
   if (!status && !request.stop.stop_requested()) {
     // Whoever died on the way is a better explanation than the connection that noticed.
     return tl::unexpected(health_->explain(status.error()));
@@ -243,24 +240,28 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   if (purpose_ == Purpose::kPrepare) return PipelineEnds{};
   PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                     .output = make_pipeline_channel(output_, health_),
-                    .memory_bytes = {}};
+                    .memory_bytes = {},
+                    .exchanges = {}};
   std::lock_guard lock(mutex_);
-  for (const auto& stage : stages_) ends.memory_bytes.push_back(stage->memory_bytes);
+  for (const auto& share : shares_) {
+    ends.memory_bytes.push_back(share->memory_bytes);
+    ends.exchanges.push_back(share->exchange);
+  }
   return ends;
 }
 
 std::vector<StageWork> RemoteCluster::work() const {
   std::lock_guard lock(mutex_);
   std::vector<StageWork> all;
-  for (const auto& stage : stages_) all.push_back(stage->work);
+  for (const auto& share : shares_) all.push_back(share->work);
   return all;
 }
 
 std::vector<std::string> RemoteCluster::complaining() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> addresses;
-  for (const auto& stage : stages_) {
-    if (stage->complained) addresses.push_back(stage->member->address);
+  for (const auto& share : shares_) {
+    if (share->complained) addresses.push_back(share->member->address);
   }
   return addresses;
 }
@@ -270,13 +271,13 @@ Result<DataTraffic> RemoteCluster::data_traffic(Deadline deadline) {
   std::unique_lock lock(mutex_);
   const bool answered = changed_.wait_until(lock, deadline, [&] {
     return health_->failure() ||
-           std::ranges::all_of(stages_, [&](const auto& stage) { return stage->pong_sequence >= sequence; });
+           std::ranges::all_of(shares_, [&](const auto& share) { return share->pong_sequence >= sequence; });
   });
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   if (!answered) return make_error(ErrorCode::kTimeout, "not every worker said how much it sent");
   DataTraffic traffic;
   if (input_) traffic.add(input_->stats());
-  for (const auto& stage : stages_) traffic.add(stage->sent);
+  for (const auto& share : shares_) traffic.add(share->sent);
   return traffic;
 }
 
@@ -289,9 +290,9 @@ void RemoteCluster::stop() {
   for (const auto& channel : {input_, output_}) {
     if (channel) channel->close();
   }
-  for (const auto& stage : stages_) {
-    if (stage->weights) stage->weights->close();
-    if (stage->weight_server.joinable()) stage->weight_server.join();
+  for (const auto& share : shares_) {
+    if (share->weights) share->weights->close();
+    if (share->weight_server.joinable()) share->weight_server.join();
   }
 }
 

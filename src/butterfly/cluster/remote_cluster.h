@@ -27,13 +27,15 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   void stop() override;
 
  private:
-  struct Stage {
+  struct Share {
     MemberPtr member;
-    std::string title;  // "worker 10.0.0.2:7000 (stage 2 of 3)"
+    Assignment assignment;
+    std::string title;  // "worker 10.0.0.2:7000 (stage 2 of 3, lanes 3-5)"
     // Guarded by mutex_, as told by the worker:
     bool ready = false, complained = false;
     std::uint64_t memory_bytes = 0, pong_sequence = 0;
     ChannelStats sent{};  // to the next stage, as its last pong said
+    ExchangeEngine exchange = ExchangeEngine::kNone;
     StageWork work;
     std::unique_ptr<Channel> weights;
     std::thread weight_server;
@@ -41,11 +43,11 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
 
   void on_message(const Member& member, const control::ControlMessage& message) override;
   void on_gone(const Member& member, const Error& cause) override;
-  Stage* stage_of(const Member& member);
-  Result<ChannelPtr> open_data(const Stage& stage, const char* label, Deadline deadline) const;
+  Share* share_of(const Member& member);
+  Result<ChannelPtr> open_data(const Share& share, const char* label, Deadline deadline) const;
   Status open_channels(Deadline deadline);
-  std::vector<std::string> holders_for(std::size_t stage) const;
-  Status assign(const StartRequest& request);
+  std::vector<std::string> holders_for(std::size_t share) const;
+  Status assign();
   Status wait_until_ready(const StartRequest& request, Deadline deadline);
 
   Roster& roster_;
@@ -57,7 +59,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   std::condition_variable changed_;
   Epoch epoch_{};
   Purpose purpose_ = Purpose::kRun;
-  std::vector<std::unique_ptr<Stage>> stages_;  // in pipeline order; written once, by start()
+  std::vector<std::unique_ptr<Share>> shares_;  // of the plan, in its order; written once, by start()
   WeightProvider provider_;
   std::atomic<std::uint64_t> weight_bytes_{0};
   std::shared_ptr<Channel> input_, output_;  // also the pipeline channels'

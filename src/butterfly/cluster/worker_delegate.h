@@ -6,8 +6,8 @@
 #include <stop_token>
 
 #include "butterfly/cluster/assignment.h"
+#include "butterfly/cluster/stage_links.h"
 #include "butterfly/cluster/weights.h"
-#include "butterfly/wire/channel.h"
 
 namespace butterfly {
 
@@ -25,7 +25,7 @@ class WorkerDelegate {
   virtual Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) = 0;
 
   /// Runs the stage until a channel closes or `stop` is requested. Only after load() succeeded.
-  virtual Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) = 0;
+  virtual Status serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) = 0;
 
   /// The weights of the model file at this path, for other workers; called from any thread. Errors: those of reading
   /// it.

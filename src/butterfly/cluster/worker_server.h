@@ -10,6 +10,7 @@
 #include "butterfly/cluster/local_models.h"
 #include "butterfly/cluster/worker_delegate.h"
 #include "butterfly/machine/node.h"
+#include "butterfly/wire/group_exchange.h"
 #include "butterfly/wire/tcp.h"
 
 namespace butterfly {
@@ -28,6 +29,7 @@ struct WorkerOptions {
   std::chrono::milliseconds unreachable_after{2500};  // a next node that acknowledges nothing for so long is
   std::chrono::milliseconds drain_timeout{30'000};    // for a coordinator to go on without this worker
   std::chrono::microseconds spin{50};
+  SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with members of a tensor group on this host
 };
 
 class WorkerServer {

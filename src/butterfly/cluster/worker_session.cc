@@ -196,7 +196,7 @@ void WorkerSession::run_preparations() {
 }
 
 Status WorkerSession::prepare(const Assignment& assignment, const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignment.epoch));
   RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
   const Status status = delegate_.prepare(assignment, fetcher, stop);
   weights->close();
@@ -231,15 +231,11 @@ void WorkerSession::say_pong(std::uint64_t sequence) {
   }
   control::ControlMessage message;
   message.mutable_pong()->set_sequence(sequence);
-  const auto output = hub_.find(kOutputLabel, epoch);
-  if (output && output->unacknowledged() > options_.unreachable_after) {
-    // Nobody else would notice: both nodes answer their coordinator.
-    complain(epoch, {.code = ErrorCode::kTimeout,
-                     .message = fmt::format("{} has acknowledged nothing for {} ms", output->peer(),
-                                            options_.unreachable_after.count())});
-  }
-  const ChannelStats sent = output ? output->stats() : ChannelStats{};
-  message.mutable_pong()->set_data_bytes_sent(sent.bytes_sent);
+  const auto channels = hub_.step_channels(epoch);
+  check_neighbours(epoch, channels);
+  DataTraffic sent;
+  for (const auto& channel : channels) sent.add(channel->stats());
+  message.mutable_pong()->set_data_bytes_sent(sent.bytes);
   message.mutable_pong()->set_data_bytes_saved(sent.bytes_saved);
   message.mutable_pong()->set_lz4_messages(sent.lz4_messages);
   message.mutable_pong()->set_zstd_messages(sent.zstd_messages);
@@ -248,6 +244,16 @@ void WorkerSession::say_pong(std::uint64_t sequence) {
   message.mutable_pong()->set_steps(done.steps);
   message.mutable_pong()->set_busy_ns(done.busy_ns);
   static_cast<void>(link_.send(message));  // the control thread's next receive says why this failed
+}
+
+/// Nobody else would notice: both nodes answer their coordinator.
+void WorkerSession::check_neighbours(Epoch epoch, std::span<const std::shared_ptr<Channel>> channels) {
+  for (const auto& channel : channels) {
+    if (channel->unacknowledged() <= options_.unreachable_after) continue;
+    complain(epoch, {.code = ErrorCode::kTimeout,
+                     .message = fmt::format("{} has acknowledged nothing for {} ms", channel->peer(),
+                                            options_.unreachable_after.count())});
+  }
 }
 
 void WorkerSession::run_work(const Assignment& assignment, const std::stop_token& stop) {
@@ -264,31 +270,19 @@ void WorkerSession::complain(Epoch epoch, const Error& error) {
   static_cast<void>(link_.send(message));
 }
 
-Result<std::shared_ptr<Channel>> WorkerSession::wait_for(const char* label, Epoch epoch) {
-  auto channel = hub_.wait(label, epoch, std::chrono::steady_clock::now() + options_.wait_timeout);
+Result<std::shared_ptr<Channel>> WorkerSession::wait_for_weights(Epoch epoch) {
+  auto channel = hub_.wait(kWeightsLabel, epoch, std::chrono::steady_clock::now() + options_.wait_timeout);
   if (!channel) {
-    return make_error(ErrorCode::kUnavailable, "nobody opened its '{}' connection within {} ms", label,
+    return make_error(ErrorCode::kUnavailable, "nobody opened its connection for weights within {} ms",
                       options_.wait_timeout.count());
   }
   return channel;
 }
 
-Result<std::shared_ptr<Channel>> WorkerSession::open_output(const Assignment& assignment, const std::stop_token& stop) {
-  if (assignment.next_address.empty()) return wait_for(kOutputLabel, assignment.epoch);
-  const Deadline deadline = std::chrono::steady_clock::now() + options_.connect_timeout;
-  ConnectOptions connecting;
-  connecting.access = options_.access;
-  connecting.introduction = {
-      .role = ConnectionRole::kData, .session = id_, .label = data_label(kInputLabel, assignment.epoch)};
-  connecting.channel.spin = options_.spin;
-  connecting.stop = stop;
-  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(assignment.next_address, connecting, deadline));
-  return hub_.keep(kOutputLabel, assignment.epoch, std::move(channel));
-}
-
 Status WorkerSession::work(const Assignment& assignment, const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto output, open_output(assignment, stop));
-  BF_ASSIGN_OR_RETURN(const auto weights, wait_for(kWeightsLabel, assignment.epoch));
+  StageConnections connections(options_, id_, hub_, assignment);
+  BF_TRY(connections.open(stop));
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignment.epoch));
   RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
   const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
   weights->close();
@@ -302,20 +296,21 @@ Status WorkerSession::work(const Assignment& assignment, const std::stop_token& 
     changed_.notify_all();
   }
   const Status status =
-      memory_bytes ? serve(assignment, *memory_bytes, *output, stop) : tl::unexpected(memory_bytes.error());
+      memory_bytes ? serve(assignment, *memory_bytes, connections, stop) : tl::unexpected(memory_bytes.error());
   delegate_.unload();
   return status;
 }
 
-Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_bytes, Channel& output,
+Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_bytes, StageConnections& connections,
                             const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto input, wait_for(kInputLabel, assignment.epoch));
+  BF_ASSIGN_OR_RETURN(const StageLinks links, connections.complete());
   control::ControlMessage ready;
   ready.mutable_ready()->set_memory_bytes(memory_bytes);
   ready.mutable_ready()->set_epoch(assignment.epoch.value);
   ready.mutable_ready()->set_has_file(local_.found(assignment.model.hash).has_value());
+  ready.mutable_ready()->set_exchange(std::string(to_string(connections.engine())));
   BF_TRY(link_.send(ready));
-  return delegate_.serve(assignment, *input, output, stop);
+  return delegate_.serve(assignment, links, stop);
 }
 
 }  // namespace butterfly

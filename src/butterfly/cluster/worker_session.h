@@ -11,6 +11,7 @@
 
 #include "butterfly/cluster/channel_hub.h"
 #include "butterfly/cluster/control_link.h"
+#include "butterfly/cluster/stage_connections.h"
 #include "butterfly/cluster/weight_giver.h"
 #include "butterfly/cluster/weight_transfer.h"
 #include "butterfly/cluster/worker_server.h"
@@ -46,10 +47,11 @@ class WorkerSession {
   void run_assignments();
   void run_work(const Assignment& assignment, const std::stop_token& stop);
   Status work(const Assignment& assignment, const std::stop_token& stop);
-  Status serve(const Assignment& assignment, std::uint64_t memory_bytes, Channel& output, const std::stop_token& stop);
-  Result<std::shared_ptr<Channel>> open_output(const Assignment& assignment, const std::stop_token& stop);
+  Status serve(const Assignment& assignment, std::uint64_t memory_bytes, StageConnections& connections,
+               const std::stop_token& stop);
   RemoteWeightFetcher::Source source_of(const Assignment& assignment, const std::stop_token& stop) const;
-  Result<std::shared_ptr<Channel>> wait_for(const char* label, Epoch epoch);
+  Result<std::shared_ptr<Channel>> wait_for_weights(Epoch epoch);
+  void check_neighbours(Epoch epoch, std::span<const std::shared_ptr<Channel>> channels);
   void say_pong(std::uint64_t sequence);
   void complain(Epoch epoch, const Error& error);
 

@@ -13,6 +13,7 @@
 #include "butterfly/infer/plan_change.h"
 #include "butterfly/infer/rebalance_desk.h"
 #include "butterfly/model/config_json.h"
+#include "butterfly/plan/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/trace/trace.h"
@@ -80,7 +81,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i]});
+      reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i]});
     }
     return reports;
   }
@@ -108,7 +109,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     if (step) fruitless_ = 0;
     return step;
   }
-  int depth() const override { return static_cast<int>(plan_.stages.size()); }
+  int depth() const override { return pipeline_stages(plan_.stages); }
 
   Status recover(const Error& cause) override {
     if (!ends_epoch(cause)) return tl::unexpected(cause);

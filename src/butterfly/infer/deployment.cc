@@ -3,6 +3,7 @@
 #include "butterfly/cluster/cluster_session.h"
 #include "butterfly/infer/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/plan/share_groups.h"
 #include "butterfly/stage/stage_host.h"
 
 namespace butterfly {
@@ -27,7 +28,7 @@ class LocalDeployment final : public Deployment {
 
   Pipeline& pipeline() override { return *pipeline_; }
   std::vector<NodeReport> nodes() const override {
-    return {{"this process", stage_->assignment(), stage_->memory_bytes()}};
+    return {{.name = "this process", .assignment = stage_->assignment(), .memory_bytes = stage_->memory_bytes()}};
   }
   const Plan& plan() const override { return plan_; }
   std::uint64_t wire_bytes() const override { return 0; }
@@ -59,7 +60,7 @@ class ThreadsDeployment final : public Deployment {
     std::vector<NodeReport> reports;
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
-      reports.push_back({node.name, plan_.stages[i], ends_.memory_bytes[i]});
+      reports.push_back({node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i]});
     }
     return reports;
   }
@@ -74,9 +75,8 @@ class ThreadsDeployment final : public Deployment {
     StartRequest request = start_request(checkpoint, options);
     request.plan = plan_;
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
-    pipeline_ =
-        make_channel_pipeline(*ends_.input, *ends_.output,
-                              {.depth = static_cast<int>(plan_.stages.size()), .vocab = checkpoint.config.vocab});
+    pipeline_ = make_channel_pipeline(*ends_.input, *ends_.output,
+                                      {.depth = pipeline_stages(plan_.stages), .vocab = checkpoint.config.vocab});
     return {};
   }
 

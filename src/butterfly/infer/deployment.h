@@ -16,6 +16,7 @@
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/plan/forecast.h"
 #include "butterfly/plan/plan.h"
+#include "butterfly/wire/group_exchange.h"
 #include "butterfly/wire/tcp.h"
 
 namespace butterfly {
@@ -48,6 +49,7 @@ struct NodeReport {
   std::string name;
   StageAssignment assignment;
   std::uint64_t memory_bytes = 0;
+  ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
 };
 
 /// One unchanging membership of a cluster, and why it came to be.

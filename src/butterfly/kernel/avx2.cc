@@ -214,6 +214,7 @@ void linear(const LinearArgs& a) {
 constinit const Kernels kAvx2Kernels = {
     .name = "avx2",
     .linear = linear,
+    .fold = fold_row,
     .quantize_row = quantize_row_simd<Vec>,
     .attention = attention_simd<Vec>,
     .rms_norm = rms_norm_simd<Vec>,

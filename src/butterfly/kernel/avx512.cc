@@ -190,6 +190,7 @@ void linear(const LinearArgs& a) {
 constinit const Kernels kAvx512Kernels = {
     .name = "avx512",
     .linear = linear,
+    .fold = fold_row,
     .quantize_row = quantize_row_simd<Vec>,
     .attention = attention_simd<Vec>,
     .rms_norm = rms_norm_simd<Vec>,

@@ -127,5 +127,19 @@ inline float* fold_lanes(float** tiles, int lanes, long count) {
   return tiles[0];
 }
 
+void fold_row(float* const* sums, long n, const float* bias, const float* residual, float* y) {
+  constexpr long kTile = 512;  // 8 rows of it stay in the first-level cache
+  for (long at = 0; at < n; at += kTile) {
+    const long count = n - at < kTile ? n - at : kTile;
+    float* tiles[8];
+    for (int lane = 0; lane < 8; ++lane) tiles[lane] = sums[lane] != nullptr ? sums[lane] + at : nullptr;
+    float* sum = fold_lanes(tiles, 8, count);
+    if (bias != nullptr) {
+      for (long i = 0; i < count; ++i) sum[i] = sum[i] + bias[at + i];
+    }
+    for (long i = 0; i < count; ++i) y[at + i] = residual[at + i] + sum[i];
+  }
+}
+
 }  // namespace
 }  // namespace butterfly

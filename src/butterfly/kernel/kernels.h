@@ -42,7 +42,7 @@ struct LinearArgs {
   const int* x_sums = nullptr;      // [rows, cols / 32]: sum of the block's quants
   long rows = 0;
   const int* lane_begin = nullptr;  // lanes + 1 borders in k, multiples of 32 but for the last
-  int lanes = 1;                    // 1 or 8
+  int lanes = 1;                    // 1, 2, 4 or 8, not all empty
   const float* bias = nullptr;
   const float* residual = nullptr;  // [rows, y_stride], may be y itself
   float* y = nullptr;
@@ -72,6 +72,11 @@ struct Kernels {
   const char* name;
 
   void (*linear)(const LinearArgs& args);
+
+  /// The end of a product whose lanes were computed apart: y = residual + (sum + bias), where sum is the tree
+  /// ((0+1)+(2+3))+((4+5)+(6+7)) of 8 rows of n. A null row drops out; the sum of a node of the tree stands in the
+  /// place of its first lane, null in the others. bias may be null; residual may be y. The rows are scratch afterwards.
+  void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);
 
   /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has
   /// scale 0. `sums` gets each block's sum of q. n is a multiple of 32.

@@ -35,7 +35,7 @@ void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin
   args.bias = job.bias;
   args.residual = job.residual;
   args.y = job.y;
-  args.y_stride = w.rows();
+  args.y_stride = job.y_stride == 0 ? w.rows() : job.y_stride;
   kernels.linear(args);
 }
 
@@ -49,25 +49,27 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
 
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs) {
   const trace::Scope scope(trace::Zone::kKernelMatmul, static_cast<std::uint32_t>(jobs.front().x->rows));
-  std::int64_t panels = 0;
+  std::int64_t work = 0;  // columns of panels: jobs may have lanes of different widths
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
   for (const LinearJob& job : jobs) {
-    BF_CHECK(job.x->cols == job.weights->cols());
-    panels += job.weights->panels();
-    flops += 2 * static_cast<std::uint64_t>(job.x->rows * job.weights->rows() * job.weights->cols());
-    bytes += job.weights->bytes();
+    BF_CHECK(job.x->cols == job.weights->cols() && job.lanes.cols() > 0);
+    const auto cols = static_cast<std::uint64_t>(job.lanes.cols());
+    work += job.weights->panels() * job.lanes.cols();
+    flops += 2 * static_cast<std::uint64_t>(job.x->rows * job.weights->rows()) * cols;
+    bytes += job.weights->bytes() * cols / static_cast<std::uint64_t>(job.weights->cols());
   }
   trace::add(trace::Counter::kKernelFlops, flops);
   trace::add(trace::Counter::kKernelWeightBytes, bytes);
   team.run([&](int member) {
-    const WorkRange mine = split_work(panels, member, team.size());
+    const WorkRange mine = split_work(work, member, team.size());
     std::int64_t first = 0;
     for (const LinearJob& job : jobs) {
-      const std::int64_t begin = std::max<std::int64_t>(mine.begin - first, 0);
-      const std::int64_t end = std::min<std::int64_t>(mine.end - first, job.weights->panels());
+      const std::int64_t panels = job.weights->panels();
+      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / job.lanes.cols(), 0, panels);
+      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / job.lanes.cols(), 0, panels);
       if (begin < end) run_panels(kernels, job, begin, end);
-      first += job.weights->panels();
+      first += panels * job.lanes.cols();
     }
   });
 }

@@ -23,14 +23,16 @@ struct ActivationRows {
   std::int32_t* sums = nullptr;   // [rows, cols / 32]
 };
 
-/// One product: y[rows, weights.rows()] = lanes of x * weights^T (+ bias) (+ residual).
+/// One product: y[rows, weights.rows()] = lanes of x * weights^T (+ bias) (+ residual). The lanes may cover a part of
+/// the columns.
 struct LinearJob {
   const PackedMatrix* weights = nullptr;
   const ActivationRows* x = nullptr;
   LaneBorders lanes;
   const float* bias = nullptr;      // [weights.rows()] or null
   const float* residual = nullptr;  // same layout as y, or null
-  float* y = nullptr;               // [rows, weights.rows()]
+  float* y = nullptr;               // [rows, y_stride]
+  std::int64_t y_stride = 0;        // elements; 0: weights.rows()
 };
 
 /// Fills quants, scales and sums of `row` from its values.

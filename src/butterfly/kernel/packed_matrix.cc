@@ -28,14 +28,15 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
 }
 
 template <typename Element>
-void pack_float_panel(const std::byte* source, std::int64_t rows, std::int64_t cols, std::byte* panel) {
+void pack_float_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                      std::byte* panel) {
   auto* out = reinterpret_cast<Element*>(panel);
   for (std::int64_t i = 0; i < kPanel; ++i) {
     if (i >= rows) {
       for (std::int64_t k = 0; k < cols; ++k) out[k * kPanel + i] = Element{};
       continue;
     }
-    const std::byte* row = source + i * cols * static_cast<std::int64_t>(sizeof(Element));
+    const std::byte* row = source + i * stride;
     for (std::int64_t k = 0; k < cols; ++k)
       std::memcpy(&out[k * kPanel + i], row + k * sizeof(Element), sizeof(Element));
   }
@@ -43,7 +44,8 @@ void pack_float_panel(const std::byte* source, std::int64_t rows, std::int64_t c
 
 /// `Block` is BlockQ8_0 or BlockQ4_0; both pack 4 bytes of `quants` at a time.
 template <typename Block>
-void pack_quant_panel(const std::byte* source, std::int64_t rows, std::int64_t cols, std::byte* panel) {
+void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                      std::byte* panel) {
   constexpr std::int64_t kBytes = sizeof(Block::quants);
   constexpr unsigned char kZero = kBytes == kQuantBlock ? 128 : 0x88;
   const std::int64_t blocks = cols / kQuantBlock;
@@ -54,7 +56,7 @@ void pack_quant_panel(const std::byte* source, std::int64_t rows, std::int64_t c
       unsigned char* out = quants + b * kBytes * kPanel + i * 4;
       Block block;
       if (i < rows) {
-        std::memcpy(&block, source + (i * blocks + b) * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
+        std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
       } else {
         block.scale = 0;
         std::memset(block.quants, kBytes == kQuantBlock ? 0 : kZero, kBytes);
@@ -70,6 +72,19 @@ void pack_quant_panel(const std::byte* source, std::int64_t rows, std::int64_t c
 
 }  // namespace
 
+MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols) const {
+  const int block = block_elements(type);
+  BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows, "a part has rows of the whole");
+  BF_CHECK(0 <= of_cols.begin && of_cols.begin < of_cols.end && of_cols.end <= cols, "a part has columns of the whole");
+  BF_CHECK(of_cols.begin % block == 0 && of_cols.end % block == 0, "a part has whole blocks");
+  const std::uint64_t step = stride == 0 ? *row_bytes(type, static_cast<std::uint64_t>(cols)) : stride;
+  const std::uint64_t before = *row_bytes(type, static_cast<std::uint64_t>(of_cols.begin));
+  const std::uint64_t wide = *row_bytes(type, static_cast<std::uint64_t>(of_cols.size()));
+  const std::uint64_t begin = static_cast<std::uint64_t>(of_rows.begin) * step + before;
+  const std::uint64_t size = static_cast<std::uint64_t>(of_rows.size() - 1) * step + wide;
+  return {type, of_rows.size(), of_cols.size(), bytes.subspan(begin, size), step};
+}
+
 std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int64_t cols) {
   return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(type, cols));
 }
@@ -77,8 +92,9 @@ std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int
 Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& team) {
   if (source.type == DType::kI32) return make_error(ErrorCode::kUnsupported, "an i32 matrix cannot be multiplied");
   const auto row = row_bytes(source.type, static_cast<std::uint64_t>(source.cols));
-  if (source.rows <= 0 || source.cols <= 0 || !row ||
-      checked_multiply(*row, static_cast<std::uint64_t>(source.rows)) != source.bytes.size()) {
+  const std::uint64_t stride = source.stride == 0 ? row.value_or(0) : source.stride;
+  const auto gaps = checked_multiply(stride, static_cast<std::uint64_t>(source.rows - 1));
+  if (source.rows <= 0 || source.cols <= 0 || !row || !gaps || checked_add(*gaps, *row) != source.bytes.size()) {
     return make_error(ErrorCode::kBadData, "a {} matrix of {} x {} cannot have {} bytes", to_string(source.type),
                       source.rows, source.cols, source.bytes.size());
   }
@@ -94,21 +110,22 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
     for (std::int64_t panel = range.begin; panel < range.end; ++panel) {
       const std::int64_t first = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, source.rows - first);
-      const std::byte* from = source.bytes.data() + first * static_cast<std::int64_t>(*row);
+      const auto step = static_cast<std::int64_t>(stride);
+      const std::byte* from = source.bytes.data() + first * step;
       std::byte* to = packed.buffer_.data() + panel * packed.panel_stride_;
       switch (source.type) {
         case DType::kF32:
-          pack_float_panel<std::uint32_t>(from, rows, source.cols, to);
+          pack_float_panel<std::uint32_t>(from, step, rows, source.cols, to);
           break;
         case DType::kF16:
         case DType::kBF16:
-          pack_float_panel<std::uint16_t>(from, rows, source.cols, to);
+          pack_float_panel<std::uint16_t>(from, step, rows, source.cols, to);
           break;
         case DType::kQ8_0:
-          pack_quant_panel<BlockQ8_0>(from, rows, source.cols, to);
+          pack_quant_panel<BlockQ8_0>(from, step, rows, source.cols, to);
           break;
         case DType::kQ4_0:
-          pack_quant_panel<BlockQ4_0>(from, rows, source.cols, to);
+          pack_quant_panel<BlockQ4_0>(from, step, rows, source.cols, to);
           break;
         case DType::kI32:
           break;

@@ -18,12 +18,25 @@
 
 namespace butterfly {
 
-/// A matrix as files store it: `rows` outputs of `cols` inputs, row after row.
+/// Half-open range of rows, columns, heads and the like.
+struct IndexRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool contains(std::int64_t index) const { return index >= begin && index < end; }
+  friend bool operator==(const IndexRange&, const IndexRange&) = default;
+};
+
+/// A matrix as files store it, or a part of one: `rows` outputs of `cols` inputs, row after row.
 struct MatrixView {
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  ByteSpan bytes;
+  ByteSpan bytes;            // from the first element to the last
+  std::uint64_t stride = 0;  // bytes from one row to the next; 0: rows touch
+
+  /// A part of this, over the same bytes. Borders of columns lie between blocks of the type.
+  MatrixView part(const IndexRange& of_rows, const IndexRange& of_cols) const;
 };
 
 class PackedMatrix {

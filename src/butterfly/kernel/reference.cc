@@ -191,6 +191,7 @@ void decode(const unsigned char* bytes, long n, float* y) {
 constinit const Kernels kReferenceKernels = {
     .name = "reference",
     .linear = linear,
+    .fold = fold_row,
     .quantize_row = quantize_row,
     .attention = attention,
     .rms_norm = rms_norm,

@@ -11,7 +11,7 @@
 
 namespace butterfly {
 
-/// Products of one block's input: q[rows, heads * head_dim], k and v[rows, kv_heads * head_dim].
+/// Products of one block's input: q[rows, heads * head_dim], k and v[rows, kv_heads * head_dim], of a shard's heads.
 struct QueryKeyValue {
   float* q = nullptr;
   float* k = nullptr;
@@ -19,11 +19,12 @@ struct QueryKeyValue {
 };
 
 /// Rotates q and k in place (rotary models) and stores k and v at their positions.
-void rotate_and_store(const Compute& compute, const ModelConfig& config, const Batch& batch, const RotaryRows& rotary,
-                      int cache_layer, KvCache& cache, const QueryKeyValue& qkv);
+void rotate_and_store(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
+                      const RotaryRows& rotary, int cache_layer, KvCache& cache, const QueryKeyValue& qkv);
 
-/// out[rows, heads * head_dim]; a query sees the keys up to its own position. Errors: kNoMemory (scratch).
-Status attend(const Compute& compute, const ModelConfig& config, const Batch& batch, int cache_layer,
-              const KvCache& cache, const float* q, float* out);
+/// out[rows, heads * head_dim] of the shard's heads; a query sees the keys up to its own position.
+/// Errors: kNoMemory (scratch).
+Status attend(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
+              int cache_layer, const KvCache& cache, const float* q, float* out);
 
 }  // namespace butterfly

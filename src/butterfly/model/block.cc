@@ -5,6 +5,7 @@
 
 #include "butterfly/model/attention.h"
 #include "butterfly/model/rotary.h"
+#include "butterfly/model/tensor_group.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/trace/trace.h"
 
@@ -32,17 +33,22 @@ Result<std::vector<float>> load_vector(const WeightSource& source, const std::st
   return values;
 }
 
-Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, std::int64_t rows,
-                                  std::int64_t cols, bool with_bias, ThreadTeam& team) {
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
+                                  ThreadTeam& team) {
   LinearWeights linear;
-  BF_ASSIGN_OR_RETURN(const WeightView view, find_checked(source, {name + ".weight", DType::kF32, rows, cols, 0}));
-  {
-    const trace::Scope scope(trace::Zone::kModelPack);
-    BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack({view.type, view.rows, view.cols, view.bytes}, team));
+  if (part.of_rows.size() > 0 && part.of_cols.size() > 0) {
+    BF_ASSIGN_OR_RETURN(const WeightView view,
+                        find_checked(source, {name + ".weight", DType::kF32, part.rows, part.cols, 0}));
+    {
+      const trace::Scope scope(trace::Zone::kModelPack);
+      const MatrixView whole{view.type, view.rows, view.cols, view.bytes};
+      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(whole.part(part.of_rows, part.of_cols), team));
+    }
+    source.release(view);
   }
-  source.release(view);
-  if (with_bias) {
-    BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", rows));
+  if (part.with_bias && part.of_rows.size() > 0) {
+    BF_ASSIGN_OR_RETURN(const std::vector<float> bias, load_vector(source, name + ".bias", part.rows));
+    linear.bias.assign(bias.begin() + part.of_rows.begin, bias.begin() + part.of_rows.end);
   }
   return linear;
 }
@@ -100,27 +106,37 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
   return rows;
 }
 
-Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team) {
+Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
+                          const LaneRange& lanes) {
   const trace::Scope scope(trace::Zone::kModelLoad, static_cast<std::uint32_t>(layer));
   Block block;
   block.config_ = config;
+  block.shard_ = shard_of(config, lanes);
+  const Shard& shard = block.shard_;
   const std::string prefix = fmt::format("blk.{}.", layer);
-  const auto linear = [&](LinearWeights& target, const char* name, std::int64_t rows, std::int64_t cols,
-                          bool bias) -> Status {
-    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, rows, cols, bias, team));
+  const auto rows_of = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held,
+                           bool bias) -> Status {
+    const LinearPart part{rows, config.model_dim, bias, held, {0, config.model_dim}};
+    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
+    return {};
+  };
+  const auto cols_of = [&](LinearWeights& target, const char* name, std::int64_t cols, const IndexRange& held,
+                           bool bias) -> Status {
+    const LinearPart part{config.model_dim, cols, bias, {0, config.model_dim}, held};
+    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
     return {};
   };
   BF_ASSIGN_OR_RETURN(block.attn_norm_, load_norm(source, prefix + "attn_norm", config));
   BF_ASSIGN_OR_RETURN(block.ffn_norm_, load_norm(source, prefix + "ffn_norm", config));
-  BF_TRY(linear(block.q_, "attn_q", config.q_dim(), config.model_dim, config.qkv_bias));
-  BF_TRY(linear(block.k_, "attn_k", config.kv_dim(), config.model_dim, config.qkv_bias));
-  BF_TRY(linear(block.v_, "attn_v", config.kv_dim(), config.model_dim, config.qkv_bias));
-  BF_TRY(linear(block.attn_output_, "attn_output", config.model_dim, config.q_dim(), config.attention_output_bias));
+  BF_TRY(rows_of(block.q_, "attn_q", config.q_dim(), shard.q(), config.qkv_bias));
+  BF_TRY(rows_of(block.k_, "attn_k", config.kv_dim(), shard.kv(), config.qkv_bias));
+  BF_TRY(rows_of(block.v_, "attn_v", config.kv_dim(), shard.kv(), config.qkv_bias));
+  BF_TRY(cols_of(block.attn_output_, "attn_output", config.q_dim(), shard.q(), config.attention_output_bias));
   if (config.mlp == MlpKind::kGated) {
-    BF_TRY(linear(block.gate_, "ffn_gate", config.ff_dim, config.model_dim, config.mlp_bias));
+    BF_TRY(rows_of(block.gate_, "ffn_gate", config.ff_dim, shard.ff, config.mlp_bias));
   }
-  BF_TRY(linear(block.up_, "ffn_up", config.ff_dim, config.model_dim, config.mlp_bias));
-  BF_TRY(linear(block.down_, "ffn_down", config.model_dim, config.ff_dim, config.mlp_bias));
+  BF_TRY(rows_of(block.up_, "ffn_up", config.ff_dim, shard.ff, config.mlp_bias));
+  BF_TRY(cols_of(block.down_, "ffn_down", config.ff_dim, shard.ff, config.mlp_bias));
   return block;
 }
 
@@ -153,6 +169,17 @@ Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::i
   return values.data();
 }
 
+/// y += x * weights^T + bias over all lanes, the members' of a group included.
+Status add_product(const Compute& compute, DividedProduct product, const LaneBorders& lanes,
+                   const LinearWeights& weights, const ActivationRows& x, float* y) {
+  if (compute.group != nullptr) {
+    return compute.group->add_product(compute, product, weights.matrix, weights.bias_or_null(), x, y);
+  }
+  const LinearJob job{&weights.matrix, &x, lanes, weights.bias_or_null(), y, y};
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  return {};
+}
+
 }  // namespace
 
 Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
@@ -160,46 +187,47 @@ Status Block::attention(const Compute& compute, const Batch& batch, const Rotary
   const std::int64_t rows = batch.rows();
   BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, attn_norm_, rows, x));
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
-  prepare_rows(compute, a, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
-  BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, config_.q_dim()));
-  BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, config_.kv_dim()));
-  BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, config_.kv_dim()));
-  const LaneBorders whole = LaneBorders::single(config_.model_dim);
-  const std::array qkv{LinearJob{&q_.matrix, &a, whole, q_.bias_or_null(), nullptr, q},
-                       LinearJob{&k_.matrix, &a, whole, k_.bias_or_null(), nullptr, k},
-                       LinearJob{&v_.matrix, &a, whole, v_.bias_or_null(), nullptr, v}};
-  run_linear(*compute.kernels, *compute.team, qkv);
+  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.q_dim()));
+  if (shard_.heads.size() > 0) BF_TRY(mix_heads(compute, batch, rotary, cache_layer, cache, a, mixed));
 
-  rotate_and_store(compute, config_, batch, rotary, cache_layer, cache, {q, k, v});
-  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, config_.q_dim()));
-  BF_TRY(attend(compute, config_, batch, cache_layer, cache, q, mixed));
-
-  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, config_.q_dim(), mixed));
+  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.q_dim(), mixed));
   prepare_rows(compute, o, attn_output_.matrix.quantised());
-  const LaneBorders lanes = LaneBorders::canonical(config_.q_dim(), config_.head_dim);
-  const LinearJob output{&attn_output_.matrix, &o, lanes, attn_output_.bias_or_null(), x, x};
-  run_linear(*compute.kernels, *compute.team, std::span(&output, 1));
+  BF_TRY(add_product(compute, DividedProduct::kAttentionOutput, attention_lanes(config_), attn_output_, o, x));
   if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, attn_norm_, rows, x, x);
   return {};
 }
 
+Status Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                        KvCache& cache, const ActivationRows& input, float* mixed) const {
+  const std::int64_t rows = batch.rows();
+  prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
+  BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
+  BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.kv_dim()));
+  BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
+  const LaneBorders whole = LaneBorders::single(config_.model_dim);
+  const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
+                       LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
+                       LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
+  run_linear(*compute.kernels, *compute.team, qkv);
+  rotate_and_store(compute, config_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
+  return attend(compute, config_, shard_, batch, cache_layer, cache, q, mixed);
+}
+
 Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
   const bool gated = config_.mlp == MlpKind::kGated;
-  const std::int64_t ff_dim = config_.ff_dim;
+  const std::int64_t ff_dim = shard_.ff.size();
   BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, ffn_norm_, rows, x));
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
-  prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
   BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
-  float* gate = nullptr;
-  if (gated) {
-    BF_ASSIGN_OR_RETURN(gate, allocate_floats(compute, rows, ff_dim));
-  }
-  const LaneBorders whole = LaneBorders::single(config_.model_dim);
-  const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
-                           LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
-  run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
-
+  BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));
   BF_ASSIGN_OR_RETURN(const auto h, allocate_activations(*compute.arena, rows, ff_dim, up));
+  if (ff_dim > 0) {
+    prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
+    const LaneBorders whole = LaneBorders::single(config_.model_dim);
+    const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
+                             LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
+    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
+  }
   const bool silu = config_.activation == Activation::kSilu;
   const Kernels& kernels = *compute.kernels;
   for_each_row(compute, rows, 4 * ff_dim, [&](std::int64_t row) {
@@ -211,8 +239,7 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
     }
     if (down_.matrix.quantised()) quantize_activation_row(kernels, h, row);
   });
-  const LinearJob down{&down_.matrix, &h, LaneBorders::canonical(ff_dim, 1), down_.bias_or_null(), x, x};
-  run_linear(kernels, *compute.team, std::span(&down, 1));
+  BF_TRY(add_product(compute, DividedProduct::kMlpDown, mlp_lanes(config_), down_, h, x));
   if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, ffn_norm_, rows, x, x);
   return {};
 }

@@ -12,6 +12,7 @@
 #include "butterfly/model/compute.h"
 #include "butterfly/model/config.h"
 #include "butterfly/model/kv_cache.h"
+#include "butterfly/model/shard.h"
 #include "butterfly/model/weights.h"
 
 namespace butterfly {
@@ -28,9 +29,18 @@ struct NormWeights {
   std::vector<float> bias;    // [model_dim] or empty
 };
 
+/// The shape of an affine map in the file, and the part of it that this node holds.
+struct LinearPart {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  bool with_bias = false;
+  IndexRange of_rows{};  // of the bias too
+  IndexRange of_cols{};  // one of them empty: no matrix
+};
+
 /// Errors of all three: those of find_checked and PackedMatrix::pack. The source's pages are released after use.
-Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, std::int64_t rows,
-                                  std::int64_t cols, bool with_bias, ThreadTeam& team);
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
+                                  ThreadTeam& team);
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config);
 Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size);
 
@@ -47,10 +57,13 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
 
 class Block {
  public:
-  static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team);
+  /// What the holder of `lanes` needs.
+  static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
+                            const LaneRange& lanes = {});
 
   /// x[rows, model_dim] is the residual stream, updated in place. `cache_layer` is this block's index in `cache`,
-  /// which has room for every position of `batch`. Errors: kNoMemory (scratch).
+  /// which has this block's key/value heads and room for every position of `batch`. With some of the lanes alone,
+  /// compute.group adds the others' (two products). Errors: kNoMemory (scratch), those of the group.
   Status forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
                  float* x) const;
 
@@ -59,9 +72,12 @@ class Block {
  private:
   Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                    KvCache& cache, float* x) const;
+  Status mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                   KvCache& cache, const ActivationRows& input, float* mixed) const;
   Status mlp(const Compute& compute, std::int64_t rows, float* x) const;
 
   ModelConfig config_;
+  Shard shard_;
   NormWeights attn_norm_, ffn_norm_;
   LinearWeights q_, k_, v_, attn_output_;
   LinearWeights gate_, up_, down_;  // gate only where the MLP is gated

@@ -5,15 +5,6 @@
 
 namespace butterfly {
 
-/// Consecutive canonical lanes: what one member of a tensor group computes of attention and MLP.
-struct LaneRange {
-  int first = 0;
-  int last = kLanes;
-  int count() const { return last - first; }
-  bool whole() const { return first == 0 && last == kLanes; }
-  friend bool operator==(const LaneRange&, const LaneRange&) = default;
-};
-
 /// One share of the work: blocks [first_layer, last_layer), and the two ends of the model. The members of a tensor
 /// group have the same layers and ends, and divide the lanes of each.
 struct StageAssignment {

@@ -42,11 +42,18 @@ Status decode_activations(const Stage& stage, const Message& message, Step& step
   return {};
 }
 
-/// The step's result, or the message that says why there is none.
-Message answer(Stage& stage, const Message& message) {
+/// The step's result, or the message that says why there is none. An error where the tensor group is at an end.
+Result<Message> answer(Stage& stage, const StageLinks& links, const Message& message) {
   Result<Step> step = decode_step(message, stage.limits());
   Status status = step ? shape_input(stage, message, *step) : tl::unexpected(step.error());
-  if (status) status = stage.forward(*step);
+  // The leader has found nothing wrong with these bytes and computes already.
+  if (!status && links.output == nullptr) return tl::unexpected(status.error());
+  if (status) {
+    BF_TRY(links.hand_on(message));
+    if (links.exchange != nullptr && !stage.joined()) BF_TRY(stage.join(*links.exchange));
+    status = stage.forward(*step);
+  }
+  if (stage.broken()) return tl::unexpected(status.error());
   if (!status) return encode_failure(message.tag, message.epoch, status.error());
   Message answered = encode_step(*step);
   status = shape_output(stage, answered, *step);
@@ -84,16 +91,19 @@ Status shape_output(const Stage& stage, Message& message, const Step& step) {
   return {};
 }
 
-Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token stop) {
+Status run_stage(Stage& stage, const StageLinks& links, std::stop_token stop) {
   const PayloadAllocator allocator = stage.payload_allocator();
-  while (!stop.stop_requested()) {
-    const Result<Message> message = next_message(input, allocator, stop);
-    if (!message) return ends_epoch(message.error()) ? Status{} : tl::unexpected(message.error());
+  Status status;
+  while (status && !stop.stop_requested()) {
+    const Result<Message> message = next_message(*links.input, allocator, stop);
     const trace::Scope scope(trace::Zone::kStageStep);
-    const Status sent = output.send(answer(stage, *message), after_ms(kSendTimeoutMs));
-    if (!sent) return ends_epoch(sent.error()) ? Status{} : sent;
+    Result<Message> answered = message ? answer(stage, links, *message) : tl::unexpected(message.error());
+    if (!answered) status = tl::unexpected(answered.error());
+    if (status && links.output != nullptr) {
+      status = links.output->send(std::move(*answered), after_ms(kSendTimeoutMs));
+    }
   }
-  return {};
+  return status || ends_epoch(status.error()) ? Status{} : status;
 }
 
 }  // namespace butterfly

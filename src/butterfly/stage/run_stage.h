@@ -1,18 +1,19 @@
-// The loop of a node that holds a stage: receive a step, run it, send it on.
+// The loop of a node that holds a stage, or a share of one: receive a step, run it, send it on.
 #pragma once
 
 #include <stop_token>
 
 #include "butterfly/base/result.h"
+#include "butterfly/cluster/stage_links.h"
 #include "butterfly/stage/stage.h"
-#include "butterfly/wire/channel.h"
 
 namespace butterfly {
 
 /// Runs until a channel closes or `stop` is requested (both give success at a step's border, since that is how an
 /// epoch ends) or a peer breaks the protocol (its error). A step that fails is answered with its error and the stage
-/// goes on.
-Status run_stage(Stage& stage, Channel& input, Channel& output, std::stop_token stop);
+/// goes on, unless what failed is its tensor group: then the epoch ends here too, and a later one answers. Members of a
+/// group meet when the first step comes, since all have loaded their weights by then.
+Status run_stage(Stage& stage, const StageLinks& links, std::stop_token stop);
 
 /// Gives a received payload its shape: tokens for a stage with the embedding, else activations, decoded from the wire
 /// type. Errors: kProtocol when the size is not what the batch says; kNoMemory.

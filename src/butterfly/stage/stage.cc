@@ -1,5 +1,8 @@
 #include "butterfly/stage/stage.h"
 
+#include <algorithm>
+
+#include "butterfly/base/check.h"
 #include "butterfly/kernel/dispatch.h"
 #include "butterfly/model/rotary.h"
 #include "butterfly/trace/trace.h"
@@ -22,7 +25,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       step_arena_(pool_),
       block_arena_(pool_),
       cache_({.layers = assignment.last_layer - assignment.first_layer,
-              .kv_heads = config.kv_heads,
+              .kv_heads = static_cast<int>(shard_of(config, assignment.lanes).kv_heads.size()),
               .head_dim = config.head_dim,
               .type = options.kv_type.value_or(kv_type_for(config)),
               .bytes_max = options.kv_bytes_max}) {
@@ -34,11 +37,11 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                                            StageParts& kept, const std::stop_token& stop) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
   BF_TRY(kept.complete(config, assignment, find_source, stage->team_, stop));
-  if (assignment.embedding) stage->embedding_ = kept.embedding();
+  if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.lanes);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    stage->blocks_.push_back(kept.block(layer));
+    stage->blocks_.push_back(kept.block(layer, assignment.lanes));
   }
-  if (assignment.head) stage->head_ = kept.head();
+  if (assignment.head) stage->head_ = kept.head(assignment.lanes);
   stage->weight_bytes_ = kept.bytes(assignment);
   return stage;
 }
@@ -50,26 +53,94 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
       config, assignment, [&]() -> Result<std::shared_ptr<const WeightSource>> { return source; }, options, parts);
 }
 
-Result<Tensor> Stage::embed(const Step& step) {
+namespace {
+
+/// What a member tells the others of itself when they meet; all but the lanes has to agree.
+struct Introduction {
+  std::int32_t first_layer = 0, last_layer = 0;
+  std::int32_t embedding = 0, head = 0;
+  std::int32_t kv_type = 0;
+  std::int32_t first_lane = 0, last_lane = 0;
+  bool agrees(const Introduction& other) const {
+    return first_layer == other.first_layer && last_layer == other.last_layer && embedding == other.embedding &&
+           head == other.head && kv_type == other.kv_type;
+  }
+};
+
+/// Whether the members are one group. Their ranks are the order of their lanes.
+Status check_group(std::span<const Introduction> members, std::size_t rank) {
+  std::int32_t at = 0;
+  for (std::size_t r = 0; r < members.size(); ++r) {
+    const Introduction& member = members[r];
+    if (!member.agrees(members[rank])) {
+      return make_error(
+          ErrorCode::kProtocol,
+          "member {} of the tensor group has layers {} to {} (cache type {}), member {} has {} to {} ({})", r,
+          member.first_layer, member.last_layer, member.kv_type, rank, members[rank].first_layer,
+          members[rank].last_layer, members[rank].kv_type);
+    }
+    if (member.first_lane != at || member.last_lane <= at || member.last_lane > kLanes) {
+      return make_error(ErrorCode::kProtocol, "member {} of the tensor group has lanes {} to {}, expected them from {}",
+                        r, member.first_lane, member.last_lane, at);
+    }
+    at = member.last_lane;
+  }
+  if (at == kLanes) return {};
+  return make_error(ErrorCode::kProtocol, "the members of the tensor group have lanes up to {} of {}", at, kLanes);
+}
+
+}  // namespace
+
+Status Stage::join(Exchange& exchange) {
+  BF_CHECK(!group_, "a stage joins one group");
+  const auto rank = static_cast<std::size_t>(exchange.rank());
+  std::vector<Introduction> members(static_cast<std::size_t>(exchange.size()));
+  members[rank] = {.first_layer = assignment_.first_layer,
+                   .last_layer = assignment_.last_layer,
+                   .embedding = assignment_.embedding ? 1 : 0,
+                   .head = assignment_.head ? 1 : 0,
+                   .kv_type = static_cast<std::int32_t>(cache_.options().type),
+                   .first_lane = assignment_.lanes.first,
+                   .last_lane = assignment_.lanes.last};
+  const std::vector<ByteSpan> to(members.size(), std::as_bytes(std::span(&members[rank], 1)));
+  std::vector<MutableByteSpan> from;
+  for (Introduction& member : members) from.push_back(std::as_writable_bytes(std::span(&member, 1)));
+  BF_TRY(exchange.exchange(to, from));
+  BF_TRY(check_group(members, rank));
+  std::vector<LaneRange> lanes;
+  for (const Introduction& member : members) lanes.push_back({member.first_lane, member.last_lane});
+  exchange_ = &exchange;
+  group_.emplace(config_, lanes, exchange.rank(),
+                 [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {
+                   emulation_.catch_up();  // a slower machine would have its sums later
+                   const std::uint64_t begin_ns = trace::now_ns();
+                   Status status = exchange_->exchange(give, take);
+                   exchange_ns_ += trace::now_ns() - begin_ns;
+                   emulation_.begin();
+                   return status;
+                 });
+  return {};
+}
+
+Result<std::vector<TokenId>> Stage::tokens_of(const Step& step) const {
   const std::int64_t rows = step.batch.rows();
   if (step.tensor.rank() != 1 || step.tensor.dtype() != DType::kI32 || step.tensor.dim(0) != rows) {
     return make_error(ErrorCode::kProtocol, "a step of {} rows came with other than {} tokens", rows, rows);
   }
-  BF_ASSIGN_OR_RETURN(Tensor x, Tensor::allocate(*pool_, DType::kF32, {rows, config_.model_dim}));
   const auto values = step.tensor.view().values<std::int32_t>();
-  const std::vector<TokenId> tokens(values.begin(), values.end());
-  BF_TRY(embedding_->forward(step.batch, tokens, x.mutable_view().values()));
-  return x;
+  std::vector<TokenId> tokens(values.begin(), values.end());
+  BF_TRY(embedding_->check(step.batch, tokens));
+  return tokens;
 }
 
-Result<Tensor> Stage::take_activations(Step& step) {
+Status Stage::check_activations(const Step& step) const {
   const std::int64_t rows = step.batch.rows();
   if (step.tensor.rank() != 2 || step.tensor.dtype() != DType::kF32 || step.tensor.dim(0) != rows ||
       step.tensor.dim(1) != config_.model_dim) {
     return make_error(ErrorCode::kProtocol, "a step of {} rows came without its {} x {} activations", rows, rows,
                       config_.model_dim);
   }
-  return std::move(step.tensor);
+  return {};
 }
 
 Status Stage::forward(Step& step) {
@@ -77,38 +148,96 @@ Status Stage::forward(Step& step) {
   if (step.batch.runs.empty()) return {};
   const std::uint64_t begin_ns = trace::now_ns();
   emulation_.begin();
+  exchange_ns_ = 0;
   Status status = compute(step);
   emulation_.catch_up();
   if (counters_ != nullptr) {
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
-    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns, std::memory_order_relaxed);
+    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns - exchange_ns_, std::memory_order_relaxed);
   }
   return status;
 }
 
-Status Stage::compute(Step& step) {
-  const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
+/// Room in the cache, and the activations as far as this node has them: what can fail at one member alone.
+Result<Tensor> Stage::first_activations(Step& step, std::span<const TokenId> tokens) {
   for (const SequenceRun& run : step.batch.runs) BF_TRY(cache_.reserve(run.sequence, run.position + run.rows));
-  BF_ASSIGN_OR_RETURN(Tensor x, embedding_ ? embed(step) : take_activations(step));
+  if (!embedding_ && !group_) return std::move(step.tensor);
+  BF_ASSIGN_OR_RETURN(Tensor x, Tensor::allocate(*pool_, DType::kF32, {step.batch.rows(), config_.model_dim}));
+  if (embedding_) {
+    embedding_->forward(step.batch, tokens, x.mutable_view().values());
+  } else {
+    // Members in one process are given one and the same tensor, and blocks write into theirs.
+    std::ranges::copy(step.tensor.view().values<float>(), x.mutable_view().values().begin());
+  }
+  return x;
+}
 
-  const Compute compute{kernels_, &team_, &block_arena_};
+/// The activations that enter the first block, complete. What every member sees is checked before the first exchange;
+/// whether all can go on is part of it.
+Result<Tensor> Stage::begin(Step& step) {
+  if (!assignment_.lanes.whole() && !group_) {
+    return make_error(ErrorCode::kProtocol, "lanes {} to {} were given a step before they met the other members",
+                      assignment_.lanes.first, assignment_.lanes.last);
+  }
+  std::vector<TokenId> tokens;
+  if (embedding_) {
+    BF_ASSIGN_OR_RETURN(tokens, tokens_of(step));
+  } else {
+    BF_TRY(check_activations(step));
+  }
+  Result<Tensor> x = first_activations(step, tokens);
+  if (!group_) return x;
+  block_arena_.reset();
+  const Status ready = x ? Status{} : tl::unexpected(x.error());
+  float* values = x ? x->mutable_view().values().data() : nullptr;
+  const Result<Status> all_ready = group_->begin_step(block_arena_, ready, tokens, values);
+  if (!all_ready) return leave_group(all_ready.error());
+  BF_TRY(*all_ready);
+  return x;
+}
+
+/// In the middle of a step the others wait for what will not come.
+tl::unexpected<Error> Stage::leave_group(const Error& error) {
+  if (group_) {
+    broken_ = true;
+    exchange_->abort();
+  }
+  return tl::unexpected(error);
+}
+
+Status Stage::run_blocks(const Batch& batch, Tensor& x) {
   step_arena_.reset();
-  BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows({kernels_, &team_, &step_arena_}, frequencies_, step.batch));
+  BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     block_arena_.reset();
-    BF_TRY(blocks_[layer]->forward(compute, step.batch, rotary, static_cast<int>(layer), cache_,
+    BF_TRY(blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
                                    x.mutable_view().values().data()));
   }
-  if (!head_) {
-    step.tensor = std::move(x);
-    return {};
+  return {};
+}
+
+/// What leaves the stage.
+Result<Tensor> Stage::finish(const Batch& batch, Tensor x) {
+  if (!head_) return leads() ? std::move(x) : Tensor{};
+  Tensor logits;
+  if (leads()) {
+    BF_ASSIGN_OR_RETURN(logits, Tensor::allocate(*pool_, DType::kF32, {batch.logit_rows(), config_.vocab}));
   }
-  BF_ASSIGN_OR_RETURN(Tensor logits, Tensor::allocate(*pool_, DType::kF32, {step.batch.logit_rows(), config_.vocab}));
-  if (step.batch.logit_rows() > 0) {
+  if (batch.logit_rows() > 0) {
     block_arena_.reset();
-    BF_TRY(head_->forward(compute, step.batch, x.view().values().data(), logits.mutable_view().values()));
+    const std::span<float> out = leads() ? logits.mutable_view().values() : std::span<float>{};
+    BF_TRY(head_->forward(compute_with(block_arena_), batch, x.view().values().data(), out));
   }
-  step.tensor = std::move(logits);
+  return logits;
+}
+
+Status Stage::compute(Step& step) {
+  const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
+  BF_ASSIGN_OR_RETURN(Tensor x, begin(step));
+  Status status = run_blocks(step.batch, x);
+  Result<Tensor> out = status ? finish(step.batch, std::move(x)) : tl::unexpected(status.error());
+  if (!out) return leave_group(out.error());
+  step.tensor = std::move(*out);
   return {};
 }
 

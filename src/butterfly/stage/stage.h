@@ -15,14 +15,17 @@
 #include "butterfly/model/config.h"
 #include "butterfly/model/ends.h"
 #include "butterfly/model/kv_cache.h"
+#include "butterfly/model/tensor_group.h"
 #include "butterfly/model/weights.h"
 #include "butterfly/plan/plan.h"
 #include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/step.h"
+#include "butterfly/wire/exchange.h"
 
 namespace butterfly {
 
-/// What stages have done; read by other threads while they work.
+/// What stages have done; read by other threads while they work. Busy is computing: a member that waits for the sums of
+/// a slower one is not.
 struct StageCounters {
   std::atomic<std::uint64_t> steps{0}, busy_ns{0};
 };
@@ -30,7 +33,7 @@ struct StageCounters {
 struct StageOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
-  std::optional<DType> kv_type;       // none: kv_type_for(config)
+  std::optional<DType> kv_type{};     // none: kv_type_for(config)
   DType wire_type = DType::kF32;      // of activations from and to other stages
   std::uint64_t kv_bytes_max = 0;     // 0: no limit
   double emulated_speed = 1.0;        // of a slower machine that this one plays; see Emulation
@@ -55,9 +58,26 @@ class Stage {
   static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
                                              std::shared_ptr<const WeightSource> source, const StageOptions& options);
 
+  /// For an assignment of some lanes: meets the others that compute the same layers. Collective; each member's rank in
+  /// `exchange` is the place of its lanes. Once per stage, before the first step; `exchange` outlives its use.
+  /// Errors: those of the exchange; kProtocol where the members are not one group: lanes that do not follow each
+  /// other, other layers, another cache type.
+  Status join(Exchange& exchange);
+
   /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
-  /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says).
+  /// All members of a group are given the same steps in the same order; the result is at the one that leads(), the
+  /// others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many), one for logits.
+  /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says, or
+  /// lanes without a group), at all members alike. An error in the middle of a step ends the group: see broken().
   Status forward(Step& step);
+
+  bool joined() const { return group_.has_value(); }
+
+  /// True for the member whose results count: the one with the first lanes, or all of them.
+  bool leads() const { return !group_ || group_->rank() == 0; }
+
+  /// True once a member of the group is gone or fell out of step: no step succeeds any more.
+  bool broken() const { return broken_; }
 
   const ModelConfig& config() const { return config_; }
   const StageAssignment& assignment() const { return assignment_; }
@@ -74,8 +94,14 @@ class Stage {
 
  private:
   Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options);
-  Result<Tensor> embed(const Step& step);
-  Result<Tensor> take_activations(Step& step);
+  Result<std::vector<TokenId>> tokens_of(const Step& step) const;
+  Status check_activations(const Step& step) const;
+  Result<Tensor> first_activations(Step& step, std::span<const TokenId> tokens);
+  Result<Tensor> begin(Step& step);
+  Status run_blocks(const Batch& batch, Tensor& x);
+  Result<Tensor> finish(const Batch& batch, Tensor x);
+  tl::unexpected<Error> leave_group(const Error& error);
+  Compute compute_with(Arena& arena) { return {kernels_, &team_, &arena, group_ ? &*group_ : nullptr}; }
 
   Status compute(Step& step);
 
@@ -92,6 +118,10 @@ class Stage {
   KvCache cache_;
   std::vector<double> frequencies_;
   std::uint64_t weight_bytes_ = 0;
+  Exchange* exchange_ = nullptr;
+  std::optional<TensorGroup> group_;
+  bool broken_ = false;
+  std::uint64_t exchange_ns_ = 0;               // of the step that runs
   std::shared_ptr<const Embedding> embedding_;  // these three also the node's that keeps them
   std::vector<std::shared_ptr<const Block>> blocks_;
   std::shared_ptr<const Head> head_;

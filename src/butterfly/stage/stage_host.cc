@@ -61,6 +61,10 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
     return make_error(ErrorCode::kProtocol, "layers {} to {} were assigned, the model has {}", stage.first_layer,
                       stage.last_layer, config.layers);
   }
+  if (stage.lanes.first < 0 || stage.lanes.last <= stage.lanes.first || stage.lanes.last > kLanes) {
+    return make_error(ErrorCode::kProtocol, "lanes {} to {} were assigned, there are {}", stage.lanes.first,
+                      stage.lanes.last, kLanes);
+  }
   return {};
 }
 
@@ -116,9 +120,9 @@ Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
   return provide_weights(checkpoint.weights);
 }
 
-Status StageHost::serve(const Assignment&, Channel& input, Channel& output, std::stop_token stop) {
-  output.compress({.mode = compression_, .element_bytes = element_bytes(*stage_)});
-  return run_stage(*stage_, input, output, std::move(stop));
+Status StageHost::serve(const Assignment&, const StageLinks& links, std::stop_token stop) {
+  if (links.output != nullptr) links.output->compress({.mode = compression_, .element_bytes = element_bytes(*stage_)});
+  return run_stage(*stage_, links, std::move(stop));
 }
 
 }  // namespace butterfly

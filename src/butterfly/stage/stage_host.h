@@ -34,7 +34,7 @@ class StageHost final : public WorkerDelegate {
   Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
   /// With one thread, so that the stage that runs is not held up.
   Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
-  Status serve(const Assignment& assignment, Channel& input, Channel& output, std::stop_token stop) override;
+  Status serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) override;
   Result<WeightProvider> open_weights(const std::string& path) const override;
   StageWork done() const override { return {.steps = counters_.steps, .busy_ns = counters_.busy_ns}; }
 

@@ -21,55 +21,68 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     }
     return found.get();
   };
-  if (assignment.embedding && !embedding_) {
+  const LaneRange& lanes = assignment.lanes;
+  if (assignment.embedding && !embeddings_.contains(lanes)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team));
-    embedding_ = std::make_shared<const Embedding>(std::move(embedding));
+    BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, lanes));
+    embeddings_[lanes] = std::make_shared<const Embedding>(std::move(embedding));
   }
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (blocks_.contains(layer)) continue;
+    if (blocks_.contains({layer, lanes})) continue;
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team));
-    blocks_[layer] = std::make_shared<const Block>(std::move(block));
+    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, lanes));
+    blocks_[{layer, lanes}] = std::make_shared<const Block>(std::move(block));
   }
-  if (assignment.head && !head_) {
+  if (assignment.head && !heads_.contains(lanes)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, embedding_.get(), team));
-    head_ = std::make_shared<const Head>(std::move(head));
+    const auto embedding = embeddings_.find(lanes);
+    const Embedding* table = embedding == embeddings_.end() ? nullptr : embedding->second.get();
+    BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, table, team, lanes));
+    heads_[lanes] = std::make_shared<const Head>(std::move(head));
   }
   return {};
 }
 
 Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config, const StageAssignment& assignment) const {
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
-  std::uint64_t bytes = assignment.embedding && !embedding_ ? cost.embedding.weight_bytes : 0;
+  const LaneRange& lanes = assignment.lanes;
+  std::uint64_t bytes = assignment.embedding && !embeddings_.contains(lanes) ? cost.embedding.weight_bytes : 0;
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (!blocks_.contains(layer)) bytes += cost.block.weight_bytes;
+    if (!blocks_.contains({layer, lanes})) bytes += cost.block.weight_bytes;
   }
-  return bytes + (assignment.head && !head_ ? cost.head.weight_bytes : 0);
+  if (assignment.head && !heads_.contains(lanes)) bytes += cost.head.weight_bytes;
+  return bytes * static_cast<std::uint64_t>(lanes.count()) / kLanes;
 }
 
 void StageParts::trim(const StageAssignment& assignment, std::uint64_t bytes_max) {
-  if (!assignment.embedding && bytes() > bytes_max) embedding_.reset();
-  if (!assignment.head && bytes() > bytes_max) head_.reset();
-  for (auto it = blocks_.begin(); it != blocks_.end() && bytes() > bytes_max;) {
-    const bool needed = it->first >= assignment.first_layer && it->first < assignment.last_layer;
-    it = needed ? std::next(it) : blocks_.erase(it);
-  }
+  const auto drop = [&](auto& parts, const auto& needed) {
+    for (auto it = parts.begin(); it != parts.end() && bytes() > bytes_max;) {
+      it = needed(it->first) ? std::next(it) : parts.erase(it);
+    }
+  };
+  drop(embeddings_, [&](const LaneRange& lanes) { return assignment.embedding && lanes == assignment.lanes; });
+  drop(heads_, [&](const LaneRange& lanes) { return assignment.head && lanes == assignment.lanes; });
+  drop(blocks_, [&](const std::pair<int, LaneRange>& key) {
+    return key.first >= assignment.first_layer && key.first < assignment.last_layer && key.second == assignment.lanes;
+  });
 }
 
 std::uint64_t StageParts::bytes() const {
-  std::uint64_t bytes = embedding_ ? embedding_->packed_bytes() : 0;
-  for (const auto& [layer, block] : blocks_) bytes += block->packed_bytes();
-  if (head_ && !(embedding_ && tied_)) bytes += head_->packed_bytes();
+  std::uint64_t bytes = 0;
+  for (const auto& [lanes, embedding] : embeddings_) bytes += embedding->packed_bytes();
+  for (const auto& [key, block] : blocks_) bytes += block->packed_bytes();
+  for (const auto& [lanes, head] : heads_) {
+    if (!(tied_ && embeddings_.contains(lanes))) bytes += head->packed_bytes();
+  }
   return bytes;
 }
 
 std::uint64_t StageParts::bytes(const StageAssignment& assignment) const {
-  std::uint64_t bytes = assignment.embedding ? embedding_->packed_bytes() : 0;
+  const LaneRange& lanes = assignment.lanes;
+  std::uint64_t bytes = assignment.embedding ? embedding(lanes)->packed_bytes() : 0;
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer)
-    bytes += block(layer)->packed_bytes();
-  if (assignment.head && !(assignment.embedding && tied_)) bytes += head_->packed_bytes();
+    bytes += block(layer, lanes)->packed_bytes();
+  if (assignment.head && !(assignment.embedding && tied_)) bytes += head(lanes)->packed_bytes();
   return bytes;
 }
 

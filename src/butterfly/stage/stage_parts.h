@@ -1,5 +1,6 @@
 // Packed weights of one model, part by part: what a node keeps from one epoch to the next, so that it loads only what a
-// new plan adds. Parts are immutable and shared with the stage that runs them. Not thread-safe.
+// new plan adds. A part is a block or an end of the model for some lanes; for other lanes it is another part. Parts are
+// immutable and shared with the stage that runs them. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <utility>
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/thread_team.h"
@@ -43,16 +45,16 @@ class StageParts {
   std::uint64_t bytes(const StageAssignment& assignment) const;
 
   // What complete() has loaded.
-  std::shared_ptr<const Embedding> embedding() const { return embedding_; }
-  std::shared_ptr<const Block> block(int layer) const { return blocks_.at(layer); }
-  std::shared_ptr<const Head> head() const { return head_; }
+  std::shared_ptr<const Embedding> embedding(const LaneRange& lanes) const { return embeddings_.at(lanes); }
+  std::shared_ptr<const Block> block(int layer, const LaneRange& lanes) const { return blocks_.at({layer, lanes}); }
+  std::shared_ptr<const Head> head(const LaneRange& lanes) const { return heads_.at(lanes); }
 
  private:
   std::string model_;
   bool tied_ = false;
-  std::shared_ptr<const Embedding> embedding_;  // all three also the running stage's
-  std::map<int, std::shared_ptr<const Block>> blocks_;
-  std::shared_ptr<const Head> head_;
+  std::map<LaneRange, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
+  std::map<std::pair<int, LaneRange>, std::shared_ptr<const Block>> blocks_;
+  std::map<LaneRange, std::shared_ptr<const Head>> heads_;
 };
 
 }  // namespace butterfly

@@ -18,6 +18,7 @@ struct StreamCopies {
   std::uint64_t sealed_bytes = 0;  // read by the cipher straight from the caller's buffers, or from the staged ones
   std::uint64_t opened_bytes = 0;  // copied out of TLS's record into the caller's buffers
   std::uint64_t writes = 0;        // calls that gave bytes to the kernel
+  std::uint64_t kept_bytes = 0;    // borrowed from a sender and not taken by the connection at once
 };
 
 class ByteStream {

@@ -1,5 +1,6 @@
 #include "butterfly/wire/channel.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "butterfly/base/units.h"
@@ -16,6 +17,12 @@ Result<Payload> allocate_payload(std::uint64_t bytes) {
   }
   std::shared_ptr<void> owner(memory, std::free);
   return Payload{.owner = std::move(owner), .bytes = {static_cast<std::byte*>(memory), bytes}};
+}
+
+Result<Payload> copy_payload(const Payload& payload, std::size_t from) {
+  BF_ASSIGN_OR_RETURN(Payload copy, allocate_payload(payload.bytes.size()));
+  std::ranges::copy(payload.bytes.subspan(from), copy.bytes.begin() + static_cast<std::ptrdiff_t>(from));
+  return copy;
 }
 
 }  // namespace butterfly

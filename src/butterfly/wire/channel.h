@@ -75,6 +75,10 @@ class Channel {
   /// its bytes must not change afterwards. Errors: kUnavailable (closed), kTimeout, kInvalidArgument (over the limits).
   virtual Status send(Message message, Deadline deadline) = 0;
 
+  /// The same for a payload whose bytes are the caller's again on return, who never waits: what the connection has no
+  /// room for is copied and follows. Errors: kUnavailable, kInvalidArgument, kNoMemory.
+  virtual Status send_borrowed(Message message) = 0;
+
   /// The next message. A null allocator means heap memory. Errors: kUnavailable (peer closed), kTimeout, kProtocol.
   virtual Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) = 0;
 
@@ -86,6 +90,9 @@ class Channel {
   virtual void close() = 0;
 
   virtual ChannelStats stats() const = 0;
+
+  /// Whether either side has closed it, as far as can be told without reading. From any thread.
+  virtual bool broken() const = 0;
 
   /// For how long the other side has not acknowledged what was sent, although it should have: its host or the way
   /// there is gone. 0 while nothing is under way, or the other side merely does not read.
@@ -99,5 +106,8 @@ using ChannelPtr = std::unique_ptr<Channel>;
 
 /// The default allocator: 64-byte aligned heap memory.
 Result<Payload> allocate_payload(std::uint64_t bytes);
+
+/// A copy of a payload's bytes from `from` on, with room for those before: as large as the payload. Errors: kNoMemory.
+Result<Payload> copy_payload(const Payload& payload, std::size_t from = 0);
 
 }  // namespace butterfly

@@ -25,9 +25,15 @@ class Queue {
         changed_.wait_until(lock, deadline, [&] { return closed_ || messages_.size() < messages_max_; });
     if (closed_) return Outcome::kClosed;
     if (!in_time) return Outcome::kTimeout;
-    messages_.push_back(std::move(message));
-    ready_.store(true, std::memory_order_release);
-    changed_.notify_all();
+    append(std::move(message));
+    return Outcome::kDone;
+  }
+
+  /// However many there are.
+  Outcome push_at_once(Message message) {
+    std::lock_guard lock(mutex_);
+    if (closed_) return Outcome::kClosed;
+    append(std::move(message));
     return Outcome::kDone;
   }
 
@@ -49,6 +55,11 @@ class Queue {
     changed_.notify_all();
   }
 
+  bool closed() const {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
   void drop_messages() {
     std::deque<Message> dropped;  // payloads are freed after the lock
     std::lock_guard lock(mutex_);
@@ -56,6 +67,12 @@ class Queue {
   }
 
  private:
+  void append(Message message) {
+    messages_.push_back(std::move(message));
+    ready_.store(true, std::memory_order_release);
+    changed_.notify_all();
+  }
+
   void wait_for_message(Deadline deadline, std::chrono::microseconds spin, StatsCounters& stats) {
     const auto end = spin_end(spin, deadline);
     while (std::chrono::steady_clock::now() < end) {
@@ -71,7 +88,7 @@ class Queue {
   }
 
   const std::size_t messages_max_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Message> messages_;
   bool closed_ = false;
@@ -105,6 +122,20 @@ class InprocChannel final : public Channel {
     stats_.sent(bytes);
     return {};
   }
+
+  Status send_borrowed(Message message) override {
+    const trace::Scope scope(trace::Zone::kWireSend);
+    const std::uint64_t bytes = message.meta.size() + message.payload.bytes.size();
+    BF_TRY(check_limits(message, options_.limits));
+    BF_ASSIGN_OR_RETURN(message.payload, copy_payload(message.payload));
+    if (out_.push_at_once(std::move(message)) == Queue::Outcome::kClosed) {
+      return make_error(ErrorCode::kUnavailable, "the channel to {} is closed", peer_);
+    }
+    stats_.sent(bytes);
+    return {};
+  }
+
+  bool broken() const override { return in_.closed() || out_.closed(); }
 
   Result<Message> receive(const PayloadAllocator& /*allocator*/, Deadline deadline) override {
     const trace::Scope scope(trace::Zone::kWireReceive);

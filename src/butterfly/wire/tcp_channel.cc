@@ -100,6 +100,53 @@ Status TcpChannel::send(Message message, Deadline deadline) {
   return enqueue(std::move(outgoing), lock);
 }
 
+Status TcpChannel::send_borrowed(Message message) {
+  const trace::Scope scope(trace::Zone::kWireSend);
+  BF_TRY(check_limits(message, options_.limits));
+  Outgoing outgoing = frame(std::move(message));
+
+  std::unique_lock lock(mutex_);
+  if (send_failure_) return tl::unexpected(*send_failure_);
+  if (closed_) return closed_error();
+  if (queue_.empty()) {
+    lock.unlock();  // as in send()
+    const auto progress = write(outgoing);
+    if (progress && *progress == 0) return {};
+    lock.lock();
+    if (!progress) {
+      send_failure_ = progress.error();
+      return tl::unexpected(progress.error());
+    }
+  }
+  if (const Status kept = keep_payload(outgoing); !kept) {
+    if (outgoing.sent > 0) send_failure_ = kept.error();
+    return kept;
+  }
+  return enqueue(std::move(outgoing), lock);
+}
+
+/// Before a borrowed payload goes back to its owner: what is left of it is copied.
+Status TcpChannel::keep_payload(Outgoing& outgoing) {
+  Message& message = outgoing.message;
+  const std::size_t in_front = outgoing.header.size() + message.meta.size();
+  const std::size_t sent = outgoing.sent > in_front ? outgoing.sent - in_front : 0;
+  kept_bytes_.fetch_add(message.payload.bytes.size() - sent, std::memory_order_relaxed);
+  BF_ASSIGN_OR_RETURN(message.payload, copy_payload(message.payload, sent));
+  return {};
+}
+
+StreamCopies TcpChannel::copies() const {
+  StreamCopies copies = stream_->copies();
+  copies.kept_bytes = kept_bytes_.load(std::memory_order_relaxed);
+  return copies;
+}
+
+bool TcpChannel::broken() const {
+  if (closed_) return true;
+  pollfd look{.fd = stream_->fd(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&look, 1, 0) > 0;  // nothing else was asked for: its end, a reset or an error
+}
+
 Status TcpChannel::enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& /*held*/) {
   if (closed_) return closed_error();
   if (!sender_.joinable()) {

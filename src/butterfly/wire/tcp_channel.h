@@ -19,9 +19,11 @@ class TcpChannel final : public Channel {
   ~TcpChannel() override;
 
   Status send(Message message, Deadline deadline) override;
+  Status send_borrowed(Message message) override;
   Result<Message> receive(const PayloadAllocator& allocator, Deadline deadline) override;
   void compress(const CompressionOptions& options) override { packing_.emplace(options); }
   void close() override;
+  bool broken() const override;
   ChannelStats stats() const override {
     ChannelStats stats = stats_.read();
     stats.writes = stream_->copies().writes;
@@ -31,7 +33,7 @@ class TcpChannel final : public Channel {
   std::string peer() const override { return peer_; }
 
   /// How often this channel copied bytes in user space; `butterfly bench wire` shows it.
-  StreamCopies copies() const { return stream_->copies(); }
+  StreamCopies copies() const;
 
  private:
   /// A message on its way; it keeps the payload alive until the kernel has the last byte.
@@ -46,6 +48,7 @@ class TcpChannel final : public Channel {
 
   Outgoing frame(Message message);
   Result<PollEvent> write(Outgoing& outgoing);
+  Status keep_payload(Outgoing& outgoing);
   Status enqueue(Outgoing outgoing, std::unique_lock<std::mutex>& lock);
   void run_sender();
   Status wait_for(short event);
@@ -57,6 +60,7 @@ class TcpChannel final : public Channel {
   const TcpOptions options_;
   StatsCounters stats_;
   std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> kept_bytes_{0};
 
   FrameReader reader_;                    // the receiving thread's
   std::optional<PackingSender> packing_;  // the sending caller's

@@ -1,0 +1,71 @@
+#include "butterfly/cluster/stage_connections.h"
+
+namespace butterfly {
+
+Status StageConnections::open(const std::stop_token& stop) {
+  if (!assignment_.next_address.empty()) {
+    BF_ASSIGN_OR_RETURN(output_, dial(assignment_.next_address, kInputLabel, kOutputLabel, stop));
+  } else if (assignment_.leads()) {
+    BF_ASSIGN_OR_RETURN(output_, wait_for(kOutputLabel));
+  }
+  return assignment_.group.empty() ? Status{} : open_group(stop);
+}
+
+Status StageConnections::open_group(const std::stop_token& stop) {
+  const auto members = static_cast<int>(assignment_.group.size());
+  group_.resize(assignment_.group.size());
+  // Dialling first: whoever is waited for has dialled before he waits for others.
+  for (int member = assignment_.member + 1; member < members; ++member) {
+    const auto index = static_cast<std::size_t>(member);
+    BF_ASSIGN_OR_RETURN(group_[index],
+                        dial(assignment_.group[index], member_label(assignment_.member), member_label(member), stop));
+  }
+  for (int member = 0; member < assignment_.member; ++member) {
+    BF_ASSIGN_OR_RETURN(group_[static_cast<std::size_t>(member)], wait_for(member_label(member)));
+  }
+  BF_ASSIGN_OR_RETURN(exchange_, GroupExchange::create(assignment_.member, group_,
+                                                       {.epoch = assignment_.epoch,
+                                                        .shared_memory = options_.shared_memory,
+                                                        .member_timeout = options_.wait_timeout,
+                                                        .spin = options_.spin}));
+  return {};
+}
+
+Result<StageLinks> StageConnections::complete() {
+  StageLinks links{.output = output_.get(), .exchange = exchange_.get()};
+  if (!assignment_.leads()) {
+    links.input = group_.front().get();
+    return links;
+  }
+  BF_ASSIGN_OR_RETURN(input_, wait_for(kInputLabel));
+  links.input = input_.get();
+  for (const auto& follower : group_) {
+    if (follower) links.followers.push_back(follower.get());
+  }
+  return links;
+}
+
+/// `there` and `here` are the names of the connection at its two ends.
+Result<std::shared_ptr<Channel>> StageConnections::dial(const std::string& address, const std::string& there,
+                                                        const std::string& here, const std::stop_token& stop) {
+  ConnectOptions connecting;
+  connecting.access = options_.access;
+  connecting.introduction = {
+      .role = ConnectionRole::kData, .session = session_, .label = data_label(there, assignment_.epoch)};
+  connecting.channel.spin = options_.spin;
+  connecting.stop = stop;
+  BF_ASSIGN_OR_RETURN(ChannelPtr channel,
+                      connect_tcp(address, connecting, std::chrono::steady_clock::now() + options_.connect_timeout));
+  return hub_.keep(here, assignment_.epoch, std::move(channel));
+}
+
+Result<std::shared_ptr<Channel>> StageConnections::wait_for(const std::string& what) {
+  auto channel = hub_.wait(what, assignment_.epoch, std::chrono::steady_clock::now() + options_.wait_timeout);
+  if (!channel) {
+    return make_error(ErrorCode::kUnavailable, "nobody opened its '{}' connection within {} ms", what,
+                      options_.wait_timeout.count());
+  }
+  return channel;
+}
+
+}  // namespace butterfly

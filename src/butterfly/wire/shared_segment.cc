@@ -1,0 +1,161 @@
+#include "butterfly/wire/shared_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "butterfly/wire/digest.h"
+#include "butterfly/wire/frame.h"
+
+namespace butterfly {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // who maps it can rely on every byte
+
+tl::unexpected<Error> failed(const char* what) {
+  return make_error(ErrorCode::kIo, "{}: {}", what, system_message(errno));
+}
+
+/// An abstract name: known to the kernel only, gone with its socket.
+std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+bool of_this_user(const Fd& socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
+}
+
+/// One byte with a descriptor beside it, as sendmsg and recvmsg want it.
+struct DescriptorMessage {
+  char byte = 0;
+  iovec piece{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  DescriptorMessage() {
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+};
+
+Status wait_readable(const Fd& socket, Deadline deadline, const char* what) {
+  pollfd wait{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  BF_ASSIGN_OR_RETURN(const int ready, poll_until(std::span(&wait, 1), deadline));
+  if (ready == 0) return make_error(ErrorCode::kTimeout, "{} before the deadline", what);
+  return {};
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : descriptor_(std::move(other.descriptor_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+SharedMemory::~SharedMemory() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+Result<SharedMemory> SharedMemory::map(Fd descriptor, std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+  if (memory == MAP_FAILED) return failed("cannot map shared memory");
+  return SharedMemory(std::move(descriptor), {static_cast<std::byte*>(memory), bytes});
+}
+
+Result<SharedMemory> SharedMemory::create(std::size_t bytes) {
+  Fd descriptor(::memfd_create("butterfly", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor.valid()) return failed("cannot create shared memory");
+  // Allocated now: running out later would be a signal and no error.
+  if (const int error = ::posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+    return make_error(ErrorCode::kNoMemory, "no {} bytes of shared memory: {}", bytes, system_message(error));
+  }
+  if (::fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) return failed("cannot seal shared memory");
+  return map(std::move(descriptor), bytes);
+}
+
+Result<SharedMemory> SharedMemory::adopt(Fd descriptor, std::size_t bytes) {
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0) return failed("cannot look at shared memory");
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (static_cast<std::size_t>(status.st_size) != bytes || seals < 0 || (seals & kSeals) != kSeals) {
+    return make_error(ErrorCode::kProtocol, "shared memory of {} bytes with seals {}, {} with {} were expected",
+                      status.st_size, seals, bytes, kSeals);
+  }
+  return map(std::move(descriptor), bytes);
+}
+
+std::string sharing_scope() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  struct stat network {};
+  if (!std::getline(file, boot) || ::stat("/proc/self/ns/net", &network) != 0) return {};
+  return fmt::format("{}/{}/{}", boot, network.st_ino, ::geteuid());
+}
+
+Result<SegmentOffer> SegmentOffer::create() {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return failed("cannot open a local socket");
+  std::string name = "butterfly-" + to_hex(make_session_id());
+  const auto [address, length] = abstract_address(name);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(socket.get(), 64) != 0) {
+    return failed("cannot listen on a local socket");
+  }
+  return SegmentOffer(std::move(socket), std::move(name));
+}
+
+Status SegmentOffer::hand_out(const SharedMemory& memory, int count, Deadline deadline) const {
+  while (count > 0) {
+    BF_TRY(wait_readable(socket_, deadline, "not every process asked for its shared memory"));
+    const Fd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!peer.valid() || !of_this_user(peer)) continue;
+    DescriptorMessage message;
+    cmsghdr* control = CMSG_FIRSTHDR(&message.header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    const int descriptor = memory.descriptor().get();
+    std::memcpy(CMSG_DATA(control), &descriptor, sizeof(descriptor));
+    if (::sendmsg(peer.get(), &message.header, MSG_NOSIGNAL) != 1) return failed("cannot pass shared memory on");
+    --count;
+  }
+  return {};
+}
+
+Result<SegmentRequest> SegmentRequest::connect(const std::string& name) {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return failed("cannot open a local socket");
+  const auto [address, length] = abstract_address(name);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || !of_this_user(socket)) {
+    return make_error(ErrorCode::kUnavailable, "nobody offers shared memory here: {}", system_message(errno));
+  }
+  return SegmentRequest(std::move(socket));
+}
+
+Result<SharedMemory> SegmentRequest::take(std::size_t bytes, Deadline deadline) const {
+  BF_TRY(wait_readable(socket_, deadline, "no shared memory came"));
+  DescriptorMessage message;
+  if (::recvmsg(socket_.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) {
+    return make_error(ErrorCode::kUnavailable, "the offer of shared memory was withdrawn");
+  }
+  const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS || control->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return make_error(ErrorCode::kProtocol, "a message came without the shared memory that it is about");
+  }
+  int descriptor = -1;
+  std::memcpy(&descriptor, CMSG_DATA(control), sizeof(descriptor));
+  return SharedMemory::adopt(Fd(descriptor), bytes);
+}
+
+}  // namespace butterfly

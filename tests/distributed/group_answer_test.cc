@@ -1,0 +1,190 @@
+// Promise 1 for tensor groups: however the lanes of a stage are divided over members, and whatever their sums travel
+// through, logits equal those of one node by memcmp.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "butterfly/cluster/membership.h"
+#include "butterfly/cluster/worker_server.h"
+#include "butterfly/infer/cluster_deployment.h"
+#include "butterfly/infer/sampler.h"
+#include "butterfly/infer/schedule.h"
+#include "butterfly/model/random_weights.h"
+#include "butterfly/stage/stage_host.h"
+
+namespace butterfly {
+namespace {
+
+/// Two key/value heads, so that most groups have more members than those; a vocabulary that no group divides evenly.
+ModelConfig small_config() {
+  ModelConfig config;
+  config.name = "small";
+  config.layers = 3;
+  config.model_dim = 128;
+  config.heads = 8;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.ff_dim = 352;
+  config.vocab = 301;
+  config.context = 128;
+  config.rope.dim = config.head_dim;
+  return config;
+}
+
+/// The borders of the lanes of each member, for each pipeline stage.
+using Groups = std::vector<std::vector<int>>;
+
+std::string to_string(const Groups& groups) {
+  std::string text;
+  for (const auto& borders : groups) text += fmt::format("[{}]", fmt::join(borders, " "));
+  return text;
+}
+
+Plan plan_of(const ModelConfig& config, const Groups& groups) {
+  Plan plan;
+  const int stages = static_cast<int>(groups.size());
+  for (int g = 0; g < stages; ++g) {
+    int first_lane = 0;
+    for (const int last_lane : groups[static_cast<std::size_t>(g)]) {
+      plan.node_of_stage.push_back(static_cast<int>(plan.stages.size()));
+      plan.stages.push_back({.first_layer = config.layers * g / stages,
+                             .last_layer = config.layers * (g + 1) / stages,
+                             .embedding = g == 0,
+                             .head = g + 1 == stages,
+                             .lanes = {.first = first_lane, .last = last_lane}});
+      first_lane = last_lane;
+    }
+  }
+  return plan;
+}
+
+/// The logits of every step for two texts side by side: a prompt in chunks, then tokens one by one.
+Result<std::vector<float>> logits_of(Pipeline& pipeline, int vocab) {
+  Schedule schedule({.rows_max = 9, .depth = pipeline.depth()});
+  for (int text = 0; text < 2; ++text) {
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < 14 + 6 * text; ++i) prompt.emplace_back((i * 131 + text * 97 + 7) % vocab);
+    schedule.add(prompt);
+  }
+  std::map<int, std::vector<float>> logits;  // by text: steps of other plans have other neighbours
+  while (!schedule.idle()) {
+    for (;;) {
+      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
+      if (!step) break;
+      BF_TRY(pipeline.submit(std::move(*step)));
+    }
+    BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
+    schedule.completed(step);
+    std::int64_t row = 0;
+    for (const SequenceRun& run : step.batch.runs) {
+      if (run.logits_from == run.rows) continue;
+      const std::span<float> values = step.tensor.row(row++);
+      auto& all = logits[run.sequence.value];
+      all.insert(all.end(), values.begin(), values.end());
+      if (schedule.tokens(run.sequence).size() > 24) {
+        schedule.finish(run.sequence);
+      } else {
+        schedule.append(run.sequence, sample(values, {}, {}, {}));
+      }
+    }
+  }
+  std::vector<float> flat;
+  for (const auto& [text, values] : logits) flat.insert(flat.end(), values.begin(), values.end());
+  return flat;
+}
+
+/// A worker with a model's share, on threads of this process.
+class Worker {
+ public:
+  explicit Worker(SharedMemoryUse use) : host_({.threads = 1, .isa = choose_isa().value()}) {
+    server_ =
+        WorkerServer::create({.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}, host_).value();
+    thread_ = std::jthread([this](const std::stop_token& stop) { static_cast<void>(server_->run(stop)); });
+  }
+  std::string address() const { return server_->address(); }
+
+ private:
+  StageHost host_;
+  std::unique_ptr<WorkerServer> server_;
+  std::jthread thread_;
+};
+
+Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint& checkpoint, const Groups& groups,
+                                       Epoch epoch) {
+  StartRequest request = start_request(checkpoint, {});
+  request.epoch = epoch;
+  request.model.hash = "00";
+  request.plan = plan_of(checkpoint.config, groups);
+  BF_ASSIGN_OR_RETURN(PipelineEnds ends, session.start(request, after_ms(60'000)));
+  const auto pipeline = make_channel_pipeline(
+      *ends.input, *ends.output, {.depth = static_cast<int>(groups.size()), .vocab = checkpoint.config.vocab});
+  auto logits = logits_of(*pipeline, checkpoint.config.vocab);
+  session.stop();
+  return logits;
+}
+
+Result<std::vector<float>> run_threads(const Checkpoint& checkpoint, const Groups& groups) {
+  std::vector<std::unique_ptr<StageHost>> hosts;
+  std::vector<InprocNode> nodes;
+  for (std::size_t i = 0; i < plan_of(checkpoint.config, groups).stages.size(); ++i) {
+    hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = 1, .isa = choose_isa().value()}));
+    nodes.push_back({.delegate = hosts.back().get()});
+  }
+  return run_session(*make_inproc_cluster(std::move(nodes)), checkpoint, groups, Epoch(1));
+}
+
+class DistGroupAnswer : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    checkpoint = random_checkpoint(small_config(), {.seed = 3, .type = GetParam()}).value();
+    auto stage =
+        Stage::load(checkpoint.config, {.last_layer = checkpoint.config.layers, .embedding = true, .head = true},
+                    checkpoint.weights, {.isa = choose_isa().value()});
+    ASSERT_TRUE(stage) << stage.error().message;
+    const auto pipeline = make_local_pipeline(std::move(*stage));
+    expected = logits_of(*pipeline, checkpoint.config.vocab).value();
+    ASSERT_GT(expected.size(), 10u * static_cast<unsigned>(checkpoint.config.vocab));
+  }
+  void expect_same(const Result<std::vector<float>>& logits, const std::string& what) const {
+    ASSERT_TRUE(logits) << what << ": " << logits.error().message;
+    ASSERT_EQ(logits->size(), expected.size()) << what;
+    EXPECT_EQ(std::memcmp(logits->data(), expected.data(), expected.size() * sizeof(float)), 0) << what;
+  }
+
+  Checkpoint checkpoint;
+  std::vector<float> expected;
+};
+
+const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},
+                                  {{3, 4, 8}},       {{2, 4, 6, 8}},
+                                  {{1, 2, 5, 6, 8}}, {{1, 2, 3, 4, 5, 6, 7, 8}},
+                                  {{4, 8}, {5, 8}},  {{8}, {1, 4, 8}, {8}}};
+
+TEST_P(DistGroupAnswer, OfThreadsWhateverTheGroups) {
+  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups), to_string(groups));
+}
+
+TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough) {
+  for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
+    std::vector<std::unique_ptr<Worker>> workers;
+    MembershipOptions options;
+    for (int i = 0; i < 8; ++i) {
+      workers.push_back(std::make_unique<Worker>(use));
+      options.workers.push_back(workers.back()->address());
+    }
+    const auto membership = Membership::create(options, after_ms(20'000)).value();
+    for (const Groups& groups : kGroups) {
+      // The workers keep what they have of one epoch for the next, of other lanes.
+      const auto session = membership->next_epoch(membership->members());
+      expect_same(run_session(*session, checkpoint, groups, membership->epoch()), to_string(groups));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
+
+}  // namespace
+}  // namespace butterfly
