@@ -158,6 +158,10 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       node.memory_read_gb_per_s /= slowness;
       node.fp32_gflops /= slowness;
       node.int8_gops /= slowness;
+      for (ProductRate& product : node.products) {
+        product.decode_gb_per_s /= slowness;
+        product.prefill_gflops /= slowness;
+      }
     }
     return nodes;
   }

@@ -28,7 +28,7 @@ struct NodeDescriptor {
   std::uint64_t memory_bytes = 0;     // that a plan may use
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
-  double int8_gops = 0.0;  // 0 where unknown or without an instruction
+  double int8_gops = 0.0;               // 0 where unknown or without an instruction
   std::vector<ProductRate> products{};  // one for each type that was measured; may be empty
 };
 

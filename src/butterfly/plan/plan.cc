@@ -4,16 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/check.h"
 #include "butterfly/base/units.h"
-#include "butterfly/plan/cost.h"
+#include "butterfly/plan/balanced.h"
+#include "butterfly/plan/infeasible.h"
 #include "butterfly/plan/strategy.h"
 
 namespace butterfly {
 namespace {
+
+constexpr int kPromptDefault = 512;
 
 /// Positions of one sequence, or why there cannot be so many.
 Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const PlanOptions& options) {
@@ -24,10 +26,21 @@ Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const P
   if (options.sequences < 1) {
     return make_error(ErrorCode::kInvalidArgument, "a plan for {} sequences, expected at least 1", options.sequences);
   }
-  const Load load{.context = static_cast<std::uint64_t>(options.context == 0 ? config.context : options.context),
-                  .sequences = static_cast<std::uint64_t>(options.sequences)};
+  const int context = options.context == 0 ? config.context : options.context;
+  if (options.prompt < 0 || options.prompt > context) {
+    return make_error(ErrorCode::kInvalidArgument, "a prompt of {} tokens, the context has 1 to {}", options.prompt,
+                      context);
+  }
+  if (options.chunk < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "a prefill chunk of {} tokens, expected at least 1", options.chunk);
+  }
+  const int prompt = options.prompt > 0 ? options.prompt : std::clamp(context / 2, 1, kPromptDefault);
+  const Load load{.context = static_cast<std::uint64_t>(context),
+                  .sequences = static_cast<std::uint64_t>(options.sequences),
+                  .prompt = static_cast<std::uint64_t>(prompt),
+                  .chunk = static_cast<std::uint64_t>(options.chunk)};
   // Once here: every later product of these is smaller.
-  auto bytes = checked_multiply(load.context * load.sequences, cost.kv_bytes);
+  auto bytes = checked_multiply(load.context * load.sequences, std::max(cost.kv_bytes, cost.logit_bytes));
   if (bytes) bytes = checked_multiply(*bytes, static_cast<std::uint64_t>(config.layers));
   if (!bytes || *bytes >= (std::uint64_t{1} << 53)) {
     return make_error(ErrorCode::kInvalidArgument, "no machine holds the cache of {} sequences of {} tokens",
@@ -41,65 +54,129 @@ std::string name_of(std::span<const NodeDescriptor> nodes, int index) {
   return name.empty() ? fmt::format("node {}", index) : name;
 }
 
-Status check_memory(const PlanningProblem& problem, int node, int first, int last) {
-  const std::uint64_t missing = problem.missing_bytes(node, first, last);
-  if (missing == 0) return {};
-  const std::uint64_t memory = problem.nodes[static_cast<std::size_t>(node)].memory_bytes;
-  return make_error(ErrorCode::kNoMemory,
-                    "{} has {} bytes of memory, layers {} to {} with their cache need {}: {} bytes ({}) are missing",
-                    name_of(problem.nodes, node), memory, first, last - 1, memory + missing, missing,
-                    format_bytes(missing));
+std::string time_or_unknown(double seconds) {
+  return std::isfinite(seconds) ? format_seconds(seconds) : "unknown";
 }
 
 std::string times(const Plan& plan) {
   if (!std::isfinite(plan.predicted_latency_s())) return "unknown, as a node was not measured";
-  return fmt::format("{} per token, slowest stage {}", format_seconds(plan.predicted_latency_s()),
-                     format_seconds(plan.predicted_slowest_s()));
+  const PlanPrediction& whole = plan.prediction;
+  std::string text = fmt::format("{} per token, slowest stage {}", time_or_unknown(whole.token_s),
+                                 format_seconds(plan.predicted_slowest_s()));
+  text += fmt::format("; first token after {}, {:.1f} tokens/s of all sequences, balance {:.2f} (slowest / mean)",
+                      time_or_unknown(whole.ttft_s), whole.tokens_per_s, whole.balance);
+  return text;
+}
+
+std::string lanes_text(const LaneRange& lanes) {
+  return lanes.whole() ? "" : fmt::format(" lanes {}-{}", lanes.first, lanes.last - 1);
+}
+
+Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
+  BF_ASSIGN_OR_RETURN(Split split, strategy.split(problem));
+  BF_TRY(check_memory(problem, split.shares));
+  Plan plan;
+  plan.strategy = strategy.name;
+  plan.note = std::move(split.note);
+  std::vector<char> works(problem.cluster->nodes.size(), 0);
+  for (const Share& share : split.shares) {
+    plan.stages.push_back(share.work);
+    plan.node_of_stage.push_back(share.node);
+    works[static_cast<std::size_t>(share.node)] = 1;
+  }
+  for (int node = 0; node < problem.nodes(); ++node) {
+    if (works[static_cast<std::size_t>(node)] == 0) plan.standby_nodes.push_back(node);
+  }
+  Prediction prediction = predict(problem, split.shares);
+  plan.predictions = std::move(prediction.shares);
+  plan.prediction = std::move(prediction.whole);
+  plan.slowest_bound_s = slowest_bound_s(problem);
+  return plan;
+}
+
+Result<PlanningProblem> problem_of(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options) {
+  PlanningProblem problem;
+  BF_ASSIGN_OR_RETURN(static_cast<PredictionInput&>(problem), prediction_input(config, cluster, options));
+  problem.goal = options.goal;
+  problem.seed = options.seed;
+  problem.custom = options.custom ? &*options.custom : nullptr;
+  return problem;
 }
 
 }  // namespace
 
 double Plan::predicted_latency_s() const {
   double sum = 0.0;
-  for (const StagePrediction& prediction : predictions) sum += prediction.decode_s;
+  for (const GroupRange& group : groups_of(std::span(stages))) {
+    double slowest = 0.0;
+    for (std::size_t i = group.begin; i < group.end; ++i) slowest = std::max(slowest, predictions[i].decode_s);
+    sum += slowest;
+  }
   return sum;
 }
 
 double Plan::predicted_slowest_s() const {
-  double slowest = 0.0;
-  for (const StagePrediction& prediction : predictions) slowest = std::max(slowest, prediction.decode_s);
-  return slowest;
+  return prediction.slowest_s;
+}
+
+double Plan::gap() const {
+  return slowest_bound_s > 0.0 ? predicted_slowest_s() / slowest_bound_s - 1.0 : 0.0;
+}
+
+std::vector<Share> Plan::shares() const {
+  std::vector<Share> shares;
+  for (std::size_t i = 0; i < stages.size(); ++i) shares.push_back({.node = node_of_stage[i], .work = stages[i]});
+  return shares;
+}
+
+std::string_view to_string(PlanGoal goal) {
+  switch (goal) {
+    case PlanGoal::kLatency:
+      return "latency";
+    case PlanGoal::kThroughput:
+      return "throughput";
+    case PlanGoal::kMemory:
+      break;
+  }
+  return "memory";
+}
+
+Result<PlanGoal> parse_plan_goal(std::string_view name) {
+  for (const PlanGoal goal : {PlanGoal::kLatency, PlanGoal::kThroughput, PlanGoal::kMemory}) {
+    if (to_string(goal) == name) return goal;
+  }
+  return make_error(ErrorCode::kInvalidArgument, "unknown goal '{}', known are latency, throughput, memory", name);
+}
+
+Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCluster& cluster,
+                                         const PlanOptions& options) {
+  BF_TRY(validate(cluster));
+  BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, options.kv_type));
+  BF_ASSIGN_OR_RETURN(const Load load, make_load(config, cost, options));
+  PredictionInput input{.layers = config.layers, .cost = cost, .load = load, .cluster = &cluster, .rates = {}};
+  for (const NodeDescriptor& node : cluster.nodes) input.rates.push_back(node_rates(node, cost.weight_type));
+  return input;
+}
+
+Result<Plan> make_plan(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options) {
+  BF_ASSIGN_OR_RETURN(const Strategy* strategy, find_strategy(options.strategy));
+  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, problem_of(config, cluster, options));
+  return plan_of(problem, *strategy);
 }
 
 Result<Plan> make_plan(const ModelConfig& config, std::span<const NodeDescriptor> nodes, const PlanOptions& options) {
-  BF_ASSIGN_OR_RETURN(const Strategy* strategy, find_strategy(options.strategy));
-  if (nodes.empty()) return make_error(ErrorCode::kInvalidArgument, "a plan needs at least one node");
-  BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, options.kv_type));
-  BF_ASSIGN_OR_RETURN(const Load load, make_load(config, cost, options));
-  const PlanningProblem problem{.layers = config.layers, .cost = cost, .load = load, .nodes = nodes};
-  BF_ASSIGN_OR_RETURN(const std::vector<int> counts, strategy->split(problem));
-  BF_CHECK(counts.size() == nodes.size(), "a strategy decides about every node");
+  return make_plan(config, cluster_of(nodes), options);
+}
 
-  Plan plan;
-  plan.strategy = strategy->name;
-  int first = 0;
-  for (int node = 0; node < static_cast<int>(nodes.size()); ++node) {
-    const int last = first + counts[static_cast<std::size_t>(node)];
-    if (last == first) {
-      plan.standby_nodes.push_back(node);
-      continue;
-    }
-    BF_TRY(check_memory(problem, node, first, last));
-    plan.stages.push_back(
-        {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == config.layers});
-    plan.node_of_stage.push_back(node);
-    plan.predictions.push_back({.decode_s = problem.decode_s(node, first, last),
-                                .weight_bytes = problem.weight_bytes(first, last),
-                                .kv_bytes = problem.kv_bytes(first, last)});
-    first = last;
+Result<std::vector<ComparedPlan>> compare_plans(const ModelConfig& config, const PlanCluster& cluster,
+                                                const PlanOptions& options) {
+  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, problem_of(config, cluster, options));
+  std::vector<ComparedPlan> compared;
+  for (const Strategy& strategy : strategies()) {
+    if (strategy.needs_custom && problem.custom == nullptr) continue;
+    compared.push_back({.strategy = std::string(strategy.name), .plan = plan_of(problem, strategy)});
   }
-  BF_CHECK(first == config.layers, "a strategy places every layer");
-  return plan;
+  return compared;
 }
 
 std::string describe(const Plan& plan, std::span<const NodeDescriptor> nodes) {
@@ -110,14 +187,15 @@ std::string describe(const Plan& plan, std::span<const NodeDescriptor> nodes) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const StageAssignment& stage = plan.stages[i];
     const StagePrediction& prediction = plan.predictions[i];
-    const std::string layers = fmt::format("{}{}-{}{}", stage.embedding ? "embedding, " : "", stage.first_layer,
-                                           stage.last_layer - 1, stage.head ? ", head" : "");
+    const std::string layers = fmt::format("{}{}-{}{}{}", stage.embedding ? "embedding, " : "", stage.first_layer,
+                                           stage.last_layer - 1, stage.head ? ", head" : "", lanes_text(stage.lanes));
     text += fmt::format(kRow, i, name_of(nodes, plan.node_of_stage[i]), width, layers,
                         format_bytes(prediction.weight_bytes), format_bytes(prediction.kv_bytes),
-                        std::isfinite(prediction.decode_s) ? format_seconds(prediction.decode_s) : "unknown");
+                        time_or_unknown(prediction.decode_s));
   }
   for (int node : plan.standby_nodes) text += fmt::format("{} stands by\n", name_of(nodes, node));
-  return text + fmt::format("strategy {}; predicted: {}\n", plan.strategy, times(plan));
+  text += fmt::format("strategy {}; predicted: {}\n", plan.strategy, times(plan));
+  return plan.note.empty() ? text : text + plan.note + "\n";
 }
 
 }  // namespace butterfly

@@ -5,145 +5,83 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <optional>
 #include <string>
+
+#include "butterfly/plan/balanced.h"
 
 namespace butterfly {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 /// As even as it gets, over as many nodes as there are layers.
-Result<std::vector<int>> split_uniform(const PlanningProblem& problem) {
-  const int nodes = static_cast<int>(problem.nodes.size());
-  const int working = std::min(nodes, problem.layers);
-  std::vector<int> counts(static_cast<std::size_t>(nodes), 0);
+Result<Split> split_uniform(const PlanningProblem& problem) {
+  const int working = std::min(problem.nodes(), problem.layers);
+  const auto border = [&](int stage) { return static_cast<int>(static_cast<long>(problem.layers) * stage / working); };
+  Split split;
   for (int i = 0; i < working; ++i) {
-    const auto border = [&](int stage) {
-      return static_cast<int>(static_cast<long>(problem.layers) * stage / working);
-    };
-    counts[static_cast<std::size_t>(i)] = border(i + 1) - border(i);
+    split.shares.push_back({.node = i, .work = problem.whole(border(i), border(i + 1))});
   }
-  return counts;
+  return split;
 }
 
-/// The split with the least total cost, by dynamic programming over (nodes used, layers placed). `cost(node, first,
-/// last)` is what a node pays for layers [first, last), infinite where it may not; it must not fall when `last`
-/// grows from an infinite value. `combine` adds two costs. Nodes without layers cost nothing. Of equal splits the one
-/// that gives more to earlier nodes wins. Nothing where every split is infinite.
-template <typename Cost, typename Combine>
-std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& cost, const Combine& combine) {
-  const auto columns = static_cast<std::size_t>(layers) + 1;
-  std::vector<double> best(columns, kInfinity);  // of the nodes so far, by layers placed
-  best[0] = 0.0;
-  std::vector<std::vector<int>> taken;
-  for (int node = 0; node < nodes; ++node) {
-    std::vector<double> next(columns, kInfinity);
-    std::vector<int> counts(columns, 0);
-    for (int first = layers; first >= 0; --first) {
-      const double before = best[static_cast<std::size_t>(first)];
-      if (before == kInfinity) continue;
-      for (int last = first; last <= layers; ++last) {
-        const double own = last == first ? 0.0 : cost(node, first, last);
-        if (own == kInfinity) break;
-        const double total = combine(before, own);
-        double& place = next[static_cast<std::size_t>(last)];
-        if (total < place) {
-          place = total;
-          counts[static_cast<std::size_t>(last)] = last - first;
-        }
-      }
-    }
-    best = std::move(next);
-    taken.push_back(std::move(counts));
+Result<Split> split_custom(const PlanningProblem& problem) {
+  if (problem.custom == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument, "the strategy custom follows a plan of yours, none was given");
   }
-  if (best.back() == kInfinity) return std::nullopt;
-  std::vector<int> counts(static_cast<std::size_t>(nodes));
-  int last = layers;
-  for (int node = nodes - 1; node >= 0; --node) {
-    const int count = taken[static_cast<std::size_t>(node)][static_cast<std::size_t>(last)];
-    counts[static_cast<std::size_t>(node)] = count;
-    last -= count;
-  }
-  return counts;
-}
-
-/// Bytes are whole numbers below 2^53 here: sums in double are exact.
-double add(double a, double b) {
-  return a + b;
-}
-
-/// The smallest possible slowest stage. Among splits that reach it, the least sum over stages (the latency of one
-/// request); a trace of the squares decides what is left, so that equal nodes get equal shares.
-Result<std::vector<int>> split_balanced(const PlanningProblem& problem) {
-  const int nodes = static_cast<int>(problem.nodes.size());
-  for (const NodeDescriptor& node : problem.nodes) {
-    if (node.memory_read_gb_per_s > 0.0 && node.fp32_gflops > 0.0) continue;
-    return make_error(ErrorCode::kInvalidArgument,
-                      "balancing needs measured nodes, {} has {} GB/s of memory and {} GFLOP/s", node.name,
-                      node.memory_read_gb_per_s, node.fp32_gflops);
-  }
-  const auto fits = [&](int node, int first, int last) { return problem.missing_bytes(node, first, last) == 0; };
-  const auto slowest = best_split(
-      nodes, problem.layers,
-      [&](int node, int first, int last) {
-        return fits(node, first, last) ? problem.decode_s(node, first, last) : kInfinity;
-      },
-      [](double a, double b) { return std::max(a, b); });
-  if (!slowest) {
-    // The split that lacks least: make_plan names its nodes and their missing bytes.
-    return *best_split(
-        nodes, problem.layers,
-        [&](int node, int first, int last) { return static_cast<double>(problem.missing_bytes(node, first, last)); },
-        add);
-  }
-  double limit = 0.0;
-  for (int node = 0, first = 0; node < nodes; ++node) {
-    const int count = (*slowest)[static_cast<std::size_t>(node)];
-    if (count > 0) limit = std::max(limit, problem.decode_s(node, first, first + count));
-    first += count;
-  }
-  return *best_split(
-      nodes, problem.layers,
-      [&](int node, int first, int last) {
-        const double time = fits(node, first, last) ? problem.decode_s(node, first, last) : kInfinity;
-        return time <= limit ? time * (1.0 + 1e-6 * time / limit) : kInfinity;
-      },
-      add);
+  BF_ASSIGN_OR_RETURN(std::vector<Share> shares, resolve(*problem.custom, problem.layers, *problem.cluster));
+  return Split{.shares = std::move(shares)};
 }
 
 constexpr std::array kStrategies{
     Strategy{"uniform", "sequential", "equal numbers of layers for every node", split_uniform},
     Strategy{"balanced", "", "layers by measured speed and memory: the slowest stage is as fast as possible",
              split_balanced},
+    Strategy{"custom", "", "as a file says", split_custom, true},
 };
 
 }  // namespace
 
 double PlanningProblem::decode_s(int node, int first, int last) const {
-  const NodeDescriptor& descriptor = nodes[static_cast<std::size_t>(node)];
-  double time = (last - first) * block_decode_s(cost, load, descriptor);
-  if (first == 0) time += embedding_decode_s(cost, load, descriptor);
-  if (last == layers) time += head_decode_s(cost, load, descriptor);
-  return time;
+  return share_s(cost, whole(first, last), decode_shape(load), rates[static_cast<std::size_t>(node)]);
 }
 
-std::uint64_t PlanningProblem::weight_bytes(int first, int last) const {
-  std::uint64_t bytes = static_cast<std::uint64_t>(last - first) * cost.block.weight_bytes;
-  if (first == 0) bytes += cost.embedding.weight_bytes;
-  if (last == layers) bytes += cost.head.weight_bytes;
-  if (first == 0 && last == layers) bytes -= cost.tied_bytes;
-  return bytes;
+StageAssignment PlanningProblem::whole(int first, int last) const {
+  return {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == layers, .lanes = {}};
 }
 
-std::uint64_t PlanningProblem::kv_bytes(int first, int last) const {
-  return static_cast<std::uint64_t>(last - first) * cost.kv_bytes * load.context * load.sequences;
-}
-
-std::uint64_t PlanningProblem::missing_bytes(int node, int first, int last) const {
-  const std::uint64_t memory = nodes[static_cast<std::size_t>(node)].memory_bytes;
-  const std::uint64_t needed = weight_bytes(first, last) + kv_bytes(first, last);
+std::uint64_t PlanningProblem::missing_bytes(int node, const StageAssignment& work) const {
+  const std::uint64_t memory = cluster->nodes[static_cast<std::size_t>(node)].memory_bytes;
+  const std::uint64_t needed = share_bytes(cost, work, load).total();
   return memory == 0 || needed <= memory ? 0 : needed - memory;
+}
+
+std::uint64_t PlanningProblem::missing_bytes(std::span<const Share> shares) const {
+  std::vector<std::uint64_t> needed(cluster->nodes.size(), 0);
+  for (const Share& share : shares) {
+    needed[static_cast<std::size_t>(share.node)] += share_bytes(cost, share.work, load).total();
+  }
+  std::uint64_t missing = 0;
+  for (std::size_t node = 0; node < needed.size(); ++node) {
+    const std::uint64_t memory = cluster->nodes[node].memory_bytes;
+    if (memory > 0 && needed[node] > memory) missing += needed[node] - memory;
+  }
+  return missing;
+}
+
+bool PlanningProblem::memory_known() const {
+  return std::all_of(cluster->nodes.begin(), cluster->nodes.end(),
+                     [](const NodeDescriptor& node) { return node.memory_bytes > 0; });
+}
+
+double PlanningProblem::score(const PlanPrediction& prediction) const {
+  switch (goal) {
+    case PlanGoal::kLatency:
+      return prediction.token_s;
+    case PlanGoal::kThroughput:
+      return prediction.tokens_per_s > 0.0 ? 1.0 / prediction.tokens_per_s : std::numeric_limits<double>::infinity();
+    case PlanGoal::kMemory:
+      break;
+  }
+  return memory_known() ? prediction.memory_use : static_cast<double>(prediction.memory_bytes_max);
 }
 
 std::span<const Strategy> strategies() {

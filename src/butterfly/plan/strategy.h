@@ -2,37 +2,50 @@
 // strategy.cc; planning, memory checks, predictions and the command line find it there.
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/machine/node.h"
-#include "butterfly/plan/cost.h"
+#include "butterfly/plan/plan.h"
+#include "butterfly/plan/predict.h"
 
 namespace butterfly {
 
 /// Everything that a strategy may look at.
-struct PlanningProblem {
-  int layers = 0;
-  ModelCost cost;
-  Load load;
-  std::span<const NodeDescriptor> nodes;
+struct PlanningProblem : PredictionInput {
+  PlanGoal goal = PlanGoal::kLatency;
+  std::uint64_t seed = 1;
+  const CustomPlan* custom = nullptr;
 
-  /// Of blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
+  int nodes() const { return cluster->size(); }
+  /// Of whole blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
   double decode_s(int node, int first, int last) const;
-  std::uint64_t weight_bytes(int first, int last) const;
-  std::uint64_t kv_bytes(int first, int last) const;
+  StageAssignment whole(int first, int last) const;  // all lanes, with the ends that belong to it
   /// Bytes by which the node's memory falls short; 0 where it fits or is unknown.
-  std::uint64_t missing_bytes(int node, int first, int last) const;
+  std::uint64_t missing_bytes(int node, const StageAssignment& work) const;
+  /// Of all shares together: a node that has several needs all their bytes.
+  std::uint64_t missing_bytes(std::span<const Share> shares) const;
+  bool memory_known() const;  // of every node
+  /// What the goal minimises; infinite where unknown.
+  double score(const PlanPrediction& prediction) const;
+};
+
+struct Split {
+  std::vector<Share> shares;  // in pipeline order
+  std::string note{};         // how good it is known to be
 };
 
 struct Strategy {
   std::string_view name;
   std::string_view alias;  // empty: none
   std::string_view summary;
-  /// Layers for each node in order, 0 for those that stand by; sums to problem.layers.
-  Result<std::vector<int>> (*split)(const PlanningProblem& problem);
+  /// Shares that cover every layer and lane once. Where nothing fits it may return the split that lacks least:
+  /// planning checks memory and names the node.
+  Result<Split> (*split)(const PlanningProblem& problem);
+  bool needs_custom = false;  // follows what the caller gives
 };
 
 std::span<const Strategy> strategies();
