@@ -10,10 +10,11 @@ namespace butterfly {
 
 /// The split with the least total cost over (nodes used, layers placed). `cost(node, first, last)` is what a node
 /// pays for layers [first, last), infinite where it may not; where it is infinite for some `last` it must be for every
-/// larger one. `combine` adds two costs. Nodes without layers cost nothing. Of equal splits the one that gives more to
-/// earlier nodes wins. Nothing where every split is infinite.
+/// larger one. `combine` adds two costs. Every node gets `least` layers or more; without layers it costs nothing. Of
+/// equal splits the one that gives more to earlier nodes wins. Nothing where every split is infinite.
 template <typename Cost, typename Combine>
-std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& cost, const Combine& combine) {
+std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& cost, const Combine& combine,
+                                           int least = 0) {
   constexpr double kForbidden = std::numeric_limits<double>::infinity();
   const auto columns = static_cast<std::size_t>(layers) + 1;
   std::vector<double> best(columns, kForbidden);  // of the nodes so far, by layers placed
@@ -25,7 +26,7 @@ std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& co
     for (int first = layers; first >= 0; --first) {
       const double before = best[static_cast<std::size_t>(first)];
       if (before == kForbidden) continue;
-      for (int last = first; last <= layers; ++last) {
+      for (int last = first + least; last <= layers; ++last) {
         const double own = last == first ? 0.0 : cost(node, first, last);
         if (own == kForbidden) break;
         const double total = combine(before, own);

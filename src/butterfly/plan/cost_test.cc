@@ -64,47 +64,113 @@ TEST(ModelCost, InconsistentModelIsRefused) {
   EXPECT_FALSE(model_cost(config, DType::kF16).has_value());
 }
 
-class DecodeTime : public testing::Test {
+TEST(ModelCost, SharesOfLanesAddUpToTheWhole) {
+  for (const char* name : {"llama-1.1b", "gpt2-124m", "gpt2-xl", "qwen2-0.5b"}) {
+    const ModelConfig config = must_named(name);
+    const ModelCost cost = must_cost(config);
+    double block = 0.0, head = 0.0, attention = 0.0;
+    std::uint64_t logits = 0;
+    for (const LaneRange lanes : {LaneRange{0, 3}, LaneRange{3, 4}, LaneRange{4, 8}}) {
+      const ShareCost& own = cost.share(lanes);
+      block += own.block.flops;
+      head += own.head.flops;
+      attention += own.attention_flops;
+      logits += own.logit_bytes;
+      EXPECT_LT(own.block.weight_bytes, cost.block.weight_bytes) << name;
+    }
+    EXPECT_DOUBLE_EQ(head, cost.head.flops) << name;
+    EXPECT_DOUBLE_EQ(attention, cost.attention_flops) << name;
+    EXPECT_EQ(logits, cost.logit_bytes) << name;
+    EXPECT_GE(block, cost.block.flops) << name;  // key-value heads on a border are computed twice
+  }
+}
+
+TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
+  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, 4 heads in a lane
+  const std::uint64_t one = cost.kv_bytes / 4;
+  EXPECT_EQ(cost.share({0, 1}).kv_bytes, one);
+  EXPECT_EQ(cost.share({1, 2}).kv_bytes, one);
+  EXPECT_EQ(cost.share({1, 3}).kv_bytes, 2 * one);
+  EXPECT_EQ(cost.share({0, 8}).kv_bytes, cost.kv_bytes);
+}
+
+TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
+  EXPECT_EQ(subtree_count({0, 8}), 1);
+  EXPECT_EQ(subtree_count({0, 4}), 1);
+  EXPECT_EQ(subtree_count({4, 8}), 1);
+  EXPECT_EQ(subtree_count({0, 3}), 2);
+  EXPECT_EQ(subtree_count({3, 8}), 2);
+  EXPECT_EQ(subtree_count({1, 7}), 4);
+  EXPECT_EQ(subtree_count({2, 6}), 2);
+  EXPECT_EQ(subtree_count({5, 6}), 1);
+}
+
+class StepTime : public testing::Test {
  protected:
+  NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
+
   ModelCost cost_ = must_cost(must_named("llama-1.1b"));
   NodeDescriptor node_{.memory_read_gb_per_s = 10.0, .fp32_gflops = 1e9};
+  const StepShape one_{};
 };
 
-TEST_F(DecodeTime, OneSequenceIsBoundByReadingWeights) {
-  const double seconds = block_decode_s(cost_, {.context = 0, .sequences = 1}, node_);
-  EXPECT_DOUBLE_EQ(seconds, static_cast<double>(cost_.block.weight_bytes) / 10e9);
+TEST_F(StepTime, OneSequenceIsBoundByReadingWeights) {
+  const double seconds = block_s(cost_, one_, rates());
+  EXPECT_DOUBLE_EQ(seconds, static_cast<double>(cost_.block.weight_bytes) / (kAssumedMemoryShare * 10e9));
   node_.memory_read_gb_per_s = 20.0;
-  EXPECT_DOUBLE_EQ(block_decode_s(cost_, {.context = 0, .sequences = 1}, node_), seconds / 2);
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), seconds / 2);
 }
 
-TEST_F(DecodeTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
-  const double one = block_decode_s(cost_, {.context = 100, .sequences = 1}, node_);
-  const double four = block_decode_s(cost_, {.context = 100, .sequences = 4}, node_);
-  EXPECT_NEAR(four - one, 3 * 50.0 * static_cast<double>(cost_.kv_bytes) / 10e9, 1e-12);
+TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
+  const double one = block_s(cost_, decode_shape({.context = 100, .sequences = 1}), rates());
+  const double four = block_s(cost_, decode_shape({.context = 100, .sequences = 4}), rates());
+  EXPECT_NEAR(four - one, 3 * 50.0 * static_cast<double>(cost_.kv_bytes) / (kAssumedMemoryShare * 10e9), 1e-12);
 }
 
-TEST_F(DecodeTime, SlowArithmeticBoundsInsteadOfMemory) {
+TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
   node_.fp32_gflops = 1.0;
-  EXPECT_DOUBLE_EQ(block_decode_s(cost_, {.context = 0, .sequences = 8}, node_), 8 * cost_.block.flops / 1e9);
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 8, .sequences = 8}, rates()),
+                   8 * cost_.block.flops / (kAssumedArithmeticShare * 1e9));
 }
 
-TEST_F(DecodeTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
+TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
   cost_.weight_type = DType::kQ8_0;
   node_.fp32_gflops = 1.0;
   node_.int8_gops = 2.0;
-  EXPECT_DOUBLE_EQ(head_decode_s(cost_, {.context = 0, .sequences = 1}, node_), cost_.head.flops / 2e9);
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 2e9));
   node_.int8_gops = 0.0;
-  EXPECT_DOUBLE_EQ(head_decode_s(cost_, {.context = 0, .sequences = 1}, node_), cost_.head.flops / 1e9);
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 1e9));
 }
 
-TEST_F(DecodeTime, NodeNeverMeasuredTakesForever) {
-  EXPECT_TRUE(std::isinf(block_decode_s(cost_, {.context = 0, .sequences = 1}, NodeDescriptor{})));
+TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
+  node_.products = {{.type = "q8_0", .decode_gb_per_s = 1.0, .prefill_gflops = 1.0},
+                    {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
+  ASSERT_EQ(cost_.weight_type, DType::kF32);
+  EXPECT_TRUE(rates().measured);
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), static_cast<double>(cost_.block.weight_bytes) / 9e9);
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), 256 * cost_.block.flops / 50e9);
+  node_.products.pop_back();
+  EXPECT_FALSE(rates().measured);
 }
 
-TEST_F(DecodeTime, EmbeddingIsNothingBesideABlock) {
-  const Load load{.context = 0, .sequences = 1};
-  EXPECT_GT(embedding_decode_s(cost_, load, node_), 0.0);
-  EXPECT_LT(embedding_decode_s(cost_, load, node_), 1e-3 * block_decode_s(cost_, load, node_));
+TEST_F(StepTime, NodeNeverMeasuredTakesForever) {
+  node_ = {};
+  EXPECT_FALSE(rates().known());
+  EXPECT_TRUE(std::isinf(block_s(cost_, one_, rates())));
+}
+
+TEST_F(StepTime, EmbeddingIsNothingBesideABlock) {
+  EXPECT_GT(embedding_s(one_, rates()), 0.0);
+  EXPECT_LT(embedding_s(one_, rates()), 1e-3 * block_s(cost_, one_, rates()));
+}
+
+TEST(StepShape, ChunksOfAPromptCoverItAndTheLastGivesLogits) {
+  const Load load{.context = 2048, .prompt = 1100, .chunk = 512};
+  EXPECT_EQ(prefill_shape(load, 0).rows, 512.0);
+  EXPECT_EQ(prefill_shape(load, 0).logit_rows, 0.0);
+  EXPECT_EQ(prefill_shape(load, 512).past, 512.0 + 256.0);
+  EXPECT_EQ(prefill_shape(load, 1024).rows, 76.0);
+  EXPECT_EQ(prefill_shape(load, 1024).logit_rows, 1.0);
 }
 
 }  // namespace

@@ -94,15 +94,6 @@ Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
   return plan;
 }
 
-Result<PlanningProblem> problem_of(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options) {
-  PlanningProblem problem;
-  BF_ASSIGN_OR_RETURN(static_cast<PredictionInput&>(problem), prediction_input(config, cluster, options));
-  problem.goal = options.goal;
-  problem.seed = options.seed;
-  problem.custom = options.custom ? &*options.custom : nullptr;
-  return problem;
-}
-
 }  // namespace
 
 double Plan::predicted_latency_s() const {
@@ -160,7 +151,7 @@ Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCl
 
 Result<Plan> make_plan(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options) {
   BF_ASSIGN_OR_RETURN(const Strategy* strategy, find_strategy(options.strategy));
-  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, problem_of(config, cluster, options));
+  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, planning_problem(config, cluster, options));
   return plan_of(problem, *strategy);
 }
 
@@ -170,7 +161,7 @@ Result<Plan> make_plan(const ModelConfig& config, std::span<const NodeDescriptor
 
 Result<std::vector<ComparedPlan>> compare_plans(const ModelConfig& config, const PlanCluster& cluster,
                                                 const PlanOptions& options) {
-  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, problem_of(config, cluster, options));
+  BF_ASSIGN_OR_RETURN(const PlanningProblem problem, planning_problem(config, cluster, options));
   std::vector<ComparedPlan> compared;
   for (const Strategy& strategy : strategies()) {
     if (strategy.needs_custom && problem.custom == nullptr) continue;

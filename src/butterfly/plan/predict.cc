@@ -65,6 +65,12 @@ double pass_s(const PredictionInput& input, const Route& route, const StepShape&
   return total;
 }
 
+StepShape alone_shape(const PredictionInput& input) {
+  Load alone = input.load;
+  alone.sequences = 1;
+  return decode_shape(alone);
+}
+
 /// Chunks of a prompt follow each other: a group begins one when it has it and is done with the one before.
 double ttft_s(const PredictionInput& input, const Route& route) {
   std::vector<double> done(static_cast<std::size_t>(route.groups()), 0.0);
@@ -88,7 +94,7 @@ double ttft_s(const PredictionInput& input, const Route& route) {
 
 /// The bounds of a closed queueing network: `steps` batches circulate, the busiest node or link lets one pass at a
 /// time.
-double tokens_per_s(const PredictionInput& input, const Route& route) {
+double closed_tokens_per_s(const PredictionInput& input, const Route& route) {
   const double sequences = static_cast<double>(input.load.sequences);
   const double batch = std::ceil(sequences / route.groups());
   const double steps = std::ceil(sequences / batch);
@@ -190,12 +196,11 @@ StagePrediction predict_share(const PredictionInput& input, const Share& share, 
 void weigh_nodes(const PredictionInput& input, std::span<const Share> shares,
                  const std::vector<StagePrediction>& predictions, PlanPrediction& whole) {
   std::vector<double> busy(input.rates.size(), 0.0);
-  std::vector<std::uint64_t> held(input.rates.size(), 0);
+  const std::vector<ShareBytes> held = node_bytes(input, shares);
   std::vector<char> works(input.rates.size(), 0);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const auto node = static_cast<std::size_t>(shares[i].node);
     busy[node] += predictions[i].decode_s;
-    held[node] += predictions[i].memory_bytes();
     works[node] = 1;
   }
   double sum = 0.0;
@@ -205,10 +210,11 @@ void weigh_nodes(const PredictionInput& input, std::span<const Share> shares,
     ++working;
     sum += busy[node];
     whole.slowest_s = std::max(whole.slowest_s, busy[node]);
-    whole.memory_bytes_max = std::max(whole.memory_bytes_max, held[node]);
+    whole.memory_bytes_max = std::max(whole.memory_bytes_max, held[node].total());
     const std::uint64_t memory = input.cluster->nodes[node].memory_bytes;
     if (memory > 0) {
-      whole.memory_use = std::max(whole.memory_use, static_cast<double>(held[node]) / static_cast<double>(memory));
+      whole.memory_use =
+          std::max(whole.memory_use, static_cast<double>(held[node].total()) / static_cast<double>(memory));
     }
   }
   if (std::isfinite(sum) && sum > 0.0) whole.balance = whole.slowest_s * working / sum;
@@ -291,6 +297,26 @@ double hop_s(const PredictionInput& input, std::span<const Share> from, std::spa
   return latency + sending;
 }
 
+double predicted_token_s(const PredictionInput& input, std::span<const Share> shares) {
+  return pass_s(input, Route(input, shares), alone_shape(input), nullptr);
+}
+
+double predicted_tokens_per_s(const PredictionInput& input, std::span<const Share> shares) {
+  return closed_tokens_per_s(input, Route(input, shares));
+}
+
+std::vector<ShareBytes> node_bytes(const PredictionInput& input, std::span<const Share> shares) {
+  std::vector<ShareBytes> held(input.cluster->nodes.size());
+  for (const Share& share : shares) {
+    const ShareBytes bytes = share_bytes(input.cost, share.work, input.load);
+    ShareBytes& own = held[static_cast<std::size_t>(share.node)];
+    own.weights += bytes.weights;
+    own.kv += bytes.kv;
+    own.activations = std::max(own.activations, bytes.activations);
+  }
+  return held;
+}
+
 Prediction predict(const PredictionInput& input, std::span<const Share> shares) {
   Prediction prediction;
   const Route route(input, shares);
@@ -302,11 +328,9 @@ Prediction predict(const PredictionInput& input, std::span<const Share> shares) 
   PlanPrediction& whole = prediction.whole;
   whole.groups = route.groups();
   whole.hops = route.groups() + 1;
-  Load alone = input.load;
-  alone.sequences = 1;
-  whole.token_s = pass_s(input, route, decode_shape(alone), &whole);
+  whole.token_s = pass_s(input, route, alone_shape(input), &whole);
   whole.ttft_s = ttft_s(input, route);
-  whole.tokens_per_s = tokens_per_s(input, route);
+  whole.tokens_per_s = closed_tokens_per_s(input, route);
   weigh_nodes(input, shares, prediction.shares, whole);
   whole.links = link_uses(input, route);
   return prediction;

@@ -73,6 +73,13 @@ std::vector<GroupRange> groups_of(std::span<const StageAssignment> stages);
 /// `shares` as a Plan has them. Never fails: what is unknown or not connected takes infinitely long.
 Prediction predict(const PredictionInput& input, std::span<const Share> shares);
 
+/// Single figures of it, for searches that ask often.
+double predicted_token_s(const PredictionInput& input, std::span<const Share> shares);
+double predicted_tokens_per_s(const PredictionInput& input, std::span<const Share> shares);
+
+/// What each node of the cluster holds. Its stages run one at a time: the largest workspace serves all.
+std::vector<ShareBytes> node_bytes(const PredictionInput& input, std::span<const Share> shares);
+
 /// Parts of it, for those who run the plan step by step.
 /// A group's compute and exchanges in one step, the slowest member deciding. Seconds.
 struct GroupTime {

@@ -5,9 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "butterfly/plan/balanced.h"
+#include "butterfly/plan/greedy.h"
+#include "butterfly/plan/groups.h"
+#include "butterfly/plan/topology.h"
 
 namespace butterfly {
 namespace {
@@ -31,14 +36,55 @@ Result<Split> split_custom(const PlanningProblem& problem) {
   return Split{.shares = std::move(shares)};
 }
 
+/// The best score of every other row that fits; where none fits, what lacks least.
+Result<Split> split_auto(const PlanningProblem& problem);
+
 constexpr std::array kStrategies{
     Strategy{"uniform", "sequential", "equal numbers of layers for every node", split_uniform},
     Strategy{"balanced", "", "layers by measured speed and memory: the slowest stage is as fast as possible",
              split_balanced},
+    Strategy{"greedy", "", "largest layers first to the least loaded node; may scatter them", split_greedy},
+    Strategy{"topology", "", "order and borders by simulated annealing over every link", split_topology},
+    Strategy{"tensor", "", "every node has lanes of every layer, by measured speed", split_tensor},
+    Strategy{"hybrid", "", "a pipeline of tensor groups", split_hybrid},
     Strategy{"custom", "", "as a file says", split_custom, true},
+    Strategy{"auto", "", "the best predicted of all for the goal", split_auto},
 };
 
+Result<Split> split_auto(const PlanningProblem& problem) {
+  // Whatever fits is better than whatever does not; then the score decides, then the order of the table.
+  std::optional<std::pair<std::uint64_t, double>> least;
+  Result<Split> best = Split{};
+  for (const Strategy& strategy : kStrategies) {
+    if (strategy.needs_custom || strategy.split == split_auto) continue;
+    Result<Split> split = strategy.split(problem);
+    if (!split) {
+      if (!least) best = std::move(split);
+      continue;
+    }
+    const std::pair<std::uint64_t, double> rank{problem.missing_bytes(split->shares), problem.score(split->shares)};
+    if (least && rank >= *least) continue;
+    least = rank;
+    best = std::move(split);
+    best->note = fmt::format("{} is the best for {}{}{}", strategy.name, to_string(problem.goal),
+                             best->note.empty() ? "" : ": ", best->note);
+  }
+  return best;
+}
+
 }  // namespace
+
+Result<PlanningProblem> planning_problem(const ModelConfig& config, const PlanCluster& cluster,
+                                         const PlanOptions& options) {
+  PlanningProblem problem;
+  BF_ASSIGN_OR_RETURN(static_cast<PredictionInput&>(problem), prediction_input(config, cluster, options));
+  problem.goal = options.goal;
+  problem.seed = options.seed;
+  problem.custom = options.custom ? &*options.custom : nullptr;
+  problem.all_memory_known = std::all_of(cluster.nodes.begin(), cluster.nodes.end(),
+                                         [](const NodeDescriptor& node) { return node.memory_bytes > 0; });
+  return problem;
+}
 
 double PlanningProblem::decode_s(int node, int first, int last) const {
   return share_s(cost, whole(first, last), decode_shape(load), rates[static_cast<std::size_t>(node)]);
@@ -55,33 +101,37 @@ std::uint64_t PlanningProblem::missing_bytes(int node, const StageAssignment& wo
 }
 
 std::uint64_t PlanningProblem::missing_bytes(std::span<const Share> shares) const {
-  std::vector<std::uint64_t> needed(cluster->nodes.size(), 0);
-  for (const Share& share : shares) {
-    needed[static_cast<std::size_t>(share.node)] += share_bytes(cost, share.work, load).total();
-  }
+  const std::vector<ShareBytes> held = node_bytes(*this, shares);
   std::uint64_t missing = 0;
-  for (std::size_t node = 0; node < needed.size(); ++node) {
+  for (std::size_t node = 0; node < held.size(); ++node) {
     const std::uint64_t memory = cluster->nodes[node].memory_bytes;
-    if (memory > 0 && needed[node] > memory) missing += needed[node] - memory;
+    if (memory > 0 && held[node].total() > memory) missing += held[node].total() - memory;
   }
   return missing;
 }
 
-bool PlanningProblem::memory_known() const {
-  return std::all_of(cluster->nodes.begin(), cluster->nodes.end(),
-                     [](const NodeDescriptor& node) { return node.memory_bytes > 0; });
+double PlanningProblem::fullness(int node, std::uint64_t bytes) const {
+  const std::uint64_t memory = cluster->nodes[static_cast<std::size_t>(node)].memory_bytes;
+  return static_cast<double>(bytes) / (all_memory_known ? static_cast<double>(memory) : 1.0);
 }
 
-double PlanningProblem::score(const PlanPrediction& prediction) const {
+double PlanningProblem::score(std::span<const Share> shares) const {
   switch (goal) {
     case PlanGoal::kLatency:
-      return prediction.token_s;
-    case PlanGoal::kThroughput:
-      return prediction.tokens_per_s > 0.0 ? 1.0 / prediction.tokens_per_s : std::numeric_limits<double>::infinity();
+      return predicted_token_s(*this, shares);
+    case PlanGoal::kThroughput: {
+      const double rate = predicted_tokens_per_s(*this, shares);
+      return rate > 0.0 ? 1.0 / rate : std::numeric_limits<double>::infinity();
+    }
     case PlanGoal::kMemory:
       break;
   }
-  return memory_known() ? prediction.memory_use : static_cast<double>(prediction.memory_bytes_max);
+  const std::vector<ShareBytes> held = node_bytes(*this, shares);
+  double fullest = 0.0;
+  for (int node = 0; node < nodes(); ++node) {
+    fullest = std::max(fullest, fullness(node, held[static_cast<std::size_t>(node)].total()));
+  }
+  return fullest;
 }
 
 std::span<const Strategy> strategies() {

@@ -19,6 +19,7 @@ struct PlanningProblem : PredictionInput {
   PlanGoal goal = PlanGoal::kLatency;
   std::uint64_t seed = 1;
   const CustomPlan* custom = nullptr;
+  bool all_memory_known = false;
 
   int nodes() const { return cluster->size(); }
   /// Of whole blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
@@ -28,10 +29,15 @@ struct PlanningProblem : PredictionInput {
   std::uint64_t missing_bytes(int node, const StageAssignment& work) const;
   /// Of all shares together: a node that has several needs all their bytes.
   std::uint64_t missing_bytes(std::span<const Share> shares) const;
-  bool memory_known() const;  // of every node
   /// What the goal minimises; infinite where unknown.
-  double score(const PlanPrediction& prediction) const;
+  double score(std::span<const Share> shares) const;
+  /// Bytes relative to the node's memory; themselves where some node's memory is unknown.
+  double fullness(int node, std::uint64_t bytes) const;
 };
+
+/// Errors: those of make_plan() about its arguments. Cluster and options must outlive the result.
+Result<PlanningProblem> planning_problem(const ModelConfig& config, const PlanCluster& cluster,
+                                         const PlanOptions& options);
 
 struct Split {
   std::vector<Share> shares;  // in pipeline order
