@@ -35,7 +35,6 @@ std::vector<Order> orders_of(const PlanningProblem& problem) {
   std::stable_sort(hosts.begin(), hosts.end(), [&](int a, int b) { return host(a) < host(b); });
   std::vector<Order> orders{hosts};
   for (const Order& order : {given, fast}) {
-    if (problem.nodes() > kFewNodes) break;
     if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(order);
   }
   return orders;

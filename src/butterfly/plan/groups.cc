@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "butterfly/plan/arrangement.h"
 #include "butterfly/plan/balanced.h"
@@ -15,7 +16,7 @@ namespace butterfly {
 namespace {
 
 /// Steps of dynamic programming that a plan may take to try every arrangement: about a second.
-constexpr double kExactWorkMax = 3e7;
+constexpr double kExactWorkMax = 3e8;
 
 double speed(const PlanningProblem& problem, int node) {
   return problem.rates[static_cast<std::size_t>(node)].weight_bytes_per_s;
@@ -104,22 +105,29 @@ Result<Split> split_tensor(const PlanningProblem& problem) {
 }
 
 Result<Split> split_hybrid(const PlanningProblem& problem) {
-  const double work = arrangement_count(std::min(problem.nodes(), 16)) * problem.nodes() * problem.layers *
-                      problem.layers * (problem.goal == PlanGoal::kThroughput ? 8.0 : 1.0);
-  Split split;
+  const double goal_work = problem.goal == PlanGoal::kThroughput ? 8.0 : 1.0;
+  const double work =
+      arrangement_count(std::min(problem.nodes(), 16)) * problem.nodes() * problem.layers * problem.layers * goal_work;
   if (work <= kExactWorkMax) {
-    split.shares = Exhaustive(problem).best();
-    split.note = "every order, grouping, border and division of lanes was tried";
-  } else {
-    split.shares = search_groups(problem);
-    split.note = "groups of neighbours in a few orders of the nodes were tried, not all";
+    std::vector<Share> shares = Exhaustive(problem).best();
+    if (!shares.empty()) {
+      return Split{.shares = std::move(shares),
+                   .note = "every order, grouping, border and division of lanes was tried"};
+    }
   }
-  if (!split.shares.empty()) return split;
-  BF_ASSIGN_OR_RETURN(split, split_tensor(problem));
-  Result<Split> whole = split_balanced(problem);
-  if (whole && problem.missing_bytes(whole->shares) < problem.missing_bytes(split.shares)) split = std::move(*whole);
-  split.note.clear();
-  return split;
+  // One group, and groups of one, are pipelines of groups too.
+  std::vector<Split> candidates;
+  if (work > kExactWorkMax) candidates.push_back({.shares = search_groups(problem)});
+  BF_ASSIGN_OR_RETURN(candidates.emplace_back(), split_tensor(problem));
+  if (Result<Split> whole = split_balanced(problem)) candidates.push_back(std::move(*whole));
+  const auto rank = [&](const Split& split) {
+    return std::pair(problem.missing_bytes(split.shares), problem.score(split.shares));
+  };
+  std::erase_if(candidates, [](const Split& split) { return split.shares.empty(); });
+  Split best = std::move(*std::min_element(candidates.begin(), candidates.end(),
+                                           [&](const Split& a, const Split& b) { return rank(a) < rank(b); }));
+  best.note = "groups of neighbours in a few orders of the nodes were tried, not all";
+  return best;
 }
 
 }  // namespace butterfly

@@ -152,7 +152,9 @@ TEST(Plan, TwiceAsFastNodeGetsTwiceTheLayers) {
   ModelConfig config = small_model(80);
   config.vocab = 16;  // a head that weighs nothing
   const Plan plan = must_plan(config, nodes, {.strategy = "balanced"});
-  EXPECT_EQ(layer_counts(plan), (std::vector<int>{20, 40, 20}));
+  // Last, as it is the fastest with the head too.
+  EXPECT_EQ(plan.node_of_stage, (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(layer_counts(plan), (std::vector<int>{20, 20, 40}));
 }
 
 TEST(Plan, LayersThatDoNotDivideAreSpreadNotPiledUp) {

@@ -140,7 +140,7 @@ double score_of(const PlanningProblem& problem, const Result<Plan>& plan) {
 
 TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances) {
   std::mt19937 random(11);
-  int feasible = 0, infeasible = 0, reordered = 0, grouped = 0;
+  int feasible = 0, infeasible = 0, reordered = 0, grouped = 0, scattered = 0;
   for (int instance = 0; instance < 1000; ++instance) {
     const int nodes = 1 + static_cast<int>(random() % 4);
     const int layers = 1 + static_cast<int>(random() % (nodes == 4 ? 4 : 7));
@@ -158,16 +158,17 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
       ASSERT_EQ(balanced->gap(), 0.0);
       if (!std::is_sorted(balanced->node_of_stage.begin(), balanced->node_of_stage.end())) ++reordered;
     }
+    // Only scattered layers are no pipeline; they may fit or be better where no pipeline is.
+    const double least = std::min(tried.score, score_of(problem, plan_by("greedy")));
     const Result<Plan> best = plan_by("auto");
-    ASSERT_EQ(best.has_value(), tried.score < kInfinity) << "instance " << instance;
+    ASSERT_EQ(best.has_value(), least < kInfinity) << "instance " << instance;
     if (!best) {
       EXPECT_EQ(best.error().code, ErrorCode::kNoMemory);
       ++infeasible;
       continue;
     }
     ++feasible;
-    // Only scattered layers are no pipeline; auto may find them better.
-    const double least = std::min(tried.score, score_of(problem, plan_by("greedy")));
+    if (tried.score > least) ++scattered;
     ASSERT_NEAR(problem.score(best->shares()), least, 1e-9 * least) << "instance " << instance;
     if (groups_of(best->shares()).size() < best->stages.size()) ++grouped;
   }
@@ -176,6 +177,7 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
   EXPECT_GT(infeasible, 30);
   EXPECT_GT(reordered, 100);
   EXPECT_GT(grouped, 50);
+  EXPECT_LT(scattered, 100);
 }
 
 TEST(Strategies, AutoIsNeverWorseThanAnyOther) {
@@ -185,7 +187,9 @@ TEST(Strategies, AutoIsNeverWorseThanAnyOther) {
     made.options.strategy = "auto";
     const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
     const Result<Plan> best = make_plan(made.config, made.cluster, made.options);
-    for (const ComparedPlan& other : *compare_plans(made.config, made.cluster, made.options)) {
+    const auto compared = compare_plans(made.config, made.cluster, made.options);
+    ASSERT_TRUE(compared.has_value());
+    for (const ComparedPlan& other : *compared) {
       ASSERT_LE(score_of(problem, best), score_of(problem, other.plan)) << other.strategy << ", instance " << instance;
     }
   }
@@ -238,8 +242,8 @@ TEST(Strategies, TopologyCrossesAThinLinkOnceWhereBalancedCrossesItAllTheTime) {
 TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
   ModelConfig config = *named_config("butterfly-demo");
   config.layers = 12;
-  PlanCluster cluster = two_sites();
-  cluster.links.clear();
+  const PlanCluster cluster =
+      cluster_of(std::vector<NodeDescriptor>(6, {.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0}));
   PlanOptions options{.strategy = "greedy", .context = 64};
   const Result<Plan> greedy = make_plan(config, cluster, options);
   ASSERT_TRUE(greedy.has_value()) << greedy.error().message;

@@ -12,9 +12,9 @@ namespace butterfly {
 namespace {
 
 constexpr int kMovesMin = 2'000;
-constexpr int kMovesMax = 20'000;
-constexpr int kStageVisitsMax = 400'000;  // moves times stages: keeps a thousand nodes within seconds
-constexpr double kHot = 0.1;              // temperatures, relative to the first score
+constexpr int kMovesMax = 40'000;
+constexpr int kStageVisitsMax = 3'000'000;  // moves times stages: a hundred stages within a second
+constexpr double kHot = 0.1;                // temperatures, relative to the first score
 constexpr double kCold = 1e-4;
 
 /// The standard's distributions differ between libraries; plans must not.
