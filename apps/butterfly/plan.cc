@@ -128,6 +128,22 @@ Status add_simulation(const PlanCommand& command, Planned& planned) {
   return {};
 }
 
+/// A simulation is about one plan; otherwise all strategies are tried, and the one that was asked for is among them.
+Status add_plans(const PlanCommand& command, Planned& planned) {
+  if (command.simulate) {
+    BF_ASSIGN_OR_RETURN(planned.plan, make_plan(planned.config, planned.cluster, planned.options));
+    return add_simulation(command, planned);
+  }
+  BF_ASSIGN_OR_RETURN(const Strategy* wanted, find_strategy(planned.options.strategy));
+  BF_ASSIGN_OR_RETURN(planned.all, compare_plans(planned.config, planned.cluster, planned.options));
+  for (const ComparedPlan& one : planned.all) {
+    if (one.strategy == wanted->name) {
+      BF_ASSIGN_OR_RETURN(planned.plan, Result<Plan>(one.plan));
+    }
+  }
+  return {};
+}
+
 Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
@@ -144,9 +160,7 @@ Status run_plan(const PlanCommand& command) {
   if (command.train) {
     BF_TRY(add_training(command, planned));
   } else {
-    BF_ASSIGN_OR_RETURN(planned.plan, make_plan(planned.config, planned.cluster, planned.options));
-    BF_ASSIGN_OR_RETURN(planned.all, compare_plans(planned.config, planned.cluster, planned.options));
-    if (command.simulate) BF_TRY(add_simulation(command, planned));
+    BF_TRY(add_plans(command, planned));
   }
   if (!command.svg.empty()) BF_TRY(write_file(command.svg, planned.svg()));
   std::printf("%s", (command.json ? planned.json() : planned.text()).c_str());

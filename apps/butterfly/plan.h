@@ -19,7 +19,7 @@ struct Planned {
   ModelConfig config;
   PlanCluster cluster;
   PlanOptions options;
-  std::vector<ComparedPlan> all;                                    // every strategy
+  std::vector<ComparedPlan> all;                                    // every strategy; empty for simulations
   Plan plan;                                                        // the one that was asked for
   std::vector<std::pair<TrainStrategy, TrainPrediction>> training;  // empty: not asked for
   TrainOptions train_options;

@@ -160,7 +160,7 @@ std::string Planned::json() const {
     j["context"] = options.context;
     j["goal"] = std::string(to_string(options.goal));
     j["plan"] = plan_json(*this);
-    j["strategies"] = comparison_json(*this);
+    if (!all.empty()) j["strategies"] = comparison_json(*this);
   }
   if (simulation) j["simulation"] = simulation_json(*this);
   // Names may come from files in any encoding.

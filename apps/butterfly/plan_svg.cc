@@ -167,7 +167,7 @@ std::string Planned::svg() const {
   drawing.y += 20;
   draw_layers(*this, drawing);
   draw_nodes(*this, drawing);
-  draw_strategies(*this, drawing);
+  if (!all.empty()) draw_strategies(*this, drawing);
   return drawing.document();
 }
 

@@ -30,6 +30,12 @@ std::string bytes_of(double bytes) {
   return format_bytes(static_cast<std::uint64_t>(std::max(bytes, 0.0)));
 }
 
+std::size_t widest_layers(const Plan& plan) {
+  std::size_t width = 6;
+  for (const StageAssignment& work : plan.stages) width = std::max(width, Planned::layers_of(work).size());
+  return width;
+}
+
 std::size_t widest_name(const PlanCluster& cluster) {
   std::size_t width = 4;
   for (int node = 0; node < cluster.size(); ++node) width = std::max(width, cluster.name_of(node).size());
@@ -53,11 +59,11 @@ void add_head(const Planned& planned, std::string& text) {
 void add_stages(const Planned& planned, std::string& text) {
   const Plan& plan = planned.plan;
   const PlanCluster& cluster = planned.cluster;
-  const std::size_t width = widest_name(cluster);
+  const std::size_t width = widest_name(cluster), layers = widest_layers(plan);
   double slowest = 0.0;
   for (const StagePrediction& share : plan.predictions) slowest = std::max(slowest, share.decode_s + share.exchange_s);
-  text += fmt::format("\n{:>5}  {:<{}}  {:<24}  {:>9}  {:<16}  {:>9}  {:>10}  {:>10}\n", "stage", "node", width,
-                      "layers", "step", "", "prefill", "memory", "of");
+  text += fmt::format("\n{:>5}  {:<{}}  {:<{}}  {:>9}  {:<16}  {:>9}  {:>10}  {:>10}\n", "stage", "node", width,
+                      "layers", layers, "step", "", "prefill", "memory", "of");
   const std::vector<GroupRange> groups = groups_of(plan.stages);
   for (std::size_t group = 0; group < groups.size(); ++group) {
     for (std::size_t i = groups[group].begin; i < groups[group].end; ++i) {
@@ -66,8 +72,8 @@ void add_stages(const Planned& planned, std::string& text) {
       const std::uint64_t memory = cluster.nodes[static_cast<std::size_t>(node)].memory_bytes;
       const double step = share.decode_s + share.exchange_s;
       text += fmt::format(
-          "{:>5}  {:<{}}  {:<24}  {:>9}  {}  {:>9}  {:>10}  {:>10}  {}\n", group, cluster.name_of(node), width,
-          Planned::layers_of(plan.stages[i]), time_of(step), bar(step / slowest), time_of(share.prefill_s),
+          "{:>5}  {:<{}}  {:<{}}  {:>9}  {}  {:>9}  {:>10}  {:>10}  {}\n", group, cluster.name_of(node), width,
+          Planned::layers_of(plan.stages[i]), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
           format_bytes(share.memory_bytes()), memory > 0 ? format_bytes(memory) : "unknown",
           memory > 0 ? bar(static_cast<double>(share.memory_bytes()) / static_cast<double>(memory)) : "");
     }
@@ -101,6 +107,11 @@ void add_prediction(const Planned& planned, std::string& text) {
       time_of(p.exchange_s), p.tokens_per_s, planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
   text += fmt::format("slowest node {} per step, balance {:.3f} (slowest over mean), {} stage{}, {} hops per token\n",
                       time_of(p.slowest_s), p.balance, p.groups, p.groups == 1 ? "" : "s", p.hops);
+  if (planned.plan.slowest_bound_s > 0 && std::isfinite(p.slowest_s)) {
+    const double percent = 100 * planned.plan.gap();
+    text += fmt::format("that node takes {:.2f} % {} the least that any plan of whole layers can reach\n",
+                        std::abs(percent), percent < 0 ? "less than" : "more than");
+  }
   if (!planned.plan.note.empty()) text += planned.plan.note + "\n";
 }
 
@@ -184,7 +195,11 @@ std::string Planned::layers_of(const StageAssignment& work) {
   text += work.layers() == 1 ? fmt::format("{}", work.first_layer)
                              : fmt::format("{}-{}", work.first_layer, work.last_layer - 1);
   if (work.head) text += ", head";
-  if (!work.lanes.whole()) text += fmt::format(", lanes {}-{}", work.lanes.first, work.lanes.last - 1);
+  if (work.lanes.count() == 1) {
+    text += fmt::format(", lane {}", work.lanes.first);
+  } else if (!work.lanes.whole()) {
+    text += fmt::format(", lanes {}-{}", work.lanes.first, work.lanes.last - 1);
+  }
   return text;
 }
 
@@ -198,7 +213,7 @@ std::string Planned::text() const {
   add_stages(*this, text);
   add_links(*this, text);
   add_prediction(*this, text);
-  add_comparison(*this, text);
+  if (!all.empty()) add_comparison(*this, text);
   if (simulation) add_simulation(*this, text);
   return text;
 }

@@ -139,7 +139,7 @@ class Simulations(unittest.TestCase):
 
     def test_a_thousand_nodes_are_simulated(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-            file.write("[[group]]\nname = 'n'\ncount = 1000\n" + NODE + LINKS)
+            file.write("[[group]]\nname = 'n'\ncount = 1000\n" + NODE.replace("4 GiB", "8 GiB") + LINKS)
             file.flush()
             report = planned("--split", "uniform", "--type", "q4_0", "--batch", "64", "--simulate", "--requests", "200",
                              model="llama-3.1-405b", cluster=file.name)["simulation"]
