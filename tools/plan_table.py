@@ -37,7 +37,7 @@ def seconds(value):
 
 def row(strategy):
     if not strategy["feasible"]:
-        return f"does not fit: {strategy['reason']} | | | | |"
+        return f"does not fit: {strategy['reason']} | | | | | |"
     return (f"{seconds(strategy['first_token_s'])} | {seconds(strategy['token_s'])} | {strategy['tokens_per_s']:.2f} | "
             f"{strategy['hops']} | {strategy['balance']:.3f} | {100 * strategy['memory_use']:.0f} % |")
 
