@@ -17,25 +17,30 @@ struct PartitionConfig {
   int context = 0;                    // tokens to keep per sequence; 0: the model's own
   int sequences = 1;                  // served at once
   std::string cache_type = "f16";     // of keys and values: "f32" or "f16"
+  std::string goal = "latency";       // what strategies that search look for; or "throughput", "memory"
 };
 
-/// One node's share: layers [first_layer, last_layer).
+/// One node's share: layers [first_layer, last_layer), and of each the lanes [first_lane, last_lane) of 8: nodes that
+/// divide the lanes of the same layers work on them together.
 struct PartitionStage {
   std::string node_id;
   int first_layer = 0;
   int last_layer = 0;
   bool embedding = false;
   bool head = false;
+  int first_lane = 0;
+  int last_lane = 8;
   std::uint64_t weight_bytes = 0;
   std::uint64_t cache_bytes = 0;
+  std::uint64_t activation_bytes = 0;  // of the largest step
   double decode_s = 0.0;  // predicted, one step of all sequences; infinite where the node's speed is unknown
 };
 
 struct PartitionQuality {
-  double balance = 0.0;                           // mean over slowest stage time, 1 is perfect; 0 where unknown
+  double balance = 0.0;                           // mean over slowest node's time, 1 is perfect; 0 where unknown
   double latency_s = 0.0;                         // predicted, one token through every stage
   double slowest_stage_s = 0.0;                   // predicted; bounds the throughput of many requests
-  std::vector<std::uint64_t> stage_memory_bytes;  // weights and cache, one per stage
+  std::vector<std::uint64_t> stage_memory_bytes;  // weights, cache, activations, one per stage
   double memory_use = 0.0;                        // of the fullest node whose memory is known, 0 to 1
 };
 
@@ -54,13 +59,13 @@ class PartitionManager {
     std::string alias;  // empty: none
     std::string summary;
   };
-  static std::vector<StrategyInfo> strategies();
+  static std::vector<StrategyInfo> strategies();  // those that need no plan of the caller's
 
   explicit PartitionManager(PartitionConfig config = {}) : config_(std::move(config)) {}
   const PartitionConfig& config() const { return config_; }
 
-  /// Stages follow the nodes' order. Errors: kInvalidArgument (no nodes, an unknown strategy or type, sizes out of
-  /// range), kNoMemory naming the node and the missing bytes.
+  /// Errors: kInvalidArgument (no nodes, an unknown strategy, type or goal, sizes out of range, a strategy that needs
+  /// speeds over nodes without), kNoMemory naming the node, the missing bytes and what would help.
   Result<Partition> partition(const ModelInfo& model, std::span<const Node> nodes) const;
 
   /// One partition for every strategy that succeeds, the lowest slowest stage first. Errors: those of the

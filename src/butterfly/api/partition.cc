@@ -1,7 +1,6 @@
 #include "butterfly/partition.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "butterfly/api/convert.h"
@@ -12,19 +11,13 @@
 namespace butterfly {
 namespace {
 
-PartitionQuality judge(const Plan& plan, const std::vector<NodeDescriptor>& nodes) {
+PartitionQuality judge(const Plan& plan) {
   PartitionQuality quality;
   quality.latency_s = plan.predicted_latency_s();
   quality.slowest_stage_s = plan.predicted_slowest_s();
-  const auto stages = static_cast<double>(plan.stages.size());
-  if (std::isfinite(quality.slowest_stage_s)) quality.balance = quality.latency_s / stages / quality.slowest_stage_s;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const std::uint64_t needed = plan.predictions[i].memory_bytes();
-    const std::uint64_t memory = nodes[static_cast<std::size_t>(plan.node_of_stage[i])].memory_bytes;
-    quality.stage_memory_bytes.push_back(needed);
-    if (memory == 0) continue;
-    quality.memory_use = std::max(quality.memory_use, static_cast<double>(needed) / static_cast<double>(memory));
-  }
+  if (plan.prediction.balance > 0.0) quality.balance = 1.0 / plan.prediction.balance;
+  quality.memory_use = plan.prediction.memory_use;
+  for (const StagePrediction& stage : plan.predictions) quality.stage_memory_bytes.push_back(stage.memory_bytes());
   return quality;
 }
 
@@ -38,12 +31,15 @@ Partition to_partition(const Plan& plan, const std::vector<NodeDescriptor>& node
                                 .last_layer = stage.last_layer,
                                 .embedding = stage.embedding,
                                 .head = stage.head,
+                                .first_lane = stage.lanes.first,
+                                .last_lane = stage.lanes.last,
                                 .weight_bytes = plan.predictions[i].weight_bytes,
                                 .cache_bytes = plan.predictions[i].kv_bytes,
+                                .activation_bytes = plan.predictions[i].activation_bytes,
                                 .decode_s = plan.predictions[i].decode_s});
   }
   for (int node : plan.standby_nodes) partition.standby.push_back(nodes[static_cast<std::size_t>(node)].name);
-  partition.quality = judge(plan, nodes);
+  partition.quality = judge(plan);
   partition.table = describe(plan, nodes);
   return partition;
 }
@@ -58,10 +54,12 @@ Result<Partition> partition_by(const std::string& strategy, const PartitionConfi
     BF_ASSIGN_OR_RETURN(NodeDescriptor descriptor, to_descriptor(node));
     descriptors.push_back(std::move(descriptor));
   }
+  BF_ASSIGN_OR_RETURN(const PlanGoal goal, parse_plan_goal(config.goal));
   const PlanOptions options{.strategy = strategy,
                             .context = config.context,
                             .sequences = config.sequences,
-                            .kv_type = *parse_dtype(config.cache_type)};
+                            .kv_type = *parse_dtype(config.cache_type),
+                            .goal = goal};
   BF_ASSIGN_OR_RETURN(const Plan plan, make_plan(model.config(), descriptors, options));
   return to_partition(plan, descriptors);
 }
@@ -71,6 +69,7 @@ Result<Partition> partition_by(const std::string& strategy, const PartitionConfi
 std::vector<PartitionManager::StrategyInfo> PartitionManager::strategies() {
   std::vector<StrategyInfo> infos;
   for (const Strategy& strategy : butterfly::strategies()) {
+    if (strategy.needs_custom) continue;
     infos.push_back({std::string(strategy.name), std::string(strategy.alias), std::string(strategy.summary)});
   }
   return infos;
@@ -82,8 +81,8 @@ Result<Partition> PartitionManager::partition(const ModelInfo& model, std::span<
 
 Result<std::vector<Partition>> PartitionManager::compare(const ModelInfo& model, std::span<const Node> nodes) const {
   std::vector<Partition> partitions;
-  for (const Strategy& strategy : butterfly::strategies()) {
-    Result<Partition> made = partition_by(std::string(strategy.name), config_, model, nodes);
+  for (const StrategyInfo& strategy : strategies()) {
+    Result<Partition> made = partition_by(strategy.name, config_, model, nodes);
     if (made) partitions.push_back(std::move(*made));
   }
   if (partitions.empty()) {

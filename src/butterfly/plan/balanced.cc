@@ -233,6 +233,12 @@ Split reorder(const PlanningProblem& problem, const Capacities& capacities, doub
   return in_order(problem, given_order(problem.nodes(), &best_pair), best->of_node);
 }
 
+Ends ends_of(int first, int last, int layers) {
+  return static_cast<Ends>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
+}
+
+}  // namespace
+
 Status check_measured(const PlanningProblem& problem) {
   for (int node = 0; node < problem.nodes(); ++node) {
     if (problem.rates[static_cast<std::size_t>(node)].known()) continue;
@@ -243,12 +249,6 @@ Status check_measured(const PlanningProblem& problem) {
   }
   return {};
 }
-
-Ends ends_of(int first, int last, int layers) {
-  return static_cast<Ends>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
-}
-
-}  // namespace
 
 Result<Split> split_balanced(const PlanningProblem& problem) {
   BF_TRY(check_measured(problem));

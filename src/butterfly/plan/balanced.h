@@ -13,6 +13,9 @@ namespace butterfly {
 /// kInvalidArgument for nodes whose speed is unknown.
 Result<Split> split_balanced(const PlanningProblem& problem);
 
+/// Errors: kInvalidArgument naming a node whose speed is unknown, without which nothing can be balanced.
+Status check_measured(const PlanningProblem& problem);
+
 /// What no plan of whole layers can fall below: the slowest stage of the best split, memory respected. 0 where it is
 /// unknown or nothing fits.
 double slowest_bound_s(const PlanningProblem& problem);

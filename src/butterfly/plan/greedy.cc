@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "butterfly/plan/balanced.h"
+
 namespace butterfly {
 namespace {
 
@@ -41,6 +43,7 @@ std::vector<int> largest_first(const PlanningProblem& problem) {
 }  // namespace
 
 Result<Split> split_greedy(const PlanningProblem& problem) {
+  BF_TRY(check_measured(problem));
   std::vector<double> busy(problem.cluster->nodes.size(), 0.0);
   std::vector<ShareBytes> held(problem.cluster->nodes.size());
   std::vector<int> node_of_layer(static_cast<std::size_t>(problem.layers), 0);

@@ -86,6 +86,7 @@ class Exhaustive {
 }  // namespace
 
 Result<Split> split_tensor(const PlanningProblem& problem) {
+  BF_TRY(check_measured(problem));
   GroupNodes nodes(static_cast<std::size_t>(problem.nodes()));
   std::iota(nodes.begin(), nodes.end(), 0);
   std::stable_sort(nodes.begin(), nodes.end(), [&](int a, int b) { return speed(problem, a) > speed(problem, b); });
@@ -105,6 +106,7 @@ Result<Split> split_tensor(const PlanningProblem& problem) {
 }
 
 Result<Split> split_hybrid(const PlanningProblem& problem) {
+  BF_TRY(check_measured(problem));
   const double goal_work = problem.goal == PlanGoal::kThroughput ? 8.0 : 1.0;
   const double work =
       arrangement_count(std::min(problem.nodes(), 16)) * problem.nodes() * problem.layers * problem.layers * goal_work;
@@ -119,7 +121,7 @@ Result<Split> split_hybrid(const PlanningProblem& problem) {
   std::vector<Split> candidates;
   if (work > kExactWorkMax) candidates.push_back({.shares = search_groups(problem)});
   BF_ASSIGN_OR_RETURN(candidates.emplace_back(), split_tensor(problem));
-  if (Result<Split> whole = split_balanced(problem)) candidates.push_back(std::move(*whole));
+  BF_ASSIGN_OR_RETURN(candidates.emplace_back(), split_balanced(problem));
   const auto rank = [&](const Split& split) {
     return std::pair(problem.missing_bytes(split.shares), problem.score(split.shares));
   };

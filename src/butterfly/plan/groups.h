@@ -7,11 +7,12 @@
 namespace butterfly {
 
 /// Every node has lanes of every layer, in proportion to what it does in the time of the others; with more nodes than
-/// lanes, the fastest. Without a division that fits, the one that lacks least.
+/// lanes, the fastest. Without a division that fits, the one that lacks least. Errors: those of check_measured().
 Result<Split> split_tensor(const PlanningProblem& problem);
 
 /// A pipeline whose stages are groups of any size. With few nodes and layers every arrangement is tried; else groups
-/// are neighbours in a few orders of the nodes. Where nothing fits, what lacks least.
+/// are neighbours in a few orders of the nodes. Where nothing fits, what lacks least. Errors: those of
+/// check_measured().
 Result<Split> split_hybrid(const PlanningProblem& problem);
 
 }  // namespace butterfly
