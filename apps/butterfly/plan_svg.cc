@@ -14,8 +14,8 @@ namespace butterfly::app {
 namespace {
 
 constexpr double kWidth = 960, kMargin = 24, kInner = kWidth - 2 * kMargin, kRow = 24;
-// Okabe and Ito's colours, which all eyes tell apart.
-constexpr std::array kColours{"#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442"};
+// After Okabe and Ito, whose colours all eyes tell apart; light enough for black letters.
+constexpr std::array kColours{"#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#a6a6f0", "#d55e00", "#f0e442"};
 
 std::string escaped(const std::string& text) {
   std::string result;

@@ -1,5 +1,6 @@
 #include "butterfly/plan/simulated_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,7 +12,7 @@ namespace {
 PlanCluster mixed_cluster() {
   PlanCluster cluster;
   for (int i = 0; i < 4; ++i) {
-    cluster.nodes.push_back({.name = "n" + std::to_string(i),
+    cluster.nodes.push_back({.name = fmt::format("n{}", i),
                              .threads = 4,
                              .memory_read_gb_per_s = 20.0 + 5 * i,
                              .fp32_gflops = 200.0 + 30 * i});
