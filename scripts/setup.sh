@@ -24,7 +24,8 @@ build_packages='
   libzstd-dev         payloads packed on slow links, smaller
   nlohmann-json3-dev  config.json, tokenizer.json, --json
   libcli11-dev        the command line
-  libpcre2-dev        regular expressions of tokenizers'
+  libpcre2-dev        regular expressions of tokenizers
+  libtomlplusplus-dev cluster files'
 test_packages='
   libgtest-dev        unit tests
   libgmock-dev        its matchers

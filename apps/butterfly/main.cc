@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
   add_inspect(app, action);
   add_tokenize(app, action);
   add_perplexity(app, action);
+  add_plan(app, action);
   add_convert(app, action);
   add_cluster(app, action);
   add_bench(app, action);

@@ -48,6 +48,8 @@ TEST(Units, SizesReadAndPrint) {
   EXPECT_EQ(format_bytes(17), "17 B");
   EXPECT_EQ(parse_bytes("2G"), 2ull << 30);
   EXPECT_EQ(parse_bytes("1.5KiB"), 1536u);
+  EXPECT_EQ(parse_bytes("24 GiB"), 24ull << 30);
+  EXPECT_EQ(parse_bytes("24 Gibbons"), 0u);
   EXPECT_EQ(parse_bytes("two"), 0u);
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
 }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 namespace butterfly {
 
@@ -32,25 +33,17 @@ std::uint64_t parse_bytes(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || !(value >= 0) || !std::isfinite(value)) return 0;
+  std::string unit;
+  for (; *end != '\0'; ++end) {
+    if (*end != ' ') unit += static_cast<char>(std::toupper(static_cast<unsigned char>(*end)));
+  }
   double scale = 1;
-  switch (std::toupper(static_cast<unsigned char>(*end))) {
-    case 'K':
-      scale = 0x1p10;
-      break;
-    case 'M':
-      scale = 0x1p20;
-      break;
-    case 'G':
-      scale = 0x1p30;
-      break;
-    case 'T':
-      scale = 0x1p40;
-      break;
-    case 'B':
-    case '\0':
-      break;
-    default:
-      return 0;
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view kPrefixes = "KMGT";
+    const std::size_t prefix = kPrefixes.find(unit.front());
+    const std::string rest = unit.substr(1);
+    if (prefix == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "IB")) return 0;
+    scale = std::ldexp(1.0, 10 * (static_cast<int>(prefix) + 1));
   }
   const double bytes = value * scale;
   return bytes < 0x1p63 ? static_cast<std::uint64_t>(bytes) : 0;

@@ -12,7 +12,7 @@ std::string format_bytes(std::uint64_t bytes);
 /// 0.0123 -> "12.3 ms". From nanoseconds to seconds.
 std::string format_seconds(double seconds);
 
-/// "512M", "2G", "4096", "1.5GiB" -> bytes; 0 where it is no size.
+/// "512M", "2G", "4096", "1.5 GiB" -> bytes, in binary units; 0 where it is no size.
 std::uint64_t parse_bytes(const std::string& text);
 
 }  // namespace butterfly

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -121,7 +122,19 @@ ModelConfig gpt2(const std::string& name, int layers, int model_dim, int heads, 
   return tied(config);
 }
 
-// Dimensions as published with each model (config.json of its repository; GPT-3: arXiv 2005.14165, table 2.1).
+ModelConfig tiny_transformer(const std::string& name, const LlamaShape& shape) {
+  ModelConfig config = tied(llama(name, shape));
+  config.norm_epsilon = 1e-6f;
+  return config;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Dimensions as published with each model (config.json of its repository; Mistral: v0.3, which has no sliding window;
+// GPT-3: arXiv 2005.14165, table 2.1; TinyTransformer: AMD's HPCTrainingExamples).
 std::vector<ModelConfig> all_named_configs() {
   return {
       tied(llama("butterfly-demo", {5, 256, 8, 4, 768, 2048, 512})),
@@ -134,9 +147,15 @@ std::vector<ModelConfig> all_named_configs() {
       llama3("llama-3.1-70b", {80, 8192, 64, 8, 28672, 128256, 131072, 500000.0f}, 8.0f),
       llama3("llama-3.1-405b", {126, 16384, 128, 8, 53248, 128256, 131072, 500000.0f}, 8.0f),
       tied(qwen2("qwen2-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, 1000000.0f})),
+      llama("mistral-7b", {32, 4096, 32, 8, 14336, 32768, 32768, 1000000.0f}),
       gpt2("gpt2-124m", 12, 768, 12, 1024),
+      gpt2("gpt2-355m", 24, 1024, 16, 1024),
+      gpt2("gpt2-774m", 36, 1280, 20, 1024),
       gpt2("gpt2-xl", 48, 1600, 25, 1024),
       gpt2("gpt-3-175b", 96, 12288, 96, 2048),
+      tiny_transformer("tinytransformer-tiny", {4, 256, 8, 4, 512, 1000, 128}),
+      tiny_transformer("tinytransformer-small", {8, 512, 8, 4, 2048, 1000, 128}),
+      tiny_transformer("tinytransformer-medium", {12, 1024, 16, 8, 4096, 1000, 512}),
   };
 }
 
@@ -182,7 +201,7 @@ std::uint64_t parameter_count(const ModelConfig& config) {
 
 Result<ModelConfig> named_config(const std::string& name) {
   for (ModelConfig& config : all_named_configs()) {
-    if (config.name == name) return std::move(config);
+    if (config.name == lower(name)) return std::move(config);
   }
   return make_error(ErrorCode::kNotFound, "there is no shape named \"{}\"; there are {}", name,
                     fmt::join(named_configs(), ", "));

@@ -73,7 +73,8 @@ Status validate(const ModelConfig& config);
 std::uint64_t parameter_count(const ModelConfig& config);
 std::uint64_t block_parameter_count(const ModelConfig& config);
 
-/// Shapes known by name for benchmarks and planning, for example "llama-1.1b". Errors: kNotFound listing the names.
+/// Shapes known by name for benchmarks and planning, for example "llama-1.1b", in capitals or not. Errors: kNotFound
+/// listing the names.
 Result<ModelConfig> named_config(const std::string& name);
 std::vector<std::string> named_configs();
 

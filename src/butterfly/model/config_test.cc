@@ -29,8 +29,16 @@ TEST(Config, NamedShapesHaveThePublishedParameterCounts) {
   EXPECT_EQ(count("llama-3.1-405b"), 405853388800u);
   EXPECT_EQ(count("qwen2-0.5b"), 494032768u);
   EXPECT_EQ(count("gpt2-124m"), 124439808u);
+  EXPECT_EQ(count("gpt2-355m"), 354823168u);
+  EXPECT_EQ(count("gpt2-774m"), 774030080u);
   EXPECT_EQ(count("gpt2-xl"), 1557611200u);
+  EXPECT_EQ(count("mistral-7b"), 7248023552u);
+  EXPECT_EQ(count("tinytransformer-tiny"), 2617600u);
   EXPECT_NEAR(static_cast<double>(count("gpt-3-175b")), 174.6e9, 0.05e9);
+}
+
+TEST(Config, ShapesAreFoundInCapitalsToo) {
+  EXPECT_EQ(named_config("Llama-2-7B")->name, "llama-2-7b");
 }
 
 TEST(Config, UnknownShapeListsTheKnownOnes) {
