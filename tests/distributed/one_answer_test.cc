@@ -5,12 +5,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 
 #include "butterfly/infer/deployment.h"
 #include "butterfly/infer/sampler.h"
 #include "butterfly/infer/schedule.h"
 #include "butterfly/model/convert.h"
+#include "butterfly/stage/test_group_test.h"
 
 namespace butterfly {
 namespace {
@@ -56,13 +58,8 @@ std::vector<TokenId> prompt(int length, int salt, int vocab) {
   return tokens;
 }
 
-Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
-  DeploymentOptions options;
-  options.nodes = c.nodes;
-  options.threads = c.threads;
-  options.isas = c.isas;
-  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, options));
-  Pipeline& pipeline = deployment->pipeline();
+Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, const Case& c, int prompt_tokens,
+                      int decode_tokens) {
   Schedule schedule({.rows_max = c.chunk, .depth = pipeline.depth()});
   const int vocab = checkpoint.config.vocab;
   schedule.add(prompt(prompt_tokens, 0, vocab));
@@ -94,6 +91,37 @@ Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_token
   }
   return answer;
 }
+
+Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
+  DeploymentOptions options;
+  options.nodes = c.nodes;
+  options.threads = c.threads;
+  options.isas = c.isas;
+  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, options));
+  return run_on(deployment->pipeline(), checkpoint, c, prompt_tokens, decode_tokens);
+}
+
+/// A tensor group on threads of this process as a pipeline of one stage.
+class GroupPipeline final : public Pipeline {
+ public:
+  GroupPipeline(const Checkpoint& checkpoint, const TestGroup::Options& options) : group_(checkpoint, options) {}
+  int depth() const override { return 1; }
+  Status submit(Step step) override {
+    waiting_.push_back(std::move(step));
+    return {};
+  }
+  Result<Step> next() override {
+    const Step step = std::move(waiting_.front());
+    waiting_.pop_front();
+    return group_.forward(step);
+  }
+  Status recover(const Error& cause) override { return tl::unexpected(cause); }
+  std::uint64_t wire_bytes() const override { return 0; }
+
+ private:
+  TestGroup group_;
+  std::deque<Step> waiting_;
+};
 
 Result<Checkpoint> demo_as(DType type) {
   BF_ASSIGN_OR_RETURN(const Checkpoint demo, open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf"));
@@ -138,6 +166,29 @@ TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets)
   }
   RecordProperty("runs", runs);
   std::printf("%d runs equal to reference, logits by memcmp\n", runs);
+}
+
+TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirLanes) {
+  const auto checkpoint = demo_as(GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 12, 4);
+  ASSERT_TRUE(expected) << expected.error().message;
+  std::vector<std::vector<int>> divisions{{4, 4}, {3, 3, 2}};
+  if (!kSanitized) {
+    divisions.insert(divisions.end(), {{1, 2, 5}, {2, 2, 2, 2}, {2, 1, 2, 1, 2}, {1, 1, 1, 1, 1, 1, 1, 1}});
+  }
+  for (const auto& lanes : divisions) {
+    const int threads = kThreads[lanes.size() % kThreads.size()];
+    for (const int chunk : kChunks) {
+      const Case c{static_cast<int>(lanes.size()), threads, chunk, 3, supported_isas()};
+      const StageAssignment all{
+          .first_layer = 0, .last_layer = checkpoint->config.layers, .embedding = true, .head = true};
+      GroupPipeline group(*checkpoint, {.assignment = all, .lanes = lanes, .isas = c.isas, .threads = threads});
+      const auto answer = run_on(group, *checkpoint, c, 12, 4);
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_TRUE(*answer == *expected) << "a tensor group of " << c.name();
+    }
+  }
 }
 
 TEST_P(DistOneAnswer, AcrossTheBordersOfAttentionSegmentsAndCachePages) {

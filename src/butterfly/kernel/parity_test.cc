@@ -141,6 +141,113 @@ TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
                          product(Isa::kReference, 1, *w, shape, LaneBorders::canonical(shape.cols, 32))));
 }
 
+/// The product by members that hold `division` lanes each: every one packs its columns alone and adds up its nodes of
+/// the tree, on an instruction set of its own; the sums meet in fold().
+std::vector<float> divided_product(const MatrixView& source, const Shape& shape, const std::vector<int>& division,
+                                   int threads, bool in_order = true) {
+  const LaneBorders borders = LaneBorders::canonical(shape.cols, shape.head);
+  const std::vector<Isa> isas = supported_isas();
+  ThreadTeam team(threads);
+  const auto values = random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7);
+  std::vector<std::vector<float>> sums(kLanes);
+  int first = 0;
+  for (std::size_t member = 0; member < division.size(); ++member) {
+    const LaneRange lanes{first, first + division[member]};
+    first = lanes.last;
+    const IndexRange cols{borders.at(lanes.first), borders.at(lanes.last)};
+    if (cols.size() == 0) continue;
+    const Kernels& kernels = kernels_for(isas[member % isas.size()]);
+    const auto w = PackedMatrix::pack(source.part({0, shape.outputs}, cols), team);
+    std::vector<float> own;
+    for (std::int64_t r = 0; r < shape.rows; ++r) {
+      own.insert(own.end(), values.begin() + r * shape.cols + cols.begin, values.begin() + r * shape.cols + cols.end);
+    }
+    const Activations x(kernels, shape.rows, cols.size(), own);
+    std::vector<LinearJob> jobs;
+    for (const LaneRange& node : subtrees(lanes)) {
+      const LaneBorders of_node = borders.node(node, static_cast<int>(cols.begin));
+      if (of_node.cols() == 0) continue;
+      auto& y = sums[static_cast<std::size_t>(node.first)];
+      y.resize(static_cast<std::size_t>(shape.rows * shape.outputs));
+      jobs.push_back({&*w, &x.view, of_node, nullptr, nullptr, y.data()});
+    }
+    run_linear(kernels, team, jobs);
+  }
+  if (!in_order) std::rotate(sums.begin(), sums.begin() + 1, sums.end());
+  const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
+  auto y = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    float* rows[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      auto& sum = sums[static_cast<std::size_t>(lane)];
+      rows[lane] = sum.empty() ? nullptr : sum.data() + r * shape.outputs;
+    }
+    const Kernels& kernels = kernels_for(isas[static_cast<std::size_t>(r) % isas.size()]);
+    kernels.fold(rows, shape.outputs, bias.data(), y.data() + r * shape.outputs, y.data() + r * shape.outputs);
+  }
+  return y;
+}
+
+const std::vector<std::vector<int>> kDivisions = {{8},          {4, 4},    {3, 3, 2},       {1, 2, 5},
+                                                  {2, 2, 2, 2}, {1, 6, 1}, {1, 2, 1, 3, 1}, {1, 1, 1, 1, 1, 1, 1, 1}};
+
+TEST_P(ParityLinear, LanesAddedUpByDifferentMembersGiveTheBitsOfOneProduct) {
+  const DType type = GetParam();
+  const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8}, {2, 17, 512, 64}, {4, 33, 170, 1}};
+  ThreadTeam team(1);
+  for (const Shape& shape : shapes) {
+    if (block_elements(type) > 1 && shape.cols % kQuantBlock != 0) continue;
+    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
+    const MatrixView source{type, shape.outputs, shape.cols, bytes};
+    const auto w = PackedMatrix::pack(source, team);
+    const auto lanes = LaneBorders::canonical(shape.cols, shape.head);
+    const auto expected = product(Isa::kReference, 1, *w, shape, lanes);
+    for (const auto& division : kDivisions) {
+      for (const int threads : {1, 3}) {
+        EXPECT_TRUE(same_bits(divided_product(source, shape, division, threads), expected))
+            << division.size() << " members, " << threads << " threads, " << shape.cols << " columns";
+      }
+    }
+  }
+}
+
+TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
+  // The negative control of the test above.
+  const Shape shape{4, 64, 768, 32};
+  const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
+  const MatrixView source{GetParam(), shape.outputs, shape.cols, bytes};
+  const std::vector<int> division(kLanes, 1);
+  EXPECT_TRUE(same_bits(divided_product(source, shape, division, 1), divided_product(source, shape, {8}, 1)));
+  EXPECT_FALSE(same_bits(divided_product(source, shape, {3, 3, 2}, 1, false), divided_product(source, shape, {8}, 1)));
+}
+
+TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
+  const DType type = GetParam();
+  ThreadTeam team(2);
+  const auto bytes = random_matrix(type, 50, 160, 11);
+  const MatrixView whole{type, 50, 160, bytes};
+  const auto all = PackedMatrix::pack(whole, team);
+  const auto part = PackedMatrix::pack(whole.part({7, 41}, {32, 128}).part({1, 34}, {0, 96}), team);
+  ASSERT_TRUE(all && part);
+  ASSERT_EQ(part->rows(), 33);
+  ASSERT_EQ(part->cols(), 96);
+  std::vector<float> row(96), whole_row(160);
+  for (std::int64_t r = 0; r < part->rows(); ++r) {
+    part->unpack_row(r, row);
+    all->unpack_row(r + 8, whole_row);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), whole_row.begin() + 32)) << r;
+  }
+}
+
+TEST(Lanes, SubtreesAreTheFewestNodesOfTheTree) {
+  const auto nodes = [](int first, int last) { return subtrees({first, last}); };
+  EXPECT_EQ(nodes(0, 8), (std::vector<LaneRange>{{0, 8}}));
+  EXPECT_EQ(nodes(0, 3), (std::vector<LaneRange>{{0, 2}, {2, 3}}));
+  EXPECT_EQ(nodes(3, 6), (std::vector<LaneRange>{{3, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(1, 7), (std::vector<LaneRange>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
+  EXPECT_EQ(nodes(2, 6), (std::vector<LaneRange>{{2, 4}, {4, 6}}));
+}
+
 TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
   const DType type = GetParam();
   const Shape shape{2, 32, 256, 32};

@@ -46,12 +46,25 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
 Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config, const StageAssignment& assignment) const {
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
   const LaneRange& lanes = assignment.lanes;
-  std::uint64_t bytes = assignment.embedding && !embeddings_.contains(lanes) ? cost.embedding.weight_bytes : 0;
-  for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (!blocks_.contains({layer, lanes})) bytes += cost.block.weight_bytes;
+  const Shard held = shard_of(config, lanes);
+  const Shard whole = shard_of(config, {});
+  const auto share = [](std::uint64_t bytes, std::int64_t part, std::int64_t of) {
+    return static_cast<double>(bytes) * static_cast<double>(part) / static_cast<double>(of);
+  };
+  const auto columns = [&](const Shard& shard) {
+    return 2 * shard.q_dim() + 2 * shard.kv_dim() + (config.mlp == MlpKind::kGated ? 3 : 2) * shard.ff.size();
+  };
+  double bytes = 0;
+  if (assignment.embedding && !embeddings_.contains(lanes)) {
+    bytes += share(cost.embedding.weight_bytes, held.vocab.size(), config.vocab);
   }
-  if (assignment.head && !heads_.contains(lanes)) bytes += cost.head.weight_bytes;
-  return bytes * static_cast<std::uint64_t>(lanes.count()) / kLanes;
+  for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
+    if (!blocks_.contains({layer, lanes})) bytes += share(cost.block.weight_bytes, columns(held), columns(whole));
+  }
+  if (assignment.head && !heads_.contains(lanes)) {
+    bytes += share(cost.head.weight_bytes, held.vocab.size(), config.vocab);
+  }
+  return static_cast<std::uint64_t>(bytes);
 }
 
 void StageParts::trim(const StageAssignment& assignment, std::uint64_t bytes_max) {

@@ -76,6 +76,29 @@ TEST_F(StagePartsTest, WhereNothingIsMissingTheSourceIsNotEvenLookedFor) {
   EXPECT_EQ(found, 1);
 }
 
+TEST_F(StagePartsTest, OtherLanesAreOtherPartsAndEachHoldsItsShare) {
+  const StageAssignment all{.first_layer = 0, .last_layer = 4, .embedding = true, .head = true};
+  StageAssignment left = all;
+  left.lanes = {0, 3};
+  StageAssignment right = all;
+  right.lanes = {3, 8};
+  ASSERT_TRUE(complete(all));
+  const std::uint64_t whole = parts.bytes();
+  const std::uint64_t missing = *parts.missing_bytes(checkpoint.config, left);
+  ASSERT_TRUE(complete(left));
+  EXPECT_EQ(parts.bytes(), whole + parts.bytes(left));
+  EXPECT_LT(parts.bytes(left), whole / 2);
+  EXPECT_NEAR(static_cast<double>(parts.bytes(left)), static_cast<double>(missing), 0.1 * static_cast<double>(missing));
+  ASSERT_TRUE(complete(right));
+  // Together they hold one model, plus what each of them needs: norms, and key/value heads that both read.
+  EXPECT_GE(parts.bytes(left) + parts.bytes(right), whole);
+  EXPECT_LT(parts.bytes(left) + parts.bytes(right), whole + whole / 4);
+  ASSERT_TRUE(complete(left));
+  EXPECT_THAT(source->asked, IsEmpty()) << "they survive each other";
+  parts.trim(left, 0);
+  EXPECT_EQ(parts.bytes(), parts.bytes(left));
+}
+
 TEST_F(StagePartsTest, AnotherModelsPartsAreDropped) {
   parts.set_model("a");
   ASSERT_TRUE(complete({.first_layer = 0, .last_layer = 2}));

@@ -3,8 +3,11 @@
 
 #include <cstring>
 
+#include "butterfly/base/units.h"
 #include "butterfly/model/random_weights.h"
+#include "butterfly/stage/run_stage.h"
 #include "butterfly/stage/test_group_test.h"
+#include "butterfly/wire/inproc.h"
 
 namespace butterfly {
 namespace {
@@ -82,6 +85,13 @@ constexpr Family kFamilies[] = {{"llama", llama},          {"many_heads", many_h
                                 {"few_lanes", few_lanes},  {"odd_groups", odd_groups}, {"gpt2", gpt2},
                                 {"norm_after", norm_after}};
 
+// Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 const std::vector<std::vector<int>> kDivisions = {{4, 4},       {3, 3, 2},       {1, 2, 5},
                                                   {2, 2, 2, 2}, {1, 2, 1, 3, 1}, {1, 1, 1, 1, 1, 1, 1, 1}};
 
@@ -92,7 +102,7 @@ Tensor tokens(const std::vector<std::int32_t>& values) {
 }
 
 /// Two texts in chunks of several sizes, decode of one beside the prefill of the other, a release in between. Chunks
-/// of 150 rows have sums beyond what goes to everybody; the shorter ones are below.
+/// of 90 rows have sums beyond what goes to everybody; the shorter ones are below.
 std::vector<Step> script(const ModelConfig& config) {
   int at[2] = {};
   std::vector<Step> steps;
@@ -113,10 +123,10 @@ std::vector<Step> script(const ModelConfig& config) {
     if (!ids.empty()) step.tensor = tokens(ids);
     steps.push_back(std::move(step));
   };
-  add({{0, 150}});
+  add({{0, 90}});
   add({{0, 1}});
   add({{0, 1}, {1, 7}});
-  add({{1, 1}, {0, 112}});
+  add({{1, 1}, {0, 32}});
   add({{1, 1}, {0, 1}});
   add({}, 0);
   add({{0, 3}, {1, 1}}, 0);
@@ -147,7 +157,6 @@ std::string text_of(const std::vector<int>& division) {
 
 class DistTensorGroup : public testing::TestWithParam<std::tuple<Family, DType>> {
  protected:
-  /// Norms and weights as of layer 1 on exist, but the last layers alone are a stage without ends.
   static StageAssignment whole(const ModelConfig& config) {
     return {.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
   }
@@ -160,11 +169,12 @@ TEST_P(DistTensorGroup, LogitsHaveTheBitsOfOneProcessForEveryDivisionOfLanes) {
   TestGroup one(checkpoint, {.assignment = whole(checkpoint.config), .lanes = {kLanes}});
   const auto expected = answer(one, steps);
   ASSERT_TRUE(expected) << expected.error().message;
-  const std::vector<Isa> isas = supported_isas();
   int threads = 1;
   for (const auto& division : kDivisions) {
-    TestGroup group(checkpoint,
-                    {.assignment = whole(checkpoint.config), .lanes = division, .isas = isas, .threads = threads});
+    if (kSanitized && division.size() != 3) continue;
+    TestGroup group(
+        checkpoint,
+        {.assignment = whole(checkpoint.config), .lanes = division, .isas = supported_isas(), .threads = threads});
     const auto logits = answer(group, steps);
     ASSERT_TRUE(logits) << logits.error().message;
     EXPECT_TRUE(same_bits(*logits, *expected)) << text_of(division) << threads << " threads";
@@ -174,6 +184,7 @@ TEST_P(DistTensorGroup, LogitsHaveTheBitsOfOneProcessForEveryDivisionOfLanes) {
 
 TEST_P(DistTensorGroup, HiddenStatesBetweenStagesHaveThemToo) {
   const auto& [family, type] = GetParam();
+  if (type != DType::kF32 && type != DType::kQ4_0) GTEST_SKIP() << "SKIPPED: the logits say it for this type";
   const Checkpoint checkpoint = *random_checkpoint(family.config(), {.seed = 6, .type = type});
   const std::vector<Step> steps = script(checkpoint.config);
   const StageAssignment first{.first_layer = 0, .last_layer = 1, .embedding = true};
@@ -197,6 +208,166 @@ TEST_P(DistTensorGroup, HiddenStatesBetweenStagesHaveThemToo) {
     ASSERT_TRUE(expected && states);
     EXPECT_TRUE(same_bits(bits(states), bits(expected))) << "step " << step.id;
   }
+}
+
+TEST(TensorGroupSteps, ACacheThatIsFullAtOneMemberFailsTheStepAtAllAndTheGroupGoesOn) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  const StageAssignment assignment{.first_layer = 0, .last_layer = 2, .embedding = true, .head = true};
+  // A page of the second member's cache, and nothing more.
+  const std::uint64_t page =
+      KvCache::page_bytes({.layers = 2, .kv_heads = 3, .head_dim = 32, .type = DType::kF32, .bytes_max = 0});
+  TestGroup group(checkpoint, {.assignment = assignment, .lanes = {3, 5}, .kv_bytes_max = {0, page}});
+  TestGroup one(checkpoint, {.assignment = assignment, .lanes = {kLanes}});
+  const auto step = [&](int sequence, int position, std::vector<SequenceId> release = {}) {
+    Step made;
+    made.batch.runs = {{SequenceId(sequence), position, 1, 0}};
+    made.release = std::move(release);
+    made.tensor = tokens({position + sequence});
+    return made;
+  };
+  ASSERT_TRUE(group.forward(step(0, 0)));
+  const auto full = group.forward(step(1, 0));
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, ErrorCode::kNoMemory);
+  EXPECT_EQ(full.error().message.substr(0, 70),
+            "member 1 of the tensor group: the key/value cache is limited to " + format_bytes(page).substr(0, 6))
+      << full.error().message;
+  for (const auto& stage : group.stages()) EXPECT_FALSE(stage->broken());
+  const auto again = group.forward(step(1, 0, {SequenceId(0)}));
+  const auto expected = one.forward(step(1, 0));
+  ASSERT_TRUE(again && expected) << again.error().message;
+  EXPECT_EQ(std::memcmp(again->tensor.bytes().data(), expected->tensor.bytes().data(), 521 * sizeof(float)), 0);
+}
+
+TEST(TensorGroupSteps, WhatNoMemberCanRunIsRefusedWithoutAnExchange) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {4, 4}});
+  Step step;
+  step.batch.runs = {{SequenceId(0), 0, 1, 1}};
+  step.tensor = tokens({521});
+  // One member alone: it would wait for the other for ever.
+  const Status refused = group.stages()[1]->forward(step);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "token 521 is outside the vocabulary of 521");
+  EXPECT_FALSE(group.stages()[1]->broken());
+}
+
+TEST(TensorGroupSteps, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  TestGroup group(checkpoint,
+                  {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {3, 3, 2}});
+  Step step;
+  step.batch.runs = {{SequenceId(0), 0, 1, 1}};
+  step.tensor = tokens({5});
+  group.exchange()[2].reset();
+  std::jthread second([&, step]() mutable { EXPECT_FALSE(group.stages()[1]->forward(step)); });
+  const Status failed = group.stages()[0]->forward(step);
+  second.join();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(group.stages()[0]->broken() && group.stages()[1]->broken());
+}
+
+TEST(TensorGroupSteps, AStageWhoseGroupIsBrokenEndsItsLoopWithoutAnAnswer) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {4, 4}});
+  auto [coordinator, input] = make_inproc_pair();
+  auto [output, reader] = make_inproc_pair();
+  Step step;
+  step.batch.runs = {{SequenceId(0), 0, 1, 1}};
+  step.tensor = tokens({5});
+  ASSERT_TRUE(coordinator->send(encode_step(std::move(step)), after_ms(1000)));
+  group.exchange()[1]->abort();
+  EXPECT_TRUE(run_stage(*group.stages()[0], *input, *output, {}));
+  output->close();
+  const auto answer = reader->receive({}, after_ms(1000));
+  ASSERT_FALSE(answer) << "an error here would end a request that the next epoch can answer";
+}
+
+TEST(TensorGroupMeeting, MembersWithOtherLanesOrLayersAreNoGroup) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  const auto meet = [&](const StageAssignment& first, const StageAssignment& second) {
+    auto exchange = make_inproc_exchange(2);
+    std::vector<std::unique_ptr<Stage>> stages;
+    for (const auto& assignment : {first, second}) {
+      stages.push_back(*Stage::load(checkpoint.config, assignment, checkpoint.weights, {}));
+    }
+    Status other;
+    std::jthread thread([&] { other = stages[1]->join(*exchange[1]); });
+    const Status met = stages[0]->join(*exchange[0]);
+    thread.join();
+    EXPECT_FALSE(other);
+    return met ? std::string() : met.error().message;
+  };
+  EXPECT_EQ(
+      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 0, .last_layer = 1, .lanes = {4, 8}}),
+      "member 1 of the tensor group has lanes 4 to 8, expected them from 3");
+  EXPECT_EQ(
+      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 0, .last_layer = 1, .lanes = {3, 7}}),
+      "the members of the tensor group have lanes up to 7 of 8");
+  EXPECT_EQ(
+      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 1, .last_layer = 2, .lanes = {3, 8}}),
+      "member 1 of the tensor group has layers 1 to 2 (cache type 0), member 0 has 0 to 1 (0)");
+}
+
+TEST(TensorGroupMeeting, LanesThatMetNobodyRunNothing) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  const auto stage =
+      Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .embedding = true, .lanes = {0, 4}},
+                  checkpoint.weights, {});
+  ASSERT_TRUE(stage);
+  Step step;
+  step.batch.runs = {{SequenceId(0), 0, 1, 1}};
+  step.tensor = tokens({5});
+  const Status status = (*stage)->forward(step);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "lanes 0 to 4 were given a step before they met the other members");
+}
+
+/// Counts what passes through an exchange.
+class CountedExchange final : public Exchange {
+ public:
+  explicit CountedExchange(Exchange& inner) : inner_(&inner) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void abort() override { inner_->abort(); }
+  Status exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) override {
+    ++count;
+    return inner_->exchange(to, from);
+  }
+  std::atomic<int> count = 0;
+
+ private:
+  Exchange* inner_;
+};
+
+TEST(TensorGroupSteps, ADecodeStepTakesTwoExchangesALayerAndOneAtEachEnd) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  auto exchange = make_inproc_exchange(2);
+  CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
+  std::vector<std::unique_ptr<Stage>> stages;
+  for (const LaneRange& lanes : {LaneRange{0, 4}, LaneRange{4, 8}}) {
+    stages.push_back(*Stage::load(checkpoint.config,
+                                  {.first_layer = 0, .last_layer = 2, .embedding = true, .head = true, .lanes = lanes},
+                                  checkpoint.weights, {}));
+  }
+  const auto member = [&](std::size_t i) {
+    EXPECT_TRUE(stages[i]->join(counted[i]));
+    counted[i].count = 0;
+    Step step;
+    step.batch.runs = {{SequenceId(0), 0, 1, 0}};
+    step.tensor = tokens({5});
+    EXPECT_TRUE(stages[i]->forward(step));
+    EXPECT_EQ(counted[i].count, 1 + 2 * 2 + 1);
+    counted[i].count = 0;
+    step = {};
+    step.batch.runs = {{SequenceId(0), 1, 200, 200}};
+    step.tensor = tokens(std::vector<std::int32_t>(200, 3));
+    EXPECT_TRUE(stages[i]->forward(step));
+    EXPECT_EQ(counted[i].count, 1 + 2 * 4) << "many rows: to their owners and back; no logits asked for";
+  };
+  std::jthread other(member, 1);
+  member(0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, DistTensorGroup,
