@@ -4,11 +4,13 @@
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from program import DEMO, ROOT, Worker, butterfly
+from program import DEMO, PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly
 
 CLUSTERS = os.path.join(ROOT, "examples/clusters")
 EQUAL = os.path.join(CLUSTERS, "equal.toml")
@@ -65,6 +67,13 @@ class Plans(unittest.TestCase):
             key, less = table.GOALS[goal]
             self.assertNotEqual(table.worse_than(dict(auto, **{key: auto[key] * (2 if less else 0.5)}), [auto], goal), [])
         self.assertEqual(table.worse_than({"feasible": False}, [dict(auto, strategy="x")], "latency"), ["x"])
+
+    def test_the_planning_page_shows_what_the_program_prints(self):
+        run = subprocess.run([sys.executable, "-B", TABLE, "--butterfly", PROGRAM], capture_output=True, text=True,
+                             check=False, timeout=TIMEOUT_S)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(os.path.join(ROOT, "docs/planning.md"), encoding="utf-8") as page:
+            self.assertIn(run.stdout, page.read())
 
     def test_models_are_shapes_files_and_bare_configurations(self):
         self.assertEqual(planned(model="GPT-3-175B", cluster=os.path.join(CLUSTERS, "mixed-64.toml"))["layers"], 96)
@@ -193,6 +202,8 @@ class BadInput(unittest.TestCase):
         self.assertIn("expected f32", self.refusal("--type", "q3"))
         self.assertIn("uniform", self.refusal("--split", "fair"))
         self.assertIn("exceed the context", self.refusal("--simulate", "--context", "100", "--prompt", "60"))
+        self.assertIn("exceed the context", self.refusal("--simulate", "--generate", str(2**31 - 1)))
+        self.assertIn("0 requests", self.refusal("--simulate", "--requests", "0"))
         self.assertIn("rate is -1", self.refusal("--simulate", "--rate", "-1"))
         self.assertNotEqual(plan("--rate", "3").returncode, 0)
         self.assertIn("127.0.0.1:1", self.refusal("--workers", "127.0.0.1:1", cluster=None))
