@@ -88,7 +88,7 @@ class Plans(unittest.TestCase):
     def test_the_table_says_who_does_what_and_how_full_each_gets(self):
         run = plan("--split", "uniform")
         self.assertEqual(run.returncode, 0, run.stderr)
-        for part in ("embedding, 0-7", "24-31, head", "node-4", "of      16.0 GiB"[-8:], "first token", "per token",
+        for part in ("embedding, 0-7", "24-31, head", "node-4", "16.0 GiB", "first token", "per token",
                      "balance", "coordinator", "uniform *", "█"):
             self.assertIn(part, run.stdout)
 
@@ -180,7 +180,7 @@ class BadInput(unittest.TestCase):
         self.assertIn("describes no node", self.of_cluster(LINKS))
         self.assertIn('ends names "z"', self.of_cluster(
             a + b + LINKS + "[[links.between]]\nends = ['a', 'z']\nlatency_us = 1\ngb_per_s = 1\n"))
-        self.assertIn('"b"', self.of_cluster(a + b).replace("'", '"').replace(" b ", ' "b" '))
+        self.assertIn("no link connects b", self.of_cluster(a + b))
 
     def test_a_model_that_fits_nowhere(self):
         complaint = self.refusal(model="gpt-3-175b")
