@@ -120,7 +120,7 @@ Status add_simulation(const PlanCommand& command, Planned& planned) {
   options.sequences_max = command.batch;
   options.prefill_chunk = command.chunk;
   options.prompt = static_cast<int>(input.load.prompt);
-  if (options.prompt + options.generated > planned.options.context) {
+  if (options.generated > planned.options.context - options.prompt) {
     return make_error(ErrorCode::kInvalidArgument, "a prompt of {} and {} generated tokens exceed the context of {}",
                       options.prompt, options.generated, planned.options.context);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <map>
@@ -22,7 +23,7 @@
 namespace butterfly {
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 16 << 20;
+constexpr std::size_t kMaxFileBytes = 16 << 20;
 
 // Between the coordinator and the node beside it where the file says nothing about processes of one host.
 constexpr LinkDescriptor kSameMemory{.latency_us = 0.0, .gb_per_s = 1000.0};
@@ -395,15 +396,19 @@ Result<PlanCluster> parse_cluster(const std::string& text, const std::string& na
 }
 
 Result<PlanCluster> read_cluster_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be opened", path);
-  const std::streamoff size = file.tellg();
-  if (size < 0 || static_cast<std::uintmax_t>(size) > kMaxFileBytes) {
-    return make_error(ErrorCode::kBadData, "{}: is {} bytes long, expected at most {}", path, size, kMaxFileBytes);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return make_error(ErrorCode::kBadData, "{}: is a directory, expected a cluster file", path);
   }
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) return make_error(ErrorCode::kIo, "{}: {} bytes cannot be read", path, size);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be opened", path);
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) return make_error(ErrorCode::kIo, "{}: cannot be read beyond {} bytes", path, file.gcount());
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMaxFileBytes) {
+    return make_error(ErrorCode::kBadData, "{}: is longer than {} bytes", path, kMaxFileBytes);
+  }
   return parse_cluster(text, path);
 }
 

@@ -18,7 +18,7 @@ inline constexpr int kMaxDescribedNodes = 4096;
 /// that no link connects with the others.
 Result<PlanCluster> parse_cluster(const std::string& text, const std::string& name);
 
-/// Errors: kNotFound, kIo, kBadData for a file over 16 MiB; those of parse_cluster().
+/// Errors: kNotFound, kIo, kBadData for a directory or more than 16 MiB; those of parse_cluster().
 Result<PlanCluster> read_cluster_file(const std::string& path);
 
 }  // namespace butterfly

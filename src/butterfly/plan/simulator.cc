@@ -16,6 +16,7 @@ namespace butterfly {
 namespace {
 
 constexpr int kNone = -1;
+constexpr int kMaxCount = 10'000'000;  // of anything; what is kept of so many requests takes half a gigabyte
 
 /// Numbers that depend on (seed, stream, index) alone: what happens to one request does not shift another's.
 class Draws {
@@ -449,7 +450,9 @@ Status check(const SimulatedPipeline& pipeline, const SimulationOptions& options
                                                 {"sequences at once", options.sequences_max},
                                                 {"rows of a prefill chunk", options.prefill_chunk}};
   for (const auto& [what, value] : counts) {
-    if (value < 1) return make_error(ErrorCode::kInvalidArgument, "{} {}, expected at least 1", value, what);
+    if (value < 1 || value > kMaxCount) {
+      return make_error(ErrorCode::kInvalidArgument, "{} {}, expected 1 to {}", value, what, kMaxCount);
+    }
   }
   const std::pair<const char*, double> numbers[] = {{"arrival rate", options.rate_per_s},
                                                     {"jitter", options.jitter},

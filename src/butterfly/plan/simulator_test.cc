@@ -218,7 +218,8 @@ TEST(Simulator, OptionsThatMakeNoSenseAreNamed) {
   const auto message = [](const SimulationOptions& options) {
     return simulate(seconds_pipeline(1), options).error().message;
   };
-  EXPECT_EQ(message({.requests = 0}), "0 requests, expected at least 1");
+  EXPECT_EQ(message({.requests = 0}), "0 requests, expected 1 to 10000000");
+  EXPECT_THAT(message({.requests = 2'000'000'000}), HasSubstr("2000000000 requests"));
   EXPECT_THAT(message({.prompt = -3}), HasSubstr("-3 prompt tokens"));
   EXPECT_THAT(message({.rate_per_s = -1.0}), HasSubstr("the arrival rate is -1"));
   EXPECT_THAT(message({.jitter = std::nan("")}), HasSubstr("the jitter is nan"));

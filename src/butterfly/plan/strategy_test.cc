@@ -300,6 +300,26 @@ TEST(Strategies, HybridDividesWhatNoSingleNodeHolds) {
   EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
 }
 
+TEST(Strategies, OneSequenceHasNoUseForBalanceEvenWhereThroughputIsTheGoal) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 24;
+  PlanCluster cluster;
+  for (const double speed : {10.0, 15.0}) {
+    cluster.nodes.push_back({.memory_read_gb_per_s = speed, .fp32_gflops = 10.0 * speed});
+  }
+  cluster.default_link = {.latency_us = 5'000.0, .gb_per_s = 1.0};  // too slow for a group
+  PlanOptions options{.strategy = "hybrid", .context = 64};
+  const PlanningProblem problem = *planning_problem(config, cluster, options);
+  const std::uint64_t whole = share_bytes(problem.cost, problem.whole(0, 24), problem.load).total();
+  for (NodeDescriptor& node : cluster.nodes) node.memory_bytes = whole * 9 / 10;
+  const Result<Plan> latency = make_plan(config, cluster, options);
+  options.goal = PlanGoal::kThroughput;
+  const Result<Plan> throughput = make_plan(config, cluster, options);
+  ASSERT_TRUE(latency.has_value() && throughput.has_value());
+  EXPECT_EQ(throughput->shares(), latency->shares());
+  EXPECT_GT(throughput->gap(), 0.1);
+}
+
 TEST(Strategies, DivisionsGiveEveryMemberALane) {
   std::size_t total = 0;
   for (int members = 1; members <= kLanes; ++members) {
