@@ -46,16 +46,13 @@ TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
 
 /// Member 1 of 3 of the second of two stages.
 control::Assign member_of_a_group() {
-  const Assignment assignment{
-      .epoch = Epoch(7),
-      .model = {.hash = "00", .bytes = 5, .name = "small"},
-      .config = "c",
-      .options = "o",
-      .stage = {.first_layer = 2, .last_layer = 4, .head = true, .lanes = {.first = 3, .last = 5}},
-      .rank = Rank(1),
-      .stages = 2,
-      .group = {"a:1", "b:2", "c:3"},
-      .member = 1};
+  Assignment assignment;
+  assignment.epoch = Epoch(7);
+  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .lanes = {.first = 3, .last = 5}};
+  assignment.rank = Rank(1);
+  assignment.stages = 2;
+  assignment.group = {"a:1", "b:2", "c:3"};
+  assignment.member = 1;
   control::Assign message;
   store(assignment, message);
   return message;
