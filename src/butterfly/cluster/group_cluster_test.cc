@@ -170,6 +170,15 @@ TEST(FaultsGroupCluster, AMemberThatGoesAwayEndsTheEpochForAllAndTheNextOneWorks
         workers.push_back(std::make_unique<ThreadWorker>(
             WorkerOptions{.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}));
       }
+      // It goes in the middle of a message, which the others have already begun.
+      std::atomic<bool> strike{false};
+      std::latch begun(1), gone(1);
+      workers[victim]->stage.before_answer = [&]() -> Status {
+        if (!strike) return {};
+        begun.count_down();
+        gone.wait();
+        return make_error(ErrorCode::kUnavailable, "going");
+      };
       auto membership = Membership::create({.workers = addresses_of(workers)}, after_ms(10'000)).value();
       auto session = membership->next_epoch(membership->members());
       StartRequest request = fake_request(fake_group_plan({3}));
@@ -177,13 +186,7 @@ TEST(FaultsGroupCluster, AMemberThatGoesAwayEndsTheEpochForAllAndTheNextOneWorks
       auto ends = session->start(request, after_ms(20'000));
       ASSERT_TRUE(ends) << ends.error().message;
       ASSERT_TRUE(pump(*ends, 1, 5));
-      // It goes in the middle of a message, which the others have already begun.
-      std::latch begun(1), gone(1);
-      workers[victim]->stage.before_answer = [&]() -> Status {
-        begun.count_down();
-        gone.wait();
-        return make_error(ErrorCode::kUnavailable, "going");
-      };
+      strike = true;
       ASSERT_TRUE(ends->input->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
       begun.wait();
       std::thread stopping([&] { workers[victim]->stop(); });
