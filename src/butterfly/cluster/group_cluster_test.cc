@@ -134,7 +134,7 @@ TEST(GroupCluster, BytesOnTheWireAreThoseOfEveryConnection) {
   const auto session = connect_cluster(addresses_of(workers), after_ms(10'000)).value();
   auto ends = session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
-  const std::uint64_t before = session->data_bytes(after_ms(5000)).value();
+  const std::uint64_t before = session->data_traffic(after_ms(5000)).value().bytes;
   ASSERT_TRUE(ends->input->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
   ASSERT_TRUE(ends->output->receive({}, after_ms(5000)));
   // In, to two followers, out; and between each two of three members in both directions.
@@ -143,7 +143,7 @@ TEST(GroupCluster, BytesOnTheWireAreThoseOfEveryConnection) {
   const Deadline deadline = after_ms(5000);
   std::uint64_t counted = 0;
   while (counted < expected && std::chrono::steady_clock::now() < deadline) {
-    counted = session->data_bytes(after_ms(5000)).value();
+    counted = session->data_traffic(after_ms(5000)).value().bytes;
   }
   EXPECT_EQ(counted, expected);
 }

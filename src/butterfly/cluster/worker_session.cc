@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/cluster_session.h"
 
 namespace butterfly {
 namespace {

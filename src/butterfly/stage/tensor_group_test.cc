@@ -278,7 +278,7 @@ TEST(TensorGroupSteps, AStageWhoseGroupIsBrokenEndsItsLoopWithoutAnAnswer) {
   step.tensor = tokens({5});
   ASSERT_TRUE(coordinator->send(encode_step(std::move(step)), after_ms(1000)));
   group.exchange()[1]->abort();
-  EXPECT_TRUE(run_stage(*group.stages()[0], *input, *output, {}));
+  EXPECT_TRUE(run_stage(*group.stages()[0], {.input = input.get(), .output = output.get()}, {}));
   output->close();
   const auto answer = reader->receive({}, after_ms(1000));
   ASSERT_FALSE(answer) << "an error here would end a request that the next epoch can answer";
