@@ -65,6 +65,7 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
       share->ready = true;
       if (message.ready().has_file()) share->member->has_file = true;
       share->memory_bytes = message.ready().memory_bytes();
+      share->exchange = parse_exchange_engine(message.ready().exchange());
       break;
     case control::ControlMessage::kPrepared:
       if (Epoch(message.prepared().epoch()) != epoch_) return;
