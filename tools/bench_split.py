@@ -30,11 +30,11 @@ LINKS = {"1 Gbit/s": ("1gbit", {}), "100 Mbit/s": ("100mbit", {}), "1 Gbit/s, 5 
 class Workers:
     """1-thread workers on loopback, or each in its own namespace of a lab, where node 0 is the coordinator's."""
 
-    def __init__(self, arguments, count, lab=None):
+    def __init__(self, arguments, count, lab=None, extra=()):
         self.lab, self.running, self.addresses = lab, [], []
         for number in range(1, count + 1):
             listen = f"{lab.address(number)}:7000" if lab else "127.0.0.1:0"
-            command = [arguments.butterfly, "worker", "--listen", listen, "--threads", "1", "--model-dir",
+            command = [arguments.butterfly, "worker", "--listen", listen, "--threads", "1", *extra, "--model-dir",
                        os.path.dirname(os.path.abspath(arguments.model))]
             command += ["--insecure"] if lab else []
             command += ["--emulate", str(arguments.emulate)] if arguments.emulate < 1 else []
@@ -104,10 +104,10 @@ def show(title, results, baseline):
 
 
 def two_workers(arguments):
-    with Workers(arguments, 2) as workers:
+    with Workers(arguments, 2) as workers, Workers(arguments, 2, extra=["--no-shared-memory"]) as apart:
         ways = {PROCESS: ["--threads", "1"],
                 "2 workers, pipeline": workers.options("uniform"),
-                "2 workers, tensor, loopback": [*workers.options("tensor"), "--no-shared-memory"],
+                "2 workers, tensor, loopback": apart.options("tensor"),
                 "2 workers, tensor, shared memory": workers.options("tensor")}
         show("one request", measure(arguments, ways), PROCESS)
         ways = {"1 process, 4 sequences": ["--threads", "1", "--sequences", "4"],

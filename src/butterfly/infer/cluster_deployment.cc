@@ -382,6 +382,7 @@ Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, 
                     .sequences = options.sequences,
                     .kv_type = kv_type_of(checkpoint, options),
                     .goal = options.goal,
+                    .scatter = Scatter::kAvoided,
                     .custom = options.custom});
 }
 
