@@ -165,7 +165,9 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
     made.options.scatter = Scatter::kAvoided;
     const Result<Plan> pipeline = plan_by("auto");
     ASSERT_EQ(pipeline.has_value(), tried.score < kInfinity) << "instance " << instance;
-    if (pipeline) ASSERT_NEAR(problem.score(pipeline->shares()), tried.score, 1e-9 * tried.score) << instance;
+    if (pipeline) {
+      ASSERT_NEAR(problem.score(pipeline->shares()), tried.score, 1e-9 * tried.score) << "instance " << instance;
+    }
     if (!best) {
       EXPECT_EQ(best.error().code, ErrorCode::kNoMemory);
       ++infeasible;
