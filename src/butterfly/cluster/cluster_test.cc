@@ -4,6 +4,7 @@
 #include <latch>
 
 #include "butterfly/cluster/cluster_nodes_test.h"
+#include "butterfly/cluster/control_link.h"
 
 namespace butterfly {
 namespace {
@@ -240,6 +241,17 @@ TEST(RemoteCluster, ASecondCoordinatorIsToldWhoIsThere) {
   first->stop();
   const auto third = connect_cluster({worker.address()}, after_ms(10'000));
   EXPECT_TRUE(third) << third.error().message;
+}
+
+TEST(RemoteCluster, ACoordinatorThatComesAnewTakesThePlaceOfItsOwnDeadConnection) {
+  const ThreadWorker worker({.busy_grace = std::chrono::milliseconds(50)});
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kControl, .session = make_session_id(), .label = "anna's desk"};
+  ControlLink first(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());
+  ASSERT_TRUE(first.receive(after_ms(10'000)).value().has_worker_hello());
+  ControlLink second(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());
+  EXPECT_TRUE(second.receive(after_ms(10'000)).value().has_worker_hello());
+  EXPECT_FALSE(first.receive(after_ms(10'000)));
 }
 
 TEST(RemoteCluster, AReleasedWorkerServesTheNextCoordinatorAtOnce) {

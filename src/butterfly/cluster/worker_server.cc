@@ -79,7 +79,9 @@ class Server final : public WorkerServer {
       session_ = std::make_unique<WorkerSession>(options_, local_, delegate_, std::move(control),
                                                  [this] { listener_->interrupt(); });
     } else if (!parked_) {
-      // The first coordinator may be leaving at this moment, or be dead without our having noticed.
+      // The first coordinator may be leaving at this moment, or be dead without our having noticed. If it is itself who
+      // comes anew, then its connection of before was cut on the way.
+      if (session_->id() == control.introduction.session) session_->abandon();
       parked_ = std::move(control);
       parked_until_ = std::chrono::steady_clock::now() + options_.busy_grace;
     } else {

@@ -37,6 +37,9 @@ class WorkerSession {
   /// Asks the coordinator to go on without this worker, which serves until it is released.
   void leave();
 
+  /// Takes the coordinator's control connection for dead, whatever it looks like from here; ends soon after.
+  void abandon() { link_.close(); }
+
  private:
   void run_control();
   bool handle(const control::ControlMessage& message);
