@@ -491,7 +491,7 @@ TEST(ParityConversion, EveryInterestingFloatBecomesTheSameHalfAtEveryLength) {
   for (const Isa isa : supported_isas()) {
     EXPECT_EQ(encoded(isa, DType::kF16, values), expected) << to_string(isa);
     for (std::size_t n = 0; n < 70; ++n) {
-      const std::span some = std::span(values).subspan(values.size() - 1000 * n - n, n);
+      const std::span some = std::span(values).subspan(997 * n % (values.size() - n), n);
       EXPECT_EQ(encoded(isa, DType::kF16, some), encoded(Isa::kReference, DType::kF16, some)) << to_string(isa) << n;
     }
   }
