@@ -39,8 +39,8 @@ class ByteStream {
   /// Why a result was kFailed, as half a sentence.
   virtual std::string failure(const IoResult& result) const = 0;
 
-  /// Whether a kFailed before the end of the handshake looks like damage on the way: another attempt may get through. A
-  /// refusal does not.
+  /// Whether a kFailed or kEnd before a client's hello is answered may be due to damage on the way: another attempt may
+  /// get through. A refusal is not.
   virtual bool damaged(const IoResult& result) const = 0;
 
   /// Whom the handshake proved to be there; nobody on a plain stream.

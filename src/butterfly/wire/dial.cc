@@ -30,7 +30,8 @@ Result<std::size_t> move_some(const ByteStream& stream, const std::string& name,
       case IoResult::State::kMoved:
         return result.bytes;
       case IoResult::State::kEnd:
-        return make_error(ErrorCode::kUnavailable, "{} closed the connection during the handshake", name);
+        return make_error(stream.damaged(result) ? ErrorCode::kBadData : ErrorCode::kUnavailable,
+                          "{} closed the connection during the handshake", name);
       case IoResult::State::kFailed:
         return make_error(stream.damaged(result) ? ErrorCode::kBadData : ErrorCode::kUnavailable,
                           "the connection to {} broke during the handshake: {}", name, stream.failure(result));

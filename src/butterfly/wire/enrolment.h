@@ -78,7 +78,7 @@ struct EnrolOptions {
 };
 
 /// A new member; the folder is made and must not hold credentials. Errors: kInvalidArgument (name, token expired,
-/// credentials there), kUnavailable (refused, went away), kProtocol, kTimeout, kIo.
+/// credentials there), kUnavailable (refused, went away), kBadData (damaged on the way), kProtocol, kTimeout, kIo.
 Result<NodeIdentity> enrol(const EnrolOptions& options, const JoinToken& token, const std::string& name,
                            Deadline deadline);
 

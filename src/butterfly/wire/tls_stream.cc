@@ -26,8 +26,7 @@ constexpr std::size_t kReadAheadBytes = 4 * (kRecordBytesMax + 256);          //
 /// What a BIO knows: the socket, and whether the peer may be answered yet.
 struct Socket {
   int fd = -1;
-  bool mute = false;   // nothing that could be a TLS client has spoken: it is not answered, not even by an alert
-  bool heard = false;  // something came
+  bool mute = false;  // nothing that could be a TLS client has spoken: it is not answered, not even by an alert
   std::atomic<std::uint64_t> writes{0};
 };
 
@@ -49,7 +48,6 @@ int bio_read(BIO* bio, char* data, int bytes) {
   const ssize_t moved = ::recv(socket->fd, data, count, MSG_DONTWAIT);
   if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_read(bio);
   if (moved == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-  if (moved > 0) socket->heard = true;
   return static_cast<int>(moved);
 }
 
@@ -129,20 +127,20 @@ std::string describe_failure(SSL* ssl, bool in_handshake) {
   return fmt::format("TLS: {}", text != nullptr ? text : "unknown failure");
 }
 
-/// What is no refusal: a record or a handshake message that contradicts itself, as either side noticed.
-bool tells_of_damage(unsigned long code) {
+/// Whether one side was not content with the other's certificate. Everything else that ends a handshake may be damage.
+bool tells_of_refusal(unsigned long code) {
   switch (ERR_GET_REASON(code)) {
-    case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
-    case SSL_R_DIGEST_CHECK_FAILED:
-    case SSL_R_BAD_SIGNATURE:
-    case SSL_R_LENGTH_MISMATCH:
-    case SSL_R_UNEXPECTED_MESSAGE:
-    case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
-    case SSL_R_SSLV3_ALERT_UNEXPECTED_MESSAGE:
-    case SSL_R_TLSV1_ALERT_DECODE_ERROR:
-    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
-    case SSL_R_TLSV1_ALERT_RECORD_OVERFLOW:
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_NO_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
       return true;
     default:
       return false;
@@ -171,7 +169,9 @@ class TlsStream final : public ByteStream {
     if (ended_.state != IoResult::State::kMoved) return ended_;
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_.get());
-    return result == 1 ? IoResult{} : classify(result);
+    if (result != 1) return classify(result);
+    complete_ = true;
+    return {};
   }
 
   IoResult receive(std::span<const MutableByteSpan> buffers) override {
@@ -218,8 +218,10 @@ class TlsStream final : public ByteStream {
 
   bool damaged(const IoResult& result) const override {
     const Turn turn(entering_);
-    // A server that does not speak TLS hangs up, too, but says nothing before.
-    return result.error != 0 ? result.error == ECONNRESET && socket_.heard : damaged_;
+    if (refused_) return false;
+    // A server that hangs up before it has seen our certificate has not refused us: damaged bytes are no TLS to it.
+    if (!complete_ || result.error == ECONNRESET) return true;
+    return result.state == IoResult::State::kFailed && result.error == 0;
   }
 
   std::optional<NodeIdentity> peer() const override {
@@ -296,8 +298,8 @@ class TlsStream final : public ByteStream {
         ended_ = {.state = error == 0 ? IoResult::State::kEnd : IoResult::State::kFailed, .error = error};
         break;
       default:
-        damaged_ = tells_of_damage(ERR_peek_last_error());
-        failure_ = describe_failure(ssl_.get(), SSL_is_init_finished(ssl_.get()) == 0);
+        refused_ = tells_of_refusal(ERR_peek_last_error());
+        failure_ = describe_failure(ssl_.get(), !complete_);
         ended_ = {.state = IoResult::State::kFailed};
     }
     ERR_clear_error();
@@ -305,12 +307,13 @@ class TlsStream final : public ByteStream {
   }
 
   const TlsContext context_;
-  mutable std::mutex entering_;  // guards ssl_ and the four below
+  mutable std::mutex entering_;  // guards ssl_ and the five below
   const SslPtr ssl_;
   Socket socket_;
   IoResult ended_{};  // once not kMoved, every call answers it
   std::string failure_;
-  bool damaged_ = false;
+  bool complete_ = false;  // the handshake
+  bool refused_ = false;   // because of a certificate
 
   bool dry_ = false;                // the receiver's: TLS holds no complete record, the socket had no more
   std::vector<std::byte> staging_;  // the sender's

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
 
+#include <list>
 #include <thread>
 
 #include "butterfly/wire/certificates.h"
@@ -329,6 +330,112 @@ TEST(Tls, ManyMessagesInOneRecordAreAllDelivered) {
       ASSERT_EQ(message->tag, i);
     }
   }
+}
+
+/// Between clients and a server, which it counts: turns one bit in the first piece that the first connection carries in
+/// one direction.
+class FlippingRelay {
+ public:
+  enum class From { kClient, kServer };
+  struct Flip {
+    From from = From::kClient;
+    std::size_t bit = 0;
+  };
+  FlippingRelay(std::string target, std::optional<Flip> flip) : target_(std::move(target)), flip_(flip) {
+    fd_ = listen_on(resolve("127.0.0.1:0", after_ms(1000)).value()[0], "relay").value();
+    address_ = to_string(bound_address(fd_).value());
+    thread_ = std::thread([this] { run(); });
+  }
+  ~FlippingRelay() {
+    stop_.request_stop();
+    thread_.join();
+  }
+  const std::string& address() const { return address_; }
+  int connections() const { return connections_; }
+
+ private:
+  struct Pair {
+    std::array<Fd, 2> ends;  // the client, the server
+    bool damages = false;
+  };
+
+  void run() {
+    std::list<Pair> pairs;
+    while (!stop_.stop_requested()) {
+      std::vector<pollfd> fds{{fd_.get(), POLLIN, 0}};
+      for (const Pair& pair : pairs) {
+        for (const Fd& end : pair.ends) fds.push_back({end.get(), POLLIN, 0});
+      }
+      if (poll_until(fds, after_ms(5)).value() == 0) continue;
+      std::size_t at = 1;
+      for (auto pair = pairs.begin(); pair != pairs.end(); at += 2) {
+        pair = carry(*pair, fds[at], fds[at + 1]) ? std::next(pair) : pairs.erase(pair);
+      }
+      if (fds[0].revents == 0) continue;
+      Fd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const auto patience = Patience::create(after_ms(5000), {}).value();
+      pairs.push_back({.ends = {std::move(client), dial(target_, target_, *patience).value()},
+                       .damages = connections_++ == 0 && flip_});
+    }
+  }
+
+  /// Whether the pair is still connected.
+  bool carry(Pair& pair, const pollfd& client, const pollfd& server) const {
+    for (const int from : {0, 1}) {
+      if ((from == 0 ? client : server).revents == 0) continue;
+      std::array<std::byte, 65536> buffer;
+      const ssize_t got = ::recv(pair.ends[static_cast<std::size_t>(from)].get(), buffer.data(), buffer.size(), 0);
+      if (got <= 0) return false;
+      if (pair.damages && from == static_cast<int>(flip_->from)) {
+        buffer[flip_->bit / 8] ^= static_cast<std::byte>(1 << flip_->bit % 8);
+        pair.damages = false;
+      }
+      ::send(pair.ends[static_cast<std::size_t>(1 - from)].get(), buffer.data(), static_cast<std::size_t>(got),
+             MSG_NOSIGNAL);
+    }
+    return true;
+  }
+
+  const std::string target_;
+  const std::optional<Flip> flip_;
+  Fd fd_;
+  std::string address_;
+  std::atomic<int> connections_{0};
+  std::stop_source stop_;
+  std::thread thread_;
+};
+
+constexpr std::size_t kRecordHeaderBits = 40;     // type, version, length
+constexpr std::size_t kHandshakeHeaderBits = 32;  // of the hello inside: type, length
+
+// Fails when a hello that is no TLS record any more counts as a peer that speaks no TLS, and is given up.
+TEST(Tls, AHelloWhoseFramingIsDamagedIsSentAgain) {
+  Fixture f;
+  // A length that grew is waited for until the listener's deadline.
+  f.loop.emplace(ListenOptions{.access = f.worker, .handshake_timeout = std::chrono::milliseconds(200)});
+  for (const auto from : {FlippingRelay::From::kClient, FlippingRelay::From::kServer}) {
+    for (std::size_t bit = 0; bit < kRecordHeaderBits + kHandshakeHeaderBits; ++bit) {
+      const FlippingRelay relay(f.address(), FlippingRelay::Flip{.from = from, .bit = bit});
+      const auto client = connect_as(relay.address(), f.cluster.coordinator());
+      EXPECT_TRUE(client) << "bit " << bit << " from end " << static_cast<int>(from) << ": " << client.error().message;
+      EXPECT_LE(relay.connections(), kHandshakesMax);
+    }
+  }
+}
+
+// Fails when whoever is not let in asks again, as though its handshake had been damaged.
+TEST(Tls, ARefusalIsNotTriedAgain) {
+  Fixture f;
+  const TestCluster other;
+  const auto refuses = [&](const NodeAccess& access, ConnectionRole role) {
+    const FlippingRelay relay(f.address(), std::nullopt);
+    EXPECT_FALSE(connect_as(relay.address(), access, role));
+    EXPECT_EQ(relay.connections(), 1);
+  };
+  refuses(other.coordinator(), ConnectionRole::kData);                 // the client refuses the server
+  refuses(f.cluster.join_expired("worker-b"), ConnectionRole::kData);  // the server refuses the certificate
+  refuses(f.cluster.join("worker-c"), ConnectionRole::kControl);       // and what it is used for
+  EXPECT_EQ(f.loop->count(), 0);
 }
 
 TEST(Tls, CredentialsOpenEveryAddress) {
