@@ -1,5 +1,6 @@
 // butterfly cluster status: how nodes are, what they work on, and how fast the links between them are.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -92,10 +93,17 @@ std::vector<Row> look(const StatusCommand& command) {
 
 std::string share_of(const WorkerStatus& worker) {
   if (worker.model.empty()) return worker.coordinator.empty() ? "free" : "stands by";
-  const LaneRange& lanes = worker.stage.lanes;
-  return fmt::format("{} layers {}-{}{}{}{}", worker.model, worker.stage.first_layer, worker.stage.last_layer - 1,
-                     worker.stage.embedding ? " + embedding" : "", worker.stage.head ? " + head" : "",
-                     lanes.whole() ? "" : fmt::format(", lanes {}-{}", lanes.first, lanes.last - 1));
+  std::vector<std::string> layers;
+  bool embedding = false, head = false;
+  for (const StageAssignment& stage : worker.stages) {
+    const LaneRange& lanes = stage.lanes;
+    layers.push_back(fmt::format("{}-{}{}", stage.first_layer, stage.last_layer - 1,
+                                 lanes.whole() ? "" : fmt::format(" (lanes {}-{})", lanes.first, lanes.last - 1)));
+    embedding = embedding || stage.embedding;
+    head = head || stage.head;
+  }
+  return fmt::format("{} layers {}{}{}", worker.model, fmt::join(layers, ", "), embedding ? " + embedding" : "",
+                     head ? " + head" : "");
 }
 
 double load_of(const WorkerStatus& worker) {
@@ -167,10 +175,12 @@ nlohmann::ordered_json to_json(const Row& row) {
     j["epoch"] = w.epoch.value;
     j["model"] = w.model;
     if (!w.model.empty()) {
-      j["first_layer"] = w.stage.first_layer;
-      j["last_layer"] = w.stage.last_layer - 1;
-      j["first_lane"] = w.stage.lanes.first;
-      j["last_lane"] = w.stage.lanes.last - 1;
+      for (const StageAssignment& stage : w.stages) {
+        j["stages"].push_back({{"first_layer", stage.first_layer},
+                               {"last_layer", stage.last_layer - 1},
+                               {"first_lane", stage.lanes.first},
+                               {"last_lane", stage.lanes.last - 1}});
+      }
       j["memory_bytes"] = w.memory_bytes;
     }
     j["steps"] = w.steps;

@@ -1,5 +1,5 @@
-// Promise 1 for tensor groups: however the lanes of a stage are divided over members, and whatever their sums travel
-// through, logits equal those of one node by memcmp.
+// Promise 1 for tensor groups and for nodes with several stages: however the lanes of a stage are divided over members,
+// whatever their sums travel through, and how often a node is visited, logits equal those of one node by memcmp.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,13 +42,14 @@ std::string to_string(const Groups& groups) {
   return text;
 }
 
-Plan plan_of(const ModelConfig& config, const Groups& groups) {
+/// Over so many nodes in turn.
+Plan plan_of(const ModelConfig& config, const Groups& groups, int nodes) {
   Plan plan;
   const int stages = static_cast<int>(groups.size());
   for (int g = 0; g < stages; ++g) {
     int first_lane = 0;
     for (const int last_lane : groups[static_cast<std::size_t>(g)]) {
-      plan.node_of_stage.push_back(static_cast<int>(plan.stages.size()));
+      plan.node_of_stage.push_back(static_cast<int>(plan.stages.size()) % nodes);
       plan.stages.push_back({.first_layer = config.layers * g / stages,
                              .last_layer = config.layers * (g + 1) / stages,
                              .embedding = g == 0,
@@ -112,11 +113,11 @@ class Worker {
 };
 
 Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint& checkpoint, const Groups& groups,
-                                       Epoch epoch) {
+                                       int nodes, Epoch epoch) {
   StartRequest request = start_request(checkpoint, {});
   request.epoch = epoch;
   request.model.hash = "00";
-  request.plan = plan_of(checkpoint.config, groups);
+  request.plan = plan_of(checkpoint.config, groups, nodes);
   BF_ASSIGN_OR_RETURN(PipelineEnds ends, session.start(request, after_ms(60'000)));
   const auto pipeline = make_channel_pipeline(
       *ends.input, *ends.output, {.depth = static_cast<int>(groups.size()), .vocab = checkpoint.config.vocab});
@@ -125,14 +126,14 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint
   return logits;
 }
 
-Result<std::vector<float>> run_threads(const Checkpoint& checkpoint, const Groups& groups) {
+Result<std::vector<float>> run_threads(const Checkpoint& checkpoint, const Groups& groups, int nodes) {
   std::vector<std::unique_ptr<StageHost>> hosts;
-  std::vector<InprocNode> nodes;
-  for (std::size_t i = 0; i < plan_of(checkpoint.config, groups).stages.size(); ++i) {
+  std::vector<InprocNode> members;
+  for (int i = 0; i < nodes; ++i) {
     hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = 1, .isa = choose_isa().value()}));
-    nodes.push_back({.delegate = hosts.back().get()});
+    members.push_back({.delegate = hosts.back().get()});
   }
-  return run_session(*make_inproc_cluster(std::move(nodes)), checkpoint, groups, Epoch(1));
+  return run_session(*make_inproc_cluster(std::move(members)), checkpoint, groups, nodes, Epoch(1));
 }
 
 class DistGroupAnswer : public testing::TestWithParam<DType> {
@@ -163,7 +164,7 @@ const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},
                                   {{4, 8}, {5, 8}},  {{8}, {1, 4, 8}, {8}}};
 
 TEST_P(DistGroupAnswer, OfThreadsWhateverTheGroups) {
-  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups), to_string(groups));
+  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kLanes), to_string(groups));
 }
 
 TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough) {
@@ -178,8 +179,28 @@ TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough)
     for (const Groups& groups : kGroups) {
       // The workers keep what they have of one epoch for the next, of other lanes.
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, membership->epoch()), to_string(groups));
+      expect_same(run_session(*session, checkpoint, groups, kLanes, membership->epoch()), to_string(groups));
     }
+  }
+}
+
+/// Fewer nodes than shares: each has several stages, in the last ones as members of several groups.
+const std::vector<std::pair<int, Groups>> kScattered{
+    {1, {{8}, {8}, {8}}}, {2, {{8}, {8}, {8}}}, {2, {{4, 8}, {8}, {5, 8}}}, {3, {{3, 8}, {4, 8}, {1, 8}}}};
+
+TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  MembershipOptions options;
+  for (int i = 0; i < 3; ++i) {
+    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+    options.workers.push_back(workers.back()->address());
+  }
+  const auto membership = Membership::create(options, after_ms(20'000)).value();
+  for (const auto& [nodes, groups] : kScattered) {
+    const std::string what = fmt::format("{} over {}", to_string(groups), nodes);
+    expect_same(run_threads(checkpoint, groups, nodes), "threads: " + what);
+    const auto session = membership->next_epoch(membership->members());
+    expect_same(run_session(*session, checkpoint, groups, nodes, membership->epoch()), "workers: " + what);
   }
 }
 

@@ -197,6 +197,40 @@ class TensorGroups(unittest.TestCase):
         self.assertEqual([name for name in set(os.listdir("/dev/shm")) - before if "butterfly" in name], [])
 
 
+class ScatteredLayers(unittest.TestCase):
+    """A node may have layers that do not follow each other: steps come back to it, the bytes are those of one process."""
+
+    TEXT = ("-m", DEMO, "-p", PROMPT, "-n", 40, "--ignore-end", "--prefill-chunk", 16)
+
+    def layers(self, report):
+        nodes = {}
+        for node in report["nodes"]:
+            nodes.setdefault(node["name"], []).append((node["first_layer"], node["last_layer"]))
+        return sorted(nodes.values())
+
+    def test_greedy_and_custom_plans_write_the_same_bytes_over_workers_and_threads(self):
+        expected = butterfly("generate", *self.TEXT, "--threads", 1, isa="reference").stdout
+        isas = supported_isas()
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            workers = [stack.enter_context(Worker(isa=isas[i % len(isas)])) for i in range(3)]
+            for count in (2, 3):
+                addresses = [w.address for w in workers[:count]]
+                back_and_forth = os.path.join(folder, f"{count}.plan")
+                with open(back_and_forth, "w") as file:
+                    file.writelines(f"{addresses[layer % count]} {layer}-{layer}\n" for layer in range(5))
+                for split in (("greedy",), ("custom", "--custom", back_and_forth)):
+                    run = butterfly("generate", *self.TEXT, "--workers", ",".join(addresses), "--split", *split)
+                    self.assertEqual(run.returncode, 0, run.stderr)
+                    self.assertEqual(run.stdout, expected, (count, split, run.stderr))
+                run = butterfly("generate", *self.TEXT, "--nodes", count, "--threads", 1, "--split", "greedy", "--json")
+                self.assertEqual(run.returncode, 0, run.stderr)
+                report = json.loads(run.stdout)
+                self.assertEqual(report["text"].encode() + b"\n", expected)
+                self.assertGreater(max(len(layers) for layers in self.layers(report)), 1, "nothing was scattered")
+            for worker in workers:
+                self.assertEqual(worker.terminate(), 0)
+
+
 class LossyWire(unittest.TestCase):
     def test_rounded_activations_are_smaller_labelled_and_the_same_on_threads_and_workers(self):
         with Worker() as a, Worker() as b:
@@ -287,6 +321,16 @@ class Failover(unittest.TestCase):
                 self.assertIn("lanes", errors)
                 self.assertIn("epoch 2: 2 workers", errors)
 
+    def test_a_killed_worker_with_scattered_layers_is_named_and_the_others_finish_the_text(self):
+        for victim in range(3):
+            with Worker() as a, Worker() as b, Worker() as c:
+                workers = [a, b, c]
+                running = self.start("--workers", ",".join(w.address for w in workers), "--split", "greedy")
+                workers[victim].process.send_signal(signal.SIGKILL)
+                errors = self.finish(running)
+                self.assertIn(workers[victim].address, errors)
+                self.assertIn("epoch 2: 2 workers", errors)
+
     def test_two_of_four_may_die_at_once(self):
         with ExitStack() as stack:
             workers = [stack.enter_context(Worker()) for _ in range(4)]
@@ -331,7 +375,7 @@ class Failover(unittest.TestCase):
             os.kill(running.pid, signal.SIGCONT)
             self.finish(running)
             self.assertEqual([w["address"] for w in workers], [a.address, b.address])
-            self.assertEqual([(w["first_layer"], w["last_layer"]) for w in workers], [(0, 1), (2, 4)])
+            self.assertEqual([[(s["first_layer"], s["last_layer"]) for s in w["stages"]] for w in workers], [[(0, 1)], [(2, 4)]])
             self.assertGreater(workers[0]["steps"], 0)
             self.assertGreater(workers[0]["links"][0]["gb_per_s"], 0)
             free = butterfly("cluster", "status", a.address, text=True)

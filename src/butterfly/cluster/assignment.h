@@ -1,7 +1,9 @@
-// What a coordinator asks of one worker for one epoch. Plain values.
+// What a coordinator asks of one worker for one epoch: an assignment for each stage that it has a share of, in pipeline
+// order. Plain values.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct StageWork {
   std::uint64_t busy_ns = 0;
 };
 
+/// Its epoch, model, config, options and number of stages are those of every other one of the same epoch.
 struct Assignment {
   Epoch epoch{};
   ModelIdentity model{};
@@ -42,5 +45,11 @@ struct Assignment {
 
 /// "stage 2 of 3", "stage 2 of 3, lanes 3-5".
 std::string describe(const Assignment& assignment);
+
+/// Of all that one worker has: "stages 1 and 3 of 4".
+std::string describe(std::span<const Assignment> assignments);
+
+/// How many stages a worker may have in one epoch.
+inline constexpr int kSharesMax = 128;
 
 }  // namespace butterfly

@@ -36,7 +36,7 @@ class ChannelHub {
   void end_through(Epoch epoch);
 
  private:
-  static constexpr std::size_t kChannelsMax = 64;  // an epoch has three of a coordinator and those of a tensor group
+  static constexpr std::size_t kChannelsMax = 4 * kSharesMax;  // an epoch has one for weights, and those of each stage
 
   using Key = std::pair<Epoch, std::string>;
   mutable std::mutex mutex_;

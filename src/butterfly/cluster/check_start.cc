@@ -1,5 +1,8 @@
 #include "butterfly/cluster/check_start.h"
 
+#include <fmt/ranges.h>
+
+#include <map>
 #include <set>
 
 #include "butterfly/plan/share_groups.h"
@@ -14,17 +17,24 @@ Status check_start(const StartRequest& request, std::size_t nodes, bool started)
     return make_error(ErrorCode::kInvalidArgument, "a plan of {} stages on {} nodes", plan.stages.size(),
                       plan.node_of_stage.size());
   }
-  std::set<int> used;
-  for (const int node : plan.node_of_stage) {
-    if (node < 0 || static_cast<std::size_t>(node) >= nodes) {
-      return make_error(ErrorCode::kInvalidArgument, "a plan that puts a stage on node {}, there are {}", node, nodes);
-    }
-    if (!used.insert(node).second) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "a plan that scatters layers, two stages on node {}: a node runs one", node);
+  std::map<int, int> stages_of_node;
+  BF_ASSIGN_OR_RETURN(const auto groups, share_groups(plan.stages));
+  for (const ShareGroup& group : groups) {
+    std::set<int> members;
+    for (std::size_t share = group.first; share < group.last; ++share) {
+      const int node = plan.node_of_stage[share];
+      if (node < 0 || static_cast<std::size_t>(node) >= nodes) {
+        return make_error(ErrorCode::kInvalidArgument, "a plan that puts a stage on node {}, there are {}", node,
+                          nodes);
+      }
+      if (!members.insert(node).second) {
+        return make_error(ErrorCode::kInvalidArgument, "a plan with node {} twice in one tensor group", node);
+      }
+      if (++stages_of_node[node] > kSharesMax) {
+        return make_error(ErrorCode::kInvalidArgument, "a plan with over {} stages on node {}", kSharesMax, node);
+      }
     }
   }
-  BF_TRY(share_groups(plan.stages));
   return {};
 }
 
@@ -59,6 +69,14 @@ std::string describe(const Assignment& assignment) {
   const std::string stage = fmt::format("stage {} of {}", assignment.rank.value + 1, assignment.stages);
   const LaneRange& lanes = assignment.stage.lanes;
   return lanes.whole() ? stage : fmt::format("{}, lanes {}-{}", stage, lanes.first, lanes.last - 1);
+}
+
+std::string describe(std::span<const Assignment> assignments) {
+  if (assignments.size() == 1) return describe(assignments.front());
+  std::vector<int> numbers;
+  for (const Assignment& one : assignments.first(assignments.size() - 1)) numbers.push_back(one.rank.value + 1);
+  const Assignment& last = assignments.back();
+  return fmt::format("stages {} and {} of {}", fmt::join(numbers, ", "), last.rank.value + 1, last.stages);
 }
 
 }  // namespace butterfly

@@ -115,6 +115,50 @@ TEST_P(ClusterTest, AStageThatFailsAtWorkEndsTheWaitOfEveryoneAndIsNamed) {
   EXPECT_TRUE(nodes.session->failed());
 }
 
+TEST_P(ClusterTest, ANodeRunsSeveralStagesWhereverTheyAre) {
+  for (const std::vector<int>& nodes_of_stages :
+       std::vector<std::vector<int>>{{0, 1, 0, 1}, {0, 0}, {1, 0, 0, 1, 2, 1}, {2, 0, 2, 0, 2}}) {
+    const int stages = static_cast<int>(nodes_of_stages.size());
+    Nodes nodes = make(3);
+    const Plan plan = fake_scattered_plan(nodes_of_stages);
+    auto ends = nodes.session->start(fake_request(plan), after_ms(20'000));
+    ASSERT_TRUE(ends) << ends.error().message;
+    EXPECT_EQ(ends->memory_bytes.size(), plan.stages.size());
+    EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
+    const Status pumped = pump(*ends, stages, 20);
+    EXPECT_TRUE(pumped) << pumped.error().message;
+    EXPECT_FALSE(nodes.session->failed());
+    nodes.session->stop();
+    for (int node = 0; node < 3; ++node) {
+      const auto had = static_cast<std::size_t>(std::ranges::count(nodes_of_stages, node));
+      FakeStage& stage = nodes.stage(static_cast<std::size_t>(node));
+      EXPECT_EQ(stage.assignments.size(), had);
+      EXPECT_EQ(stage.loads, had > 0 ? 1 : 0) << "all its stages are loaded together";
+      for (const Assignment& one : stage.assignments) {
+        EXPECT_EQ(nodes_of_stages[static_cast<std::size_t>(one.rank.value)], node);
+      }
+    }
+  }
+}
+
+// Fails when the other stages of a node wait for steps that will never come.
+TEST_P(ClusterTest, OneOfANodesStagesThatFailsEndsTheOthers) {
+  Nodes nodes = make(2);
+  nodes.stage(0).before_answer = [calls = std::make_shared<std::atomic<int>>(0)]() -> Status {
+    if (++*calls < 2) return {};
+    return make_error(ErrorCode::kBadData, "the cache is gone");
+  };
+  auto ends = nodes.session->start(fake_request(fake_scattered_plan({0, 1, 0, 1})), after_ms(20'000));
+  ASSERT_TRUE(ends) << ends.error().message;
+  ASSERT_TRUE(ends->input->send({}, after_ms(5000)));
+  const auto answer = ends->output->receive({}, after_ms(60'000));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ErrorCode::kBadData);
+  EXPECT_THAT(answer.error().message, AllOf(HasSubstr("3 of 4"), HasSubstr("the cache is gone")));
+  nodes.session->stop();
+  for (const std::size_t i : {0, 1}) EXPECT_EQ(nodes.stage(i).unloads, 1) << "nobody still waits for it";
+}
+
 TEST_P(ClusterTest, NotBeingReadyInTimeIsAnError) {
   Nodes nodes = make(2);
   std::latch go(1);
@@ -183,9 +227,8 @@ TEST_P(ClusterTest, AWeightThatTheProviderDoesNotHaveIsNamed) {
 TEST_P(ClusterTest, APlanThatDoesNotFitTheNodesIsRefused) {
   Nodes nodes = make(2);
   EXPECT_EQ(nodes.session->start(fake_request(3), after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
-  StartRequest twice = fake_request(2);
-  twice.plan.node_of_stage = {0, 0};
-  EXPECT_EQ(nodes.session->start(twice, after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(nodes.session->start(fake_request(fake_scattered_plan({0, 2, 0})), after_ms(1000)).error().code,
+            ErrorCode::kInvalidArgument);
   EXPECT_TRUE(nodes.session->start(fake_request(2), after_ms(20'000))) << "a refusal costs nothing";
   EXPECT_EQ(nodes.session->start(fake_request(2), after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
 }

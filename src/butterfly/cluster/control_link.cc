@@ -38,8 +38,16 @@ Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
   return message;
 }
 
-std::string member_label(int member) {
-  return fmt::format("member{}", member);
+std::string input_label(Rank stage) {
+  return fmt::format("input.{}", stage.value);
+}
+
+std::string output_label(Rank stage) {
+  return fmt::format("output.{}", stage.value);
+}
+
+std::string member_label(Rank stage, int member) {
+  return fmt::format("member{}.{}", member, stage.value);
 }
 
 std::string data_label(const std::string& what, Epoch epoch) {
@@ -48,10 +56,25 @@ std::string data_label(const std::string& what, Epoch epoch) {
 
 namespace {
 
+/// All of `text` as a number, written the one way that std::to_chars does.
+std::optional<std::uint32_t> parse_number(std::string_view text) {
+  std::uint32_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stopped != end || std::to_string(value) != text) return std::nullopt;
+  return value;
+}
+
 bool is_data(const std::string& what) {
-  if (what == kInputLabel || what == kOutputLabel || what == kWeightsLabel || what == kHolderLabel) return true;
+  if (what == kWeightsLabel || what == kHolderLabel) return true;
+  const std::size_t dot = what.find('.');
+  if (dot == std::string::npos) return false;
+  const auto stage = parse_number(std::string_view(what).substr(dot + 1));
+  if (!stage || *stage >= kStagesMax) return false;
+  const Rank rank(static_cast<int>(*stage));
+  if (what == input_label(rank) || what == output_label(rank)) return true;
   for (int member = 0; member < kLanes; ++member) {
-    if (what == member_label(member)) return true;
+    if (what == member_label(rank, member)) return true;
   }
   return false;
 }
@@ -63,9 +86,9 @@ std::optional<DataLabel> parse_data_label(const std::string& label) {
   if (at == std::string::npos) return std::nullopt;
   DataLabel parsed{.what = label.substr(0, at)};
   if (!is_data(parsed.what)) return std::nullopt;
-  const char* end = label.data() + label.size();
-  const auto [stopped, error] = std::from_chars(label.data() + at + 1, end, parsed.epoch.value);
-  if (error != std::errc{} || stopped != end) return std::nullopt;
+  const auto epoch = parse_number(std::string_view(label).substr(at + 1));
+  if (!epoch) return std::nullopt;
+  parsed.epoch = Epoch(*epoch);
   return parsed;
 }
 
@@ -156,31 +179,43 @@ void store(const StageAssignment& stage, control::Stage& message) {
   message.set_last_lane(stage.lanes.last);
 }
 
-void store(const Assignment& assignment, control::Assign& message) {
-  message.set_epoch(assignment.epoch.value);
-  message.set_model_hash(assignment.model.hash);
-  message.set_model_bytes(assignment.model.bytes);
-  message.set_model_name(assignment.model.name);
-  message.set_config(assignment.config);
-  message.set_options(assignment.options);
-  store(assignment.stage, *message.mutable_stage());
-  message.set_rank(assignment.rank.value);
-  message.set_stages(assignment.stages);
-  message.set_next_address(assignment.next_address);
-  for (const std::string& holder : assignment.holders) message.add_holders(holder);
-  for (const std::string& address : assignment.group) message.add_group(address);
-  message.set_member(assignment.member);
+StageAssignment read_stage(const control::Stage& message) {
+  return {.first_layer = message.first_layer(),
+          .last_layer = message.last_layer(),
+          .embedding = message.embedding(),
+          .head = message.head(),
+          .lanes = {.first = message.first_lane(), .last = message.last_lane()}};
+}
+
+void store(std::span<const Assignment> assignments, control::Assign& message) {
+  const Assignment& any = assignments.front();
+  message.set_epoch(any.epoch.value);
+  message.set_model_hash(any.model.hash);
+  message.set_model_bytes(any.model.bytes);
+  message.set_model_name(any.model.name);
+  message.set_config(any.config);
+  message.set_options(any.options);
+  message.set_stages(any.stages);
+  for (const std::string& holder : any.holders) message.add_holders(holder);
+  for (const Assignment& assignment : assignments) {
+    control::Share& share = *message.add_shares();
+    store(assignment.stage, *share.mutable_stage());
+    share.set_rank(assignment.rank.value);
+    share.set_next_address(assignment.next_address);
+    for (const std::string& address : assignment.group) share.add_group(address);
+    share.set_member(assignment.member);
+  }
 }
 
 namespace {
 
-Status check_group(const control::Assign& message) {
-  const int members = std::max(1, message.group_size());
-  if (members > kLanes || message.member() < 0 || message.member() >= members) {
+Status check_group(const control::Share& share) {
+  const int members = std::max(1, share.group_size());
+  if (members > kLanes || share.member() < 0 || share.member() >= members) {
     return make_error(ErrorCode::kProtocol, "an assignment as member {} of {}, a tensor group has at most {}",
-                      message.member(), members, kLanes);
+                      share.member(), members, kLanes);
   }
-  const LaneRange lanes{.first = message.stage().first_lane(), .last = message.stage().last_lane()};
+  const LaneRange lanes{.first = share.stage().first_lane(), .last = share.stage().last_lane()};
   if (lanes.first < 0 || lanes.last <= lanes.first || lanes.last > kLanes || lanes.whole() != (members == 1)) {
     return make_error(ErrorCode::kProtocol, "an assignment of lanes {} to {} in a group of {}", lanes.first, lanes.last,
                       members);
@@ -188,44 +223,56 @@ Status check_group(const control::Assign& message) {
   return {};
 }
 
-}  // namespace
-
-Result<Assignment> read_assignment(const control::Assign& message) {
-  const auto& stage = message.stage();
+Status check_share(const control::Share& share, int stages) {
+  const auto& stage = share.stage();
   if (stage.first_layer() < 0 || stage.last_layer() < stage.first_layer() || stage.last_layer() > kLayersMax) {
     return make_error(ErrorCode::kProtocol, "an assignment of layers {} to {}", stage.first_layer(),
                       stage.last_layer());
   }
-  if (message.stages() < 1 || message.stages() > kStagesMax || message.rank() < 0 ||
-      message.rank() >= message.stages()) {
-    return make_error(ErrorCode::kProtocol, "an assignment of stage {} of {}", message.rank(), message.stages());
+  if (stages > kStagesMax || share.rank() < 0 || share.rank() >= stages) {
+    return make_error(ErrorCode::kProtocol, "an assignment of stage {} of {}", share.rank(), stages);
   }
-  BF_TRY(check_group(message));
-  const bool sends_on = message.member() == 0 && message.rank() + 1 < message.stages();
-  if (sends_on == message.next_address().empty()) {
-    return make_error(ErrorCode::kProtocol, "member {} of stage {} of {} with '{}' as the next worker",
-                      message.member(), message.rank(), message.stages(), message.next_address());
+  BF_TRY(check_group(share));
+  const bool sends_on = share.member() == 0 && share.rank() + 1 < stages;
+  if (sends_on == share.next_address().empty()) {
+    return make_error(ErrorCode::kProtocol, "member {} of stage {} of {} with '{}' as the next worker", share.member(),
+                      share.rank(), stages, share.next_address());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Assignment>> read_assignments(const control::Assign& message) {
+  if (message.shares().empty() || message.shares_size() > kSharesMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment of {} stages to one worker, expected 1 to {}",
+                      message.shares_size(), kSharesMax);
   }
   if (message.holders_size() > kHoldersMax) {
     return make_error(ErrorCode::kProtocol, "an assignment with {} holders of its weights, the limit is {}",
                       message.holders_size(), kHoldersMax);
   }
-  return Assignment{
-      .epoch = Epoch(message.epoch()),
-      .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
-      .config = message.config(),
-      .options = message.options(),
-      .stage = {.first_layer = stage.first_layer(),
-                .last_layer = stage.last_layer(),
-                .embedding = stage.embedding(),
-                .head = stage.head(),
-                .lanes = {.first = stage.first_lane(), .last = stage.last_lane()}},
-      .rank = Rank(message.rank()),
-      .stages = message.stages(),
-      .next_address = message.next_address(),
-      .holders = {message.holders().begin(), message.holders().end()},
-      .group = {message.group().begin(), message.group().end()},
-      .member = message.member()};
+  std::vector<Assignment> assignments;
+  for (const control::Share& share : message.shares()) {
+    BF_TRY(check_share(share, message.stages()));
+    if (!assignments.empty() && share.rank() <= assignments.back().rank.value) {
+      return make_error(ErrorCode::kProtocol, "an assignment of stage {} after stage {}", share.rank(),
+                        assignments.back().rank.value);
+    }
+    assignments.push_back(
+        {.epoch = Epoch(message.epoch()),
+         .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
+         .config = message.config(),
+         .options = message.options(),
+         .stage = read_stage(share.stage()),
+         .rank = Rank(share.rank()),
+         .stages = message.stages(),
+         .next_address = share.next_address(),
+         .holders = {message.holders().begin(), message.holders().end()},
+         .group = {share.group().begin(), share.group().end()},
+         .member = share.member()});
+  }
+  return assignments;
 }
 
 }  // namespace butterfly

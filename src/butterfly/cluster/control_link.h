@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <mutex>
-
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "butterfly/cluster/assignment.h"
 #include "butterfly/cluster/control.pb.h"
@@ -39,16 +40,16 @@ class ControlLink {
   std::atomic<bool> closed_{false};
 };
 
-/// Channels between nodes, by what flows through them.
-inline constexpr const char* kInputLabel = "input";
-inline constexpr const char* kOutputLabel = "output";
+/// Channels between nodes, by what flows through them: weights for all stages of a worker, steps for one.
 inline constexpr const char* kWeightsLabel = "weights";
 inline constexpr const char* kHolderLabel = "holder";  // weights, too, from one worker to another
+std::string input_label(Rank stage);                   // "input.0"
+std::string output_label(Rank stage);                  // "output.0"
 
-/// "member2": the connection that member 2 of a tensor group opened to one with higher lanes.
-std::string member_label(int member);
+/// "member2.0": the connection that member 2 of the stage's tensor group opened to one with higher lanes.
+std::string member_label(Rank stage, int member);
 
-/// "input@7": a data connection of epoch 7.
+/// "input.0@7": a data connection of epoch 7.
 std::string data_label(const std::string& what, Epoch epoch);
 
 struct DataLabel {
@@ -68,8 +69,11 @@ void store(const NodeDescriptor& node, control::Node& message);
 Result<NodeDescriptor> read_node(const control::Node& message);
 
 void store(const StageAssignment& stage, control::Stage& message);
-void store(const Assignment& assignment, control::Assign& message);
+StageAssignment read_stage(const control::Stage& message);
+
+/// What one worker has in one epoch; at least one.
+void store(std::span<const Assignment> assignments, control::Assign& message);
 /// Errors: kProtocol for layers, lanes, ranks or members that contradict each other.
-Result<Assignment> read_assignment(const control::Assign& message);
+Result<std::vector<Assignment>> read_assignments(const control::Assign& message);
 
 }  // namespace butterfly

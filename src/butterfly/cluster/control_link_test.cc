@@ -54,13 +54,15 @@ control::Assign member_of_a_group() {
   assignment.group = {"a:1", "b:2", "c:3"};
   assignment.member = 1;
   control::Assign message;
-  store(assignment, message);
+  store(std::span(&assignment, 1), message);
   return message;
 }
 
 TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsLanesAndWhoTheOthersAre) {
-  const auto read = read_assignment(member_of_a_group());
-  ASSERT_TRUE(read) << read.error().message;
+  const auto assignments = read_assignments(member_of_a_group());
+  ASSERT_TRUE(assignments) << assignments.error().message;
+  ASSERT_EQ(assignments->size(), 1u);
+  const Assignment* read = &assignments->front();
   EXPECT_EQ(read->stage.lanes, (LaneRange{.first = 3, .last = 5}));
   EXPECT_EQ(read->group, (std::vector<std::string>{"a:1", "b:2", "c:3"}));
   EXPECT_EQ(read->member, 1);
@@ -68,40 +70,92 @@ TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsLanesAndWhoTheOthersAre) {
   EXPECT_EQ(describe(*read), "stage 2 of 2, lanes 3-4");
 }
 
+control::Share& share(control::Assign& message) {
+  return *message.mutable_shares(0);
+}
+
 TEST(ReadAssignment, GroupsThatContradictThemselvesAreRefused) {
   const std::vector<std::pair<const char*, std::function<void(control::Assign&)>>> spoilt{
-      {"a member beyond the group", [](auto& m) { m.set_member(3); }},
-      {"a member before the group", [](auto& m) { m.set_member(-1); }},
-      {"no lanes", [](auto& m) { m.mutable_stage()->set_last_lane(3); }},
-      {"lanes beyond the last", [](auto& m) { m.mutable_stage()->set_last_lane(9); }},
-      {"lanes before the first", [](auto& m) { m.mutable_stage()->set_first_lane(-1); }},
-      {"lanes without a group", [](auto& m) { m.clear_group(), m.set_member(0); }},
+      {"a member beyond the group", [](auto& m) { share(m).set_member(3); }},
+      {"a member before the group", [](auto& m) { share(m).set_member(-1); }},
+      {"no lanes", [](auto& m) { share(m).mutable_stage()->set_last_lane(3); }},
+      {"lanes beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_lane(9); }},
+      {"lanes before the first", [](auto& m) { share(m).mutable_stage()->set_first_lane(-1); }},
+      {"lanes without a group", [](auto& m) { share(m).clear_group(), share(m).set_member(0); }},
       {"all lanes in a group",
-       [](auto& m) { m.mutable_stage()->set_first_lane(0), m.mutable_stage()->set_last_lane(8); }},
+       [](auto& m) { share(m).mutable_stage()->set_first_lane(0), share(m).mutable_stage()->set_last_lane(8); }},
       {"more members than lanes",
        [](auto& m) {
-         while (m.group_size() < 9) m.add_group("d:4");
+         while (share(m).group_size() < 9) share(m).add_group("d:4");
        }},
-      {"a next stage after the last", [](auto& m) { m.set_member(0), m.set_next_address("d:4"); }},
-      {"a next stage for a member that does not lead", [](auto& m) { m.set_rank(0), m.set_next_address("d:4"); }},
+      {"a next stage after the last", [](auto& m) { share(m).set_member(0), share(m).set_next_address("d:4"); }},
+      {"a next stage for a member that does not lead",
+       [](auto& m) { share(m).set_rank(0), share(m).set_next_address("d:4"); }},
   };
   for (const auto& [what, spoil] : spoilt) {
     control::Assign message = member_of_a_group();
     spoil(message);
-    const auto read = read_assignment(message);
+    const auto read = read_assignments(message);
     ASSERT_FALSE(read) << what;
     EXPECT_EQ(read.error().code, ErrorCode::kProtocol) << what;
   }
 }
 
-TEST(DataLabel, MembersOfAGroupHaveLabelsAsManyAsThereAreLanes) {
+/// The first and the third of three stages, and who comes between them.
+std::vector<Assignment> scattered() {
+  Assignment first;
+  first.stage = {.first_layer = 0, .last_layer = 2, .embedding = true};
+  first.stages = 3;
+  first.next_address = "b:2";
+  Assignment last = first;
+  last.stage = {.first_layer = 3, .last_layer = 4, .head = true};
+  last.rank = Rank(2);
+  last.next_address = {};
+  return {first, last};
+}
+
+TEST(ReadAssignment, AWorkerMayHaveSeveralStages) {
+  control::Assign message;
+  store(scattered(), message);
+  const auto read = read_assignments(message);
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_EQ(read->size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ((*read)[i].stage, scattered()[i].stage);
+    EXPECT_EQ((*read)[i].rank, scattered()[i].rank);
+    EXPECT_EQ((*read)[i].next_address, scattered()[i].next_address);
+    EXPECT_EQ((*read)[i].stages, 3);
+  }
+  EXPECT_EQ(describe(*read), "stages 1 and 3 of 3");
+}
+
+TEST(ReadAssignment, StagesOutOfOrderTooManyOrNoneAreRefused) {
+  control::Assign none;
+  EXPECT_FALSE(read_assignments(none));
+  control::Assign twice;
+  store(std::vector{scattered()[0], scattered()[0]}, twice);
+  EXPECT_FALSE(read_assignments(twice));
+  std::vector<Assignment> many(kSharesMax + 1, scattered()[0]);
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    many[i].rank = Rank(static_cast<int>(i));
+    many[i].stages = kSharesMax + 2;
+  }
+  control::Assign message;
+  store(many, message);
+  EXPECT_FALSE(read_assignments(message));
+  message.mutable_shares()->RemoveLast();
+  EXPECT_TRUE(read_assignments(message));
+}
+
+TEST(DataLabel, MembersOfAGroupHaveLabelsForEachStageAsManyAsThereAreLanes) {
   for (int member = 0; member < kLanes; ++member) {
-    const auto label = parse_data_label(data_label(member_label(member), Epoch(9)));
+    const std::string what = member_label(Rank(3), member);
+    const auto label = parse_data_label(data_label(what, Epoch(9)));
     ASSERT_TRUE(label) << member;
-    EXPECT_EQ(label->what, member_label(member));
+    EXPECT_EQ(label->what, what);
     EXPECT_EQ(label->epoch, Epoch(9));
   }
-  for (const char* label : {"member8@1", "member@1", "member-1@1", "member01@1"}) {
+  for (const char* label : {"member8.0@1", "member.0@1", "member-1.0@1", "member01.0@1", "member1@1", "member1.x@1"}) {
     EXPECT_FALSE(parse_data_label(label)) << label;
   }
 }

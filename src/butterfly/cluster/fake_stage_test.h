@@ -19,13 +19,16 @@ class FakeStage final : public WorkerDelegate {
   std::function<Status()> before_answer{};
   std::map<std::string, NamedBytes> weights{};
   std::optional<std::string> local_path{};
-  Assignment assignment{};
+  std::vector<Assignment> assignments{};
+  Assignment assignment{};  // the first of them
   std::atomic<int> loads{0}, unloads{0};
   std::atomic<std::uint32_t> prepared_epoch{0};
 
-  Result<std::uint64_t> load(const Assignment& assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
+  Result<std::vector<std::uint64_t>> load(std::span<const Assignment> assigned, WeightFetcher& fetcher,
+                                          std::stop_token /*stop*/) override {
     ++loads;
-    assignment = assigned;
+    assignments.assign(assigned.begin(), assigned.end());
+    assignment = assigned.front();
     BF_ASSIGN_OR_RETURN(local_path, fetcher.local_path());
     std::uint64_t bytes = 0;
     BF_TRY(fetcher.fetch(wanted, [&](const std::string& name, NamedBytes weight) -> Status {
@@ -33,12 +36,14 @@ class FakeStage final : public WorkerDelegate {
       weights[name] = std::move(weight);
       return {};
     }));
-    if (after_load) return after_load();
-    return bytes;
+    if (after_load) {
+      BF_ASSIGN_OR_RETURN(bytes, after_load());
+    }
+    return std::vector<std::uint64_t>(assigned.size(), bytes);
   }
 
-  Status prepare(const Assignment& assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
-    prepared_epoch = assigned.epoch.value;
+  Status prepare(std::span<const Assignment> assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
+    prepared_epoch = assigned.front().epoch.value;
     return fetcher.fetch(wanted, [](const std::string&, NamedBytes) -> Status { return {}; });
   }
 
@@ -149,6 +154,13 @@ inline Plan fake_plan(int stages) {
     plan.stages.push_back({.first_layer = i, .last_layer = i + 1, .embedding = i == 0, .head = i + 1 == stages});
     plan.node_of_stage.push_back(i);
   }
+  return plan;
+}
+
+/// One layer for each of these nodes, which may be named again: a plan of scattered layers.
+inline Plan fake_scattered_plan(std::vector<int> node_of_stage) {
+  Plan plan = fake_plan(static_cast<int>(node_of_stage.size()));
+  plan.node_of_stage = std::move(node_of_stage);
   return plan;
 }
 

@@ -48,6 +48,17 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
   }
 }
 
+TEST_P(GroupClusterTest, ANodeMayBeAMemberOfSeveralGroups) {
+  Nodes nodes = make(3);
+  StartRequest request = fake_request(fake_group_plan({2, 2, 1, 3}));
+  request.plan.node_of_stage = {0, 1, 1, 0, 2, 2, 0, 1};
+  auto ends = nodes.session->start(request, after_ms(20'000));
+  ASSERT_TRUE(ends) << ends.error().message;
+  const Status pumped = pump(*ends, 4, 20);
+  EXPECT_TRUE(pumped) << pumped.error().message;
+  EXPECT_FALSE(nodes.session->failed());
+}
+
 TEST_P(GroupClusterTest, ManyLargeMessagesAreUnderWayAtOnce) {
   Nodes nodes = make(4);
   auto ends = nodes.session->start(fake_request(fake_group_plan({2, 2})), after_ms(20'000));
@@ -92,7 +103,7 @@ TEST_P(GroupClusterTest, AMemberThatCannotLoadIsNamed) {
   EXPECT_THAT(ends.error().message, HasSubstr("lanes 1-7"));
 }
 
-TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesWithTwoSharesAreRefused) {
+TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {
   Nodes nodes = make(2);
   StartRequest gap = fake_request(fake_group_plan({2}));
   gap.plan.stages[1].lanes.first = 3;
@@ -101,7 +112,7 @@ TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesWithTwoSharesAreRefused)
   twice.plan.node_of_stage = {1, 1};
   const auto refused = nodes.session->start(twice, after_ms(1000));
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, HasSubstr("two stages on node 1"));
+  EXPECT_THAT(refused.error().message, HasSubstr("node 1 twice in one tensor group"));
   EXPECT_TRUE(nodes.session->start(fake_request(fake_group_plan({2})), after_ms(20'000))) << "a refusal costs nothing";
 }
 

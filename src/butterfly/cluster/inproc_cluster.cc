@@ -1,4 +1,4 @@
-// Nodes as threads: one thread for each share, inproc channels between them, weights by direct call.
+// Nodes as threads: one for each node and one for each share, inproc channels between them, weights by direct call.
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
@@ -30,14 +30,16 @@ class InprocCluster final : public ClusterSession {
     started_ = true;
     provider_ = request.weights;
     std::shared_ptr<Channel> output = build(request);
-    for (const auto& share : shares_) share->thread = std::jthread([this, &one = *share] { run(one); });
+    for (const auto& node : working_) node->thread = std::jthread([this, &one = *node] { run(one); });
     BF_TRY(wait_until_ready(request, deadline));
     PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                       .output = make_pipeline_channel(std::move(output), health_),
-                      .memory_bytes = {},
+                      .memory_bytes = std::vector<std::uint64_t>(shares_.size()),
                       .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone)};
     std::lock_guard lock(mutex_);
-    for (const auto& share : shares_) ends.memory_bytes.push_back(*share->memory_bytes);
+    for (const auto& node : working_) {
+      for (std::size_t i = 0; i < node->shares.size(); ++i) ends.memory_bytes[node->shares[i]] = node->memory_bytes[i];
+    }
     return ends;
   }
 
@@ -58,26 +60,32 @@ class InprocCluster final : public ClusterSession {
     for (const auto& share : shares_) {
       if (share->exchange) share->exchange->abort();
     }
-    for (const auto& share : shares_) share->thread = {};  // joins
+    for (const auto& node : working_) node->thread = {};  // joins
   }
 
  private:
   struct Share {
     Assignment assignment;
     std::string title;
-    WorkerDelegate* delegate = nullptr;
     // Also watched by the health: who leads has both, the others an input from their leader.
     std::shared_ptr<Channel> input, output;
     std::vector<std::shared_ptr<Channel>> followers;  // the leader's ends
     std::unique_ptr<Exchange> exchange;
-    std::optional<std::uint64_t> memory_bytes;  // once ready, guarded by mutex_
-    std::jthread thread;
 
     StageLinks links() const {
       StageLinks views{.input = input.get(), .output = output.get(), .exchange = exchange.get()};
       for (const auto& follower : followers) views.followers.push_back(follower.get());
       return views;
     }
+  };
+
+  /// A node that works.
+  struct Working {
+    int node = 0;
+    std::vector<std::size_t> shares{};          // in pipeline order
+    std::vector<std::uint64_t> memory_bytes{};  // of each, once ready, guarded by mutex_
+    std::jthread thread{};
+    bool ready() const { return memory_bytes.size() == shares.size(); }
   };
 
   std::shared_ptr<Channel> watched(ChannelPtr channel) {
@@ -100,7 +108,7 @@ class InprocCluster final : public ClusterSession {
       auto share = std::make_unique<Share>();
       const int node = request.plan.node_of_stage[shares_.size()];
       share->title = fmt::format("node {} ({})", node, describe(assignment));
-      share->delegate = inproc_nodes_[static_cast<std::size_t>(node)].delegate;
+      working(node).shares.push_back(shares_.size());
       share->assignment = std::move(assignment);
       if (share->assignment.leads()) {
         share->input = std::move(next);
@@ -114,6 +122,12 @@ class InprocCluster final : public ClusterSession {
     return next;
   }
 
+  Working& working(int node) {
+    const auto known = std::ranges::find(working_, node, [](const auto& one) { return one->node; });
+    if (known != working_.end()) return **known;
+    return *working_.emplace_back(std::make_unique<Working>(Working{.node = node}));
+  }
+
   /// From the leader to the others, and between all of them.
   void connect_group(std::span<const std::unique_ptr<Share>> group) {
     for (const auto& member : group.subspan(1)) {
@@ -125,21 +139,33 @@ class InprocCluster final : public ClusterSession {
     for (std::size_t member = 0; member < group.size(); ++member) group[member]->exchange = std::move(ends[member]);
   }
 
-  void run(Share& share) {
+  void run(Working& node) {
+    WorkerDelegate& delegate = *inproc_nodes_[static_cast<std::size_t>(node.node)].delegate;
+    std::vector<Assignment> assignments;
+    std::vector<StageLinks> links;
+    for (const std::size_t share : node.shares) {
+      assignments.push_back(shares_[share]->assignment);
+      links.push_back(shares_[share]->links());
+    }
     DirectWeightFetcher fetcher(provider_);
-    auto memory_bytes = share.delegate->load(share.assignment, fetcher, stop_.get_token());
-    Status status;
+    auto memory_bytes = delegate.load(assignments, fetcher, stop_.get_token());
     if (memory_bytes) {
       {
         std::lock_guard lock(mutex_);
-        share.memory_bytes = *memory_bytes;
+        node.memory_bytes = std::move(*memory_bytes);
         changed_.notify_all();
       }
-      status = share.delegate->serve(share.assignment, share.links(), stop_.get_token());
-    } else {
-      status = tl::unexpected(memory_bytes.error());
+      serve_all(delegate, assignments, links, stop_.get_token(),
+                [&](std::size_t i, const Status& status) { end(*shares_[node.shares[i]], status); });
     }
-    share.delegate->unload();
+    delegate.unload();
+    if (!memory_bytes) {
+      for (const std::size_t share : node.shares) end(*shares_[share], tl::unexpected(memory_bytes.error()));
+    }
+  }
+
+  /// Ends the epoch: a failure closes every channel.
+  void end(const Share& share, const Status& status) {
     Error error = status ? Error{.code = ErrorCode::kUnavailable, .message = "its channel closed"} : status.error();
     error.message = fmt::format("{}: {}", share.title, error.message);
     health_->fail(std::move(error));              // nothing is a failure once stop() has retired the health
@@ -148,14 +174,14 @@ class InprocCluster final : public ClusterSession {
 
   Status wait_until_ready(const StartRequest& request, Deadline deadline) {
     for (;;) {
-      StartProgress progress{.stages = static_cast<int>(shares_.size())};
+      StartProgress progress{.stages = static_cast<int>(working_.size())};
       {
         std::unique_lock lock(mutex_);
         const auto ready = [&] {
-          return std::ranges::all_of(shares_, [](const auto& share) { return share->memory_bytes.has_value(); });
+          return std::ranges::all_of(working_, [](const auto& node) { return node->ready(); });
         };
         changed_.wait_until(lock, std::min(deadline, after_ms(100)), [&] { return ready() || health_->failure(); });
-        for (const auto& share : shares_) progress.ready += share->memory_bytes ? 1 : 0;
+        for (const auto& node : working_) progress.ready += node->ready() ? 1 : 0;
       }
       if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
       if (request.progress) request.progress(progress);
@@ -180,7 +206,8 @@ class InprocCluster final : public ClusterSession {
   bool stopped_ = false;
   std::vector<std::shared_ptr<Channel>> channels_;  // all; also the health's
   std::shared_ptr<Channel> input_;                  // also the pipeline channel's
-  std::vector<std::unique_ptr<Share>> shares_;
+  std::vector<std::unique_ptr<Share>> shares_;      // of the plan, in its order
+  std::vector<std::unique_ptr<Working>> working_;
 };
 
 }  // namespace

@@ -29,11 +29,7 @@ Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   status.coordinator = message.coordinator();
   status.epoch = Epoch(message.epoch());
   status.model = message.model();
-  status.stage = {.first_layer = message.stage().first_layer(),
-                  .last_layer = message.stage().last_layer(),
-                  .embedding = message.stage().embedding(),
-                  .head = message.stage().head(),
-                  .lanes = {.first = message.stage().first_lane(), .last = message.stage().last_lane()}};
+  for (const control::Stage& stage : message.stages()) status.stages.push_back(read_stage(stage));
   status.memory_bytes = message.memory_bytes();
   status.steps = message.steps();
   status.busy_s = static_cast<double>(message.busy_ns()) * 1e-9;

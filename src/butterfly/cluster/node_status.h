@@ -18,10 +18,10 @@ struct WorkerStatus {
   NodeDescriptor node{};
   std::string coordinator{};  // empty: none
   Epoch epoch{};
-  std::string model{};  // empty: no work
-  StageAssignment stage{};
-  std::uint64_t memory_bytes = 0;  // of the stage
-  std::uint64_t steps = 0;         // since the worker began
+  std::string model{};                    // empty: no work
+  std::vector<StageAssignment> stages{};  // in pipeline order
+  std::uint64_t memory_bytes = 0;         // of all of them
+  std::uint64_t steps = 0;                // since the worker began
   double busy_s = 0, uptime_s = 0;
 };
 

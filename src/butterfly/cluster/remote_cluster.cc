@@ -21,26 +21,26 @@ RemoteCluster::~RemoteCluster() {
   stop();
 }
 
-RemoteCluster::Share* RemoteCluster::share_of(const Member& member) {
-  const auto found = std::ranges::find(shares_, &member, [](const auto& share) { return share->member.get(); });
-  return found == shares_.end() ? nullptr : found->get();
+RemoteCluster::Worker* RemoteCluster::worker_of(const Member& member) {
+  const auto found = std::ranges::find(workers_, &member, [](const auto& worker) { return worker->member.get(); });
+  return found == workers_.end() ? nullptr : found->get();
 }
 
 void RemoteCluster::on_gone(const Member& member, const Error& cause) {
-  const Share* share = share_of(member);
-  if (share == nullptr) {
+  const Worker* worker = worker_of(member);
+  if (worker == nullptr) {
     if (purpose_ == Purpose::kPrepare) return;
     log().warn("worker {}, which stood by, went away: {}", member.address, cause.message);
     return;
   }
   // Nothing is a failure any more once stop() has retired the health.
   health_->fail(
-      {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", share->title, cause.message)});
+      {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", worker->title, cause.message)});
 }
 
 void RemoteCluster::on_message(const Member& member, const control::ControlMessage& message) {
-  Share* share = share_of(member);
-  if (share == nullptr) {
+  Worker* worker = worker_of(member);
+  if (worker == nullptr) {
     if (!message.has_leave() || purpose_ == Purpose::kPrepare) return;
     control::ControlMessage release;  // it stands by: nobody has to do without it first
     release.mutable_release();
@@ -51,30 +51,27 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
   switch (message.body_case()) {
     case control::ControlMessage::kPong:
       if (Epoch(message.pong().epoch()) != epoch_) return;
-      share->pong_sequence = std::max(share->pong_sequence, message.pong().sequence());
-      if (message.pong().data_bytes_sent() >= share->sent.bytes_sent) {
-        share->sent.bytes_sent = message.pong().data_bytes_sent();
-        share->sent.bytes_saved = message.pong().data_bytes_saved();
-        share->sent.lz4_messages = message.pong().lz4_messages();
-        share->sent.zstd_messages = message.pong().zstd_messages();
+      worker->pong_sequence = std::max(worker->pong_sequence, message.pong().sequence());
+      if (message.pong().data_bytes_sent() >= worker->sent.bytes_sent) {
+        worker->sent.bytes_sent = message.pong().data_bytes_sent();
+        worker->sent.bytes_saved = message.pong().data_bytes_saved();
+        worker->sent.lz4_messages = message.pong().lz4_messages();
+        worker->sent.zstd_messages = message.pong().zstd_messages();
       }
-      share->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
+      worker->work = {.steps = message.pong().steps(), .busy_ns = message.pong().busy_ns()};
       break;
     case control::ControlMessage::kReady:
       if (Epoch(message.ready().epoch()) != epoch_) return;
-      share->ready = true;
-      if (message.ready().has_file()) share->member->has_file = true;
-      share->memory_bytes = message.ready().memory_bytes();
-      share->exchange = parse_exchange_engine(message.ready().exchange());
+      hear_ready(*worker, message.ready());
       break;
     case control::ControlMessage::kPrepared:
       if (Epoch(message.prepared().epoch()) != epoch_) return;
-      share->ready = true;
+      worker->ready = true;
       break;
     case control::ControlMessage::kFailure: {
       if (Epoch(message.failure().epoch()) != epoch_) return;
-      Error error = read_failure(message.failure(), share->title);
-      if (!health_->failure()) share->complained = true;
+      Error error = read_failure(message.failure(), worker->title);
+      if (!health_->failure()) worker->complained = true;
       lock.unlock();
       // A closed connection, a late answer or a damaged message may be another worker's fault.
       if (ends_epoch(error)) {
@@ -90,36 +87,50 @@ void RemoteCluster::on_message(const Member& member, const control::ControlMessa
   changed_.notify_all();
 }
 
-Result<ChannelPtr> RemoteCluster::open_data(const Share& share, const char* label, Deadline deadline) const {
+/// Of shares that it does not name it is not known what they hold.
+void RemoteCluster::hear_ready(Worker& worker, const control::Ready& ready) {
+  worker.ready = true;
+  if (ready.has_file()) worker.member->has_file = true;
+  const std::size_t said = std::min(worker.shares.size(), static_cast<std::size_t>(ready.shares_size()));
+  for (std::size_t i = 0; i < said; ++i) {
+    const control::ReadyShare& share = ready.shares(static_cast<int>(i));
+    worker.memory_bytes[i] = share.memory_bytes();
+    worker.exchanges[i] = parse_exchange_engine(share.exchange());
+  }
+}
+
+Result<ChannelPtr> RemoteCluster::open_data(const Worker& worker, const std::string& label, Deadline deadline) const {
   ConnectOptions connecting;
   connecting.introduction = {
       .role = ConnectionRole::kData, .session = roster_.session(), .label = data_label(label, epoch_)};
-  connecting.peer_name = fmt::format("worker {}", share.member->address);
+  connecting.peer_name = fmt::format("worker {}", worker.member->address);
   connecting.access = roster_.options().access;
   connecting.channel.spin = roster_.options().spin;
   connecting.stop = giving_up_.get_token();
-  return connect_tcp(share.member->address, connecting, deadline);
+  return connect_tcp(worker.member->address, connecting, deadline);
 }
 
 Status RemoteCluster::open_channels(Deadline deadline) {
   // At once: a node that does not answer must not hold up those that do.
   std::vector<std::function<Status()>> openings;
-  const auto pipeline_end = [&](const Share& share, const char* label, std::shared_ptr<Channel>& end) {
+  const auto pipeline_end = [&](const Worker& worker, const std::string& label, std::shared_ptr<Channel>& end) {
     openings.push_back([&, label, deadline]() -> Status {
-      BF_ASSIGN_OR_RETURN(end, open_data(share, label, deadline));
+      BF_ASSIGN_OR_RETURN(end, open_data(worker, label, deadline));
       health_->watch(end);
       return {};
     });
   };
   if (purpose_ == Purpose::kRun) {
-    pipeline_end(*shares_.front(), kInputLabel, input_);
-    const auto is_last = [](const auto& share) {
-      return share->assignment.leads() && share->assignment.rank.value + 1 == share->assignment.stages;
-    };
-    pipeline_end(**std::ranges::find_if(shares_, is_last), kOutputLabel, output_);
+    pipeline_end(worker_of(0), input_label(Rank(0)), input_);
+    for (const auto& worker : workers_) {
+      for (const Assignment& one : worker->assignments) {
+        if (!one.leads() || one.rank.value + 1 < one.stages) continue;
+        pipeline_end(*worker, output_label(one.rank), output_);
+      }
+    }
   }
-  for (const auto& share : shares_) {
-    openings.push_back([this, &one = *share, deadline]() -> Status {
+  for (const auto& worker : workers_) {
+    openings.push_back([this, &one = *worker, deadline]() -> Status {
       BF_ASSIGN_OR_RETURN(one.weights, open_data(one, kWeightsLabel, deadline));
       return {};
     });
@@ -142,32 +153,32 @@ Status RemoteCluster::open_channels(Deadline deadline) {
   return first;
 }
 
-/// Workers that have the model's file, another one in front for each share, so that no holder gives to all at once.
-std::vector<std::string> RemoteCluster::holders_for(std::size_t share) const {
+/// Workers that have the model's file, another one in front for each worker, so that no holder gives to all at once.
+std::vector<std::string> RemoteCluster::holders_for(std::size_t worker) const {
   constexpr std::size_t kHoldersMax = 4;
   std::vector<std::string> holders;
   for (const MemberPtr& member : members_) {
-    if (member->has_file && member != shares_[share]->member) holders.push_back(member->address);
+    if (member->has_file && member != workers_[worker]->member) holders.push_back(member->address);
   }
   if (holders.empty()) return holders;
-  std::ranges::rotate(holders, holders.begin() + static_cast<std::ptrdiff_t>(share % holders.size()));
+  std::ranges::rotate(holders, holders.begin() + static_cast<std::ptrdiff_t>(worker % holders.size()));
   holders.resize(std::min(holders.size(), kHoldersMax));
   return holders;
 }
 
 Status RemoteCluster::assign() {
-  for (const auto& share : shares_) {
-    share->weight_server = std::thread([this, &channel = *share->weights] {
+  for (const auto& worker : workers_) {
+    worker->weight_server = std::thread([this, &channel = *worker->weights] {
       static_cast<void>(serve_weights(channel, provider_, weight_bytes_));  // ends when the worker closes it
     });
   }
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const auto& share = shares_[i];
-    share->assignment.holders = holders_for(i);
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = *workers_[i];
+    for (Assignment& one : worker.assignments) one.holders = holders_for(i);
     control::ControlMessage message;
-    store(share->assignment,
+    store(worker.assignments,
           purpose_ == Purpose::kRun ? *message.mutable_assign() : *message.mutable_prepare()->mutable_assign());
-    BF_TRY(share->member->link->send(message));
+    BF_TRY(worker.member->link->send(message));
   }
   return {};
 }
@@ -175,18 +186,20 @@ Status RemoteCluster::assign() {
 Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline deadline) {
   constexpr std::chrono::milliseconds kProgressInterval{100};
   for (;;) {
-    StartProgress progress{.stages = static_cast<int>(shares_.size())};
+    StartProgress progress{.stages = static_cast<int>(workers_.size())};
     std::string waiting_for;
     {
       std::unique_lock lock(mutex_);
-      const auto ready = [&] { return std::ranges::all_of(shares_, [](const auto& share) { return share->ready; }); };
+      const auto ready = [&] {
+        return std::ranges::all_of(workers_, [](const auto& worker) { return worker->ready; });
+      };
       changed_.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kProgressInterval),
                           [&] { return ready() || health_->failure(); });
-      for (const auto& share : shares_) {
-        if (share->ready) {
+      for (const auto& worker : workers_) {
+        if (worker->ready) {
           ++progress.ready;
         } else if (waiting_for.empty()) {
-          waiting_for = share->title;
+          waiting_for = worker->title;
         }
       }
     }
@@ -205,29 +218,40 @@ Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline dea
   }
 }
 
+void RemoteCluster::make_workers(const StartRequest& request) {
+  for (Assignment& assignment : make_assignments(request, nodes_)) {
+    const std::size_t share = worker_of_share_.size();
+    const MemberPtr& member = members_[static_cast<std::size_t>(request.plan.node_of_stage[share])];
+    const auto known = std::ranges::find(workers_, member, [](const auto& worker) { return worker->member; });
+    worker_of_share_.push_back(static_cast<std::size_t>(known - workers_.begin()));
+    if (known == workers_.end()) workers_.push_back(std::make_unique<Worker>(Worker{.member = member}));
+    Worker& worker = *workers_[worker_of_share_.back()];
+    worker.shares.push_back(share);
+    worker.assignments.push_back(std::move(assignment));
+  }
+  for (const auto& worker : workers_) {
+    worker->title = fmt::format("worker {} ({})", worker->member->address, describe(worker->assignments));
+    worker->memory_bytes.resize(worker->shares.size());
+    worker->exchanges.resize(worker->shares.size());
+  }
+}
+
 Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline deadline) {
   BF_TRY(check_start(request, nodes_.size(), started_));
   started_ = true;
   epoch_ = request.epoch;
   purpose_ = request.purpose;
   provider_ = request.weights;
-  for (Assignment& assignment : make_assignments(request, nodes_)) {
-    auto share = std::make_unique<Share>();
-    const int node = request.plan.node_of_stage[shares_.size()];
-    share->member = members_[static_cast<std::size_t>(node)];
-    share->title = fmt::format("worker {} ({})", share->member->address, describe(assignment));
-    share->assignment = std::move(assignment);
-    shares_.push_back(std::move(share));
-  }
+  make_workers(request);
   if (purpose_ == Purpose::kRun) roster_.release_leaving();  // the epoch that needed them has been stopped
   roster_.observe(this);
   attendant_ = std::thread([this] { health_->attend(Deadline::max()); });
   const std::stop_callback cancel(request.stop, [this] { giving_up_.request_stop(); });
   Status status;
-  for (const auto& share : shares_) {
+  for (const auto& worker : workers_) {
     // Deaths that were noticed before the observation began.
-    const auto& link = share->member->link;
-    if (!link || !link->usable()) on_gone(*share->member, {.message = "its connection is closed"});
+    const auto& link = worker->member->link;
+    if (!link || !link->usable()) on_gone(*worker->member, {.message = "its connection is closed"});
   }
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   status = open_channels(deadline);
@@ -241,12 +265,14 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   if (purpose_ == Purpose::kPrepare) return PipelineEnds{};
   PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                     .output = make_pipeline_channel(output_, health_),
-                    .memory_bytes = {},
-                    .exchanges = {}};
+                    .memory_bytes = std::vector<std::uint64_t>(worker_of_share_.size()),
+                    .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size())};
   std::lock_guard lock(mutex_);
-  for (const auto& share : shares_) {
-    ends.memory_bytes.push_back(share->memory_bytes);
-    ends.exchanges.push_back(share->exchange);
+  for (const auto& worker : workers_) {
+    for (std::size_t i = 0; i < worker->shares.size(); ++i) {
+      ends.memory_bytes[worker->shares[i]] = worker->memory_bytes[i];
+      ends.exchanges[worker->shares[i]] = worker->exchanges[i];
+    }
   }
   return ends;
 }
@@ -254,15 +280,15 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
 std::vector<StageWork> RemoteCluster::work() const {
   std::lock_guard lock(mutex_);
   std::vector<StageWork> all;
-  for (const auto& share : shares_) all.push_back(share->work);
+  for (std::size_t share = 0; share < worker_of_share_.size(); ++share) all.push_back(worker_of(share).work);
   return all;
 }
 
 std::vector<std::string> RemoteCluster::complaining() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> addresses;
-  for (const auto& share : shares_) {
-    if (share->complained) addresses.push_back(share->member->address);
+  for (const auto& worker : workers_) {
+    if (worker->complained) addresses.push_back(worker->member->address);
   }
   return addresses;
 }
@@ -272,13 +298,13 @@ Result<DataTraffic> RemoteCluster::data_traffic(Deadline deadline) {
   std::unique_lock lock(mutex_);
   const bool answered = changed_.wait_until(lock, deadline, [&] {
     return health_->failure() ||
-           std::ranges::all_of(shares_, [&](const auto& share) { return share->pong_sequence >= sequence; });
+           std::ranges::all_of(workers_, [&](const auto& worker) { return worker->pong_sequence >= sequence; });
   });
   if (auto error = health_->failure()) return tl::unexpected(std::move(*error));
   if (!answered) return make_error(ErrorCode::kTimeout, "not every worker said how much it sent");
   DataTraffic traffic;
   if (input_) traffic.add(input_->stats());
-  for (const auto& share : shares_) traffic.add(share->sent);
+  for (const auto& worker : workers_) traffic.add(worker->sent);
   return traffic;
 }
 
@@ -291,9 +317,9 @@ void RemoteCluster::stop() {
   for (const auto& channel : {input_, output_}) {
     if (channel) channel->close();
   }
-  for (const auto& share : shares_) {
-    if (share->weights) share->weights->close();
-    if (share->weight_server.joinable()) share->weight_server.join();
+  for (const auto& worker : workers_) {
+    if (worker->weights) worker->weights->close();
+    if (worker->weight_server.joinable()) worker->weight_server.join();
   }
 }
 

@@ -27,26 +27,32 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   void stop() override;
 
  private:
-  struct Share {
-    MemberPtr member;
-    Assignment assignment;
-    std::string title;  // "worker 10.0.0.2:7000 (stage 2 of 3, lanes 3-5)"
+  /// A member that works, with its shares of the plan.
+  struct Worker {
+    MemberPtr member{};
+    std::vector<Assignment> assignments{};  // in pipeline order
+    std::vector<std::size_t> shares{};      // their places in the plan
+    std::string title{};                    // "worker 10.0.0.2:7000 (stage 2 of 3, lanes 3-5)"
     // Guarded by mutex_, as told by the worker:
     bool ready = false, complained = false;
-    std::uint64_t memory_bytes = 0, pong_sequence = 0;
-    ChannelStats sent{};  // to the next stage, as its last pong said
-    ExchangeEngine exchange = ExchangeEngine::kNone;
-    StageWork work;
-    std::unique_ptr<Channel> weights;
-    std::thread weight_server;
+    std::uint64_t pong_sequence = 0;
+    ChannelStats sent{};  // to the next stages, as its last pong said
+    StageWork work{};
+    std::vector<std::uint64_t> memory_bytes{};  // of each share
+    std::vector<ExchangeEngine> exchanges{};
+    std::unique_ptr<Channel> weights{};
+    std::thread weight_server{};
   };
 
   void on_message(const Member& member, const control::ControlMessage& message) override;
   void on_gone(const Member& member, const Error& cause) override;
-  Share* share_of(const Member& member);
-  Result<ChannelPtr> open_data(const Share& share, const char* label, Deadline deadline) const;
+  Worker* worker_of(const Member& member);
+  const Worker& worker_of(std::size_t share) const { return *workers_[worker_of_share_[share]]; }
+  void hear_ready(Worker& worker, const control::Ready& ready);
+  void make_workers(const StartRequest& request);
+  Result<ChannelPtr> open_data(const Worker& worker, const std::string& label, Deadline deadline) const;
   Status open_channels(Deadline deadline);
-  std::vector<std::string> holders_for(std::size_t share) const;
+  std::vector<std::string> holders_for(std::size_t worker) const;
   Status assign();
   Status wait_until_ready(const StartRequest& request, Deadline deadline);
 
@@ -59,7 +65,8 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   std::condition_variable changed_;
   Epoch epoch_{};
   Purpose purpose_ = Purpose::kRun;
-  std::vector<std::unique_ptr<Share>> shares_;  // of the plan, in its order; written once, by start()
+  std::vector<std::unique_ptr<Worker>> workers_;  // in the order of their first shares; written once, by start()
+  std::vector<std::size_t> worker_of_share_;      // of the plan; the same
   WeightProvider provider_;
   std::atomic<std::uint64_t> weight_bytes_{0};
   std::shared_ptr<Channel> input_, output_;  // also the pipeline channels'

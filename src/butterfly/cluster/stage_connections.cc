@@ -4,9 +4,10 @@ namespace butterfly {
 
 Status StageConnections::open(const std::stop_token& stop) {
   if (!assignment_.next_address.empty()) {
-    BF_ASSIGN_OR_RETURN(output_, dial(assignment_.next_address, kInputLabel, kOutputLabel, stop));
+    BF_ASSIGN_OR_RETURN(output_, dial(assignment_.next_address, input_label(Rank(assignment_.rank.value + 1)),
+                                      output_label(assignment_.rank), stop));
   } else if (assignment_.leads()) {
-    BF_ASSIGN_OR_RETURN(output_, wait_for(kOutputLabel));
+    BF_ASSIGN_OR_RETURN(output_, wait_for(output_label(assignment_.rank)));
   }
   return assignment_.group.empty() ? Status{} : open_group(stop);
 }
@@ -18,10 +19,11 @@ Status StageConnections::open_group(const std::stop_token& stop) {
   for (int member = assignment_.member + 1; member < members; ++member) {
     const auto index = static_cast<std::size_t>(member);
     BF_ASSIGN_OR_RETURN(group_[index],
-                        dial(assignment_.group[index], member_label(assignment_.member), member_label(member), stop));
+                        dial(assignment_.group[index], member_label(assignment_.rank, assignment_.member),
+                             member_label(assignment_.rank, member), stop));
   }
   for (int member = 0; member < assignment_.member; ++member) {
-    BF_ASSIGN_OR_RETURN(group_[static_cast<std::size_t>(member)], wait_for(member_label(member)));
+    BF_ASSIGN_OR_RETURN(group_[static_cast<std::size_t>(member)], wait_for(member_label(assignment_.rank, member)));
   }
   BF_ASSIGN_OR_RETURN(exchange_, GroupExchange::create(assignment_.member, group_,
                                                        {.epoch = assignment_.epoch,
@@ -37,7 +39,7 @@ Result<StageLinks> StageConnections::complete() {
     links.input = group_.front().get();
     return links;
   }
-  BF_ASSIGN_OR_RETURN(input_, wait_for(kInputLabel));
+  BF_ASSIGN_OR_RETURN(input_, wait_for(input_label(assignment_.rank)));
   links.input = input_.get();
   for (const auto& follower : group_) {
     if (follower) links.followers.push_back(follower.get());

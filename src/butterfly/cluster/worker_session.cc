@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <numeric>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/cluster_session.h"
@@ -42,11 +43,9 @@ void WorkerSession::describe(control::WorkerStatus& status) const {
   status.set_coordinator(coordinator_);
   std::lock_guard lock(mutex_);
   status.set_epoch(epoch_.value);
-  if (!working_) return;
-  control::Assign assign;
-  store(*working_, assign);
-  status.set_model(working_->model.name);
-  *status.mutable_stage() = assign.stage();
+  if (working_.empty()) return;
+  status.set_model(working_.front().model.name);
+  for (const Assignment& one : working_) store(one.stage, *status.add_stages());
   status.set_memory_bytes(memory_bytes_);
 }
 
@@ -125,13 +124,13 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
       return true;
     case control::ControlMessage::kAssign:
     case control::ControlMessage::kPrepare: {
-      auto assignment = read_assignment(message.has_assign() ? message.assign() : message.prepare().assign());
-      if (assignment && message.has_assign()) return begin(std::move(*assignment));
-      if (assignment) {
-        begin_preparation(std::move(*assignment));
+      auto assignments = read_assignments(message.has_assign() ? message.assign() : message.prepare().assign());
+      if (assignments && message.has_assign()) return begin(std::move(*assignments));
+      if (assignments) {
+        begin_preparation(std::move(*assignments));
         return true;
       }
-      log().warn("coordinator {}: {}", coordinator_, assignment.error().message);
+      log().warn("coordinator {}: {}", coordinator_, assignments.error().message);
       return false;
     }
     default:
@@ -140,8 +139,8 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
   }
 }
 
-bool WorkerSession::begin(Assignment assignment) {
-  const Epoch epoch = assignment.epoch;
+bool WorkerSession::begin(std::vector<Assignment> assignments) {
+  const Epoch epoch = assignments.front().epoch;
   {
     std::lock_guard lock(mutex_);
     if (epoch <= epoch_) {
@@ -149,8 +148,8 @@ bool WorkerSession::begin(Assignment assignment) {
       return false;
     }
     epoch_ = epoch;
-    model_hash_ = assignment.model.hash;
-    next_ = std::move(assignment);
+    model_hash_ = assignments.front().model.hash;
+    next_ = std::move(assignments);
     next_preparation_.reset();
     work_stop_.request_stop();
     preparation_stop_.request_stop();
@@ -160,17 +159,17 @@ bool WorkerSession::begin(Assignment assignment) {
   return true;
 }
 
-void WorkerSession::begin_preparation(Assignment assignment) {
+void WorkerSession::begin_preparation(std::vector<Assignment> assignments) {
   std::lock_guard lock(mutex_);
-  if (assignment.epoch <= epoch_) return;
-  next_preparation_ = std::move(assignment);
+  if (assignments.front().epoch <= epoch_) return;
+  next_preparation_ = std::move(assignments);
   preparation_stop_.request_stop();
   changed_.notify_all();
 }
 
 void WorkerSession::run_preparations() {
   for (;;) {
-    std::optional<Assignment> assignment;
+    std::vector<Assignment> assignments;
     std::stop_token stop;
     {
       std::unique_lock lock(mutex_);
@@ -179,48 +178,48 @@ void WorkerSession::run_preparations() {
       // Not beside load(): both fill the same store.
       changed_.wait(lock, [&] { return ending_ || (next_preparation_ && !loading_ && !next_); });
       if (ending_) return;
-      assignment = std::exchange(next_preparation_, std::nullopt);
+      assignments = *std::exchange(next_preparation_, std::nullopt);
       preparation_stop_ = {};
       stop = preparation_stop_.get_token();
       preparing_ = true;
     }
-    const Status status = prepare(*assignment, stop);
+    const Status status = prepare(assignments, stop);
     if (stop.stop_requested()) continue;
     control::ControlMessage message;
-    message.mutable_prepared()->set_epoch(assignment->epoch.value);
+    message.mutable_prepared()->set_epoch(assignments.front().epoch.value);
     if (status) {
       static_cast<void>(link_.send(message));
     } else {
-      complain(assignment->epoch, status.error());
+      complain(assignments.front().epoch, status.error());
     }
   }
 }
 
-Status WorkerSession::prepare(const Assignment& assignment, const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignment.epoch));
-  RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
-  const Status status = delegate_.prepare(assignment, fetcher, stop);
+Status WorkerSession::prepare(std::span<const Assignment> assignments, const std::stop_token& stop) {
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignments.front().epoch));
+  RemoteWeightFetcher fetcher(*weights, local_, source_of(assignments.front(), stop));
+  const Status status = delegate_.prepare(assignments, fetcher, stop);
   weights->close();
   return status;
 }
 
 void WorkerSession::run_assignments() {
   for (;;) {
-    std::optional<Assignment> assignment;
+    std::vector<Assignment> assignments;
     std::stop_token stop;
     {
       std::unique_lock lock(mutex_);
       loading_ = false;
-      working_.reset();
+      working_.clear();
       changed_.notify_all();
       changed_.wait(lock, [&] { return ending_ || (next_ && !preparing_); });
       if (ending_) return;
-      assignment = std::exchange(next_, std::nullopt);
+      assignments = *std::exchange(next_, std::nullopt);
       loading_ = true;
       work_stop_ = {};
       stop = work_stop_.get_token();
     }
-    run_work(*assignment, stop);
+    run_work(assignments, stop);
   }
 }
 
@@ -257,12 +256,13 @@ void WorkerSession::check_neighbours(Epoch epoch, std::span<const std::shared_pt
   }
 }
 
-void WorkerSession::run_work(const Assignment& assignment, const std::stop_token& stop) {
-  const Status status = work(assignment, stop);
-  hub_.end_through(assignment.epoch);  // so that the neighbours do not wait
+void WorkerSession::run_work(std::span<const Assignment> assignments, const std::stop_token& stop) {
+  const Epoch epoch = assignments.front().epoch;
+  const Status status = work(assignments, stop);
+  hub_.end_through(epoch);  // so that the neighbours do not wait
   if (stop.stop_requested()) return;
   const Error ended{.code = ErrorCode::kUnavailable, .message = "its connection to a neighbour closed"};
-  complain(assignment.epoch, status ? ended : status.error());
+  complain(epoch, status ? ended : status.error());
 }
 
 void WorkerSession::complain(Epoch epoch, const Error& error) {
@@ -280,38 +280,63 @@ Result<std::shared_ptr<Channel>> WorkerSession::wait_for_weights(Epoch epoch) {
   return channel;
 }
 
-Status WorkerSession::work(const Assignment& assignment, const std::stop_token& stop) {
-  StageConnections connections(options_, id_, hub_, assignment);
-  BF_TRY(connections.open(stop));
-  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignment.epoch));
-  RemoteWeightFetcher fetcher(*weights, local_, source_of(assignment, stop));
-  const auto memory_bytes = delegate_.load(assignment, fetcher, stop);
-  weights->close();
-  {
-    std::lock_guard lock(mutex_);
-    loading_ = false;
-    if (memory_bytes) {
-      working_ = assignment;
-      memory_bytes_ = *memory_bytes;
-    }
-    changed_.notify_all();
+/// Every worker opens the connections of its stages in the order of the pipeline: whoever waits for another waits for
+/// an earlier stage or a lower member of the same one, so nobody waits in a circle.
+Status WorkerSession::work(std::span<const Assignment> assignments, const std::stop_token& stop) {
+  std::vector<std::unique_ptr<StageConnections>> connections;
+  for (const Assignment& assignment : assignments) {
+    connections.push_back(std::make_unique<StageConnections>(options_, id_, hub_, assignment));
+    BF_TRY(connections.back()->open(stop));
   }
+  BF_ASSIGN_OR_RETURN(const auto weights, wait_for_weights(assignments.front().epoch));
+  const auto memory_bytes = load(assignments, *weights, stop);
   const Status status =
-      memory_bytes ? serve(assignment, *memory_bytes, connections, stop) : tl::unexpected(memory_bytes.error());
+      memory_bytes ? serve(assignments, *memory_bytes, connections, stop) : tl::unexpected(memory_bytes.error());
   delegate_.unload();
   return status;
 }
 
-Status WorkerSession::serve(const Assignment& assignment, std::uint64_t memory_bytes, StageConnections& connections,
+Result<std::vector<std::uint64_t>> WorkerSession::load(std::span<const Assignment> assignments, Channel& weights,
+                                                       const std::stop_token& stop) {
+  RemoteWeightFetcher fetcher(weights, local_, source_of(assignments.front(), stop));
+  auto memory_bytes = delegate_.load(assignments, fetcher, stop);
+  weights.close();
+  std::lock_guard lock(mutex_);
+  loading_ = false;
+  if (memory_bytes) {
+    working_.assign(assignments.begin(), assignments.end());
+    memory_bytes_ = std::accumulate(memory_bytes->begin(), memory_bytes->end(), std::uint64_t{0});
+  }
+  changed_.notify_all();
+  return memory_bytes;
+}
+
+Status WorkerSession::serve(std::span<const Assignment> assignments, std::span<const std::uint64_t> memory_bytes,
+                            std::span<const std::unique_ptr<StageConnections>> connections,
                             const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(const StageLinks links, connections.complete());
-  control::ControlMessage ready;
-  ready.mutable_ready()->set_memory_bytes(memory_bytes);
-  ready.mutable_ready()->set_epoch(assignment.epoch.value);
-  ready.mutable_ready()->set_has_file(local_.found(assignment.model.hash).has_value());
-  ready.mutable_ready()->set_exchange(std::string(to_string(connections.engine())));
-  BF_TRY(link_.send(ready));
-  return delegate_.serve(assignment, links, stop);
+  const Epoch epoch = assignments.front().epoch;
+  std::vector<StageLinks> links;
+  control::ControlMessage message;
+  control::Ready& ready = *message.mutable_ready();
+  ready.set_epoch(epoch.value);
+  ready.set_has_file(local_.found(assignments.front().model.hash).has_value());
+  for (std::size_t i = 0; i < assignments.size(); ++i) {
+    BF_ASSIGN_OR_RETURN(links.emplace_back(), connections[i]->complete());
+    control::ReadyShare& share = *ready.add_shares();
+    share.set_memory_bytes(memory_bytes[i]);
+    share.set_exchange(std::string(to_string(connections[i]->engine())));
+  }
+  BF_TRY(link_.send(message));
+  std::mutex ending;
+  std::optional<Status> first;  // the cause; what ends later are its consequences
+  serve_all(delegate_, assignments, links, stop, [&](std::size_t, Status status) {
+    {
+      std::lock_guard lock(ending);
+      if (!first) first = std::move(status);
+    }
+    hub_.end_through(epoch);
+  });
+  return *first;
 }
 
 }  // namespace butterfly

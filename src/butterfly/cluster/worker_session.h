@@ -1,13 +1,16 @@
-// One coordinator's time with a worker: its control connection, and the assignments that it gives, one for each epoch.
+// One coordinator's time with a worker: its control connection, and the assignments that it gives for each epoch.
 // Owns a thread for control, which is never busy with anything else, so that every ping is answered at once, one
 // for the work, one that loads ahead. deliver(), leave() and the questions are for the server's thread.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "butterfly/cluster/channel_hub.h"
 #include "butterfly/cluster/control_link.h"
@@ -43,15 +46,17 @@ class WorkerSession {
  private:
   void run_control();
   bool handle(const control::ControlMessage& message);
-  bool begin(Assignment assignment);
-  void begin_preparation(Assignment assignment);
+  bool begin(std::vector<Assignment> assignments);
+  void begin_preparation(std::vector<Assignment> assignments);
   void run_preparations();
-  Status prepare(const Assignment& assignment, const std::stop_token& stop);
+  Status prepare(std::span<const Assignment> assignments, const std::stop_token& stop);
   void run_assignments();
-  void run_work(const Assignment& assignment, const std::stop_token& stop);
-  Status work(const Assignment& assignment, const std::stop_token& stop);
-  Status serve(const Assignment& assignment, std::uint64_t memory_bytes, StageConnections& connections,
-               const std::stop_token& stop);
+  void run_work(std::span<const Assignment> assignments, const std::stop_token& stop);
+  Status work(std::span<const Assignment> assignments, const std::stop_token& stop);
+  Result<std::vector<std::uint64_t>> load(std::span<const Assignment> assignments, Channel& weights,
+                                          const std::stop_token& stop);
+  Status serve(std::span<const Assignment> assignments, std::span<const std::uint64_t> memory_bytes,
+               std::span<const std::unique_ptr<StageConnections>> connections, const std::stop_token& stop);
   RemoteWeightFetcher::Source source_of(const Assignment& assignment, const std::stop_token& stop) const;
   Result<std::shared_ptr<Channel>> wait_for_weights(Epoch epoch);
   void check_neighbours(Epoch epoch, std::span<const std::shared_ptr<Channel>> channels);
@@ -72,15 +77,15 @@ class WorkerSession {
   bool released_ = false;     // the control thread's
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  Epoch epoch_{};                      // of the last assignment
-  std::string model_hash_;             // of the same
-  std::optional<Assignment> working_;  // on which, once it is loaded
-  std::uint64_t memory_bytes_ = 0;     // that it holds
-  std::optional<Assignment> next_;     // not begun
-  std::stop_source work_stop_;         // of the one that is worked on
-  std::optional<Assignment> next_preparation_;
+  Epoch epoch_{};                                // of the last assignments
+  std::string model_hash_;                       // of the same
+  std::vector<Assignment> working_;              // on which, once they are loaded; empty: none
+  std::uint64_t memory_bytes_ = 0;               // that they hold
+  std::optional<std::vector<Assignment>> next_;  // not begun
+  std::stop_source work_stop_;                   // of those that are worked on
+  std::optional<std::vector<Assignment>> next_preparation_;
   std::stop_source preparation_stop_;
-  bool loading_ = false;  // an assignment's weights
+  bool loading_ = false;  // weights of assignments
   bool preparing_ = false;
   std::thread work_;
   std::thread preparations_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "butterfly/base/log.h"
@@ -155,12 +157,14 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     next_look_ = now + std::chrono::milliseconds(options_.heartbeat_ms);
     const auto slowness = drift_.look(session_->work(), now);
     if (!slowness) return;
-    double slowest_s = 0;  // of this plan, as it turned out
+    std::map<int, double> needed_s;  // by each node of this plan, as it turned out
+    double slowest_s = 0;
     std::size_t slowest = 0;
     for (std::size_t i = 0; i < slowness->size(); ++i) {
-      const double needed_s = plan_.predictions[i].decode_s * (*slowness)[i];
-      if (needed_s > slowest_s) slowest = i;
-      slowest_s = std::max(slowest_s, needed_s);
+      double& needed = needed_s[plan_.node_of_stage[i]];
+      needed += plan_.predictions[i].decode_s * (*slowness)[i];
+      if (needed > slowest_s) slowest = i;
+      slowest_s = std::max(slowest_s, needed);
     }
     const auto plan = plan_again(*slowness);
     constexpr double kWorthIt = 0.8;  // an epoch costs a replay
@@ -331,11 +335,12 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   }
 
   void report(const std::string& cause, std::uint64_t began_ns) {
-    epochs_.push_back({.epoch = membership_->epoch().value,
-                       .workers = static_cast<int>(plan_.stages.size()),
-                       .cause = cause,
-                       .ready_s = seconds_since(began_ns),
-                       .weight_bytes = sent_weight_bytes_});
+    epochs_.push_back(
+        {.epoch = membership_->epoch().value,
+         .workers = static_cast<int>(std::set(plan_.node_of_stage.begin(), plan_.node_of_stage.end()).size()),
+         .cause = cause,
+         .ready_s = seconds_since(began_ns),
+         .weight_bytes = sent_weight_bytes_});
     for (const int node : plan_.standby_nodes) {
       say(fmt::format("{} stands by: {} workers, {} layers", members_.nodes[static_cast<std::size_t>(node)].address,
                       members_.nodes.size(), checkpoint_.config.layers));
@@ -382,7 +387,6 @@ Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, 
                     .sequences = options.sequences,
                     .kv_type = kv_type_of(checkpoint, options),
                     .goal = options.goal,
-                    .scatter = Scatter::kAvoided,
                     .custom = options.custom});
 }
 

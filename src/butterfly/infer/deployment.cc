@@ -97,7 +97,7 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
   std::vector<NodeDescriptor> nodes(static_cast<std::size_t>(options.nodes), node);
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].name = fmt::format("node {}", i);
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), options));
-  if (options.nodes == 1) return LocalDeployment::create(checkpoint, plan, options);
+  if (options.nodes == 1 && plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, options);
   if (options.progress && !plan.standby_nodes.empty()) {
     options.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
                                  options.nodes, checkpoint.config.layers));

@@ -24,7 +24,17 @@ bool enough_steps(std::span<const StageWork> before, std::span<const StageWork> 
 
 void Drift::watch(const Plan& plan, Clock::time_point now) {
   predicted_s_.clear();
-  for (const StagePrediction& prediction : plan.predictions) predicted_s_.push_back(prediction.decode_s);
+  // A node with several stages counts all their steps together: what it shows is the mean of them.
+  for (const int node : plan.node_of_stage) {
+    double sum_s = 0;
+    int stages = 0;
+    for (std::size_t i = 0; i < plan.node_of_stage.size(); ++i) {
+      if (plan.node_of_stage[i] != node) continue;
+      sum_s += plan.predictions[i].decode_s;
+      ++stages;
+    }
+    predicted_s_.push_back(sum_s / stages);
+  }
   before_.clear();
   seen_.clear();
   window_end_ = now + options_.window;

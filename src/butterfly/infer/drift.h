@@ -30,8 +30,8 @@ class Drift {
   /// Begins to watch a plan at work.
   void watch(const Plan& plan, Clock::time_point now);
 
-  /// Looks at the counters of each stage since their workers began. When a drift is certain: for each stage how many
-  /// times slower than predicted it is, the median stage being 1. Then it begins anew.
+  /// Looks at the counters of the node of each stage since their workers began. When a drift is certain: for each stage
+  /// how many times slower than predicted it is, the median stage being 1. Then it begins anew.
   std::optional<std::vector<double>> look(std::span<const StageWork> work, Clock::time_point now);
 
   /// The same for the window that is under way, certain or not, without ending it. Nothing while it has too few steps.

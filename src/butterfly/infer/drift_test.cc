@@ -8,6 +8,7 @@ namespace {
 /// Three stages that were predicted to need 1, 2 and 1 ms for a step.
 Plan plan() {
   Plan plan;
+  plan.node_of_stage = {0, 1, 2};
   plan.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.001}};
   return plan;
 }
@@ -51,6 +52,34 @@ TEST(Drift, AStageThatStaysSlowIsOneAfterSomeWindows) {
   EXPECT_NEAR((*slowness)[1], 1, 1e-6);
   EXPECT_NEAR((*slowness)[2], 4, 1e-6);
   EXPECT_FALSE(watched.second({1, 2, 4})) << "it begins anew";
+}
+
+// Fails when the steps of a node with two stages are compared with what one of them needs.
+TEST(Drift, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
+  Plan scattered = plan();
+  scattered.node_of_stage = {0, 1, 0};
+  scattered.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.003}};
+  Drift drift({.windows = 1});
+  Drift::Clock::time_point now{std::chrono::hours(1)};
+  drift.watch(scattered, now);
+  std::vector<StageWork> work(3);
+  // As predicted: 100 steps of stage 0 and 100 of stage 2, which node 0 counts together.
+  const auto second = [&](double slower) {
+    now += std::chrono::seconds(1);
+    for (const std::size_t i : {0, 2}) {
+      work[i].steps += 200;
+      work[i].busy_ns += static_cast<std::uint64_t>(400e6 * slower);
+    }
+    work[1].steps += 100;
+    work[1].busy_ns += 200'000'000;
+    return drift.look(work, now);
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(second(1));
+  EXPECT_FALSE(second(1.2));
+  const auto slowness = second(0.5);
+  ASSERT_TRUE(slowness) << "node 1 is twice as slow as the others";
+  EXPECT_NEAR((*slowness)[1], 2 * (*slowness)[0], 1e-6);
+  EXPECT_EQ((*slowness)[0], (*slowness)[2]);
 }
 
 TEST(Drift, AStageThatIsSlowNowAndThenIsNone) {

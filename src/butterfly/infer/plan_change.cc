@@ -10,10 +10,12 @@ namespace butterfly {
 namespace {
 
 std::string share_of(const Plan& plan, int node) {
-  const auto found = std::ranges::find(plan.node_of_stage, node);
-  if (found == plan.node_of_stage.end()) return "none";
-  const StageAssignment& stage = plan.stages[static_cast<std::size_t>(found - plan.node_of_stage.begin())];
-  return fmt::format("{}-{}", stage.first_layer, stage.last_layer - 1);
+  std::vector<std::string> layers;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    if (plan.node_of_stage[i] != node) continue;
+    layers.push_back(fmt::format("{}-{}", plan.stages[i].first_layer, plan.stages[i].last_layer - 1));
+  }
+  return layers.empty() ? "none" : fmt::format("{}", fmt::join(layers, " and "));
 }
 
 }  // namespace

@@ -47,19 +47,14 @@ enum class PlanGoal : std::uint8_t { kLatency, kThroughput, kMemory };
 std::string_view to_string(PlanGoal goal);
 Result<PlanGoal> parse_plan_goal(std::string_view name);
 
-/// Whether `auto` may choose plans in which a node has stages that do not follow each other: such plans can be
-/// compared and simulated, but a worker runs one stage.
-enum class Scatter : std::uint8_t { kAllowed, kAvoided };
-
 struct PlanOptions {
   std::string strategy = "uniform";
   int context = 0;              // positions to reserve per sequence; 0: the model's own
   int sequences = 1;            // that are read or written at once
   DType kv_type = DType::kF16;  // of the key-value cache
   PlanGoal goal = PlanGoal::kLatency;
-  int prompt = 0;   // tokens before the first answer; 0: half the context, at most 512
-  int chunk = 512;  // of them in one step
-  Scatter scatter = Scatter::kAllowed;
+  int prompt = 0;                      // tokens before the first answer; 0: half the context, at most 512
+  int chunk = 512;                     // of them in one step
   std::uint64_t seed = 1;              // of strategies that search at random
   std::optional<CustomPlan> custom{};  // what the strategy `custom` follows
 };

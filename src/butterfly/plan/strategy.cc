@@ -36,13 +36,6 @@ Result<Split> split_custom(const PlanningProblem& problem) {
   return Split{.shares = std::move(shares)};
 }
 
-bool names_a_node_twice(std::span<const Share> shares) {
-  std::vector<int> nodes;
-  for (const Share& share : shares) nodes.push_back(share.node);
-  std::ranges::sort(nodes);
-  return std::ranges::adjacent_find(nodes) != nodes.end();
-}
-
 /// The best score of every other row that fits; where none fits, what lacks least.
 Result<Split> split_auto(const PlanningProblem& problem);
 
@@ -69,7 +62,6 @@ Result<Split> split_auto(const PlanningProblem& problem) {
       if (!least) best = std::move(split);
       continue;
     }
-    if (problem.scatter == Scatter::kAvoided && names_a_node_twice(split->shares)) continue;
     const std::pair<std::uint64_t, double> rank{problem.missing_bytes(split->shares), problem.score(split->shares)};
     if (least && rank >= *least) continue;
     least = rank;
@@ -87,7 +79,6 @@ Result<PlanningProblem> planning_problem(const ModelConfig& config, const PlanCl
   PlanningProblem problem;
   BF_ASSIGN_OR_RETURN(static_cast<PredictionInput&>(problem), prediction_input(config, cluster, options));
   problem.goal = options.goal;
-  problem.scatter = options.scatter;
   problem.seed = options.seed;
   problem.custom = options.custom ? &*options.custom : nullptr;
   problem.all_memory_known = std::all_of(cluster.nodes.begin(), cluster.nodes.end(),

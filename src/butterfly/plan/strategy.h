@@ -17,7 +17,6 @@ namespace butterfly {
 /// Everything that a strategy may look at.
 struct PlanningProblem : PredictionInput {
   PlanGoal goal = PlanGoal::kLatency;
-  Scatter scatter = Scatter::kAllowed;
   std::uint64_t seed = 1;
   const CustomPlan* custom = nullptr;
   bool all_memory_known = false;

@@ -20,7 +20,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       emulation_(options.emulated_speed),
       wire_type_(options.wire_type),
       kernels_(&kernels_for(options.isa)),
-      team_(options.threads),
+      crew_(options.crew ? options.crew : std::make_shared<Crew>(options.threads)),
       pool_(Pool::create()),
       step_arena_(pool_),
       block_arena_(pool_),
@@ -36,7 +36,7 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                                            const WeightSourceFinder& find_source, const StageOptions& options,
                                            StageParts& kept, const std::stop_token& stop) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
-  BF_TRY(kept.complete(config, assignment, find_source, stage->team_, stop));
+  BF_TRY(kept.complete(config, assignment, find_source, stage->crew_->team, stop));
   if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.lanes);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
     stage->blocks_.push_back(kept.block(layer, assignment.lanes));
@@ -114,7 +114,9 @@ Status Stage::join(Exchange& exchange) {
                  [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {
                    emulation_.catch_up();  // a slower machine would have its sums later
                    const std::uint64_t begin_ns = trace::now_ns();
+                   crew_->turn.unlock();  // the others may need another stage of this node to get so far
                    Status status = exchange_->exchange(give, take);
+                   crew_->turn.lock();
                    exchange_ns_ += trace::now_ns() - begin_ns;
                    emulation_.begin();
                    return status;
@@ -146,6 +148,7 @@ Status Stage::check_activations(const Step& step) const {
 Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
+  const std::lock_guard turn(crew_->turn);
   const std::uint64_t begin_ns = trace::now_ns();
   emulation_.begin();
   exchange_ns_ = 0;

@@ -1,10 +1,12 @@
 // One node's share of a plan: its blocks, and where the plan says so the embedding or the head, with the key/value
-// cache for them. forward() turns a step's input into its output; one call at a time. Owns cache and threads.
+// cache for them. forward() turns a step's input into its output; one call at a time. Owns its cache; its threads may
+// be those of other stages, too.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -30,8 +32,16 @@ struct StageCounters {
   std::atomic<std::uint64_t> steps{0}, busy_ns{0};
 };
 
+/// The threads of a node: its stages take turns with them. A stage that waits for its tensor group lets others go on.
+struct Crew {
+  explicit Crew(int threads) : team(threads) {}
+  ThreadTeam team;
+  std::mutex turn;  // who has it computes
+};
+
 struct StageOptions {
   int threads = 1;
+  std::shared_ptr<Crew> crew{};  // of all stages of a node; none: this one has so many threads of its own
   Isa isa = Isa::kReference;
   std::optional<DType> kv_type{};     // none: kv_type_for(config)
   DType wire_type = DType::kF32;      // of activations from and to other stages
@@ -101,7 +111,7 @@ class Stage {
   Status run_blocks(const Batch& batch, Tensor& x);
   Result<Tensor> finish(const Batch& batch, Tensor x);
   tl::unexpected<Error> leave_group(const Error& error);
-  Compute compute_with(Arena& arena) { return {kernels_, &team_, &arena, group_ ? &*group_ : nullptr}; }
+  Compute compute_with(Arena& arena) { return {kernels_, &crew_->team, &arena, group_ ? &*group_ : nullptr}; }
 
   Status compute(Step& step);
 
@@ -111,7 +121,7 @@ class Stage {
   Emulation emulation_;
   DType wire_type_;
   const Kernels* kernels_;
-  ThreadTeam team_;
+  const std::shared_ptr<Crew> crew_;  // shared by the stages of a node
   std::shared_ptr<Pool> pool_;
   Arena step_arena_;   // what all blocks of a step share
   Arena block_arena_;  // scratch of one block, reset between blocks

@@ -68,6 +68,26 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
   return {};
 }
 
+Result<std::vector<StageAssignment>> stages_of(const ModelConfig& config, std::span<const Assignment> assignments) {
+  std::vector<StageAssignment> stages;
+  for (const Assignment& one : assignments) {
+    BF_TRY(check_assignment(config, one.stage));
+    stages.push_back(one.stage);
+  }
+  return stages;
+}
+
+/// A stage's part of what a node has for its cache. All stages see the same positions, so what each needs is in
+/// proportion to its layers and lanes.
+std::uint64_t share_of_cache(std::uint64_t bytes_max, const StageAssignment& stage,
+                             std::span<const StageAssignment> stages) {
+  const auto weight = [](const StageAssignment& one) { return static_cast<double>(one.layers() * one.lanes.count()); };
+  double total = 0;
+  for (const StageAssignment& one : stages) total += weight(one);
+  if (stages.size() == 1 || total == 0) return bytes_max;
+  return static_cast<std::uint64_t>(static_cast<double>(bytes_max) * weight(stage) / total);
+}
+
 /// Of what a stage sends: logits, activations, or blocks of quants, which are not shuffled.
 int element_bytes(const Stage& stage) {
   if (stage.assignment().head || stage.wire_type() == DType::kF32) return 4;
@@ -76,43 +96,54 @@ int element_bytes(const Stage& stage) {
 
 }  // namespace
 
-Result<std::uint64_t> StageHost::load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) {
-  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
-  BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(assignment.options));
-  BF_TRY(check_assignment(config, assignment.stage));
+Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> assignments, WeightFetcher& weights,
+                                                   std::stop_token stop) {
+  const Assignment& any = assignments.front();
+  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(any.config));
+  BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(any.options));
+  BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
   compression_ = settings.compression;
-  kept_.set_model(assignment.model.hash + assignment.config);
+  kept_.set_model(any.model.hash + any.config);
   if (options_.weight_bytes_max > 0) {
     // Room first: what is kept may have to give way to what is needed.
-    BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, assignment.stage));
-    kept_.trim(assignment.stage, options_.weight_bytes_max - std::min(missing, options_.weight_bytes_max));
+    BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
+    kept_.trim(stages, options_.weight_bytes_max - std::min(missing, options_.weight_bytes_max));
   }
-  const StageOptions options{.threads = options_.threads,
-                             .isa = options_.isa,
-                             .kv_type = settings.kv_type,
-                             .wire_type = settings.wire_type,
-                             .kv_bytes_max = options_.kv_bytes_max,
-                             .emulated_speed = options_.emulated_speed,
-                             .counters = &counters_};
-  BF_ASSIGN_OR_RETURN(stage_, Stage::load(
-                                  config, assignment.stage, [&] { return find_source(config, assignment, weights); },
-                                  options, kept_, stop));
-  return stage_->memory_bytes();
+  StageOptions options{.crew = std::make_shared<Crew>(options_.threads),
+                       .isa = options_.isa,
+                       .kv_type = settings.kv_type,
+                       .wire_type = settings.wire_type,
+                       .emulated_speed = options_.emulated_speed,
+                       .counters = &counters_};
+  std::vector<std::uint64_t> memory_bytes;
+  for (const Assignment& one : assignments) {
+    options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
+    BF_ASSIGN_OR_RETURN(
+        auto stage, Stage::load(
+                        config, one.stage, [&] { return find_source(config, one, weights); }, options, kept_, stop));
+    memory_bytes.push_back(stage->memory_bytes());
+    stages_[one.rank] = std::move(stage);
+  }
+  return memory_bytes;
 }
 
-Status StageHost::prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) {
-  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(assignment.config));
-  BF_TRY(check_assignment(config, assignment.stage));
-  kept_.set_model(assignment.model.hash + assignment.config);
-  BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, assignment.stage));
+Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher& weights, std::stop_token stop) {
+  const Assignment& any = assignments.front();
+  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(any.config));
+  BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
+  kept_.set_model(any.model.hash + any.config);
+  BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
   const std::uint64_t held = kept_.bytes();
   if (options_.weight_bytes_max > 0 && held + missing > options_.weight_bytes_max) {
     return make_error(ErrorCode::kNoMemory, "{} more weights beside {}, there is room for {}", format_bytes(missing),
                       format_bytes(held), format_bytes(options_.weight_bytes_max));
   }
   ThreadTeam team(1);
-  return kept_.complete(
-      config, assignment.stage, [&] { return find_source(config, assignment, weights); }, team, stop);
+  for (const Assignment& one : assignments) {
+    BF_TRY(kept_.complete(
+        config, one.stage, [&] { return find_source(config, one, weights); }, team, stop));
+  }
+  return {};
 }
 
 Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
@@ -120,9 +151,10 @@ Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
   return provide_weights(checkpoint.weights);
 }
 
-Status StageHost::serve(const Assignment&, const StageLinks& links, std::stop_token stop) {
-  if (links.output != nullptr) links.output->compress({.mode = compression_, .element_bytes = element_bytes(*stage_)});
-  return run_stage(*stage_, links, std::move(stop));
+Status StageHost::serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) {
+  Stage& stage = *stages_.at(assignment.rank);
+  if (links.output != nullptr) links.output->compress({.mode = compression_, .element_bytes = element_bytes(stage)});
+  return run_stage(stage, links, std::move(stop));
 }
 
 }  // namespace butterfly

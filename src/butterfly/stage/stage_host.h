@@ -1,6 +1,8 @@
-// A node's place for a stage: what a worker does when a coordinator assigns it layers. Called by the cluster's thread.
+// A node's place for its stages: what a worker does when a coordinator assigns it layers. Called by the cluster's
+// threads.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +24,7 @@ Result<StageSettings> parse_settings(const std::string& json);
 struct StageHostOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
-  std::uint64_t kv_bytes_max = 0;      // 0: no limit
+  std::uint64_t kv_bytes_max = 0;      // of all stages together, by their layers; 0: no limit
   std::uint64_t weight_bytes_max = 0;  // kept between assignments beyond what the last one needed; 0: no limit
   double emulated_speed = 1.0;         // see StageOptions
 };
@@ -31,25 +33,23 @@ class StageHost final : public WorkerDelegate {
  public:
   explicit StageHost(const StageHostOptions& options) : options_(options) {}
 
-  Result<std::uint64_t> load(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
-  /// With one thread, so that the stage that runs is not held up.
-  Status prepare(const Assignment& assignment, WeightFetcher& weights, std::stop_token stop) override;
+  Result<std::vector<std::uint64_t>> load(std::span<const Assignment> assignments, WeightFetcher& weights,
+                                          std::stop_token stop) override;
+  /// With one thread, so that the stages that run are not held up.
+  Status prepare(std::span<const Assignment> assignments, WeightFetcher& weights, std::stop_token stop) override;
   Status serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) override;
   Result<WeightProvider> open_weights(const std::string& path) const override;
   StageWork done() const override { return {.steps = counters_.steps, .busy_ns = counters_.busy_ns}; }
 
   /// The weights stay: the next assignment is often nearly the same, and so is the next coordinator's.
-  void unload() override { stage_.reset(); }
-
-  /// What the stage holds now; nothing without one. Only between steps.
-  const Stage* stage() const { return stage_.get(); }
+  void unload() override { stages_.clear(); }
 
  private:
   StageHostOptions options_;
   StageCounters counters_;
   StageParts kept_;
-  Compression compression_ = Compression::kOff;  // of the last assignment
-  std::unique_ptr<Stage> stage_;
+  Compression compression_ = Compression::kOff;    // of the last assignment
+  std::map<Rank, std::unique_ptr<Stage>> stages_;  // by their place in the pipeline
 };
 
 }  // namespace butterfly

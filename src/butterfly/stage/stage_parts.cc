@@ -1,5 +1,7 @@
 #include "butterfly/stage/stage_parts.h"
 
+#include <algorithm>
+
 #include "butterfly/plan/cost.h"
 
 namespace butterfly {
@@ -43,10 +45,9 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
   return {};
 }
 
-Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config, const StageAssignment& assignment) const {
+Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
+                                                std::span<const StageAssignment> assignments) const {
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
-  const LaneRange& lanes = assignment.lanes;
-  const Shard held = shard_of(config, lanes);
   const Shard whole = shard_of(config, {});
   const auto share = [](std::uint64_t bytes, std::int64_t part, std::int64_t of) {
     return static_cast<double>(bytes) * static_cast<double>(part) / static_cast<double>(of);
@@ -55,28 +56,34 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config, const
     return 2 * shard.q_dim() + 2 * shard.kv_dim() + (config.mlp == MlpKind::kGated ? 3 : 2) * shard.ff.size();
   };
   double bytes = 0;
-  if (assignment.embedding && !embeddings_.contains(lanes)) {
-    bytes += share(cost.embedding.weight_bytes, held.vocab.size(), config.vocab);
-  }
-  for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (!blocks_.contains({layer, lanes})) bytes += share(cost.block.weight_bytes, columns(held), columns(whole));
-  }
-  if (assignment.head && !heads_.contains(lanes)) {
-    bytes += share(cost.head.weight_bytes, held.vocab.size(), config.vocab);
+  for (const StageAssignment& assignment : assignments) {
+    const LaneRange& lanes = assignment.lanes;
+    const Shard held = shard_of(config, lanes);
+    if (assignment.embedding && !embeddings_.contains(lanes)) {
+      bytes += share(cost.embedding.weight_bytes, held.vocab.size(), config.vocab);
+    }
+    for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
+      if (!blocks_.contains({layer, lanes})) bytes += share(cost.block.weight_bytes, columns(held), columns(whole));
+    }
+    if (assignment.head && !heads_.contains(lanes)) {
+      bytes += share(cost.head.weight_bytes, held.vocab.size(), config.vocab);
+    }
   }
   return static_cast<std::uint64_t>(bytes);
 }
 
-void StageParts::trim(const StageAssignment& assignment, std::uint64_t bytes_max) {
-  const auto drop = [&](auto& parts, const auto& needed) {
+void StageParts::trim(std::span<const StageAssignment> assignments, std::uint64_t bytes_max) {
+  const auto drop = [&](auto& parts, const auto& needs) {
     for (auto it = parts.begin(); it != parts.end() && bytes() > bytes_max;) {
-      it = needed(it->first) ? std::next(it) : parts.erase(it);
+      const bool needed = std::ranges::any_of(assignments, [&](const auto& one) { return needs(one, it->first); });
+      it = needed ? std::next(it) : parts.erase(it);
     }
   };
-  drop(embeddings_, [&](const LaneRange& lanes) { return assignment.embedding && lanes == assignment.lanes; });
-  drop(heads_, [&](const LaneRange& lanes) { return assignment.head && lanes == assignment.lanes; });
-  drop(blocks_, [&](const std::pair<int, LaneRange>& key) {
-    return key.first >= assignment.first_layer && key.first < assignment.last_layer && key.second == assignment.lanes;
+  using Lanes = const LaneRange&;
+  drop(embeddings_, [](const StageAssignment& one, Lanes lanes) { return one.embedding && lanes == one.lanes; });
+  drop(heads_, [](const StageAssignment& one, Lanes lanes) { return one.head && lanes == one.lanes; });
+  drop(blocks_, [](const StageAssignment& one, const std::pair<int, LaneRange>& key) {
+    return key.first >= one.first_layer && key.first < one.last_layer && key.second == one.lanes;
   });
 }
 

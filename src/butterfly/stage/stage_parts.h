@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -34,11 +35,11 @@ class StageParts {
   Status complete(const ModelConfig& config, const StageAssignment& assignment, const WeightSourceFinder& find_source,
                   ThreadTeam& team, const std::stop_token& stop);
 
-  /// About what complete() would add. Errors: those of model_cost().
-  Result<std::uint64_t> missing_bytes(const ModelConfig& config, const StageAssignment& assignment) const;
+  /// About what complete() would add for all of these. Errors: those of model_cost().
+  Result<std::uint64_t> missing_bytes(const ModelConfig& config, std::span<const StageAssignment> assignments) const;
 
-  /// Drops parts that `assignment` does not need until at most `bytes_max` are held, or none are left to drop.
-  void trim(const StageAssignment& assignment, std::uint64_t bytes_max);
+  /// Drops parts that none of these needs until at most `bytes_max` are held, or none are left to drop.
+  void trim(std::span<const StageAssignment> assignments, std::uint64_t bytes_max);
 
   /// Packed weights, a tied table counted once.
   std::uint64_t bytes() const;

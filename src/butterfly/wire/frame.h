@@ -13,7 +13,7 @@
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 3;
+inline constexpr std::uint16_t kProtocolVersion = 4;
 
 inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
@@ -89,7 +89,7 @@ SessionId make_session_id();
 struct Introduction {
   ConnectionRole role = ConnectionRole::kData;
   SessionId session{};
-  std::string label{};  // "input", "weights"; at most kLabelBytesMax bytes
+  std::string label{};  // "input.0@7", "weights@7"; at most kLabelBytesMax bytes
 };
 
 inline constexpr std::size_t kLabelBytesMax = 64;
