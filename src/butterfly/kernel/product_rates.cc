@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 constexpr std::string_view kMagic = "butterfly-products 2";
-constexpr int kRepeats = 5;               // at least; a rate is their median: what a run will find, not the best
-constexpr double kSecondsPerRate = 0.05;  // at least: others may have the processor for a moment
+constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
+constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
 constexpr double kSecondsPerRateMax = 1;  // one run is enough where it takes so long
 constexpr std::int64_t kCols = 2048;      // a model's dimension, as models go
 constexpr int kHeadDim = 64;              // of attention
@@ -134,18 +134,16 @@ class Measurement {
 
   template <typename Run>
   static double usual_seconds(const Run& run) {
-    std::vector<double> times;
     double spent = 0;
-    while ((times.size() < kRepeats || spent < kSecondsPerRate) && spent < kSecondsPerRateMax) {
+    int repeats = 0;
+    run();  // touches everything once
+    while ((repeats < kRepeats || spent < kSecondsPerRate) && spent < kSecondsPerRateMax) {
       const auto begin = std::chrono::steady_clock::now();
       run();
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      times.push_back(seconds);
-      spent += seconds;
+      spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      ++repeats;
     }
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::ranges::nth_element(times, middle);
-    return std::max(*middle, 1e-9);
+    return std::max(spent / repeats, 1e-9);
   }
 
   const Kernels& kernels_;

@@ -1,6 +1,7 @@
 #include "butterfly/plan/cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace butterfly {
@@ -79,8 +80,8 @@ double time(double amount, double per_s) {
 /// The matrices of a part, multiplied with so many rows.
 double product_s(const PartCost& part, double rows, const NodeRates& rates) {
   const double first = std::min(rows, kRowsWhileReading);
-  return std::max(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
-                  time(first * part.flops, rates.flops_per_s)) +
+  return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
+                    time(first * part.flops, rates.flops_per_s)) +
          time((rows - first) * part.flops, rates.flops_per_s);
 }
 

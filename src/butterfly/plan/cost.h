@@ -96,9 +96,9 @@ StepShape prefill_shape(const Load& load, std::uint64_t begin);
 /// Rows that a product computes while it reads its weights; for the others it finds them in a cache.
 inline constexpr double kRowsWhileReading = 4.0;
 
-/// Seconds that a node needs for a part of one step: products (the larger of reading the weights once and computing the
-/// first rows, then the other rows), attention (the larger of reading keys and values and computing) and what is moved
-/// between them. Unknown rates give infinity.
+/// Seconds that a node needs for a part of one step: products (reading the weights once and computing the first rows,
+/// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
+/// of reading keys and values and computing) and what is moved between them. Unknown rates give infinity.
 double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
 double embedding_s(const StepShape& step, const NodeRates& rates);
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);

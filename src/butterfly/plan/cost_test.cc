@@ -108,6 +108,12 @@ TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
 class StepTime : public testing::Test {
  protected:
   NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
+  /// What the room's page says of products: rows beyond the first four find the weights in a cache.
+  static double product_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
+    const double first = std::min(rows, 4.0) * part.flops / flops_per_s;
+    return std::hypot(static_cast<double>(part.weight_bytes) / bytes_per_s, first) +
+           std::max(rows - 4.0, 0.0) * part.flops / flops_per_s;
+  }
   double moved_s(double rows) const { return rows * cost_.block.moved_bytes / rates().memory_bytes_per_s; }
 
   ModelCost cost_ = must_cost(must_named("llama-1.1b"));
@@ -134,7 +140,7 @@ TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
 TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
   node_.fp32_gflops = 1.0;
   EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 8, .sequences = 8}, rates()),
-                   8 * cost_.block.flops / (kAssumedArithmeticShare * 1e9) + moved_s(8));
+                   product_s(cost_.block, 8, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9) + moved_s(8));
 }
 
 // Fails where a step of a few rows is predicted as the larger of reading and computing all of them: the first rows are
@@ -143,9 +149,10 @@ TEST_F(StepTime, RowsBeyondThoseComputedWhileReadingAddUp) {
   const double read = static_cast<double>(cost_.block.weight_bytes) / 9e9;
   const double row = read / 8;  // four rows take half of the time that the weights need
   node_.products = {{.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = cost_.block.flops / row * 1e-9}};
-  EXPECT_NEAR(block_s(cost_, {.rows = 4}, rates()), read + moved_s(4), 1e-12);
-  EXPECT_NEAR(block_s(cost_, {.rows = 8}, rates()), read + 4 * row + moved_s(8), 1e-12);
-  EXPECT_NEAR(block_s(cost_, {.rows = 64}, rates()), read + 60 * row + moved_s(64), 1e-12);
+  const double first = std::hypot(read, 4 * row);
+  EXPECT_NEAR(block_s(cost_, {.rows = 4}, rates()), first + moved_s(4), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 8}, rates()), first + 4 * row + moved_s(8), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 64}, rates()), first + 60 * row + moved_s(64), 1e-12);
 }
 
 TEST_F(StepTime, AttentionHasRatesOfItsOwn) {
@@ -162,9 +169,9 @@ TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
   cost_.weight_type = DType::kQ8_0;
   node_.fp32_gflops = 1.0;
   node_.int8_gops = 2.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 2e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
   node_.int8_gops = 0.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 1e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
 }
 
 TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
@@ -172,8 +179,8 @@ TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
                     {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
   ASSERT_EQ(cost_.weight_type, DType::kF32);
   EXPECT_TRUE(rates().measured);
-  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), static_cast<double>(cost_.block.weight_bytes) / 9e9 + moved_s(1));
-  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), 256 * cost_.block.flops / 50e9 + moved_s(256));
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), product_s(cost_.block, 1, 9e9, 50e9) + moved_s(1));
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), product_s(cost_.block, 256, 9e9, 50e9) + moved_s(256));
   node_.products.pop_back();
   EXPECT_FALSE(rates().measured);
 }
