@@ -8,7 +8,8 @@
 
 All ways take turns in every round on `butterfly bench model`; each gives tokens/s as median (smallest-largest) and its
 ratio to one 1-thread process. Workers run all the time, rest while it is another way's turn, and read the model from its
-folder. Where a way was predicted, the error is that of the program: measured / predicted - 1.
+folder. Where a way was predicted, the error is that of the program: measured / predicted - 1. `simulated` is the time of
+one whole run, prompts and answers, by `butterfly plan --simulate` over the same workers: its error is measured / simulated - 1.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 from bench_vs_llamacpp import machine
 
@@ -86,6 +88,34 @@ def measure(arguments, ways, prefix=()):
     return results
 
 
+def simulate(arguments, way, prefix=()):
+    """Seconds of one run as the simulator sees it, over workers that are asked now; None without workers."""
+    if "--workers" not in way:
+        return None
+    way = [word for word in way if word != "--measure-links"]
+    sequences = way.pop(way.index("--sequences") + 1) if "--sequences" in way else "1"
+    way = [word for word in way if word != "--sequences"]
+    command = [*prefix, arguments.butterfly, "plan", "-m", arguments.model, "--json", "--simulate", "--requests", sequences,
+               "--batch", sequences, "--prompt", str(arguments.prompt), "--generate", str(arguments.tokens + 1), *way]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
+    return json.loads(done.stdout)["simulation"]["seconds"]
+
+
+def show_simulated(arguments, ways, results, prefix=()):
+    for way, rounds in results.items():
+        simulated = simulate(arguments, ways[way], prefix)
+        if simulated is None:
+            continue
+        sequences = int(ways[way][ways[way].index("--sequences") + 1]) if "--sequences" in ways[way] else 1
+        seconds = [sequences * (arguments.prompt / r["prefill_tokens_per_s"][0] + arguments.tokens / r["decode_tokens_per_s"][0])
+                   for r in rounds]
+        error = statistics.median(seconds) / simulated - 1
+        print(f"  whole run {way:<33} {statistics.median(seconds):6.2f} s  simulated {simulated:.2f} s  error {100 * error:+.0f} %",
+              flush=True)
+
+
 def show(title, results, baseline):
     print(f"\n{title}")
     for phase in ("prefill", "decode"):
@@ -109,10 +139,14 @@ def two_workers(arguments):
                 "2 workers, pipeline": workers.options("uniform"),
                 "2 workers, tensor, loopback": apart.options("tensor"),
                 "2 workers, tensor, shared memory": workers.options("tensor")}
-        show("one request", measure(arguments, ways), PROCESS)
+        results = measure(arguments, ways)
+        show("one request", results, PROCESS)
+        show_simulated(arguments, ways, results)
         ways = {"1 process, 4 sequences": ["--threads", "1", "--sequences", "4"],
                 "2 workers, pipeline, 8 sequences": [*workers.options("balanced"), "--sequences", "8"]}
-        show("several requests", measure(arguments, ways), "1 process, 4 sequences")
+        results = measure(arguments, ways)
+        show("several requests", results, "1 process, 4 sequences")
+        show_simulated(arguments, ways, results)
 
 
 def over_links(arguments):
@@ -120,14 +154,18 @@ def over_links(arguments):
     for name, (rate, slow) in LINKS.items():
         with Lab(3, rate=rate, slow=slow) as lab, Workers(arguments, 2, lab) as workers:
             ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
-            show(f"links of {name}", measure(arguments, ways, workers.inside(0)), None)
+            results = measure(arguments, ways, workers.inside(0))
+            show(f"links of {name}", results, None)
+            show_simulated(arguments, ways, results, workers.inside(0))
 
 
 def emulated(arguments):
     with Workers(arguments, 4) as workers:
         ways = {"4 emulated nodes, pipeline": workers.options("uniform"),
                 "4 emulated nodes, tensor": workers.options("tensor")}
-        show(f"nodes emulated at {arguments.emulate} of one thread", measure(arguments, ways), None)
+        results = measure(arguments, ways)
+        show(f"nodes emulated at {arguments.emulate} of one thread", results, None)
+        show_simulated(arguments, ways, results)
 
 
 def main():
@@ -140,6 +178,9 @@ def main():
     parser.add_argument("--emulate", type=float, default=1.0, help="four workers of this share of a thread's speed")
     parser.add_argument("--butterfly", default="build/release/bin/butterfly")
     arguments = parser.parse_args()
+    # Rates are measured now: on a shared machine those of another hour are those of another machine.
+    cache = tempfile.TemporaryDirectory()
+    os.environ["XDG_CACHE_HOME"] = cache.name
     print(f"machine {machine()}\nmodel   {os.path.basename(arguments.model)}, {arguments.rounds} rounds, prompt "
           f"{arguments.prompt}, {arguments.tokens} decoded")
     with contextlib.suppress(BrokenPipeError):

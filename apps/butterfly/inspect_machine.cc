@@ -70,7 +70,7 @@ Result<int> run(const InspectOptions& options) {
     print_rates("1 thread", p.one_thread);
     if (p.threads > 1) print_rates(fmt::format("{} threads", p.threads).c_str(), p.team);
   }
-  std::printf("products with %s, %d threads, weights beyond the caches (one row) and 256 rows at once:\n",
+  std::printf("products with %s, %d threads, weights beyond the caches (one row) and 128 rows at once; attention:\n",
               std::string(to_string(chosen)).c_str(), topology.usable_threads);
   for (const ProductRate& rate : products) {
     std::printf("  %-12s decode %.1f GB/s of weights, prefill %.0f GFLOP/s\n", rate.type.c_str(), rate.decode_gb_per_s,

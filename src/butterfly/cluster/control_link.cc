@@ -131,7 +131,7 @@ Result<std::vector<ProductRate>> read_products(const control::Node& message) {
   }
   std::vector<ProductRate> rates;
   for (const auto& product : message.products()) {
-    if (!parse_dtype(product.type())) {
+    if (!parse_dtype(product.type()) && product.type() != kAttention) {
       return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
     }
     for (const double speed : {product.decode_gb_per_s(), product.prefill_gflops()}) {

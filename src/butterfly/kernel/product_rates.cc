@@ -13,17 +13,19 @@
 #include "butterfly/kernel/dispatch.h"
 #include "butterfly/kernel/linear.h"
 #include "butterfly/machine/measurement_cache.h"
+#include "butterfly/tensor/aligned_buffer.h"
 
 namespace butterfly {
 namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
-constexpr std::string_view kMagic = "butterfly-products 1";
-constexpr int kRepeats = 3;                   // at least; a rate is the best of them
-constexpr double kSecondsPerRate = 0.02;      // at least: others may have the processor for a moment
-constexpr std::int64_t kCols = 1024;          // a model's dimension, as models go
-constexpr int kPattern = 0x3c;                // every byte of the weights: an ordinary number in each type
-constexpr std::int64_t kPanelsPerThread = 2;  // of the product with many rows, whose weights stay in a cache
+constexpr std::string_view kMagic = "butterfly-products 2";
+constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
+constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
+constexpr double kSecondsPerRateMax = 1;  // one run is enough where it takes so long
+constexpr std::int64_t kCols = 2048;      // a model's dimension, as models go
+constexpr int kHeadDim = 64;              // of attention
+constexpr int kPattern = 0x3c;            // every byte of the weights: an ordinary number in each type
 
 /// Rows of activations with memory of their own.
 struct Activations {
@@ -53,45 +55,100 @@ class Measurement {
       : kernels_(kernels_for(options.isa)),
         team_(options.threads),
         weight_bytes_(options.weight_bytes),
+        prefill_weight_bytes_(options.prefill_weight_bytes),
         one_(kernels_, 1),
         many_(kernels_, options.prefill_rows) {}
 
   Result<ProductRate> measure(DType type) {
-    const std::uint64_t row = *row_bytes(type, kCols);
-    const auto rows = std::max<std::int64_t>(kPanel, static_cast<std::int64_t>(weight_bytes_ / row));
-    BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, rows));
-    BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, kPanel * kPanelsPerThread * team_.size()));
+    ProductRate rate{.type = std::string(to_string(type))};
+    {
+      BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, weight_bytes_));
+      rate.decode_gb_per_s = static_cast<double>(large.bytes()) / product_seconds(large, one_) * 1e-9;
+    }
+    BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, prefill_weight_bytes_));
     const double flops = 2.0 * static_cast<double>(many_.view.rows) * static_cast<double>(small.rows() * kCols);
-    return ProductRate{.type = std::string(to_string(type)),
-                       .decode_gb_per_s = static_cast<double>(large.bytes()) / best_seconds(large, one_) * 1e-9,
-                       .prefill_gflops = flops / best_seconds(small, many_) * 1e-9};
+    rate.prefill_gflops = flops / product_seconds(small, many_) * 1e-9;
+    return rate;
+  }
+
+  /// Keys and values of a segment, which a cache holds as a rule; each head is one thread's.
+  Result<ProductRate> measure_attention() {
+    const double threads = team_.size();
+    const double kv_bytes = 2.0 * kAttentionSegment * kHeadDim * sizeof(std::uint16_t);
+    const double row_flops = 4.0 * kAttentionSegment * kHeadDim;
+    BF_ASSIGN_OR_RETURN(const double one_s, attention_seconds(1));
+    BF_ASSIGN_OR_RETURN(const double many_s, attention_seconds(kAttentionRows));
+    return ProductRate{.type = std::string(kAttention),
+                       .decode_gb_per_s = threads * kv_bytes / one_s * 1e-9,
+                       .prefill_gflops = threads * kAttentionRows * row_flops / many_s * 1e-9};
   }
 
  private:
-  Result<PackedMatrix> pack(DType type, std::int64_t rows) {
-    const std::size_t bytes = *row_bytes(type, kCols) * static_cast<std::size_t>(rows);
+  /// One head's `rows` over a segment of keys.
+  Result<double> attention_seconds(int rows) {
+    constexpr int kPages = kAttentionSegment / kKvPageTokens;
+    constexpr std::size_t kPageBytes = std::size_t{kKvPageTokens} * kHeadDim * sizeof(std::uint16_t);
+    const std::vector<unsigned char> pages(kPages * kPageBytes, kPattern);
+    const std::vector<float> q(static_cast<std::size_t>(rows) * kHeadDim, 0.5f);
+    std::vector<float> out(q.size());
+    constexpr std::uint64_t kScratch = kAttentionRows * (kAttentionSegment + 2 * kHeadDim) * sizeof(float);
+    BF_ASSIGN_OR_RETURN(const AlignedBuffer scratch, AlignedBuffer::create(kScratch));
+    std::array<const unsigned char*, kPages> page_of{};
+    for (std::size_t i = 0; i < page_of.size(); ++i) page_of[i] = pages.data() + i * kPageBytes;
+    std::array<const float*, kAttentionRows> q_rows{};
+    std::array<float*, kAttentionRows> out_rows{};
+    std::array<int, kAttentionRows> visible{};
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+      q_rows[row] = q.data() + row * kHeadDim;
+      out_rows[row] = out.data() + row * kHeadDim;
+      visible[row] = kAttentionSegment;
+    }
+    const AttentionArgs args{.k_pages = page_of.data(),
+                             .v_pages = page_of.data(),
+                             .half = true,
+                             .head_dim = kHeadDim,
+                             .v_stride = kHeadDim,
+                             .scale = 0.125f,
+                             .rows = rows,
+                             .q = q_rows.data(),
+                             .out = out_rows.data(),
+                             .visible = visible.data(),
+                             .scratch = reinterpret_cast<float*>(scratch.data())};
+    return usual_seconds([&] { kernels_.attention(args); });
+  }
+
+  Result<PackedMatrix> pack(DType type, std::uint64_t weight_bytes) {
+    const std::uint64_t row = *row_bytes(type, kCols);
+    const auto rows = std::max<std::int64_t>(kPanel, static_cast<std::int64_t>(weight_bytes / row));
+    const std::size_t bytes = row * static_cast<std::size_t>(rows);
     if (source_.size() < bytes) source_.resize(bytes, static_cast<std::byte>(kPattern));
     return PackedMatrix::pack({.type = type, .rows = rows, .cols = kCols, .bytes = ByteSpan(source_).first(bytes)},
                               team_);
   }
 
-  double best_seconds(const PackedMatrix& weights, const Activations& x) {
+  double product_seconds(const PackedMatrix& weights, const Activations& x) {
     std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
     const LinearJob job{.weights = &weights, .x = &x.view, .lanes = LaneBorders::single(kCols), .y = y.data()};
-    double best = 1e30, spent = 0;
-    for (int repeat = 0; repeat < kRepeats || spent < kSecondsPerRate; ++repeat) {
+    return usual_seconds([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
+  }
+
+  template <typename Run>
+  static double usual_seconds(const Run& run) {
+    double spent = 0;
+    int repeats = 0;
+    run();  // touches everything once
+    while ((repeats < kRepeats || spent < kSecondsPerRate) && spent < kSecondsPerRateMax) {
       const auto begin = std::chrono::steady_clock::now();
-      run_linear(kernels_, team_, std::span(&job, 1));
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      best = std::min(best, seconds);
-      spent += seconds;
+      run();
+      spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      ++repeats;
     }
-    return std::max(best, 1e-9);
+    return std::max(spent / repeats, 1e-9);
   }
 
   const Kernels& kernels_;
   ThreadTeam team_;
-  const std::uint64_t weight_bytes_;
+  const std::uint64_t weight_bytes_, prefill_weight_bytes_;
   const Activations one_, many_;
   std::vector<std::byte> source_;
 };
@@ -112,6 +169,8 @@ Result<std::vector<ProductRate>> measure_products(const ProductOptions& options)
     BF_ASSIGN_OR_RETURN(ProductRate rate, measurement.measure(type));
     rates.push_back(std::move(rate));
   }
+  BF_ASSIGN_OR_RETURN(ProductRate attention, measurement.measure_attention());
+  rates.push_back(std::move(attention));
   return rates;
 }
 
@@ -143,10 +202,11 @@ std::optional<std::vector<ProductRate>> parse_products(const std::string& text) 
   std::string line;
   if (!std::getline(lines, line) || line != kMagic) return std::nullopt;
   std::vector<ProductRate> rates;
-  for (const DType type : kTypes) {
+  for (std::size_t i = 0; i <= kTypes.size(); ++i) {
+    const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kAttention;
     ProductRate rate;
     if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops)) return std::nullopt;
-    if (rate.type != to_string(type)) return std::nullopt;
+    if (rate.type != type) return std::nullopt;
     for (const double number : {rate.decode_gb_per_s, rate.prefill_gflops}) {
       if (!std::isfinite(number) || number < 0.0) return std::nullopt;
     }

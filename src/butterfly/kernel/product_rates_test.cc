@@ -14,8 +14,10 @@ constexpr std::uint64_t kFewBytes = 64 * 1024;
 TEST(ProductRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
   for (const Isa isa : supported_isas()) {
     const auto rates =
-        measure_products({.isa = isa, .threads = 2, .weight_bytes = kFewBytes, .prefill_rows = 4}).value();
-    ASSERT_EQ(rates.size(), 5u);
+        measure_products(
+            {.isa = isa, .threads = 2, .weight_bytes = kFewBytes, .prefill_weight_bytes = kFewBytes, .prefill_rows = 4})
+            .value();
+    ASSERT_EQ(rates.size(), 6u);
     for (const ProductRate& rate : rates) {
       EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
       EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
@@ -25,12 +27,16 @@ TEST(ProductRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
 }
 
 TEST(ProductRates, TextComesBackAndDamagedTextIsRefused) {
-  const std::vector<ProductRate> rates{
-      {"f32", 10.5, 80}, {"f16", 11, 81}, {"bf16", 12, 82}, {"q8_0", 13, 83}, {"q4_0", 14, 84}};
+  const std::vector<ProductRate> rates{{"f32", 10.5, 80}, {"f16", 11, 81},  {"bf16", 12, 82},
+                                       {"q8_0", 13, 83},  {"q4_0", 14, 84}, {"attention", 15, 85}};
   const std::string text = serialize(rates);
   EXPECT_EQ(parse_products(text), rates);
-  for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{
-           {"10.5", "nan"}, {"10.5", "-1"}, {"10.5", "inf"}, {"q4_0", "q5_0"}, {"q4_0 14 84", ""}, {"1\n", "2\n"}}) {
+  for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{{"10.5", "nan"},
+                                                                                           {"10.5", "-1"},
+                                                                                           {"10.5", "inf"},
+                                                                                           {"q4_0", "q5_0"},
+                                                                                           {"attention 15 85", ""},
+                                                                                           {"2\n", "1\n"}}) {
     std::string broken = text;
     broken.replace(broken.find(from), from.size(), to);
     EXPECT_FALSE(parse_products(broken)) << to;
@@ -56,7 +62,7 @@ class ProductCache : public testing::Test {
 // Fails when a worker measures at each start.
 TEST_F(ProductCache, WhatWasMeasuredIsRememberedForTheSameMachineAndThreads) {
   const auto measured = remembered_products(supported_isas().back(), 1, "some CPU");
-  ASSERT_EQ(measured.size(), 5u);
+  ASSERT_EQ(measured.size(), 6u);
   std::filesystem::path file;
   for (const auto& entry : std::filesystem::directory_iterator(home_ / "butterfly")) file = entry.path();
   std::vector<ProductRate> changed = measured;

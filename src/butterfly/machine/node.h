@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "butterfly/base/result.h"
@@ -15,11 +16,14 @@ namespace butterfly {
 
 /// What a node reaches in products with weights of one type, all threads together: the two ends of a roofline.
 struct ProductRate {
-  std::string type{};            // of the weights, "q4_0"
+  std::string type{};            // of the weights, "q4_0"; or kAttention
   double decode_gb_per_s = 0.0;  // bytes of weights that one row passes per second
   double prefill_gflops = 0.0;   // with 256 rows at once; multiply and add count as two
   friend bool operator==(const ProductRate&, const ProductRate&) = default;
 };
+
+/// Stands for the type where keys and values, as halves, take the place of weights.
+inline constexpr std::string_view kAttention = "attention";
 
 struct NodeDescriptor {
   std::string name{};

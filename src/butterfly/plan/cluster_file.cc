@@ -150,10 +150,10 @@ Status read_products(const Section& section, NodeDescriptor& node) {
   if (!section.has("products")) return {};
   BF_ASSIGN_OR_RETURN(const Section products, section.table("products", section.where() + ": products"));
   for (const std::string& type : products.keys()) {
-    const auto known = parse_dtype(type);
-    if (!known || *known == DType::kI32) {
+    const auto weights = parse_dtype(type);
+    if ((!weights || *weights == DType::kI32) && type != kAttention) {
       return make_error(ErrorCode::kBadData,
-                        "{}: there are no weights of type \"{}\", there are f32, f16, bf16, q8_0, q4_0",
+                        "{}: there are no weights of type \"{}\", there are f32, f16, bf16, q8_0, q4_0, and attention",
                         products.where(), printable(type));
     }
     BF_ASSIGN_OR_RETURN(const Section rates, products.table(type, products.where() + "." + type));

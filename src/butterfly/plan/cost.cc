@@ -1,6 +1,7 @@
 #include "butterfly/plan/cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace butterfly {
@@ -52,6 +53,8 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   cost.block.weight_bytes = matrix_bytes(type, own.q + 2 * own.k, d) + matrix_bytes(type, d, own.q) +
                             matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
   cost.block.flops = 2.0 * static_cast<double>(d) * static_cast<double>(2 * own.q + 2 * own.k + up + own.f);
+  cost.block.moved_bytes =
+      sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
   cost.attention_flops = 4.0 * static_cast<double>(own.q);
   cost.kv_bytes = 2 * own.k / static_cast<std::uint64_t>(config.head_dim) * kv_head_bytes;
 
@@ -72,6 +75,14 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
 double time(double amount, double per_s) {
   if (amount <= 0.0) return 0.0;
   return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
+}
+
+/// The matrices of a part, multiplied with so many rows.
+double product_s(const PartCost& part, double rows, const NodeRates& rates) {
+  const double first = std::min(rows, kRowsWhileReading);
+  return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
+                    time(first * part.flops, rates.flops_per_s)) +
+         time((rows - first) * part.flops, rates.flops_per_s);
 }
 
 }  // namespace
@@ -109,17 +120,25 @@ NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
   const bool quantised = block_elements(weight_type) > 1;
   const double gflops = quantised && node.int8_gops > 0.0 ? node.int8_gops : node.fp32_gflops;
   NodeRates rates{.weight_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .cache_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .flops_per_s = kAssumedArithmeticShare * gflops * 1e9};
+                  .memory_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
+                  .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
+                  .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
+                  .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9};
   for (const ProductRate& product : node.products) {
-    if (product.type != to_string(weight_type) || product.decode_gb_per_s <= 0.0 || product.prefill_gflops <= 0.0) {
-      continue;
+    if (product.decode_gb_per_s <= 0.0 || product.prefill_gflops <= 0.0) continue;
+    if (product.type == kAttention) {
+      rates.kv_bytes_per_s = product.decode_gb_per_s * 1e9;
+      rates.attention_flops_per_s = product.prefill_gflops * 1e9;
+    } else if (product.type == to_string(weight_type)) {
+      rates.weight_bytes_per_s = product.decode_gb_per_s * 1e9;
+      rates.flops_per_s = product.prefill_gflops * 1e9;
+      rates.measured = true;
     }
-    rates.weight_bytes_per_s = product.decode_gb_per_s * 1e9;
-    rates.flops_per_s = product.prefill_gflops * 1e9;
-    if (rates.cache_bytes_per_s <= 0.0) rates.cache_bytes_per_s = rates.weight_bytes_per_s;
-    rates.measured = true;
   }
+  // Where only products were described, the rest is assumed to be no faster than they are.
+  if (rates.memory_bytes_per_s <= 0.0) rates.memory_bytes_per_s = rates.weight_bytes_per_s;
+  if (rates.kv_bytes_per_s <= 0.0) rates.kv_bytes_per_s = rates.memory_bytes_per_s;
+  if (rates.attention_flops_per_s <= 0.0) rates.attention_flops_per_s = rates.flops_per_s;
   return rates;
 }
 
@@ -140,21 +159,21 @@ StepShape prefill_shape(const Load& load, std::uint64_t begin) {
 }
 
 double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
-  const double read = time(static_cast<double>(cost.block.weight_bytes), rates.weight_bytes_per_s) +
-                      time(step.sequences * step.past * static_cast<double>(cost.kv_bytes), rates.cache_bytes_per_s);
-  const double flops = step.rows * (cost.block.flops + step.past * cost.attention_flops);
-  return std::max(read, time(flops, rates.flops_per_s));
+  const double kv = step.sequences * step.past * static_cast<double>(cost.kv_bytes);
+  const double attention = std::max(time(kv, rates.kv_bytes_per_s),
+                                    time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
+  return product_s(cost.block, step.rows, rates) + attention +
+         time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s);
 }
 
 double embedding_s(const StepShape& step, const NodeRates& rates) {
   // One row per position: a random read that no prefetcher foresees, one cache line at least.
-  return time(64.0 * step.rows, rates.cache_bytes_per_s);
+  return time(64.0 * step.rows, rates.memory_bytes_per_s);
 }
 
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
   if (step.logit_rows <= 0.0) return 0.0;
-  return std::max(time(static_cast<double>(cost.head.weight_bytes), rates.weight_bytes_per_s),
-                  time(step.logit_rows * cost.head.flops, rates.flops_per_s));
+  return product_s(cost.head, step.logit_rows, rates);
 }
 
 double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {

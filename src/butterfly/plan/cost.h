@@ -17,6 +17,7 @@ namespace butterfly {
 struct PartCost {
   std::uint64_t weight_bytes = 0;  // stored, and read once per decode step unless the part is the embedding
   double flops = 0.0;              // per position, 2 per weight of a matrix; attention over the past is extra
+  double moved_bytes = 0.0;        // per position, of activations between its products, read and written
 };
 
 /// What one member of a tensor group has of each part; with all lanes, the part itself.
@@ -35,6 +36,9 @@ struct ShareCost {
 ///   block      d*q + 2*d*k + q*d + (3 if gated, else 2)*d*f; norms and biases in f32
 ///   embedding  vocab*d, and context*d for learned positions
 ///   head       vocab*d and the last norm; a tied head stores no second matrix beside the embedding, but reads it
+///   moved      of a block, 4 bytes each: 10*d (two norms, two residual sums, two rows made ready for products), 5*q
+///   and
+///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
 /// A share of lanes has their heads, the key-value heads that those use, their columns of the MLP and their slice of
 /// the vocabulary; norms and the biases of sums are everyone's.
@@ -68,10 +72,12 @@ inline constexpr double kAssumedMemoryShare = 0.8;
 inline constexpr double kAssumedArithmeticShare = 0.5;
 struct NodeRates {
   double weight_bytes_per_s = 0.0;  // of one row
-  double cache_bytes_per_s = 0.0;
-  double flops_per_s = 0.0;  // of many rows
-  bool measured = false;     // products of this type were
-  bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && cache_bytes_per_s > 0.0; }
+  double memory_bytes_per_s = 0.0;  // of what is only moved
+  double flops_per_s = 0.0;         // of many rows
+  double kv_bytes_per_s = 0.0;      // attention of one head over its own keys and values
+  double attention_flops_per_s = 0.0;
+  bool measured = false;  // products of this type were
+  bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && memory_bytes_per_s > 0.0; }
 };
 NodeRates node_rates(const NodeDescriptor& node, DType weight_type);
 
@@ -87,8 +93,12 @@ StepShape decode_shape(const Load& load);
 /// The chunk of one sequence's prompt that begins at position `begin` < load.prompt.
 StepShape prefill_shape(const Load& load, std::uint64_t begin);
 
-/// Seconds that a node needs for a part of one step: the larger of reading (weights once, keys and values of every
-/// sequence) and computing. Unknown rates give infinity.
+/// Rows that a product computes while it reads its weights; for the others it finds them in a cache.
+inline constexpr double kRowsWhileReading = 4.0;
+
+/// Seconds that a node needs for a part of one step: products (reading the weights once and computing the first rows,
+/// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
+/// of reading keys and values and computing) and what is moved between them. Unknown rates give infinity.
 double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
 double embedding_s(const StepShape& step, const NodeRates& rates);
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);

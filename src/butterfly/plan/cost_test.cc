@@ -108,6 +108,13 @@ TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
 class StepTime : public testing::Test {
  protected:
   NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
+  /// What the room's page says of products: rows beyond the first four find the weights in a cache.
+  static double product_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
+    const double first = std::min(rows, 4.0) * part.flops / flops_per_s;
+    return std::hypot(static_cast<double>(part.weight_bytes) / bytes_per_s, first) +
+           std::max(rows - 4.0, 0.0) * part.flops / flops_per_s;
+  }
+  double moved_s(double rows) const { return rows * cost_.block.moved_bytes / rates().memory_bytes_per_s; }
 
   ModelCost cost_ = must_cost(must_named("llama-1.1b"));
   NodeDescriptor node_{.memory_read_gb_per_s = 10.0, .fp32_gflops = 1e9};
@@ -116,7 +123,8 @@ class StepTime : public testing::Test {
 
 TEST_F(StepTime, OneSequenceIsBoundByReadingWeights) {
   const double seconds = block_s(cost_, one_, rates());
-  EXPECT_DOUBLE_EQ(seconds, static_cast<double>(cost_.block.weight_bytes) / (kAssumedMemoryShare * 10e9));
+  EXPECT_DOUBLE_EQ(seconds, (static_cast<double>(cost_.block.weight_bytes) + cost_.block.moved_bytes) /
+                                (kAssumedMemoryShare * 10e9));
   node_.memory_read_gb_per_s = 20.0;
   EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), seconds / 2);
 }
@@ -124,22 +132,46 @@ TEST_F(StepTime, OneSequenceIsBoundByReadingWeights) {
 TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
   const double one = block_s(cost_, decode_shape({.context = 100, .sequences = 1}), rates());
   const double four = block_s(cost_, decode_shape({.context = 100, .sequences = 4}), rates());
-  EXPECT_NEAR(four - one, 3 * 50.0 * static_cast<double>(cost_.kv_bytes) / (kAssumedMemoryShare * 10e9), 1e-12);
+  EXPECT_NEAR(four - one,
+              3 * (50.0 * static_cast<double>(cost_.kv_bytes) + cost_.block.moved_bytes) / (kAssumedMemoryShare * 10e9),
+              1e-12);
 }
 
 TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
   node_.fp32_gflops = 1.0;
   EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 8, .sequences = 8}, rates()),
-                   8 * cost_.block.flops / (kAssumedArithmeticShare * 1e9));
+                   product_s(cost_.block, 8, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9) + moved_s(8));
+}
+
+// Fails where a step of a few rows is predicted as the larger of reading and computing all of them: the first rows are
+// computed while the weights arrive, the others afterwards.
+TEST_F(StepTime, RowsBeyondThoseComputedWhileReadingAddUp) {
+  const double read = static_cast<double>(cost_.block.weight_bytes) / 9e9;
+  const double row = read / 8;  // four rows take half of the time that the weights need
+  node_.products = {{.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = cost_.block.flops / row * 1e-9}};
+  const double first = std::hypot(read, 4 * row);
+  EXPECT_NEAR(block_s(cost_, {.rows = 4}, rates()), first + moved_s(4), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 8}, rates()), first + 4 * row + moved_s(8), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 64}, rates()), first + 60 * row + moved_s(64), 1e-12);
+}
+
+TEST_F(StepTime, AttentionHasRatesOfItsOwn) {
+  const StepShape shape{.rows = 2, .past = 1000};
+  node_.products = {{.type = "attention", .decode_gb_per_s = 1e9, .prefill_gflops = 3.0}};
+  EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
+              2 * 1000 * cost_.attention_flops / 3e9, 1e-12);
+  node_.products = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
+  EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
+              1000 * static_cast<double>(cost_.kv_bytes) / 3e9, 1e-12);
 }
 
 TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
   cost_.weight_type = DType::kQ8_0;
   node_.fp32_gflops = 1.0;
   node_.int8_gops = 2.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 2e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
   node_.int8_gops = 0.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), cost_.head.flops / (kAssumedArithmeticShare * 1e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
 }
 
 TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
@@ -147,8 +179,8 @@ TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
                     {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
   ASSERT_EQ(cost_.weight_type, DType::kF32);
   EXPECT_TRUE(rates().measured);
-  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), static_cast<double>(cost_.block.weight_bytes) / 9e9);
-  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), 256 * cost_.block.flops / 50e9);
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), product_s(cost_.block, 1, 9e9, 50e9) + moved_s(1));
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), product_s(cost_.block, 256, 9e9, 50e9) + moved_s(256));
   node_.products.pop_back();
   EXPECT_FALSE(rates().measured);
 }

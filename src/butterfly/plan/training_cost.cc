@@ -101,7 +101,7 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     one.sequences = options.batch * (node + 1) / cluster.size() - options.batch * node / cluster.size();
     one.forward_s = divide(one.sequences * flops, rates.flops_per_s);
     one.backward_s = kBackwardOverForward * one.forward_s;
-    one.optimizer_s = divide(kAdamWBytes * static_cast<double>(held), rates.cache_bytes_per_s);
+    one.optimizer_s = divide(kAdamWBytes * static_cast<double>(held), rates.memory_bytes_per_s);
     one.communication_s = halves * ring_half_s(cluster, model_bytes);
     one.weight_bytes = held * kFloat;
     one.gradient_bytes = held * kFloat;
