@@ -1,0 +1,38 @@
+// AdamW and SGD over the flat parameters, on a thread team. Moments are as long as the parameters and part of a
+// checkpoint. Elementwise, so neither threads nor ranks show in the bits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/thread_team.h"
+#include "butterfly/model/parameters.h"
+#include "butterfly/train/run_config.h"
+
+namespace butterfly {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  /// One update of every parameter that is not frozen; `gradient_scale` multiplies the gradients first.
+  virtual void update(double rate, double gradient_scale) = 0;
+
+  /// Updates so far: the t of the bias corrections.
+  virtual std::int64_t updates() const = 0;
+  virtual void set_updates(std::int64_t updates) = 0;
+
+  /// For checkpoints: each is as long as the flat parameters. AdamW has two, SGD with momentum one.
+  virtual std::vector<std::span<float>> moments() = 0;
+};
+
+/// `parameters` and `team` are borrowed. Errors: kNoMemory.
+Result<std::unique_ptr<Optimizer>> make_optimizer(const OptimizerConfig& config, const Fusion& fusion, Isa isa,
+                                                  ParameterSet& parameters, ThreadTeam& team);
+
+/// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a fixed tree.
+double gradient_norm(const ParameterSet& parameters, Isa isa, ThreadTeam& team);
+
+}  // namespace butterfly
