@@ -79,7 +79,7 @@ BucketReducer::~BucketReducer() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
-    if (working_) collectives_.abort();
+    if (in_step_) collectives_.abort();
   }
   changed_.notify_all();
   thread_.join();
@@ -91,6 +91,7 @@ void BucketReducer::begin_step(const MicroBatches& share) {
   report_ = {};
   const Status begun = sum_->begin_step(share);
   std::lock_guard lock(mutex_);
+  in_step_ = true;
   available_ = 0;
   done_ = 0;
   if (!begun && !error_) error_ = begun.error();
@@ -98,7 +99,8 @@ void BucketReducer::begin_step(const MicroBatches& share) {
 
 void BucketReducer::gradients_ready(int micro_batch, ParameterRange range) {
   if (micro_batch != share_.last - 1) return;
-  const auto pending = std::ranges::find_if(buckets_, [&](ParameterRange bucket) { return bucket.begin < range.begin; });
+  const auto pending =
+      std::ranges::find_if(buckets_, [&](ParameterRange bucket) { return bucket.begin < range.begin; });
   announce(static_cast<std::size_t>(pending - buckets_.begin()));
 }
 
@@ -125,6 +127,7 @@ Result<ReduceReport> BucketReducer::finish() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !working_ && (error_ || done_ == buckets_.size()); });
+    in_step_ = false;
     if (error_) return tl::unexpected(*error_);
   }
   report_.exposed_s = seconds_since(begin);

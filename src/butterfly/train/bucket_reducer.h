@@ -51,7 +51,7 @@ class BucketReducer final : public GradientReducer {
   /// `collectives` is borrowed. `elements`: of the flat array.
   BucketReducer(Collectives& collectives, std::int64_t elements, std::int64_t bucket_bytes,
                 std::unique_ptr<BucketSum> sum);
-  /// Aborts the collectives where a bucket is still on its way.
+  /// Aborts the collectives in the middle of a step: the other ranks wait for its buckets.
   ~BucketReducer() override;
   BucketReducer(const BucketReducer&) = delete;
   BucketReducer& operator=(const BucketReducer&) = delete;
@@ -70,13 +70,14 @@ class BucketReducer final : public GradientReducer {
   Collectives& collectives_;
   const std::vector<ParameterRange> buckets_;
   const std::unique_ptr<BucketSum> sum_;
-  MicroBatches share_{};  // the training thread's
+  MicroBatches share_{};   // the training thread's
   ReduceReport report_{};  // the communication thread's while buckets are on their way
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t available_ = 0;  // buckets of this step that are final here
   std::size_t done_ = 0;       // that have been reduced
+  bool in_step_ = false;
   bool working_ = false;
   bool ending_ = false;
   std::optional<Error> error_;  // the first; nothing is reduced after it

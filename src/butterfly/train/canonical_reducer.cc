@@ -58,8 +58,9 @@ Status CanonicalSum::begin_exchange(ReduceReport& report) {
   for (std::size_t member = 0; member < members_; ++member) {
     const MicroBatches& share = shares[member];
     if (share.first != next || share.last <= share.first || share.last > share_.total || share.total != share_.total) {
-      return make_error(ErrorCode::kProtocol, "rank {} computes micro-batches [{}, {}) of {} where [{}, ...) of {} was due",
-                        member, share.first, share.last, share.total, next, share_.total);
+      return make_error(ErrorCode::kProtocol,
+                        "rank {} computes micro-batches [{}, {}) of {} where [{}, ...) of {} was due", member,
+                        share.first, share.last, share.total, next, share_.total);
     }
     next = share.last;
     subtrees_.push_back(maximal_subtrees(share.first, share.last));
@@ -87,8 +88,8 @@ Status CanonicalSum::exchange(ParameterRange bucket, const std::vector<SubtreeSu
       if (member == me_) continue;
       if (round < own.size()) {
         const std::span<const float> wanted = part(bucket, member);
-        const auto offset = static_cast<std::size_t>(wanted.data() - gradients_.data()) -
-                            static_cast<std::size_t>(bucket.begin);
+        const auto offset =
+            static_cast<std::size_t>(wanted.data() - gradients_.data()) - static_cast<std::size_t>(bucket.begin);
         to[member] = std::as_bytes(own[round].values.subspan(offset, wanted.size()));
       }
       if (round < subtrees_[member].size()) {
@@ -110,8 +111,8 @@ Status CanonicalSum::reduce(std::size_t /*index*/, ParameterRange bucket, Reduce
   std::size_t next = 0;
   for (std::size_t member = 0; member < members_; ++member) {
     for (std::size_t i = 0; i < subtrees_[member].size(); ++i) {
-      const std::span<float> values = member == me_ ? own[i].values.subspan(offset, mine.size())
-                                                    : std::span(received_).subspan(next, mine.size());
+      const std::span<float> values =
+          member == me_ ? own[i].values.subspan(offset, mine.size()) : std::span(received_).subspan(next, mine.size());
       if (member != me_) next += mine.size();
       sums.push_back({.subtree = subtrees_[member][i], .values = values});
     }

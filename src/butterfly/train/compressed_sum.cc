@@ -132,7 +132,8 @@ Status CompressedSum::reduce_packed(ParameterRange bucket, GradientCompression m
 /// Leaves the other members' packed values of my part in from_.
 Status CompressedSum::send_to_owners(ParameterRange bucket, GradientCodec& codec, ReduceReport& report) {
   std::size_t room = 0;
-  for (std::size_t member = 0; member < members_; ++member) room += codec.bytes_max(values(part(bucket, member)).size());
+  for (std::size_t member = 0; member < members_; ++member)
+    room += codec.bytes_max(values(part(bucket, member)).size());
   packed_.resize(std::max(packed_.size(), room));
   to_.assign(members_, {});
   from_.assign(members_, {});

@@ -1,6 +1,6 @@
 // Packed reductions: each rank sends its values of every part of a bucket, packed, to the part's owner, who sums in
-// fp32 in rank order and sends the sum to all, packed as well. Every rank unpacks what the owner sent, the owner too, so
-// all end with the same bits. For a BucketReducer, whose threads are as in its header.
+// fp32 in rank order and sends the sum to all, packed as well. Every rank unpacks what the owner sent, the owner too,
+// so all end with the same bits. For a BucketReducer, whose threads are as in its header.
 //
 // Both ways are packed, since the way back is half of the bytes. What that leaves out of the sum is owed by the owner
 // alone, in its own residual; and because an owner's own values of its part do not travel and so leave nothing out, one

@@ -74,7 +74,8 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
                       gradient_compression_name(options.compression));
   }
   if (options.bucket_bytes < 64) {
-    return make_error(ErrorCode::kInvalidArgument, "bucket_bytes = {}, the smallest bucket has 64", options.bucket_bytes);
+    return make_error(ErrorCode::kInvalidArgument, "bucket_bytes = {}, the smallest bucket has 64",
+                      options.bucket_bytes);
   }
   if (options.collectives == nullptr || options.collectives->size() == 1) {
     return make_local_reducer(options.gradients, options.deterministic, options.team);
@@ -83,10 +84,10 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
   if (options.deterministic) {
     sum = make_canonical_sum(*options.collectives, options.gradients, options.team);
   } else if (packs) {
-    BF_ASSIGN_OR_RETURN(sum, make_compressed_sum(*options.collectives, options.gradients,
-                                                 {.method = options.compression,
-                                                  .bucket_bytes = options.bucket_bytes,
-                                                  .isa = options.isa}));
+    BF_ASSIGN_OR_RETURN(
+        sum,
+        make_compressed_sum(*options.collectives, options.gradients,
+                            {.method = options.compression, .bucket_bytes = options.bucket_bytes, .isa = options.isa}));
   } else {
     sum = make_plain_sum(*options.collectives, options.gradients);
   }
