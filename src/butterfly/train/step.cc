@@ -31,10 +31,6 @@ std::int64_t tokens_of_step(const StepContext& context) {
   return static_cast<std::int64_t>(context.config.global_batch) * context.network.options().seq;
 }
 
-double rate_of(const StepContext& context, std::int64_t step) {
-  return learning_rate(context.config.optimizer, context.config.schedule, step, context.config.steps);
-}
-
 /// Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch), whoever computes it.
 void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
   const auto seq = static_cast<std::size_t>(context.network.options().seq);
@@ -86,7 +82,7 @@ void begin(StepContext& context) {
 }  // namespace
 
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish) {
-  StepReport report{.step = step, .rate = rate_of(context, step), .tokens = tokens_of_step(context)};
+  StepReport report{.step = step, .rate = rate_of_step(context.config, step), .tokens = tokens_of_step(context)};
   PhaseClock clock(report.phases);
   begin(context);
   clock.lap(&StepPhases::optimizer_s);
