@@ -37,6 +37,7 @@ struct TrainRank {
   int rank = 0;
   int size = 1;
   Collectives* collectives = nullptr;  // null for one rank
+  std::vector<double> speeds{};        // of all ranks of this epoch; empty: equal. divide_micro_batches() takes them
 };
 
 class Trainer {
