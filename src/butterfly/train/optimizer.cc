@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "butterfly/kernel/dispatch.h"
+#include "butterfly/kernel/training_dispatch.h"
 #include "butterfly/kernel/training_kernels.h"
 
 namespace butterfly {
@@ -45,7 +45,7 @@ class FlatOptimizer : public Optimizer {
  public:
   FlatOptimizer(const OptimizerConfig& config, Isa isa, ParameterSet& parameters, ThreadTeam& team)
       : config_(config),
-        kernels_(training_kernels_for(isa)),
+        kernels_(training_kernels(isa)),
         parameters_(parameters),
         team_(team),
         chunks_(chunks_of(parameters)),
