@@ -24,11 +24,11 @@ Result<Recompute> parse_recompute(std::string_view name);
 
 /// Each may be switched off for ablation; results agree within rounding.
 struct Fusion {
-  bool qkv = true;             // one product for Q, K and V
-  bool swiglu = true;          // one product for gate and up, activation and product in one pass
-  bool attention = true;       // no [seq, seq] matrix
-  bool cross_entropy = true;   // softmax, loss and gradient in one pass over the logits
-  bool adamw = true;           // one pass over weight, gradient and moments
+  bool qkv = true;            // one product for Q, K and V
+  bool swiglu = true;         // one product for gate and up, activation and product in one pass
+  bool attention = true;      // no [seq, seq] matrix
+  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
+  bool adamw = true;          // one pass over weight, gradient and moments
 };
 /// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
 Result<Fusion> parse_fusion(const std::string& list);
@@ -62,6 +62,8 @@ class Network {
   virtual const ModelConfig& config() const = 0;
   virtual const NetworkOptions& options() const = 0;
   virtual ParameterSet& parameters() = 0;
+  /// Its threads, for what is done to its parameters between its calls: a second team would take their cores.
+  virtual ThreadTeam& team() = 0;
   virtual NetworkMemory memory() const = 0;
 
   /// Normal(0, 0.02), residual products scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based

@@ -33,7 +33,7 @@ struct ReduceReport {
   double communication_s = 0.0;     // inside collectives
   double exposed_s = 0.0;           // of them, not hidden behind the backward pass
   double codec_s = 0.0;
-  std::uint64_t uncompressed_bytes = 0;  // formula_bytes had nothing been packed
+  std::uint64_t uncompressed_bytes = 0;                        // formula_bytes had nothing been packed
   std::array<std::uint32_t, kGradientCompressions> buckets{};  // by what they travelled as; kAuto's entry stays 0
 };
 
@@ -47,7 +47,8 @@ class GradientReducer {
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
   /// After backward() of a micro-batch; the gradients may be taken away and zeroed here.
   virtual void micro_batch_done(int micro_batch) = 0;
-  /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any more.
+  /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any
+  /// more.
   virtual Result<ReduceReport> finish() = 0;
 
   /// What lossy codecs on this rank still owe, as long as the flat parameters; nothing without such a codec. Part of a

@@ -147,6 +147,8 @@ std::optional<T> get(const json& object, const char* key) {
   if (found == object.end()) return std::nullopt;
   if constexpr (std::is_same_v<T, std::string>) {
     if (found->is_string()) return found->get<std::string>();
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (found->is_number()) return found->get<double>();
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {
     if (found->is_number_unsigned()) return found->get<std::uint64_t>();
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
@@ -297,6 +299,8 @@ std::string to_json(const RunState& state) {
               {"updates", static_cast<std::uint64_t>(state.updates)},
               {"guard", state.guard},
               {"fingerprint", state.fingerprint},
+              {"train_tokens", static_cast<std::uint64_t>(state.train_tokens)},
+              {"unigram_entropy", state.unigram_entropy},
               {"parameters", parameters}}
              .dump(1) +
          "\n";
@@ -308,16 +312,22 @@ Result<RunState> parse_run_state(const std::string& text, const std::string& nam
   const auto step = get<std::int64_t>(object, "step");
   const auto updates = get<std::int64_t>(object, "updates");
   const auto fingerprint = get<std::string>(object, "fingerprint");
+  const auto train_tokens = get<std::int64_t>(object, "train_tokens");
+  const auto entropy = get<double>(object, "unigram_entropy");
   const auto guard = object.find("guard");
   const auto parameters = object.find("parameters");
-  if (!step || !updates || !fingerprint || guard == object.end() || !guard->is_array() || parameters == object.end() ||
+  if (!step || !updates || !fingerprint || !train_tokens || !entropy || guard == object.end() || !guard->is_array() || parameters == object.end() ||
       !parameters->is_array()) {
-    return make_error(ErrorCode::kBadData, "{}: lacks step, updates, fingerprint, guard or parameters", name);
+    return make_error(ErrorCode::kBadData, "{}: lacks step, updates, fingerprint, train_tokens, unigram_entropy, guard or parameters", name);
   }
   if (*updates > *step) {
     return make_error(ErrorCode::kBadData, "{}: says {} updates in {} steps", name, *updates, *step);
   }
-  RunState state{.step = *step, .updates = *updates, .fingerprint = *fingerprint};
+  RunState state{.step = *step,
+                 .updates = *updates,
+                 .fingerprint = *fingerprint,
+                 .train_tokens = *train_tokens,
+                 .unigram_entropy = *entropy};
   for (const json& value : *guard) {
     if (!value.is_number()) return make_error(ErrorCode::kBadData, "{}: guard holds what is no number", name);
     state.guard.push_back(value.get<double>());

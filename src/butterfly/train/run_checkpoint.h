@@ -21,6 +21,8 @@ struct RunState {
   std::int64_t updates = 0;     // of the optimizer: fewer where the guard left steps out
   std::vector<double> guard{};  // OutlierGuard::state()
   std::string fingerprint{};    // of the configuration
+  std::int64_t train_tokens = 0;   // of the data, which the fingerprint knows nothing of
+  double unigram_entropy = 0.0;
   std::vector<Parameter> parameters{};  // where each lies in the arrays; frozen and decay are not kept
 };
 
