@@ -41,12 +41,13 @@ class Gemm {
   virtual Precision precision() const = 0;
   /// "onednn", "portable".
   virtual std::string_view name() const = 0;
-  /// Errors: kNoMemory, kUnsupported (what the engine answers), each at the first call with a shape at the latest.
+  /// The first call with a shape plans it and may allocate; later ones reuse the plan. Errors: kNoMemory, kUnsupported
+  /// (what the engine answers), each at the first call with a shape at the latest.
   virtual Status run(const GemmCall& call) = 0;
 };
 
-/// `team` is borrowed. Errors: kUnsupported for a precision that this CPU has no fast path for is not an error: it is
-/// computed by converting, and slow.
+/// `team` is borrowed. "portable" for Isa::kReference, and where oneDNN cannot do `precision` on this CPU: products are
+/// then computed in float, slowly, which is no error. Errors: kNoMemory.
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
 
 }  // namespace butterfly

@@ -100,6 +100,9 @@ Status validate(const RunConfig& config);
 
 /// Errors: kNotFound, kBadData naming file, line and key; unknown keys are errors.
 Result<RunConfig> read_run_config(const std::string& path);
+/// The same for text; `name` stands for the file in errors.
+Result<RunConfig> parse_run_config(const std::string& text, const std::string& name);
+/// Every key; reading it gives back the same values.
 std::string to_toml(const RunConfig& config);
 
 /// SHA-256 over what decides the bits of a run (not ranks, engine, threads, paths or logging).
