@@ -1,0 +1,22 @@
+// A rank above 0 in its own process: does what rank 0 says until it says that the run is over, or is gone.
+#pragma once
+
+#include "butterfly/train/rank_mesh.h"
+#include "butterfly/train/ranks.h"
+
+namespace butterfly {
+
+struct RankChild {
+  int number = 0;
+  std::string leader{};  // address of rank 0
+  SessionId session{};
+};
+
+/// Errors: those that end this process: of its trainer, or that rank 0 is gone.
+Status run_rank_child(const RankChild& child, const RunConfig& config, const RanksOptions& options);
+
+/// Where a process is in an epoch, and what its trainer shall know.
+TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,
+                     Collectives* collectives);
+
+}  // namespace butterfly
