@@ -83,15 +83,13 @@ class Child {
       return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", news.epoch.value, child_.number);
     }
     const int rank = static_cast<int>(me - members.begin());
-    BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh({.listener = listener_.get(),
-                                                 .session = child_.session,
-                                                 .epoch = news.epoch,
-                                                 .members = members,
-                                                 .rank = rank,
-                                                 .timeout = options_.member_timeout,
-                                                 .still_wanted = [this] { return nothing_new(); }}));
-    epochs_.push_back(make_collectives(rank, std::move(mesh),
-                                       {.epoch = news.epoch, .member_timeout = options_.member_timeout}));
+    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(*listener_, members,
+                                                        {.rank = rank,
+                                                         .session = child_.session,
+                                                         .epoch = news.epoch,
+                                                         .still_wanted = [this] { return nothing_new(); }},
+                                                        options_.member_timeout));
+    epochs_.push_back(std::move(collectives));
     const TrainRank place = train_rank(config_, members, rank, epochs_.back().get());
     if (trainer_) {
       BF_TRY(trainer_->adopt(place));
@@ -116,6 +114,14 @@ class Child {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
+                                                   MeshOptions options, std::chrono::milliseconds member_timeout) {
+  for (const RankProcess& member : members) options.addresses.push_back(member.address);
+  BF_ASSIGN_OR_RETURN(auto mesh,
+                      connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
+  return make_collectives(options.rank, std::move(mesh), {.epoch = options.epoch, .member_timeout = member_timeout});
+}
 
 TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,
                      Collectives* collectives) {

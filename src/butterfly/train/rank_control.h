@@ -6,10 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/train/rank_mesh.h"
 #include "butterfly/wire/channel.h"
 
 namespace butterfly {
+
+/// A process of the run; `number` stays its own over all epochs, its rank is its place among those who remain.
+struct RankProcess {
+  int number = 0;
+  std::string address{};  // of its listener
+};
 
 /// Every process answers kAbandon of its epoch with kLost, unless it has said so before: one kLost ends each epoch.
 enum class RankMessage : std::uint16_t {

@@ -171,15 +171,13 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
   }
   Collectives* collectives = nullptr;
   if (!others_.empty()) {
-    BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh({.listener = listener_.get(),
-                                                 .session = session_,
-                                                 .epoch = epoch,
-                                                 .members = members,
-                                                 .rank = 0,
-                                                 .timeout = options_.member_timeout,
-                                                 .still_wanted = [this] { return nothing_new(); }}));
-    epochs_.push_back(
-        make_collectives(0, std::move(mesh), {.epoch = epoch, .member_timeout = options_.member_timeout}));
+    BF_ASSIGN_OR_RETURN(auto made, connect_epoch(*listener_, members,
+                                                 {.rank = 0,
+                                                  .session = session_,
+                                                  .epoch = epoch,
+                                                  .still_wanted = [this] { return nothing_new(); }},
+                                                 options_.member_timeout));
+    epochs_.push_back(std::move(made));
     collectives = epochs_.back().get();
   }
   const TrainRank place = train_rank(config_, members, 0, collectives);

@@ -28,11 +28,7 @@ struct MicroBatches {
 inline constexpr std::size_t kGradientCompressions = 7;  // values of GradientCompression
 
 struct ReduceReport {
-<<<<<<< HEAD
   std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank, as the collectives counted them
-=======
-  std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank
->>>>>>> wip-collectives
   std::uint64_t formula_bytes = 0;  // what the algorithm should send; the audit compares
   double communication_s = 0.0;     // inside collectives
   double exposed_s = 0.0;           // of them, not hidden behind the backward pass
@@ -71,7 +67,7 @@ struct ReducerOptions {
 };
 
 /// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic, a bucket without elements),
-/// kNoMemory.
+/// kNoMemory, kIo where no thread can be started.
 Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& options);
 
 /// One rank: gradients add up where they are, or in the canonical tree where `deterministic`.

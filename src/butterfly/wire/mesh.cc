@@ -11,6 +11,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{20};  // before a member that does not listen yet is dialled again
+constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wanted
 
 /// "rank3@7".
 std::string rank_label(int rank, Epoch epoch) {
@@ -30,6 +31,7 @@ Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& opti
     if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) {
       return tl::unexpected(std::move(channel).error());
     }
+    BF_TRY(options.still_wanted());
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -67,7 +69,10 @@ Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, c
     BF_ASSIGN_OR_RETURN(members[static_cast<std::size_t>(member)], dial_member(member, options, deadline));
   }
   for (auto missing = count - static_cast<std::size_t>(options.rank) - 1; missing > 0;) {
-    auto arrival = listener.accept(deadline);
+    BF_TRY(options.still_wanted());
+    auto arrival = listener.accept(std::min(deadline, after_ms(kLookEveryMs)));
+    const bool late = std::chrono::steady_clock::now() >= deadline;
+    if (!arrival && arrival.error().code == ErrorCode::kTimeout && !late) continue;
     if (!arrival) {
       return make_error(arrival.error().code, "rank {} waits for ranks {}: {}", options.rank,
                         missing_members(options.rank, members), arrival.error().message);
