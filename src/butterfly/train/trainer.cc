@@ -4,7 +4,7 @@
 
 #include "butterfly/train/checkpoint_writer.h"
 #include "butterfly/train/evaluate.h"
-#include "butterfly/train/replicas.h"
+#include "butterfly/train/agreement.h"
 #include "butterfly/train/resume.h"
 #include "butterfly/train/run_parts.h"
 #include "butterfly/train/sample_text.h"

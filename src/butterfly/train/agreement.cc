@@ -1,4 +1,4 @@
-#include "butterfly/train/replicas.h"
+#include "butterfly/train/agreement.h"
 
 #include <cstring>
 
