@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -25,7 +26,6 @@ struct CheckpointWriter::State {
   std::thread thread;
   std::atomic<bool> done{false};  // what the thread writes is read after it
   std::optional<SaveOutcome> outcome;
-  std::string last_good;
 
   /// Buffers are made at the first save and used again.
   Status copy(const RunSnapshot& run) {
@@ -70,9 +70,14 @@ Status CheckpointWriter::save(const RunSnapshot& run) {
     return {};
   }
   BF_TRY(state_->copy(run));
-  state_->thread = std::thread([state = state_.get()] {
+  const auto write = [state = state_.get()] {
     state->write({.state = state->run_state, .config_toml = state->config_toml, .arrays = state->arrays});
-  });
+  };
+  try {
+    state_->thread = std::thread(write);
+  } catch (const std::system_error&) {
+    write();  // no thread to be had: it takes longer
+  }
   return {};
 }
 
@@ -84,13 +89,7 @@ std::optional<SaveOutcome> CheckpointWriter::finished() {
 std::optional<SaveOutcome> CheckpointWriter::wait() {
   if (state_->thread.joinable()) state_->thread.join();
   state_->done.store(false, std::memory_order_relaxed);
-  std::optional<SaveOutcome> outcome = std::exchange(state_->outcome, std::nullopt);
-  if (outcome && outcome->path) state_->last_good = *outcome->path;
-  return outcome;
-}
-
-const std::string& CheckpointWriter::last_good() const {
-  return state_->last_good;
+  return std::exchange(state_->outcome, std::nullopt);
 }
 
 std::uint64_t CheckpointWriter::memory_bytes() const {

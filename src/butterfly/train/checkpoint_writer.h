@@ -35,9 +35,6 @@ class CheckpointWriter {
   /// The same, but waits for a save that is under way; nothing where there is none.
   std::optional<SaveOutcome> wait();
 
-  /// Of the newest checkpoint that this object wrote; empty for none.
-  const std::string& last_good() const;
-
   /// Of the copy.
   std::uint64_t memory_bytes() const;
 

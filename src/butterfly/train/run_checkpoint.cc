@@ -177,7 +177,9 @@ Result<SavedRun> open_complete(const std::string& path) {
     const std::string name = path + "/" + needed;
     BF_ASSIGN_OR_RETURN(const std::string content, read_text(name));
     BF_TRY(check_hash(name, as_bytes(content), *file));
-    if (std::string_view(needed) == "state.json") BF_ASSIGN_OR_RETURN(run.state, parse_run_state(content, name));
+    if (std::string_view(needed) == "state.json") {
+      BF_ASSIGN_OR_RETURN(run.state, parse_run_state(content, name));
+    }
   }
   return run;
 }

@@ -37,7 +37,9 @@ Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkp
 
 Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& vocabulary, bool vocabulary_is_fixed) {
   std::optional<Tokenizer> tokenizer;
-  if (vocabulary.kind != TokenizerKind::kNone) BF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::create(vocabulary));
+  if (vocabulary.kind != TokenizerKind::kNone) {
+    BF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::create(vocabulary));
+  }
   const bool made_up = config.data.files.front().starts_with("synthetic:");
   const bool from_shape = vocabulary_is_fixed || (made_up && !tokenizer);
   BF_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> data,
@@ -100,6 +102,12 @@ Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
   return network;
 }
 
+/// Ranks other than the first receive the state; where they see the checkpoint too, they check that it fits.
+bool resumes_here(const RunConfig& config, const TrainRank& rank) {
+  std::error_code error;
+  return rank.rank == 0 || std::filesystem::exists(config.resume, error);
+}
+
 }  // namespace
 
 Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank) {
@@ -109,7 +117,9 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank) 
   BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
   BF_ASSIGN_OR_RETURN(parts.vocabulary, vocabulary_of(config, continued));
   BF_ASSIGN_OR_RETURN(parts.config.shape, shape_of(config, continued));
-  if (!config.resume.empty()) BF_ASSIGN_OR_RETURN(parts.resumed, open_resumed(parts.config));
+  if (!config.resume.empty() && resumes_here(config, rank)) {
+    BF_ASSIGN_OR_RETURN(parts.resumed, open_resumed(parts.config));
+  }
   if (parts.config.seq == 0) parts.config.seq = parts.config.shape.context;
   if (parts.config.micro_batch == 0) parts.config.micro_batch = micro_batch_of(config, rank.size);
   BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config, rank.size));

@@ -44,16 +44,21 @@ class ParameterSource final : public WeightSource {
 
 Result<std::string> sample_text(const ModelConfig& config, const ParameterSet& parameters, const Vocabulary& vocabulary,
                                 const SampleTextOptions& options) {
-  Checkpoint checkpoint{.path = "the model in training", .format = "memory", .config = config, .vocabulary = vocabulary};
+  Checkpoint checkpoint;
+  checkpoint.path = "the model in training";
+  checkpoint.format = "memory";
+  checkpoint.config = config;
+  checkpoint.vocabulary = vocabulary;
   checkpoint.config.weight_type = DType::kF32;
   checkpoint.config.rope = with_explicit_factors(config.rope);
   checkpoint.weights = std::make_shared<ParameterSource>(parameters);
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(vocabulary));
   BF_ASSIGN_OR_RETURN(std::vector<TokenId> prompt, encode_prompt(tokenizer, options.prompt));
   BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, {.threads = options.threads}));
-  const Request request{.prompt = std::move(prompt),
-                        .tokens_max = options.tokens_max,
-                        .sampling = {.temperature = 0.8f, .top_k = 40, .seed = options.seed}};
+  Request request;
+  request.prompt = std::move(prompt);
+  request.tokens_max = options.tokens_max;
+  request.sampling = {.temperature = 0.8f, .top_k = 40, .seed = options.seed};
   BF_ASSIGN_OR_RETURN(const std::vector<Generation> texts,
                       generate(deployment->pipeline(), tokenizer, std::span(&request, 1), {.context = config.context}, {}));
   return options.prompt + texts[0].text;

@@ -4,7 +4,7 @@
 
 #include "butterfly/train/checkpoint_writer.h"
 #include "butterfly/train/evaluate.h"
-#include "butterfly/train/replicas.h"
+#include "butterfly/train/agreement.h"
 #include "butterfly/train/resume.h"
 #include "butterfly/train/run_parts.h"
 #include "butterfly/train/sample_text.h"
@@ -69,7 +69,7 @@ class RunTrainer final : public Trainer {
   std::int64_t step_ = 0;  // done
   bool agreed_ = false;    // on the state, in this epoch
   bool stopped_ = false;
-  std::int64_t sampled_ = 0;
+  std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   double validation_loss_ = 0.0;
   std::string last_good_;  // checkpoint
   std::optional<Error> save_error_;  // of the last save
@@ -97,12 +97,14 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   rank_ = rank;
   share_ = shares[static_cast<std::size_t>(rank.rank)];
   agreed_ = false;
+  last_saved_ = -1;  // ranks may have been apart
   return {};
 }
 
 Status RunTrainer::agree() {
   if (agreed_) return {};
   RunState now = state();
+  BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
   BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
   if (now.step != step_) BF_TRY(set_state(now));
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
@@ -247,7 +249,9 @@ Status RunTrainer::sample(const TrainObserver& observer) {
 }
 
 Status RunTrainer::save(const TrainObserver& observer) {
-  if (config_.checkpoint.directory.empty()) return {};
+  const std::string& directory = config_.checkpoint.directory;
+  if (directory.empty() || last_saved_ == step_) return {};
+  last_saved_ = step_;
   BF_ASSIGN_OR_RETURN(const Residuals residuals, gather_residuals(rank_.collectives, reducer_->residuals()));
   if (!is_first()) return {};
   tell(observer, writer_.wait());

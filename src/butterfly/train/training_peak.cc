@@ -53,7 +53,9 @@ Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int th
     return TrainingPeak{peaks.team.fp32_gflops, fmt::format("fp32 multiply-adds in registers, {} threads", threads)};
   }
   static std::map<int, double> known;
-  if (!known.contains(threads)) BF_ASSIGN_OR_RETURN(known[threads], best_product_gflops(precision, isa, threads));
+  if (!known.contains(threads)) {
+    BF_ASSIGN_OR_RETURN(known[threads], best_product_gflops(precision, isa, threads));
+  }
   return TrainingPeak{known[threads], fmt::format("best of {} {} products of {}^3, {} threads", kProducts,
                                                   to_string(precision), kSide, threads)};
 }

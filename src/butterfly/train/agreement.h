@@ -13,6 +13,9 @@
 
 namespace butterfly {
 
+/// Errors: kInvalidArgument where a rank's configuration has another fingerprint; those of the collectives.
+Status check_same_configuration(Collectives* collectives, const std::string& fingerprint);
+
 /// All ranks end with the state of the lowest rank that has done the most steps. `state` has step, updates and guard;
 /// the arrays have the same lengths on every rank. Errors: those of the collectives.
 Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays);

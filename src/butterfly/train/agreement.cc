@@ -1,4 +1,4 @@
-#include "butterfly/train/replicas.h"
+#include "butterfly/train/agreement.h"
 
 #include <cstring>
 
@@ -58,6 +58,18 @@ Status check_lengths(const Residuals& saved, std::span<const std::span<float>> m
 }
 
 }  // namespace
+
+Status check_same_configuration(Collectives* collectives, const std::string& fingerprint) {
+  BF_ASSIGN_OR_RETURN(const std::vector<std::string> all, gather_texts(collectives, fingerprint));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return make_error(ErrorCode::kInvalidArgument,
+                      "rank {} was configured for another run ({:.12}) than rank 0 ({:.12}): model, data or a key that "
+                      "decides bits differs",
+                      rank, all[rank], all[0]);
+  }
+  return {};
+}
 
 Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays) {
   if (ranks_of(collectives) == 1) return {};
