@@ -24,11 +24,11 @@ Result<Recompute> parse_recompute(std::string_view name);
 
 /// Each may be switched off for ablation; results agree within rounding.
 struct Fusion {
-  bool qkv = true;             // one product for Q, K and V
-  bool swiglu = true;          // one product for gate and up, activation and product in one pass
-  bool attention = true;       // no [seq, seq] matrix
-  bool cross_entropy = true;   // softmax, loss and gradient in one pass over the logits
-  bool adamw = true;           // one pass over weight, gradient and moments
+  bool qkv = true;            // one product for Q, K and V
+  bool swiglu = true;         // one product for gate and up, activation and product in one pass
+  bool attention = true;      // no [seq, seq] matrix
+  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
+  bool adamw = true;          // one pass over weight, gradient and moments
 };
 /// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
 Result<Fusion> parse_fusion(const std::string& list);
@@ -42,6 +42,9 @@ struct NetworkOptions {
   int seq = 0;          // tokens of each
   int threads = 1;
   Isa isa = Isa::kReference;
+  /// Of logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which are
+  /// computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
+  std::int64_t logits_bytes_max = std::int64_t{64} << 20;
 };
 
 /// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the
