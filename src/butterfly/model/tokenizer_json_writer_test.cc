@@ -63,8 +63,9 @@ TEST(TokenizerJsonWriter, AVocabularyIsFoundByItsFileOrItsFolder) {
 
 TEST(TokenizerJsonWriter, OtherKindsAreRefused) {
   EXPECT_THAT(write_tokenizer_json({}).error().message, HasSubstr("not no tokenizer at all"));
-  EXPECT_THAT(write_tokenizer_json({.kind = TokenizerKind::kSentencePiece}).error().message,
-              HasSubstr("not sentencepiece"));
+  Vocabulary vocabulary;
+  vocabulary.kind = TokenizerKind::kSentencePiece;
+  EXPECT_THAT(write_tokenizer_json(vocabulary).error().message, HasSubstr("not sentencepiece"));
 }
 
 }  // namespace

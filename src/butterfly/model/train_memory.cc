@@ -29,9 +29,7 @@ class TrainMemory::Layout {
     return piece;
   }
   float* floats(std::int64_t elements) { return reinterpret_cast<float*>(take(elements, sizeof(float))); }
-  void* operand(const TrainContext& context, std::int64_t elements) {
-    return take(elements, context.operand_bytes());
-  }
+  void* operand(const TrainContext& context, std::int64_t elements) { return take(elements, context.operand_bytes()); }
   /// bf16 beside `same`, or `same` itself.
   void* operand_of(const TrainContext& context, float* same, std::int64_t elements) {
     return context.bf16() ? take(elements, 2) : static_cast<void*>(same);

@@ -21,8 +21,8 @@ struct DatasetStats {
   /// Nats per token of the training tokens' frequencies: what a model reaches that looks at no context. A run that ends
   /// above it has learned nothing.
   double unigram_entropy = 0.0;
-  /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal to
-  /// the unigram entropy where there is nothing to learn.
+  /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal
+  /// to the unigram entropy where there is nothing to learn.
   double known_entropy = -1.0;
 };
 
@@ -32,8 +32,8 @@ class Dataset {
   virtual DatasetStats stats() const = 0;
   virtual int vocab() const = 0;
 
-  /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs are
-  /// permutations of non-overlapping windows, shifted by a seeded offset in each.
+  /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs
+  /// are permutations of non-overlapping windows, shifted by a seeded offset in each.
   virtual void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
 
   /// Windows of the validation part, in order, each target once; the last may be padded with targets of -1.

@@ -16,6 +16,13 @@
 namespace butterfly {
 namespace {
 
+/// The hash of a vocabulary of these pieces.
+VocabularyHash hash_of_pieces(const std::vector<std::string>& pieces) {
+  Vocabulary vocabulary;
+  vocabulary.pieces = pieces;
+  return hash_of(vocabulary);
+}
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -126,8 +133,8 @@ TEST(Dataset, ASequenceDependsOnSeedStepAndIndexAlone) {
 }
 
 TEST(Dataset, TheValidationPartIsTheEndAndNeverTrainedOn) {
-  const auto data = must_open({.files = {counting("share", 1000, 1000)}, .validation_share = 0.1},
-                              {.seq = 16, .global_batch = 1});
+  const auto data =
+      must_open({.files = {counting("share", 1000, 1000)}, .validation_share = 0.1}, {.seq = 16, .global_batch = 1});
   EXPECT_EQ(data->stats().train_tokens, 900);
   EXPECT_EQ(data->stats().validation_tokens, 100);
   for (int step = 0; step < 200; ++step) EXPECT_LT(sequence(*data, step, 0, 16).targets.back().value, 900);
@@ -195,14 +202,13 @@ TEST(Dataset, TextInPiecesHasTheTokensOfTheWhole) {
   const Tokenizer tokenizer = std::move(*Tokenizer::create(*trainer->train()));
   std::vector<TokenId> together;
   int pieces = 0;
-  const Status encoded = encode_in_pieces(
-      tokenizer, text,
-      [&](std::span<const TokenId> ids) -> Status {
-        together.insert(together.end(), ids.begin(), ids.end());
-        ++pieces;
-        return {};
-      },
-      {});
+  const Status encoded = encode_document(tokenizer, text,
+                                         [&](std::span<const TokenId> ids) -> Status {
+                                           together.insert(together.end(), ids.begin(), ids.end());
+                                           ++pieces;
+                                           return {};
+                                         },
+                                         {});
   ASSERT_TRUE(encoded);
   EXPECT_EQ(pieces, 3);
   EXPECT_TRUE(together == *tokenizer.encode(text));
@@ -236,7 +242,7 @@ TEST(Dataset, ATokenOutsideItsOwnVocabularyIsFoundWhenTheFileIsOpened) {
 
 TEST(Dataset, APackedFileOfAnotherTokenizerIsRefused) {
   const std::string path = place("other.tokens");
-  auto writer = TokenFileWriter::create(path, 257, hash_of({.pieces = {"x"}}));
+  auto writer = TokenFileWriter::create(path, 257, hash_of_pieces({"x"}));
   ASSERT_TRUE(writer && writer->append(std::vector<TokenId>(1000, TokenId(1))) && writer->finish());
   EXPECT_THAT(refusal({.files = {path}}, {.tokenizer = &byte_tokenizer(), .seq = 16}),
               HasSubstr("was packed with another tokenizer (257 tokens, "));
@@ -263,7 +269,9 @@ TEST(Dataset, TheMarkovChainHasTheEntropyThatItStates) {
   for (int n = 0; n < 8000; ++n) {
     const Sequence got = sequence(*data, n / 4, n % 4, 64);
     for (std::size_t i = 0; i < 64; ++i) {
-      if (i > 0) EXPECT_EQ(got.tokens[i], got.targets[i - 1]);
+      if (i > 0) {
+        EXPECT_EQ(got.tokens[i], got.targets[i - 1]);
+      }
       ++next[got.tokens[i].value][got.targets[i].value];
       ++seen[got.tokens[i].value];
       ++total;

@@ -80,8 +80,8 @@ Status check_split(const RunConfig& config) {
   const int ranks = config.parallel.ranks, batch = config.global_batch, micro = config.micro_batch;
   if (batch < ranks) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step", batch,
-                      ranks);
+                      "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step",
+                      batch, ranks);
   }
   if (micro == 0) return {};
   if (batch % micro != 0) {

@@ -48,7 +48,8 @@ KeyValue changed(const RunKey& key, const KeyValue& value) {
   const auto choices = [&](std::initializer_list<const char*> names) {
     RunConfig scratch;
     for (const char* name : names) {
-      if (value != KeyValue(std::string(name)) && key.set(scratch, std::string(name))) return KeyValue(std::string(name));
+      if (value != KeyValue(std::string(name)) && key.set(scratch, std::string(name)))
+        return KeyValue(std::string(name));
     }
     ADD_FAILURE() << key.name;
     return value;
@@ -61,7 +62,8 @@ KeyValue changed(const RunKey& key, const KeyValue& value) {
     case 2:
       return std::get<double>(value) + 0.125;
     case 3:
-      return choices({"sgd", "linear", "verbose", "tcp", "int8", "bf16", "block", "qkv,swiglu", "A \"quoted\"\\ \n\xC3\xA4"});
+      return choices(
+          {"sgd", "linear", "verbose", "tcp", "int8", "bf16", "block", "qkv,swiglu", "A \"quoted\"\\ \n\xC3\xA4"});
     case 4:
       return std::vector<std::string>{"a \"b\"", "c,d", ""};
     default:
@@ -119,7 +121,8 @@ TEST(RunConfig, FlagsReadWhatTheFileReads) {
   EXPECT_EQ(refused("optimizer.rate", "nan"), "--optimizer.rate is \"nan\", expected a number");
   EXPECT_EQ(refused("parallel.speeds", "1,x"), "--parallel.speeds is \"1,x\", expected a list of numbers");
   EXPECT_EQ(refused("parallel.deterministic", "yes"), "--parallel.deterministic is \"yes\", expected true or false");
-  EXPECT_THAT(refused("schedule.kind", "step"), HasSubstr("is \"step\", expected one of constant, linear, cosine, wsd"));
+  EXPECT_THAT(refused("schedule.kind", "step"),
+              HasSubstr("is \"step\", expected one of constant, linear, cosine, wsd"));
   EXPECT_THAT(refused("precision", "fp8"), AllOf(HasSubstr("--precision is \"fp8\""), HasSubstr("bf16")));
 }
 
@@ -127,7 +130,9 @@ TEST(RunConfig, FlagsHaveDifferentNames) {
   std::set<std::string> names;
   for (const RunKey& key : run_keys()) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
-    if (!key.alias.empty()) EXPECT_TRUE(names.insert(key.alias).second) << key.alias;
+    if (!key.alias.empty()) {
+      EXPECT_TRUE(names.insert(key.alias).second) << key.alias;
+    }
     EXPECT_FALSE(key.help.empty()) << key.name;
   }
 }
@@ -146,7 +151,8 @@ TEST(RunConfig, TheFormatPageListsEveryKeyWithItsDefault) {
 
 TEST(RunConfig, TheExamplesAreValid) {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(BUTTERFLY_SOURCE_DIR) + "/examples/training")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(BUTTERFLY_SOURCE_DIR) + "/examples/training")) {
     if (entry.path().extension() != ".toml") continue;
     ++count;
     auto config = read_run_config(entry.path().string());
@@ -161,14 +167,15 @@ TEST(RunConfig, TheExamplesAreValid) {
 TEST(RunConfig, MistakesInTheFileAreNamedByFileLineAndKey) {
   EXPECT_THAT(refusal("steps = 1\nsteps = 2\n"), HasSubstr("run.toml: line 2: "));
   EXPECT_THAT(refusal("steps = \n"), HasSubstr("run.toml: line 1: "));
-  EXPECT_THAT(refusal("steps = 5\nstps = 5\n"), AllOf(HasSubstr("run.toml: line 2: there is no key \"stps\", there are "),
-                                                      HasSubstr("global_batch"), HasSubstr("optimizer")));
+  EXPECT_THAT(refusal("steps = 5\nstps = 5\n"),
+              AllOf(HasSubstr("run.toml: line 2: there is no key \"stps\", there are "), HasSubstr("global_batch"),
+                    HasSubstr("optimizer")));
   EXPECT_THAT(refusal("[optimizer]\n\nrat = 1\n"),
               HasSubstr("line 3: there is no key \"optimizer.rat\", there are optimizer.kind, optimizer.rate"));
   EXPECT_THAT(refusal("[optimiser]\nrate = 1\n"), HasSubstr("there is no key \"optimiser\""));
   EXPECT_THAT(refusal("optimizer = 1\n"), HasSubstr("there is no key \"optimizer\""));
   EXPECT_EQ(refusal("seq = 1.5\n"), "run.toml: line 1: seq is 1.5, expected a whole number");
-  EXPECT_EQ(refusal("\nsteps = \"x\"\n"), "run.toml: line 2: steps is x, expected a whole number");
+  EXPECT_EQ(refusal("\nsteps = \"x\"\n"), "run.toml: line 2: steps is 'x', expected a whole number");
   EXPECT_EQ(refusal("steps = 3000000000\n"),
             "run.toml: line 1: steps is 3000000000, expected a whole number from 0 to 2147483647");
   EXPECT_EQ(refusal("optimizer.rate = inf\n"), "run.toml: line 1: optimizer.rate is inf, expected a number");
@@ -176,7 +183,7 @@ TEST(RunConfig, MistakesInTheFileAreNamedByFileLineAndKey) {
             "run.toml: line 1: parallel.deterministic is 1, expected true or false");
   EXPECT_THAT(refusal("data.files = \"a.txt\"\n"), HasSubstr("expected a list of texts"));
   EXPECT_THAT(refusal("data.files = [1]\n"), HasSubstr("expected a list of texts"));
-  EXPECT_THAT(refusal("log = \"loud\"\n"), HasSubstr("log is loud, expected one of silent, normal, verbose"));
+  EXPECT_THAT(refusal("log = \"loud\"\n"), HasSubstr("log is 'loud', expected one of silent, normal, verbose"));
   EXPECT_EQ(must_parse("optimizer.rate = 1\nparallel.speeds = [1, 2.5]\n").optimizer.rate, 1.0);
 }
 
@@ -216,7 +223,8 @@ TEST(RunConfig, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.rate = 0; }), "optimizer.rate is 0, expected more than 0");
   EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.beta2 = 1; }),
             "optimizer.beta2 is 1, expected 0 or more and less than 1");
-  EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.clip_norm = -1; }), "optimizer.clip_norm is -1, expected 0 or more");
+  EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.clip_norm = -1; }),
+            "optimizer.clip_norm is -1, expected 0 or more");
   EXPECT_EQ(complaint([](RunConfig& c) { c.schedule.final_share = 1.5; }),
             "schedule.final_share is 1.5, expected 0 or more and at most 1");
   EXPECT_EQ(complaint([](RunConfig& c) { c.schedule.warmup_steps = 2000; }),

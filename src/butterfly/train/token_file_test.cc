@@ -10,6 +10,13 @@
 namespace butterfly {
 namespace {
 
+/// The hash of a vocabulary of these pieces.
+VocabularyHash hash_of_pieces(const std::vector<std::string>& pieces) {
+  Vocabulary vocabulary;
+  vocabulary.pieces = pieces;
+  return hash_of(vocabulary);
+}
+
 using ::testing::HasSubstr;
 
 std::string place(const std::string& name) {
@@ -24,7 +31,7 @@ std::vector<TokenId> ids(const std::vector<int>& values) {
 
 std::string written(const std::string& name, int vocab, const std::vector<TokenId>& tokens) {
   const std::string path = place(name);
-  auto writer = TokenFileWriter::create(path, vocab, hash_of({.pieces = {"a", "b"}}));
+  auto writer = TokenFileWriter::create(path, vocab, hash_of_pieces({"a", "b"}));
   EXPECT_TRUE(writer && writer->append(tokens) && writer->finish());
   return path;
 }
@@ -49,7 +56,7 @@ TEST(TokenFile, GivesBackTheIdsInTwoBytesOrFour) {
     const auto file = TokenFile::open(path);
     ASSERT_TRUE(file) << file.error().message;
     EXPECT_EQ(file->vocab(), vocab);
-    EXPECT_EQ(file->hash(), hash_of({.pieces = {"a", "b"}}));
+    EXPECT_EQ(file->hash(), hash_of_pieces({"a", "b"}));
     ASSERT_EQ(file->tokens().size(), 5);
     std::vector<TokenId> read(5), part(2);
     file->tokens().copy(0, read);
@@ -60,8 +67,8 @@ TEST(TokenFile, GivesBackTheIdsInTwoBytesOrFour) {
 }
 
 TEST(TokenFile, HashesWhatIdsMean) {
-  EXPECT_NE(hash_of({.pieces = {"a", "b"}}), hash_of({.pieces = {"b", "a"}}));
-  EXPECT_NE(hash_of({.pieces = {"ab", "c"}}), hash_of({.pieces = {"a", "bc"}}));
+  EXPECT_NE(hash_of_pieces({"a", "b"}), hash_of_pieces({"b", "a"}));
+  EXPECT_NE(hash_of_pieces({"ab", "c"}), hash_of_pieces({"a", "bc"}));
 }
 
 TEST(TokenFile, HostileHeadersAreRefusedWithBothValues) {

@@ -41,8 +41,8 @@ class Collectives {
   virtual Status all_reduce(MutableByteSpan data, int element_bytes, const ReduceFunction& reduce,
                             AllReduceAlgorithm algorithm) = 0;
 
-  /// parts[r] of every member to member r's result: `mine` has room for size() pieces of my part, in rank order, for the
-  /// caller to sum in its own order (canonical sums). Sizes may differ by member but agree on both sides.
+  /// parts[r] of every member to member r's result: `mine` has room for size() pieces of my part, in rank order, for
+  /// the caller to sum in its own order (canonical sums). Sizes may differ by member but agree on both sides.
   virtual Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) = 0;
 
   /// parts[r] is filled with what member r has in its own parts[r].
