@@ -82,6 +82,7 @@ class PlannedNetwork final : public Network {
   const ModelConfig& config() const override { return config_; }
   const NetworkOptions& options() const override { return options_; }
   ParameterSet& parameters() override { return parameters_; }
+  ThreadTeam& team() override { return team_; }
 
   NetworkMemory memory() const override {
     const std::uint64_t flat = parameters_.weights().size_bytes();

@@ -62,6 +62,8 @@ class Network {
   virtual const ModelConfig& config() const = 0;
   virtual const NetworkOptions& options() const = 0;
   virtual ParameterSet& parameters() = 0;
+  /// Its threads, for what is done to its parameters between its calls: a second team would take their cores.
+  virtual ThreadTeam& team() = 0;
   virtual NetworkMemory memory() const = 0;
 
   /// Normal(0, 0.02), residual products scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based
