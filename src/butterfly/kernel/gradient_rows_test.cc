@@ -95,7 +95,7 @@ TEST(GradientRows, AStepThatIsNotFiniteIsSentAndNotOwed) {
       const Encoded made = encode(gradient_rows_for(Isa::kReference), kind, g, Floats(40, 0.0F));
       EXPECT_FALSE(std::isfinite(made.decoded[3])) << kind.name;
       for (const float residual : made.residual) EXPECT_TRUE(std::isfinite(residual)) << kind.name;
-      EXPECT_EQ(made.decoded[39], 1.0F) << kind.name << ": another block";
+      EXPECT_NEAR(made.decoded[39], 1.0F, 0.01F) << kind.name << ": another block";
     }
   }
 }

@@ -1,21 +1,18 @@
 // Reductions that hide behind the backward pass: the flat array is cut into buckets from its end to its beginning, and
-// as soon as the last micro-batch has made one final, a thread of its own sums it over all ranks. What happens to one
-// bucket is a BucketSum's. One training thread; the reducer owns its communication thread.
+// as soon as the last micro-batch has made one final, the thread of a queue sums it over all ranks. What happens to one
+// bucket is a BucketSum's. Used by the training thread; the reducer owns the queue.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <thread>
 #include <vector>
 
 #include "butterfly/train/reducer.h"
+#include "butterfly/wire/collective_queue.h"
 
 namespace butterfly {
 
 /// How one bucket becomes the sum over all ranks. The training thread calls begin_step(), micro_batch_done() and
-/// end_step(), the communication thread the others, never both at once for the same elements.
+/// end_step(), the queue's thread the others, never both at once for the same elements.
 class BucketSum {
  public:
   virtual ~BucketSum() = default;
@@ -43,14 +40,11 @@ std::vector<ParameterRange> backward_buckets(std::int64_t elements, std::int64_t
 inline constexpr std::int64_t kPartElements = 32;
 ParameterRange part_of(ParameterRange range, int member, int members);
 
-/// What an all-reduce of `bytes` sends on each of `members`, but for borders: two parts of all but one.
-std::uint64_t all_reduce_bytes(std::uint64_t bytes, int members);
-
 class BucketReducer final : public GradientReducer {
  public:
   /// `collectives` is borrowed. `elements`: of the flat array.
   BucketReducer(Collectives& collectives, std::int64_t elements, std::int64_t bucket_bytes,
-                std::unique_ptr<BucketSum> sum);
+                std::unique_ptr<BucketSum> sum, std::unique_ptr<CollectiveQueue> queue);
   /// Aborts the collectives in the middle of a step: the other ranks wait for its buckets.
   ~BucketReducer() override;
   BucketReducer(const BucketReducer&) = delete;
@@ -63,26 +57,18 @@ class BucketReducer final : public GradientReducer {
   std::vector<std::span<float>> residuals() override { return sum_->residuals(); }
 
  private:
-  void communicate();
-  Status reduce_next(std::size_t index);
-  void announce(std::size_t buckets);
+  void submit(std::size_t buckets);
+  Status reduce(std::size_t index);
 
   Collectives& collectives_;
   const std::vector<ParameterRange> buckets_;
   const std::unique_ptr<BucketSum> sum_;
-  MicroBatches share_{};   // the training thread's
-  ReduceReport report_{};  // the communication thread's while buckets are on their way
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t available_ = 0;  // buckets of this step that are final here
-  std::size_t done_ = 0;       // that have been reduced
+  MicroBatches share_{};
+  Status status_{};            // of the training thread's part of the step
   bool in_step_ = false;
-  bool working_ = false;
-  bool ending_ = false;
-  std::optional<Error> error_;  // the first; nothing is reduced after it
-
-  std::thread thread_;
+  std::size_t submitted_ = 0;  // buckets of this step
+  ReduceReport report_{};      // the queue's while buckets are on their way
+  std::unique_ptr<CollectiveQueue> queue_;
 };
 
 /// The sum by all_reduce: its order follows the number of ranks.

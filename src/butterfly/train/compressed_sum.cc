@@ -122,7 +122,7 @@ void CompressedSum::pay_residual(ParameterRange bucket) {
 
 Status CompressedSum::reduce_packed(ParameterRange bucket, GradientCompression method, ReduceReport& report) {
   ++report.buckets[static_cast<std::size_t>(method)];
-  report.uncompressed_bytes += all_reduce_bytes(values(bucket).size_bytes(), collectives_.size());
+  report.uncompressed_bytes += collectives_.all_reduce_bytes(values(bucket).size_bytes(), AllReduceAlgorithm::kAuto);
   GradientCodec& chosen = codec(method);
   BF_TRY(send_to_owners(bucket, chosen, report));
   BF_TRY(add_up(part(bucket, me_), chosen, report));

@@ -91,8 +91,9 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
   } else {
     sum = make_plain_sum(*options.collectives, options.gradients);
   }
+  BF_ASSIGN_OR_RETURN(auto queue, CollectiveQueue::create());
   return std::make_unique<BucketReducer>(*options.collectives, static_cast<std::int64_t>(options.gradients.size()),
-                                         options.bucket_bytes, std::move(sum));
+                                         options.bucket_bytes, std::move(sum), std::move(queue));
 }
 
 }  // namespace butterfly

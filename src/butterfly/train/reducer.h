@@ -71,7 +71,7 @@ struct ReducerOptions {
 };
 
 /// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic, a bucket without elements),
-/// kNoMemory.
+/// kNoMemory, kIo where no thread can be started.
 Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& options);
 
 /// One rank: gradients add up where they are, or in the canonical tree where `deterministic`.

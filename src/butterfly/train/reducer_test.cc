@@ -243,7 +243,7 @@ TEST(DistCompressedReducer, BetweenThreadsAutoSendsNearlyEverythingAsItIs) {
 }
 
 TEST(Reducer, ImpossibleOptionsAreRefused) {
-  const auto collectives = make_inproc_collectives_fake(2);
+  const auto collectives = make_inproc_collectives(2);
   Floats gradients(100);
   const auto mixed = make_reducer({.gradients = gradients,
                                    .collectives = collectives[0].get(),

@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "butterfly/train/fake_collectives_test.h"
 #include "butterfly/train/reducer.h"
 #include "butterfly/train/shares.h"
 
@@ -32,7 +31,7 @@ struct Replica {
 
 class Replicas {
  public:
-  Replicas(int ranks, std::size_t elements, ReducerOptions options) : collectives(make_inproc_collectives_fake(ranks)) {
+  Replicas(int ranks, std::size_t elements, ReducerOptions options) : collectives(make_inproc_collectives(ranks)) {
     for (auto& member : collectives) {
       Replica replica{.gradients = Floats(elements, 0.0F), .reducer = {}};
       options.gradients = replica.gradients;

@@ -1,0 +1,40 @@
+#include "butterfly/train/rank_control.h"
+
+#include <sstream>
+
+namespace butterfly {
+
+Status RankControl::send(const RankNews& news) {
+  Message message{.type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch};
+  const ByteSpan text = as_bytes(news.text);
+  message.meta.assign(text.begin(), text.end());
+  return channel_->send(std::move(message), after_ms(5000));
+}
+
+Result<RankNews> RankControl::receive(Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const Message message, channel_->receive({}, deadline));
+  if (message.type < static_cast<std::uint16_t>(RankMessage::kHello) ||
+      message.type > static_cast<std::uint16_t>(RankMessage::kEnd)) {
+    return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to 6", channel_->peer(),
+                      message.type);
+  }
+  return RankNews{.kind = static_cast<RankMessage>(message.type),
+                  .epoch = message.epoch,
+                  .text = std::string(as_text(message.meta))};
+}
+
+std::string members_text(const std::vector<RankProcess>& members) {
+  std::string text;
+  for (const RankProcess& member : members) text += fmt::format("{} {}\n", member.number, member.address);
+  return text;
+}
+
+Result<std::vector<RankProcess>> parse_members(const std::string& text) {
+  std::vector<RankProcess> members;
+  std::istringstream lines(text);
+  for (RankProcess member; lines >> member.number >> member.address;) members.push_back(member);
+  if (!members.empty() && lines.eof()) return members;
+  return make_error(ErrorCode::kProtocol, "'{}' is no list of ranks and addresses", text);
+}
+
+}  // namespace butterfly
