@@ -18,8 +18,8 @@ namespace {
 
 Status check_supported(const ModelConfig& config) {
   const auto refuse = [&](const char* what) {
-    return make_error(ErrorCode::kUnsupported, "{} cannot be trained: {}", config.name.empty() ? "the model" : config.name,
-                      what);
+    return make_error(ErrorCode::kUnsupported, "{} cannot be trained: {}",
+                      config.name.empty() ? "the model" : config.name, what);
   };
   if (config.norm_place != NormPlace::kBefore) return refuse("norms after the sums have no backward pass");
   if (config.norm == NormKind::kRms && config.norm_bias) return refuse("RMSNorm with a bias has no backward pass");
@@ -147,8 +147,8 @@ class PlannedNetwork final : public Network {
   double forward_flops_per_token() const override {
     double products = 0.0;
     for (const Parameter& parameter : parameters_.list()) {
-      const bool looked_up = parameter.name == "position_embd.weight" ||
-                             (parameter.name == "token_embd.weight" && !config_.tied_head);
+      const bool looked_up =
+          parameter.name == "position_embd.weight" || (parameter.name == "token_embd.weight" && !config_.tied_head);
       if (parameter.rows > 1 && !looked_up) products += static_cast<double>(parameter.size());
     }
     const double attention =

@@ -27,8 +27,7 @@ constexpr std::array<FusionName, 5> kFusionNames{{{&Fusion::qkv, "qkv"},
                                                   {&Fusion::cross_entropy, "cross_entropy"},
                                                   {&Fusion::adamw, "adamw"}}};
 
-constexpr Fusion kNoFusion{
-    .qkv = false, .swiglu = false, .attention = false, .cross_entropy = false, .adamw = false};
+constexpr Fusion kNoFusion{.qkv = false, .swiglu = false, .attention = false, .cross_entropy = false, .adamw = false};
 
 }  // namespace
 
@@ -43,8 +42,8 @@ Result<Recompute> parse_recompute(std::string_view name) {
   for (const RecomputeName& known : kRecomputeNames) {
     if (known.name == name) return known.value;
   }
-  return make_error(ErrorCode::kInvalidArgument, "\"{}\" is no kind of recomputation; there are none, selective and block",
-                    name);
+  return make_error(ErrorCode::kInvalidArgument,
+                    "\"{}\" is no kind of recomputation; there are none, selective and block", name);
 }
 
 Result<Fusion> parse_fusion(const std::string& list) {

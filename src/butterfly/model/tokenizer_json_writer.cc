@@ -10,10 +10,8 @@ namespace {
 using nlohmann::json;
 
 json byte_level(bool add_prefix_space, bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", add_prefix_space},
-          {"trim_offsets", true},
-          {"use_regex", use_regex}};
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
 json split(const std::string& expression) {
@@ -64,8 +62,8 @@ json post_processor(const Vocabulary& vocabulary) {
   if (vocabulary.add_bos) add(vocabulary.bos);
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   if (vocabulary.add_eos) add(vocabulary.eos);
-  const json pair = json::array(
-      {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}});
+  const json pair =
+      json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}});
   return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", special}};
 }
 
@@ -95,8 +93,9 @@ Result<std::string> write_tokenizer_json(const Vocabulary& vocabulary) {
                       vocabulary.kind == TokenizerKind::kNone ? "no tokenizer at all" : "sentencepiece");
   }
   if (vocabulary.add_space_prefix && vocabulary.pre_tokenizer != PreTokenizer::kGpt2) {
-    return make_error(ErrorCode::kUnsupported, "a space in front of texts can be written as tokenizer.json with GPT-2's "
-                                               "pattern alone, the vocabulary has another one");
+    return make_error(ErrorCode::kUnsupported,
+                      "a space in front of texts can be written as tokenizer.json with GPT-2's "
+                      "pattern alone, the vocabulary has another one");
   }
   const json root = {{"version", "1.0"},
                      {"truncation", nullptr},

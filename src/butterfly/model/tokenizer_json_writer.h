@@ -9,8 +9,8 @@
 
 namespace butterfly {
 
-/// Byte-level BPE with one of the published patterns or its own. Errors: kUnsupported for another kind of vocabulary and
-/// for what tokenizer.json would say in another way (a space prefix with patterns of its own).
+/// Byte-level BPE with one of the published patterns or its own. Errors: kUnsupported for another kind of vocabulary
+/// and for what tokenizer.json would say in another way (a space prefix with patterns of its own).
 Result<std::string> write_tokenizer_json(const Vocabulary& vocabulary);
 
 }  // namespace butterfly

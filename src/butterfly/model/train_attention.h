@@ -10,7 +10,7 @@
 namespace butterfly {
 
 struct AttentionBuffers {
-  float* qkv = nullptr;            // [rows, qkv_dim]: Q, K and V of a token beside one another; Q and K are rotated in place
+  float* qkv = nullptr;  // [rows, qkv_dim]: Q, K and V of a token beside one another; Q and K are rotated in place
   float* log_sum_exp = nullptr;    // [batch, heads, seq]; fused
   float* probabilities = nullptr;  // [batch, heads, seq, seq]; not fused
   float* mixed = nullptr;          // [rows, q_dim]

@@ -44,8 +44,8 @@ Result<TrainBlock> make_block(const ModelConfig& config, const Fusion& fusion, c
   const Join join_ffn = fusion.swiglu ? Join::kYes : Join::kNo;
   TrainBlock block;
   BF_ASSIGN_OR_RETURN(block.attn_norm, make_norm(parameters, name + "attn_norm"));
-  BF_ASSIGN_OR_RETURN(
-      block.qkv, make_projection(parameters, {name + "attn_q", name + "attn_k", name + "attn_v"}, join_qkv));
+  BF_ASSIGN_OR_RETURN(block.qkv,
+                      make_projection(parameters, {name + "attn_q", name + "attn_k", name + "attn_v"}, join_qkv));
   BF_ASSIGN_OR_RETURN(block.attn_output, make_projection(parameters, {name + "attn_output"}, Join::kNo));
   BF_ASSIGN_OR_RETURN(block.ffn_norm, make_norm(parameters, name + "ffn_norm"));
   if (config.mlp == MlpKind::kGated) {
@@ -84,15 +84,11 @@ Status recompute_block(const TrainContext& context, const TrainBlock& block, con
     case Recompute::kSelective:
       break;
   }
-  residual_norm(context, {.parameters = block.attn_norm,
-                          .x = a.input,
-                          .statistics = a.attn_norm,
-                          .normed = a.attn_normed});
+  residual_norm(context,
+                {.parameters = block.attn_norm, .x = a.input, .statistics = a.attn_norm, .normed = a.attn_normed});
   pack_mixed(context, a.attention);
-  residual_norm(context, {.parameters = block.ffn_norm,
-                          .x = a.middle,
-                          .statistics = a.ffn_norm,
-                          .normed = a.ffn_normed});
+  residual_norm(context,
+                {.parameters = block.ffn_norm, .x = a.middle, .statistics = a.ffn_norm, .normed = a.ffn_normed});
   activation(context, a.mlp);
   return {};
 }
@@ -105,11 +101,9 @@ Status backward_ffn(const TrainContext& context, const TrainBlock& block, const 
   std::int64_t up_bias = block.ffn_in.parts[static_cast<std::size_t>(block.ffn_in.count - 1)].bias;
   // Joined, the bias of `up` is the second half of the product's.
   if (gated && up_bias != kNoParameter && block.ffn_in.count == 1) up_bias += context.config->ff_dim;
-  activation_backward(context, {.forward = a.mlp,
-                                .dhidden = scratch.wide,
-                                .din = scratch.dffn_in,
-                                .gate_bias = gate_bias,
-                                .up_bias = up_bias});
+  activation_backward(
+      context,
+      {.forward = a.mlp, .dhidden = scratch.wide, .din = scratch.dffn_in, .gate_bias = gate_bias, .up_bias = up_bias});
   BF_TRY(project_backward(context, block.ffn_in, scratch.dffn_in, a.ffn_normed, scratch.branch));
   norm_backward(context, {.parameters = block.ffn_norm,
                           .x = a.middle,
@@ -129,10 +123,9 @@ Status backward_attention(const TrainContext& context, const TrainBlock& block, 
   for (int i = 0; i < block.qkv.count; ++i) {
     const Projection::Part& part = block.qkv.parts[static_cast<std::size_t>(i)];
     if (part.bias != kNoParameter) {
-      add_column_sums(context, {.x = scratch.attention.dqkv + column,
-                                .stride = context.qkv_dim(),
-                                .count = part.rows,
-                                .offset = part.bias});
+      add_column_sums(
+          context,
+          {.x = scratch.attention.dqkv + column, .stride = context.qkv_dim(), .count = part.rows, .offset = part.bias});
     }
     column += part.rows;
   }

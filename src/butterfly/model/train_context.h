@@ -23,12 +23,12 @@ struct TrainContext {
   Gemm* gemm = nullptr;        // of options.precision
   Gemm* exact_gemm = nullptr;  // fp32, for attention that is not fused
 
-  const float* weights = nullptr;        // the flat arrays of the parameters
+  const float* weights = nullptr;         // the flat arrays of the parameters
   const void* operand_weights = nullptr;  // the same as `gemm` takes them
   float* gradients = nullptr;
 
-  float* partial_sums = nullptr;       // [chunks(), partial_width]
-  float* member_scratch = nullptr;     // [team, member_scratch_floats], 64-byte aligned
+  float* partial_sums = nullptr;    // [chunks(), partial_width]
+  float* member_scratch = nullptr;  // [team, member_scratch_floats], 64-byte aligned
   std::int64_t member_scratch_floats = 0;
   const float* rope_cos = nullptr;  // [seq, rope.dim / 2]
   const float* rope_sin = nullptr;

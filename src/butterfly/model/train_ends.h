@@ -17,8 +17,8 @@ struct TrainEnds {
   std::int64_t token_embedding = kNoParameter;     // [vocab, model_dim]
   std::int64_t position_embedding = kNoParameter;  // [context, model_dim]
   NormParameters output_norm{};
-  Projection head{};                               // the token embedding where it is tied
-  ParameterRange embedding_range{};                // in the flat arrays, gaps included
+  Projection head{};                 // the token embedding where it is tied
+  ParameterRange embedding_range{};  // in the flat arrays, gaps included
   ParameterRange head_range{};
 };
 

@@ -16,25 +16,25 @@ namespace butterfly {
 
 /// What a block's forward pass leaves behind. Operands are float or bf16, as the context says.
 struct BlockActivations {
-  float* input = nullptr;       // [rows, model_dim]: the residual stream before the block
-  float* middle = nullptr;      // [rows, model_dim]: between attention and MLP
+  float* input = nullptr;   // [rows, model_dim]: the residual stream before the block
+  float* middle = nullptr;  // [rows, model_dim]: between attention and MLP
   NormStatistics attn_norm{};
   NormStatistics ffn_norm{};
   void* attn_normed = nullptr;  // operand [rows, model_dim]
   AttentionBuffers attention{};
-  void* ffn_normed = nullptr;   // operand [rows, model_dim]
-  ActivationArgs mlp{};         // its input, [rows, ffn_in_dim], and its output
+  void* ffn_normed = nullptr;  // operand [rows, model_dim]
+  ActivationArgs mlp{};        // its input, [rows, ffn_in_dim], and its output
 };
 
 /// What all blocks, the embedding and the head share.
 struct TrainScratch {
-  float* branch = nullptr;        // [rows, model_dim]: what a branch adds, or the gradient of its norm's output
-  float* wide = nullptr;          // [rows, max(q_dim, ff_dim)]: gradients of attention's and the activation's output
-  float* dx = nullptr;            // [rows, model_dim]: gradient of the residual stream
-  void* dx_operand = nullptr;     // operand
-  void* dffn_in = nullptr;        // operand [rows, ffn_in_dim]
+  float* branch = nullptr;     // [rows, model_dim]: what a branch adds, or the gradient of its norm's output
+  float* wide = nullptr;       // [rows, max(q_dim, ff_dim)]: gradients of attention's and the activation's output
+  float* dx = nullptr;         // [rows, model_dim]: gradient of the residual stream
+  void* dx_operand = nullptr;  // operand
+  void* dffn_in = nullptr;     // operand [rows, ffn_in_dim]
   AttentionGradients attention{};
-  float* output = nullptr;        // [rows, model_dim]: the residual stream behind the last block
+  float* output = nullptr;  // [rows, model_dim]: the residual stream behind the last block
   NormStatistics output_norm{};
   void* output_normed = nullptr;  // operand [rows, model_dim]
   void* output_scaled = nullptr;  // operand [rows, model_dim]: the same times the loss's scale

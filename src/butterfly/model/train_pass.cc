@@ -173,7 +173,8 @@ void activation_backward(const TrainContext& context, const ActivationBackwardAr
 void add_column_sums(const TrainContext& context, const ColumnSumArgs& args) {
   context.for_chunks([&](int, std::int64_t chunk, std::int64_t first, std::int64_t last) {
     float* sums = clear_partial_sums(context, chunk, args.count);
-    for (std::int64_t row = first; row < last; ++row) context.kernels->add(args.x + row * args.stride, args.count, sums);
+    for (std::int64_t row = first; row < last; ++row)
+      context.kernels->add(args.x + row * args.stride, args.count, sums);
   });
   fold_partial_sums(context, args.count);
   add_folded(context, 0, args.count, args.offset);

@@ -29,8 +29,8 @@ struct Projection {
 
 enum class Join : std::uint8_t { kNo, kYes };
 
-/// The matrices of `names` (with ".weight" and, where there is one, ".bias"). kYes: one product, where the weights and the
-/// biases lie without gaps; else one for each. Errors: kNotFound.
+/// The matrices of `names` (with ".weight" and, where there is one, ".bias"). kYes: one product, where the weights and
+/// the biases lie without gaps; else one for each. Errors: kNotFound.
 Result<Projection> make_projection(const ParameterSet& parameters, std::initializer_list<std::string> names, Join join);
 
 /// x: operand [rows, cols]; y: [rows, projection.rows()], written. Errors: those of Gemm, here and below.

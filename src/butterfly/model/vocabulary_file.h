@@ -8,8 +8,8 @@
 
 namespace butterfly {
 
-/// A tokenizer.json (with the tokenizer_config.json beside it, where there is one), a directory with a tokenizer.json, a
-/// Hugging Face directory or a GGUF file. Errors: those of read_tokenizer_json() and open_checkpoint().
+/// A tokenizer.json (with the tokenizer_config.json beside it, where there is one), a directory with a tokenizer.json,
+/// a Hugging Face directory or a GGUF file. Errors: those of read_tokenizer_json() and open_checkpoint().
 Result<Vocabulary> open_vocabulary(const std::string& path);
 
 }  // namespace butterfly

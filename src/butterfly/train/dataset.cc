@@ -94,11 +94,12 @@ Status FileDataset::divide(const DataConfig& config, const DatasetOptions& optio
   const std::int64_t whole = (train_.size - 1) / seq_;
   windows_ = whole > 1 ? whole - 1 : whole;
   if (train_.size <= seq_ || windows_ < global_batch_) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{}: {} tokens to train on, a step needs {} ({} sequences of {} tokens): give more text, or lower "
-                      "global_batch or seq",
-                      fmt::join(config.files, ", "), train_.size,
-                      (global_batch_ + (global_batch_ > 1 ? 1 : 0)) * seq_ + 1, global_batch_, seq_);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "{}: {} tokens to train on, a step needs {} ({} sequences of {} tokens): give more text, or lower "
+        "global_batch or seq",
+        fmt::join(config.files, ", "), train_.size, (global_batch_ + (global_batch_ > 1 ? 1 : 0)) * seq_ + 1,
+        global_batch_, seq_);
   }
   shifts_ = std::min(seq_, train_.size - windows_ * seq_);
   return {};

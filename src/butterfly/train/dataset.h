@@ -21,8 +21,8 @@ struct DatasetStats {
   /// Nats per token of the training tokens' frequencies: what a model reaches that looks at no context. A run that ends
   /// above it has learned nothing.
   double unigram_entropy = 0.0;
-  /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal to
-  /// the unigram entropy where there is nothing to learn.
+  /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal
+  /// to the unigram entropy where there is nothing to learn.
   double known_entropy = -1.0;
 };
 

@@ -149,8 +149,8 @@ std::string to_toml(const RunConfig& config) {
     const std::string in = point == std::string::npos ? "" : key.name.substr(0, point);
     if (in != table) text += fmt::format("\n[{}]\n", in);
     table = in;
-    text += fmt::format("{} = {}\n", key.name.substr(point == std::string::npos ? 0 : point + 1),
-                        to_toml(key.get(config)));
+    text +=
+        fmt::format("{} = {}\n", key.name.substr(point == std::string::npos ? 0 : point + 1), to_toml(key.get(config)));
   }
   return text;
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "butterfly/train/run_config.h"
 
@@ -79,14 +80,14 @@ Status check_split(const RunConfig& config) {
   const int ranks = config.parallel.ranks, batch = config.global_batch, micro = config.micro_batch;
   if (batch < ranks) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step", batch,
-                      ranks);
+                      "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step",
+                      batch, ranks);
   }
   if (micro == 0) return {};
   if (batch % micro != 0) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "global_batch is {} and micro_batch {}, which does not divide it: {} or {} would do", batch, micro,
-                      std::max(1, batch / micro) * micro, (batch / micro + 1) * micro);
+                      "global_batch is {} and micro_batch {}, which does not divide it: {} would do", batch, micro,
+                      std::gcd(batch, micro));
   }
   if (batch / micro < ranks) {
     return make_error(ErrorCode::kInvalidArgument,

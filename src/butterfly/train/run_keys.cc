@@ -101,8 +101,8 @@ constexpr KeyRole kDecides = KeyRole::kDecides;
 constexpr KeyRole kAround = KeyRole::kAround;
 
 void add_run(std::vector<RunKey>& keys) {
-  keys.push_back(key("model", "", kAround, "A shape by name, or a checkpoint to continue (GGUF, Hugging Face directory)",
-                     BF_AT(model)));
+  keys.push_back(key("model", "", kAround,
+                     "A shape by name, or a checkpoint to continue (GGUF, Hugging Face directory)", BF_AT(model)));
   keys.push_back(key("seq", "", kDecides, "Tokens of a sequence; 0: the model's context", BF_AT(seq)));
   keys.push_back(key("global_batch", "batch", kDecides, "Sequences of a step, over all ranks", BF_AT(global_batch)));
   keys.push_back(key("micro_batch", "", kDecides,
@@ -118,16 +118,17 @@ void add_run(std::vector<RunKey>& keys) {
   keys.push_back(parsed("fusion", "Fused operations: all, none, or some of qkv,swiglu,attention,cross_entropy,adamw",
                         BF_AT(fusion), [](const std::string& list) { return parse_fusion(list); }));
   keys.push_back(key("frozen", "", kDecides, "Parameters that do not change, by name or prefix", BF_AT(frozen)));
-  keys.push_back(key("evaluate_every", "", kAround, "Steps between evaluations; 0: at the end alone",
-                     BF_AT(evaluate_every)));
+  keys.push_back(
+      key("evaluate_every", "", kAround, "Steps between evaluations; 0: at the end alone", BF_AT(evaluate_every)));
   keys.push_back(key("sample_every", "", kAround, "Steps between samples of text; 0: none", BF_AT(sample_every)));
   keys.push_back(key("sample_prompt", "", kAround, "What samples continue", BF_AT(sample_prompt)));
   keys.push_back(key("resume", "", kAround, "Checkpoint directory of a run to go on with", BF_AT(resume)));
   keys.push_back(key("out", "", kAround, "Where the model is written at the end: *.gguf, or a directory", BF_AT(out)));
   keys.push_back(key("log_file", "", kAround, "Every step as a line of JSON", BF_AT(log_file)));
   keys.push_back(key("events_dir", "", kAround, "Directory for TensorBoard's events", BF_AT(events_dir)));
-  keys.push_back(choice("log", "", kAround, "What is shown while it runs", BF_AT(log),
-                        {{"silent", LogLevel::kSilent}, {"normal", LogLevel::kNormal}, {"verbose", LogLevel::kVerbose}}));
+  keys.push_back(
+      choice("log", "", kAround, "What is shown while it runs", BF_AT(log),
+             {{"silent", LogLevel::kSilent}, {"normal", LogLevel::kNormal}, {"verbose", LogLevel::kVerbose}}));
   keys.push_back(key("threads", "", kAround, "Of each rank; 0: all, divided among the ranks", BF_AT(threads)));
 }
 
@@ -162,8 +163,8 @@ void add_learning(std::vector<RunKey>& keys) {
                          {"linear", ScheduleKind::kLinear},
                          {"cosine", ScheduleKind::kCosine},
                          {"wsd", ScheduleKind::kWsd}}));
-  keys.push_back(key("schedule.warmup_steps", "warmup", kDecides, "Steps until the peak, linearly",
-                     BF_AT(schedule.warmup_steps)));
+  keys.push_back(
+      key("schedule.warmup_steps", "warmup", kDecides, "Steps until the peak, linearly", BF_AT(schedule.warmup_steps)));
   keys.push_back(key("schedule.final_share", "", kDecides, "Of the peak, at the last step; not of constant",
                      BF_AT(schedule.final_share)));
   keys.push_back(key("schedule.decay_share", "", kDecides, "wsd: the part of the steps that decays, at the end",
@@ -173,8 +174,8 @@ void add_learning(std::vector<RunKey>& keys) {
                      BF_AT(guard.loss_sigmas)));
   keys.push_back(key("guard.gradient_sigmas", "", kDecides, "The same for the norm of the gradients; 0: off",
                      BF_AT(guard.gradient_sigmas)));
-  keys.push_back(key("guard.window_steps", "", kDecides, "How many steps these means are over",
-                     BF_AT(guard.window_steps)));
+  keys.push_back(
+      key("guard.window_steps", "", kDecides, "How many steps these means are over", BF_AT(guard.window_steps)));
 }
 
 void add_parallel(std::vector<RunKey>& keys) {
@@ -192,17 +193,17 @@ void add_parallel(std::vector<RunKey>& keys) {
                          {"lz4", GradientCompression::kLz4},
                          {"zstd", GradientCompression::kZstd},
                          {"auto", GradientCompression::kAuto}}));
-  keys.push_back(key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together",
-                     BF_AT(parallel.bucket_bytes)));
+  keys.push_back(
+      key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together", BF_AT(parallel.bucket_bytes)));
   keys.push_back(key("parallel.speeds", "", kAround, "Of the ranks, relative, for uneven shares; none: equal",
                      BF_AT(parallel.speeds)));
   keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
                      BF_AT(checkpoint.directory)));
-  keys.push_back(key("checkpoint.every_steps", "save-every", kAround, "0: at the end alone",
-                     BF_AT(checkpoint.every_steps)));
+  keys.push_back(
+      key("checkpoint.every_steps", "save-every", kAround, "0: at the end alone", BF_AT(checkpoint.every_steps)));
   keys.push_back(key("checkpoint.keep", "", kAround, "How many of the last ones stay", BF_AT(checkpoint.keep)));
-  keys.push_back(key("checkpoint.asynchronous", "", kAround, "Written while training goes on",
-                     BF_AT(checkpoint.asynchronous)));
+  keys.push_back(
+      key("checkpoint.asynchronous", "", kAround, "Written while training goes on", BF_AT(checkpoint.asynchronous)));
 }
 #undef BF_AT
 
@@ -282,7 +283,7 @@ const std::vector<RunKey>& run_keys() {
 }
 
 std::string_view kind_of(const KeyValue& value) {
-  constexpr std::array<std::string_view, 6> kKinds{"true or false", "a whole number",   "a number",
+  constexpr std::array<std::string_view, 6> kKinds{"true or false", "a whole number",  "a number",
                                                    "a text",        "a list of texts", "a list of numbers"};
   static_assert(kKinds.size() == std::variant_size_v<KeyValue>);
   return kKinds[value.index()];

@@ -16,8 +16,7 @@
 namespace butterfly {
 
 /// A flag, a whole number, a number, a text, texts, numbers.
-using KeyValue =
-    std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, std::vector<double>>;
+using KeyValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, std::vector<double>>;
 
 /// Whether another value gives a run with other bits: what a resumed run must agree on.
 enum class KeyRole : std::uint8_t { kDecides, kAround };

@@ -25,8 +25,7 @@ double rate_share(const ScheduleConfig& schedule, std::int64_t steps, std::int64
     case ScheduleKind::kLinear:
       return 1.0 - fall * progress(step, warmup, steps - 1);
     case ScheduleKind::kCosine:
-      return schedule.final_share +
-             fall * (1.0 + std::cos(std::numbers::pi * progress(step, warmup, steps - 1))) / 2.0;
+      return schedule.final_share + fall * (1.0 + std::cos(std::numbers::pi * progress(step, warmup, steps - 1))) / 2.0;
     case ScheduleKind::kWsd: {
       const auto decay = static_cast<std::int64_t>(std::llround(schedule.decay_share * static_cast<double>(steps)));
       if (decay == 0) return 1.0;

@@ -79,8 +79,8 @@ Result<std::unique_ptr<Dataset>> make_synthetic(const std::string& name, std::ui
                                                 const DatasetOptions& options) {
   const bool random = name == "synthetic:random";
   if (!random && name != "synthetic:markov") {
-    return make_error(ErrorCode::kNotFound, "\"{}\" is no synthetic corpus, there are synthetic:markov, synthetic:random",
-                      name);
+    return make_error(ErrorCode::kNotFound,
+                      "\"{}\" is no synthetic corpus, there are synthetic:markov, synthetic:random", name);
   }
   DatasetOptions known = options;
   if (known.vocab == 0 && options.tokenizer != nullptr) known.vocab = options.tokenizer->vocabulary().size();

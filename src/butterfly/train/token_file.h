@@ -17,7 +17,8 @@
 
 namespace butterfly {
 
-/// What the ids of a vocabulary mean: SHA-256 over the length and the bytes of each piece, in order. All zero: not known.
+/// What the ids of a vocabulary mean: SHA-256 over the length and the bytes of each piece, in order. All zero: not
+/// known.
 using VocabularyHash = std::array<std::byte, 32>;
 VocabularyHash hash_of(const Vocabulary& vocabulary);
 
@@ -45,8 +46,8 @@ class TokenFile {
  public:
   /// Errors: those of MappedFile; those of parse().
   static Result<TokenFile> open(const std::string& path);
-  /// `bytes` must outlive the object. Errors: kBadData naming what the header says and what is there. The ids themselves
-  /// are not looked at.
+  /// `bytes` must outlive the object. Errors: kBadData naming what the header says and what is there. The ids
+  /// themselves are not looked at.
   static Result<TokenFile> parse(ByteSpan bytes, const std::string& name);
 
   TokenView tokens() const { return tokens_; }

@@ -56,10 +56,11 @@ void pack(std::span<const TokenId> ids, int width, std::vector<std::byte>& packe
 
 }  // namespace
 
-Status encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
-                        const std::function<Status(std::span<const TokenId>)>& take,
-                        const std::function<void(std::uint64_t)>& progress) {
-  const bool cut = may_be_cut(tokenizer.vocabulary());
+Status encode_document(const Tokenizer& tokenizer, std::string_view text,
+                       const std::function<Status(std::span<const TokenId>)>& take,
+                       const std::function<void(std::uint64_t)>& progress) {
+  const Vocabulary& vocabulary = tokenizer.vocabulary();
+  const bool cut = may_be_cut(vocabulary);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t size = cut ? piece_end(text.substr(begin)) : text.size();
     const auto ids = tokenizer.encode(text.substr(begin, size), {.add_bos = begin == 0});
@@ -68,7 +69,8 @@ Status encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
     begin += size;
     if (progress) progress(begin);
   }
-  return {};
+  const bool next_begins_so = vocabulary.add_bos && vocabulary.bos == vocabulary.eos;
+  return vocabulary.eos.value >= 0 && !next_begins_so ? take(std::span(&vocabulary.eos, 1)) : Status{};
 }
 
 Result<TokenSource> TokenSource::open(const std::vector<std::string>& files, const DatasetOptions& options) {
@@ -129,7 +131,7 @@ Status TokenSource::add_text(const std::string& path, const DatasetOptions& opti
   BF_ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
   auto packed = std::make_unique<std::vector<std::byte>>();
   const int width = token_width(vocab_);
-  const Status read = encode_in_pieces(
+  const Status read = encode_document(
       tokenizer, as_text(file->bytes()),
       [&](std::span<const TokenId> ids) -> Status {
         pack(ids, width, *packed);
@@ -140,8 +142,6 @@ Status TokenSource::add_text(const std::string& path, const DatasetOptions& opti
       });
   if (!read) return make_error(read.error().code, "{}: {}", path, read.error().message);
   done += file->bytes().size();
-  const bool next_begins_so = vocabulary.add_bos && vocabulary.bos == vocabulary.eos;
-  if (vocabulary.eos.value >= 0 && !next_begins_so) pack(std::span(&vocabulary.eos, 1), width, *packed);
   packed->shrink_to_fit();
   add_part(TokenView(*packed, width));
   packed_.push_back(std::move(packed));

@@ -39,10 +39,11 @@ class TokenSource {
   int vocab_ = 0;
 };
 
-/// Calls `take(ids)` for piece after piece of the text, whose ids together are those of the whole. `progress` gets the
-/// bytes that are done. Errors: those of Tokenizer::encode() and of `take`.
-Status encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
-                        const std::function<Status(std::span<const TokenId>)>& take,
-                        const std::function<void(std::uint64_t)>& progress);
+/// Calls `take(ids)` for piece after piece of a text that is one document: its tokens, then the one that ends a text,
+/// unless that is the one that starts the next document. `progress` gets the bytes that are done; either may be called
+/// once for all. Errors: those of Tokenizer::encode() and of `take`.
+Status encode_document(const Tokenizer& tokenizer, std::string_view text,
+                       const std::function<Status(std::span<const TokenId>)>& take,
+                       const std::function<void(std::uint64_t)>& progress);
 
 }  // namespace butterfly
