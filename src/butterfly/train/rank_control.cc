@@ -5,7 +5,8 @@
 namespace butterfly {
 
 Status RankControl::send(const RankNews& news) {
-  Message message{.type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch};
+  Message message{
+      .type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch, .tag = static_cast<std::uint64_t>(news.code)};
   const ByteSpan text = as_bytes(news.text);
   message.meta.assign(text.begin(), text.end());
   return channel_->send(std::move(message), after_ms(5000));
@@ -18,9 +19,14 @@ Result<RankNews> RankControl::receive(Deadline deadline) {
     return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to 6", channel_->peer(),
                       message.type);
   }
+  if (message.tag > static_cast<std::uint64_t>(ErrorCode::kCancelled)) {
+    return make_error(ErrorCode::kProtocol, "{} sent error code {}, the last one is {}", channel_->peer(), message.tag,
+                      static_cast<int>(ErrorCode::kCancelled));
+  }
   return RankNews{.kind = static_cast<RankMessage>(message.type),
                   .epoch = message.epoch,
-                  .text = std::string(as_text(message.meta))};
+                  .text = std::string(as_text(message.meta)),
+                  .code = static_cast<ErrorCode>(message.tag)};
 }
 
 std::string members_text(const std::vector<RankProcess>& members) {

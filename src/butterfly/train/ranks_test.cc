@@ -91,11 +91,11 @@ Ran run_ranks(const RunConfig& config, const Incident& incident = {}) {
   Ran run{.result = make_error(ErrorCode::kIo, "not run"), .notes = {}};
   TrainObserver observer;
   observer.note = [&](const std::string& note) { run.notes.push_back(note); };
-  RanksOptions options{.make_trainer = [&](const RunConfig& made, const TrainRank& rank)
-                           -> Result<std::unique_ptr<Trainer>> {
-                         return std::make_unique<CountingTrainer>(made, rank, incident);
-                       },
-                       .member_timeout = std::chrono::milliseconds(20'000)};
+  RanksOptions options{
+      .make_trainer = [&](const RunConfig& made, const TrainRank& rank) -> Result<std::unique_ptr<Trainer>> {
+        return std::make_unique<CountingTrainer>(made, rank, incident);
+      },
+      .member_timeout = std::chrono::milliseconds(20'000)};
   run.result = train_with_ranks(config, observer, {}, options);
   return run;
 }
@@ -137,6 +137,7 @@ TEST_P(DistRanks, AnErrorThatNoEpochMendsEndsAllAndIsTheOneReturned) {
       return make_error(ErrorCode::kNoMemory, "rank {} has 3 bytes where 4 are needed", rank.rank);
     });
     ASSERT_FALSE(run.result);
+    EXPECT_EQ(run.result.error().code, ErrorCode::kNoMemory);
     EXPECT_THAT(run.result.error().message, HasSubstr(fmt::format("rank {} has 3 bytes", culprit)));
   }
   EXPECT_FALSE(has_children());
@@ -160,19 +161,21 @@ TEST(FaultsRankProcesses, AKilledOneIsNamedAndTheOthersFinish) {
 }
 
 TEST(FaultsRankProcesses, OneAfterTheOtherUntilRankZeroIsAlone) {
-  const Ran run = run_ranks(config_of(RankEngine::kTcp, 4), [](const TrainRank& rank, int epoch, std::int64_t) -> Status {
-    if (rank.rank == 1 && epoch <= 3) ::raise(SIGKILL);
-    return {};
-  });
+  const Ran run =
+      run_ranks(config_of(RankEngine::kTcp, 4), [](const TrainRank& rank, int epoch, std::int64_t) -> Status {
+        if (rank.rank == 1 && epoch <= 3) ::raise(SIGKILL);
+        return {};
+      });
   ASSERT_TRUE(run.result) << run.result.error().message;
   EXPECT_EQ(run.result->weights_hash, "1 ranks");
 }
 
 TEST(FaultsRankProcesses, SeveralAtOnce) {
-  const Ran run = run_ranks(config_of(RankEngine::kTcp, 5), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
-    if (epoch == 1 && step == 10 && rank.rank >= 2) ::raise(SIGKILL);
-    return {};
-  });
+  const Ran run =
+      run_ranks(config_of(RankEngine::kTcp, 5), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+        if (epoch == 1 && step == 10 && rank.rank >= 2) ::raise(SIGKILL);
+        return {};
+      });
   ASSERT_TRUE(run.result) << run.result.error().message;
   EXPECT_EQ(run.result->weights_hash, "2 ranks");
 }
@@ -186,19 +189,21 @@ TEST(FaultsRankProcesses, SpeedsStayWithTheirProcesses) {
 }
 
 TEST(FaultsRankProcesses, AnEpochThatEndsWithoutALossIsBegunAgain) {
-  const Ran run = run_ranks(config_of(RankEngine::kTcp, 3), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
-    if (epoch > 1 || step != 3 || rank.rank != 1) return {};
-    return make_error(ErrorCode::kProtocol, "the line was bad");
-  });
+  const Ran run =
+      run_ranks(config_of(RankEngine::kTcp, 3), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+        if (epoch > 1 || step != 3 || rank.rank != 1) return {};
+        return make_error(ErrorCode::kProtocol, "the line was bad");
+      });
   ASSERT_TRUE(run.result) << run.result.error().message;
   EXPECT_EQ(run.result->weights_hash, "3 ranks");
 }
 
 TEST(FaultsRankProcesses, EpochsThatEndAgainAndAgainEndTheRun) {
-  const Ran run = run_ranks(config_of(RankEngine::kTcp, 2), [](const TrainRank& rank, int, std::int64_t step) -> Status {
-    if (step != 3 || rank.rank != 0) return {};
-    return make_error(ErrorCode::kProtocol, "the line is bad");
-  });
+  const Ran run =
+      run_ranks(config_of(RankEngine::kTcp, 2), [](const TrainRank& rank, int, std::int64_t step) -> Status {
+        if (step != 3 || rank.rank != 0) return {};
+        return make_error(ErrorCode::kProtocol, "the line is bad");
+      });
   ASSERT_FALSE(run.result);
   EXPECT_THAT(run.result.error().message, HasSubstr("3 epochs ended although no rank is lost"));
   EXPECT_THAT(run.result.error().message, HasSubstr("the line is bad"));

@@ -68,9 +68,9 @@ Result<int> threads_of(const RunConfig& config, int ranks) {
 /// Weights of a model file, whatever their type, as floats.
 Status load_weights(const Checkpoint& checkpoint, Isa isa, ParameterSet& parameters) {
   for (const Parameter& parameter : parameters.list()) {
-    BF_ASSIGN_OR_RETURN(const WeightView view,
-                        find_checked(*checkpoint.weights,
-                                     {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
+    BF_ASSIGN_OR_RETURN(
+        const WeightView view,
+        find_checked(*checkpoint.weights, {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
     const std::size_t row_size = view.bytes.size() / static_cast<std::size_t>(view.rows);
     const auto cols = static_cast<std::size_t>(view.cols);
     const std::span<float> weight = parameters.weight(parameter);
@@ -85,13 +85,14 @@ Status load_weights(const Checkpoint& checkpoint, Isa isa, ParameterSet& paramet
 
 Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
                                               const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network, Network::create(config.shape, {.precision = config.precision,
-                                                                                       .recompute = config.recompute,
-                                                                                       .fusion = config.fusion,
-                                                                                       .micro_batch = config.micro_batch,
-                                                                                       .seq = config.seq,
-                                                                                       .threads = config.threads,
-                                                                                       .isa = isa}));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
+                      Network::create(config.shape, {.precision = config.precision,
+                                                     .recompute = config.recompute,
+                                                     .fusion = config.fusion,
+                                                     .micro_batch = config.micro_batch,
+                                                     .seq = config.seq,
+                                                     .threads = config.threads,
+                                                     .isa = isa}));
   BF_TRY(network->parameters().freeze(config.frozen));
   if (continued) {
     BF_TRY(load_weights(*continued, isa, network->parameters()));
@@ -127,8 +128,8 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank) 
   BF_TRY(validate(parts.config));
   BF_ASSIGN_OR_RETURN(parts.network, make_network(parts.config, parts.isa, continued));
   ParameterSet& parameters = parts.network->parameters();
-  BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
-                                                      parts.network->team()));
+  BF_ASSIGN_OR_RETURN(parts.optimizer,
+                      make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.network->team()));
   if (parts.resumed) BF_TRY(check_same_run(*parts.resumed, parts.config, parts.data->stats(), parameters));
   return parts;
 }

@@ -59,8 +59,9 @@ Result<std::string> sample_text(const ModelConfig& config, const ParameterSet& p
   request.prompt = std::move(prompt);
   request.tokens_max = options.tokens_max;
   request.sampling = {.temperature = 0.8f, .top_k = 40, .seed = options.seed};
-  BF_ASSIGN_OR_RETURN(const std::vector<Generation> texts,
-                      generate(deployment->pipeline(), tokenizer, std::span(&request, 1), {.context = config.context}, {}));
+  BF_ASSIGN_OR_RETURN(
+      const std::vector<Generation> texts,
+      generate(deployment->pipeline(), tokenizer, std::span(&request, 1), {.context = config.context}, {}));
   return options.prompt + texts[0].text;
 }
 

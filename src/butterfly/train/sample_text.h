@@ -1,5 +1,5 @@
-// What a model in training writes, by the same code that runs finished models. For models that fit twice: the weights are
-// packed for it. Plain function.
+// What a model in training writes, by the same code that runs finished models. For models that fit twice: the weights
+// are packed for it. Plain function.
 #pragma once
 
 #include <string>

@@ -66,7 +66,8 @@ TEST(Trainer, TheSameRunGivesTheSameWeightsWithAnyNumberOfThreads) {
 TEST(Trainer, ARunInterruptedAtAnyStepAndResumedIsTheUndisturbedRun) {
   const TestFolder folder;
   RunConfig config = tiny_run();
-  config.guard = {.loss_sigmas = 1.0, .gradient_sigmas = 0.5, .window_steps = 3};  // leaves steps out, so its window matters
+  config.guard = {
+      .loss_sigmas = 1.0, .gradient_sigmas = 0.5, .window_steps = 3};  // leaves steps out, so its window matters
   int left_out = 0;
   TrainObserver observer;
   observer.step = [&](const StepReport& report, std::int64_t) { left_out += report.left_out ? 1 : 0; };
