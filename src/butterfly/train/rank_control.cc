@@ -38,9 +38,17 @@ std::string members_text(const std::vector<RankProcess>& members) {
 Result<std::vector<RankProcess>> parse_members(const std::string& text) {
   std::vector<RankProcess> members;
   std::istringstream lines(text);
-  for (RankProcess member; lines >> member.number >> member.address;) members.push_back(member);
-  if (!members.empty() && lines.eof()) return members;
-  return make_error(ErrorCode::kProtocol, "'{}' is no list of ranks and addresses", text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    RankProcess member;
+    std::string more;
+    if (!(words >> member.number >> member.address) || member.number < 0 || words >> more) {
+      return make_error(ErrorCode::kProtocol, "'{}' is no rank and its address", line);
+    }
+    members.push_back(member);
+  }
+  if (members.empty()) return make_error(ErrorCode::kProtocol, "a list of ranks has none");
+  return members;
 }
 
 }  // namespace butterfly
