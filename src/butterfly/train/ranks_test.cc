@@ -17,7 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What a rank does at a step, beside its part of it.
+/// What a rank does at a step, beside its part of it; at kFailing when it could not do its part.
+constexpr std::int64_t kFailing = -1;
 using Incident = std::function<Status(const TrainRank& rank, int epoch, std::int64_t step)>;
 
 /// Each step adds up one number of each rank; whoever is behind catches up after an adopt().
@@ -29,7 +30,10 @@ class CountingTrainer final : public Trainer {
   Result<TrainResult> run(const TrainObserver& observer, std::stop_token /*stop*/) override {
     for (; step_ < steps_; ++step_) {
       if (incident_) BF_TRY(incident_(rank_, epoch_, step_));
-      BF_TRY(meet());
+      if (const Status met = meet(); !met) {
+        if (incident_) BF_TRY(incident_(rank_, epoch_, kFailing));
+        return tl::unexpected(met.error());
+      }
       if (observer.step) observer.step({.step = step_}, steps_);
     }
     TrainResult result{.weights_hash = fmt::format("{} ranks", rank_.size), .steps_done = step_};
@@ -178,6 +182,22 @@ TEST(FaultsRankProcesses, SeveralAtOnce) {
       });
   ASSERT_TRUE(run.result) << run.result.error().message;
   EXPECT_EQ(run.result->weights_hash, "2 ranks");
+}
+
+TEST(FaultsRankProcesses, AnotherOneWhileTheOthersFindTogether) {
+  for (const unsigned delay_us : {50U, 200U, 500U, 1000U, 2000U, 4000U, 8000U}) {
+    RunConfig config = config_of(RankEngine::kTcp, 5);
+    config.steps = 2000;
+    const Ran run = run_ranks(config, [=](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+      if (epoch == 1 && rank.rank == 3 && step == 5) ::raise(SIGKILL);
+      if (epoch == 1 && rank.rank == 1 && step == kFailing) ::ualarm(delay_us, 0);  // which ends the process
+      return {};
+    });
+    ASSERT_TRUE(run.result) << run.result.error().message;
+    EXPECT_EQ(run.result->steps_done, 2000);
+    EXPECT_EQ(run.result->weights_hash, "3 ranks") << "after " << delay_us << " us";
+  }
+  EXPECT_FALSE(has_children());
 }
 
 TEST(FaultsRankProcesses, SpeedsStayWithTheirProcesses) {
