@@ -1,13 +1,15 @@
 # How every module, test and program of the project is built.
 
 # Bottom-up; ARCHITECTURE.md holds the include rules and the `layers` test checks them.
-set(BUTTERFLY_MODULES base trace text machine tensor wire kernel model plan cluster stage infer)
+set(BUTTERFLY_MODULES base trace text machine tensor wire kernel model plan cluster stage infer train)
 
 add_library(bf_options INTERFACE)
 target_include_directories(bf_options INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
 # -ffp-contract=off: the bits of every sum are written in the source, the compiler may not fuse them.
 target_compile_options(bf_options INTERFACE -Wall -Wextra -Wshadow -Wundef -Wnon-virtual-dtor -ffp-contract=off)
+# Programs and tests that do not train do not load oneDNN.
+target_link_options(bf_options INTERFACE LINKER:--as-needed)
 if(BUTTERFLY_WERROR)
   target_compile_options(bf_options INTERFACE -Werror)
 endif()
@@ -56,7 +58,7 @@ function(butterfly_module name)
 endfunction()
 
 # butterfly_test(NAME LABELS label... DEPS module... SOURCES file... [TIMEOUT seconds])
-# Where suites are named for another kind (ParityLinear, FaultsTcp), they become a ctest of their own, NAME.parity, with
+# Where suites are named for another kind (ParityLinear, FaultsTcp, GradNorms), they become a ctest of their own, NAME.parity, with
 # that label, and the rest stays in NAME. A suite that is new since CMake last ran is part of the rest until it runs again.
 function(butterfly_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;DEPS;LIBS;SOURCES" ${ARGN})
@@ -70,7 +72,7 @@ function(butterfly_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set(elsewhere "")
-  foreach(kind Parity Golden Dist Faults)
+  foreach(kind Parity Golden Dist Faults Grad)
     string(TOLOWER ${kind} label)
     set(suites "")
     foreach(source ${ARG_SOURCES})

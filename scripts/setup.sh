@@ -25,7 +25,8 @@ build_packages='
   nlohmann-json3-dev  config.json, tokenizer.json, --json
   libcli11-dev        the command line
   libpcre2-dev        regular expressions of tokenizers
-  libtomlplusplus-dev cluster files'
+  libtomlplusplus-dev cluster files, run files
+  libdnnl-dev         large matrix products of training'
 test_packages='
   libgtest-dev        unit tests
   libgmock-dev        its matchers

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/text_*.json: three small tokenizers and what Hugging Face's `tokenizers` makes of awkward texts.
+"""Makes tests/golden/text_*.json: three small tokenizers and what Hugging Face's `tokenizers` makes of awkward texts;
+and bpe_text.txt with bpe_tokenizer.json: a text, and what BpeTrainer learns from it.
 
     pip install tokenizers
     python3 tools/make_tokenizer_golden.py
@@ -10,6 +11,7 @@ their ids (special tokens recognised, nothing added in front) and the text that 
 
 import json
 import os
+import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -90,8 +92,35 @@ def sentencepiece():
     return Tokenizer.from_str(json.dumps(document))
 
 
+def bpe_text():
+    """Prose, and words of few letters, in which ties abound and two ways of merging lead to the same token."""
+    generator = random.Random(1)
+    words = ["".join(generator.choices("abc", k=generator.randint(1, 12))) for _ in range(700)]
+    return "".join(LINES) + " ".join(words) + "\n  aaaaaaaaaaaaaaaaaaaaa   <|endoftext|> 1234567890\n"
+
+
+def bpe_tokenizer(text):
+    """As butterfly tokenize --train makes it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                  special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
+
+
+def make_bpe(folder):
+    text = bpe_text()
+    with open(os.path.join(folder, "bpe_text.txt"), "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    with open(os.path.join(folder, "bpe_tokenizer.json"), "w", encoding="utf-8") as file:
+        file.write(bpe_tokenizer(text).to_str(pretty=False) + "\n")
+
+
 def main():
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
+    make_bpe(folder)
     cases = {}
     for name, tokenizer in {"byte_bpe": byte_bpe(None), "llama3_split": byte_bpe(LLAMA3),
                             "sentencepiece": sentencepiece()}.items():

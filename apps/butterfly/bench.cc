@@ -9,6 +9,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_model(*bench, action);
   add_bench_wire(*bench, action);
   add_bench_memory(*bench, action);
+  add_bench_collectives(*bench, action);
 }
 
 }  // namespace butterfly::app

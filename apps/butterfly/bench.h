@@ -11,6 +11,7 @@ namespace butterfly::app {
 void add_bench_model(CLI::App& bench, Action& action);
 void add_bench_wire(CLI::App& bench, Action& action);
 void add_bench_memory(CLI::App& bench, Action& action);
+void add_bench_collectives(CLI::App& bench, Action& action);
 
 /// Of at least one value.
 inline double median(std::vector<double> values) {

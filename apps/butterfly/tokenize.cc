@@ -1,4 +1,5 @@
-// butterfly tokenize: text to token ids and back, with the tokenizer of a model.
+// butterfly tokenize: text to token ids and back, with the tokenizer of a model; and what corpora need, a tokenizer
+// learned from them and their tokens as a file.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -7,10 +8,11 @@
 #include <iostream>
 #include <iterator>
 
-#include "butterfly/model/checkpoint.h"
+#include "butterfly/model/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/text/utf8.h"
 #include "commands.h"
+#include "tokenize_corpus.h"
 
 namespace butterfly::app {
 namespace {
@@ -22,6 +24,9 @@ struct TokenizeCommand {
   bool ids = false;
   bool no_bos = false;
   bool decode = false;
+  TrainTokenizerCommand train;
+  std::vector<std::string> pack;
+  std::string out;
 };
 
 Result<std::string> read_input(const TokenizeCommand& command) {
@@ -89,8 +94,18 @@ Status write(const std::string& text) {
 }
 
 Result<int> run(const TokenizeCommand& command) {
-  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(command.model, {.weights_required = false}));
-  BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(std::move(checkpoint.vocabulary)));
+  if (!command.train.files.empty()) {
+    TrainTokenizerCommand train = command.train;
+    train.out = command.out;
+    BF_TRY(train_tokenizer(train));
+    return kExitOk;
+  }
+  BF_ASSIGN_OR_RETURN(Vocabulary vocabulary, open_vocabulary(command.model));
+  BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(std::move(vocabulary)));
+  if (!command.pack.empty()) {
+    BF_TRY(pack_tokens(command.pack, tokenizer, command.out));
+    return kExitOk;
+  }
   BF_ASSIGN_OR_RETURN(const std::string input, read_input(command));
   if (command.decode) {
     BF_ASSIGN_OR_RETURN(const auto ids, parse_ids(input, tokenizer.vocabulary().size()));
@@ -114,17 +129,40 @@ Result<int> run(const TokenizeCommand& command) {
 }  // namespace
 
 void add_tokenize(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text");
+  auto* sub = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text; learn a tokenizer");
   auto command = std::make_shared<TokenizeCommand>();
-  sub->add_option("-m,--model", command->model, "GGUF file, or Hugging Face directory")->required();
+  auto* model = sub->add_option("-m,--model", command->model,
+                                "Whose tokenizer: GGUF file, Hugging Face directory, or tokenizer.json");
   auto* text = sub->add_option("-p,--prompt", command->text, "The text (with --decode: the ids)");
   auto* file = sub->add_option("-f,--file", command->file, "Read it from a file, - for standard input");
   file->excludes(text);
   sub->add_flag("--ids", command->ids, "Ids alone, on one line");
   sub->add_flag("--no-bos", command->no_bos, "Do not put the token that starts texts in front");
   sub->add_flag("--decode", command->decode, "Turn ids into text");
-  sub->callback([command, text, file, &action] {
-    if (text->count() == 0 && file->count() == 0) throw CLI::RequiredError("-p TEXT or --file FILE");
+  auto* train = sub->add_option("--train", command->train.files,
+                                "Learn a byte-level BPE tokenizer from these texts and write it as tokenizer.json")
+                    ->excludes(text, file, model);
+  sub->add_option("--vocab", command->train.vocab, "With --train: tokens, <|endoftext|> and 256 bytes among them")
+      ->needs(train)
+      ->check(CLI::Range(257, 1 << 24))
+      ->capture_default_str();
+  auto* pack = sub->add_option("--pack", command->pack, "Write the tokens of these texts as a file for training")
+                   ->excludes(text, file, train)
+                   ->needs(model);
+  auto* out = sub->add_option("--out", command->out, "Where --train and --pack write to");
+  train->needs(out);
+  pack->needs(out);
+  sub->footer(
+      "Examples:\n"
+      "  butterfly tokenize -m models/demo.gguf -p 'To be, or not to be'\n"
+      "  butterfly tokenize --train plays.txt poems.txt --vocab 2048 --out tokenizer.json\n"
+      "  butterfly tokenize -m tokenizer.json --pack plays.txt poems.txt --out corpus.tokens\n"
+      "--train finds the merges that Hugging Face's tokenizers finds (BpeTrainer, ByteLevel), which reads the result, "
+      "too.");
+  sub->callback([command, model, text, file, train, pack, &action] {
+    const bool corpus = train->count() + pack->count() > 0;
+    if (train->count() == 0 && model->count() == 0) throw CLI::RequiredError("-m MODEL, or --train FILE...");
+    if (!corpus && text->count() + file->count() == 0) throw CLI::RequiredError("-p TEXT or --file FILE");
     action = [command] {
       const Result<int> code = run(*command);
       return code ? *code : fail(code.error());

@@ -1,17 +1,12 @@
 #include "butterfly/model/checkpoint.h"
 
-#include <fcntl.h>
-#include <openssl/evp.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "butterfly/model/gguf_weights.h"
 #include "butterfly/model/hugging_face.h"
+#include "butterfly/model/sha256.h"
 
 namespace butterfly {
 namespace {
@@ -53,43 +48,6 @@ Result<std::vector<ContentFile>> content_files(const std::string& path) {
   }
   return files;
 }
-
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
-    ok_ = EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1;
-  }
-
-  void add(ByteSpan bytes) { ok_ = ok_ && EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1; }
-
-  Status add_file(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return make_error(ErrorCode::kIo, "{}: cannot be opened: {}", path, std::strerror(errno));
-    std::vector<std::byte> buffer(1 << 20);
-    ssize_t got = 0;
-    while ((got = ::read(file, buffer.data(), buffer.size())) > 0) {
-      add(ByteSpan(buffer.data(), static_cast<std::size_t>(got)));
-    }
-    const int reason = errno;
-    ::close(file);
-    if (got < 0) return make_error(ErrorCode::kIo, "{}: cannot be read: {}", path, std::strerror(reason));
-    return {};
-  }
-
-  Result<std::string> finish() {
-    unsigned char digest[32];
-    unsigned int length = 0;
-    ok_ = ok_ && EVP_DigestFinal_ex(context_.get(), digest, &length) == 1 && length == sizeof(digest);
-    if (!ok_) return make_error(ErrorCode::kUnsupported, "OpenSSL offers no SHA-256");
-    std::string text;
-    for (unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-    return text;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-  bool ok_ = false;
-};
 
 }  // namespace
 

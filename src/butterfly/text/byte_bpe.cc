@@ -4,6 +4,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "butterfly/text/byte_alphabet.h"
 #include "butterfly/text/encoder.h"
 #include "butterfly/text/merge.h"
 #include "butterfly/text/merge_table.h"
@@ -13,28 +14,6 @@
 namespace butterfly {
 
 namespace {
-
-/// GPT-2's alphabet: a byte that is a printable Latin-1 character stands for itself, the other 68 are U+0100 onwards.
-struct ByteAlphabet {
-  std::array<std::string, 256> spelling;
-  std::unordered_map<char32_t, char> byte_of;
-
-  ByteAlphabet() {
-    char32_t next = 0x100;
-    for (char32_t byte = 0; byte < 256; ++byte) {
-      const bool printable =
-          (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
-      const char32_t code_point = printable ? byte : next++;
-      append_utf8(spelling[byte], code_point);
-      byte_of.emplace(code_point, static_cast<char>(static_cast<unsigned char>(byte)));
-    }
-  }
-};
-
-const ByteAlphabet& byte_alphabet() {
-  static const ByteAlphabet alphabet;
-  return alphabet;
-}
 
 bool is_published(const std::string& expression) {
   constexpr std::array kNamed{PreTokenizer::kGpt2, PreTokenizer::kLlama3, PreTokenizer::kQwen2};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
+#include "butterfly/wire/transfer_tag.h"
 
 namespace butterfly {
 namespace {
@@ -12,17 +13,6 @@ namespace {
 constexpr std::size_t kPieceBytes = 32 * 1024;
 // Sent ahead of what came back: enough to keep a line busy, little enough for a socket's buffers.
 constexpr std::size_t kAheadBytes = 4 * kPieceBytes;
-
-constexpr int kSizeBits = 40;
-constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << (64 - kSizeBits)) - 1;
-
-std::uint64_t sequence_of(std::uint64_t tag) {
-  return tag >> kSizeBits;
-}
-
-std::uint64_t size_of(std::uint64_t tag) {
-  return tag & ((std::uint64_t{1} << kSizeBits) - 1);
-}
 
 }  // namespace
 
@@ -33,7 +23,7 @@ ChannelExchange::ChannelExchange(int rank, std::vector<std::shared_ptr<Channel>>
 }
 
 std::uint64_t ChannelExchange::tag(std::size_t bytes) const {
-  return (sequence_ & kSequenceMask) << kSizeBits | bytes;
+  return transfer_tag(sequence_, bytes);
 }
 
 Status ChannelExchange::exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) {
@@ -117,7 +107,8 @@ Status ChannelExchange::check(std::size_t member, const Message& message, Mutabl
   }
   if (message.tag != expected || message.payload.bytes.size() != wanted.size()) {
     return make_error(ErrorCode::kProtocol, "member {} sent {} bytes in exchange {}, {} were due in exchange {}",
-                      member, size_of(message.tag), sequence_of(message.tag), size_of(expected), sequence_of(expected));
+                      member, size_of_transfer(message.tag), sequence_of_transfer(message.tag),
+                      size_of_transfer(expected), sequence_of_transfer(expected));
   }
   return {};
 }

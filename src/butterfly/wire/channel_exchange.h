@@ -12,7 +12,7 @@
 
 namespace butterfly {
 
-/// The type of its messages. Their tag has the number of the exchange (24 bits) above its size in bytes (40 bits).
+/// The type of its messages. Their tag is a transfer_tag() of the number of the exchange.
 inline constexpr std::uint16_t kExchangeMessage = 3;
 
 struct ChannelExchangeOptions {

@@ -1,0 +1,53 @@
+// Large matrix products for training, cut into fixed tiles that the thread team shares: oneDNN, called single-threaded
+// on each tile, or our own kernel where that is faster. fp32, or bf16 operands with fp32 sums. The tiles depend on the
+// shape alone, so the number of threads does not show in the bits. Not reentrant for one Gemm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+#include "butterfly/machine/thread_team.h"
+
+namespace butterfly {
+
+enum class Precision : std::uint8_t { kFloat32, kBfloat16 };
+std::string_view to_string(Precision precision);  // "fp32", "bf16"
+/// Errors: kInvalidArgument naming the known ones.
+Result<Precision> parse_precision(std::string_view name);
+
+enum class Transpose : std::uint8_t { kNo, kYes };
+enum class Accumulate : std::uint8_t { kNo, kYes };
+
+/// C[m, n] (+)= op(A)[m, k] * op(B)[k, n] (+ bias[n]), row-major; strides in elements. A and B are float for kFloat32
+/// and bf16 (unsigned short) for kBfloat16; C is always float.
+struct GemmCall {
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  float* c = nullptr;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // between stored rows
+  Transpose a_transposed = Transpose::kNo;
+  Transpose b_transposed = Transpose::kNo;
+  Accumulate accumulate = Accumulate::kNo;
+  const float* bias = nullptr;
+};
+
+class Gemm {
+ public:
+  virtual ~Gemm() = default;
+  virtual Precision precision() const = 0;
+  /// "onednn", "portable".
+  virtual std::string_view name() const = 0;
+  /// The first call with a shape plans it and may allocate; later ones reuse the plan. Errors: kNoMemory, kUnsupported
+  /// (what the engine answers), each at the first call with a shape at the latest.
+  virtual Status run(const GemmCall& call) = 0;
+};
+
+/// `team` is borrowed. "portable" for Isa::kReference, and where oneDNN cannot do `precision` on this CPU: products are
+/// then computed in float, slowly, which is no error. Errors: kNoMemory.
+Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
+
+}  // namespace butterfly

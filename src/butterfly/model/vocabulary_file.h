@@ -1,0 +1,15 @@
+// The vocabulary that a path names, whatever kind of file it is. Plain function, thread-safe.
+#pragma once
+
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/text/vocabulary.h"
+
+namespace butterfly {
+
+/// A tokenizer.json (with the tokenizer_config.json beside it, where there is one), a directory with a tokenizer.json,
+/// a Hugging Face directory or a GGUF file. Errors: those of read_tokenizer_json() and open_checkpoint().
+Result<Vocabulary> open_vocabulary(const std::string& path);
+
+}  // namespace butterfly

@@ -1,0 +1,61 @@
+// Tokens to train on, and which of them a step uses: a function of (seed, step, sequence) alone, so that a resumed run
+// and any number of ranks see the same. Memory-mapped; immutable after open; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "butterfly/base/ids.h"
+#include "butterfly/base/result.h"
+#include "butterfly/text/tokenizer.h"
+#include "butterfly/train/run_config.h"
+
+namespace butterfly {
+
+struct DatasetStats {
+  std::int64_t train_tokens = 0;
+  std::int64_t validation_tokens = 0;
+  /// Nats per token of the training tokens' frequencies: what a model reaches that looks at no context. A run that ends
+  /// above it has learned nothing.
+  double unigram_entropy = 0.0;
+  /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal
+  /// to the unigram entropy where there is nothing to learn.
+  double known_entropy = -1.0;
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual DatasetStats stats() const = 0;
+  virtual int vocab() const = 0;
+
+  /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs
+  /// are permutations of non-overlapping windows, shifted by a seeded offset in each.
+  virtual void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
+
+  /// Windows of the validation part, in order, each target once; the last may be padded with targets of -1.
+  virtual std::int64_t validation_windows(int seq) const = 0;
+  virtual void validation_window(std::int64_t window, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
+};
+
+struct DatasetOptions {
+  const Tokenizer* tokenizer = nullptr;  // needed for text; token files are compared with it. Borrowed while opening
+  int vocab = 0;                         // of the model; 0: the tokenizer's, or the token file's
+  int seq = 0;                           // tokens
+  int global_batch = 1;                  // sequences of a step
+  /// Bytes of text that have become tokens, of all.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+};
+
+/// Opens config.files: text (UTF-8), which becomes tokens in memory, files one after another with the token that ends a
+/// text between them; or packed tokens (docs/formats/tokens.md), mapped. Or one of
+///   synthetic:random  tokens that nothing predicts: what is learned from it is an error of the program
+///   synthetic:markov  a chain in which every token has four successors with chances 1/2, 1/4, 1/8, 1/8
+/// Errors: kInvalidArgument (no files, seq below 1, a corpus that is shorter than one step, text without a tokenizer, a
+/// vocabulary that is not the model's; each names both numbers), those of MappedFile, Tokenizer::encode and TokenFile.
+Result<std::unique_ptr<Dataset>> open_dataset(const DataConfig& config, const DatasetOptions& options);
+
+}  // namespace butterfly

@@ -1,0 +1,140 @@
+#include "butterfly/train/rank_child.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "butterfly/cluster/cluster_session.h"
+#include "butterfly/train/rank_control.h"
+
+namespace butterfly {
+namespace {
+
+class Child {
+ public:
+  Child(const RankChild& child, const RunConfig& config, const RanksOptions& options)
+      : child_(child), config_(config), options_(options) {}
+
+  Status run() {
+    BF_TRY(introduce());
+    for (;;) {
+      BF_ASSIGN_OR_RETURN(const RankNews news, next_news());
+      if (news.kind == RankMessage::kEnd) return {};
+      if (news.kind == RankMessage::kAbandon) BF_TRY(leave(news.epoch, "rank 0 said so"));
+      if (news.kind == RankMessage::kEpoch) BF_TRY(take_part(news));
+    }
+  }
+
+ private:
+  Status introduce() {
+    BF_ASSIGN_OR_RETURN(listener_, Listener::create({}));
+    const ConnectOptions options{
+        .introduction = {.role = ConnectionRole::kControl, .session = child_.session, .label = "rank"},
+        .peer_name = "rank 0"};
+    BF_ASSIGN_OR_RETURN(
+        auto channel, connect_tcp(child_.leader, options, std::chrono::steady_clock::now() + options_.member_timeout));
+    control_ = RankControl(std::move(channel));
+    return control_.send({.kind = RankMessage::kHello,
+                          .text = members_text({{.number = child_.number, .address = listener_->address()}})});
+  }
+
+  /// However long the run takes: a process that is gone closes its connection.
+  Result<RankNews> next_news() {
+    if (held_) return *std::exchange(held_, std::nullopt);
+    auto news = control_.receive(after_ms(kForeverMs));
+    if (news) return news;
+    return make_error(ErrorCode::kUnavailable,
+                      "rank {} ends: rank 0, which keeps the run, is gone ({}); its last checkpoint is what remains",
+                      child_.number, news.error().message);
+  }
+
+  /// An error where rank 0 has something to say, which is kept for next_news().
+  Status nothing_new() {
+    auto news = control_.receive(std::chrono::steady_clock::now());
+    if (news) {
+      held_ = std::move(*news);
+      return make_error(ErrorCode::kUnavailable, "rank 0 has ended the epoch");
+    }
+    if (news.error().code == ErrorCode::kTimeout) return {};
+    return tl::unexpected(news.error());
+  }
+
+  /// Tells rank 0 once for each epoch.
+  Status leave(Epoch epoch, const std::string& why) {
+    if (left_ >= epoch) return {};
+    left_ = epoch;
+    return control_.send({.kind = RankMessage::kLost, .epoch = epoch, .text = why});
+  }
+
+  /// Errors: those that no other epoch would mend.
+  Status take_part(const RankNews& news) {
+    const Status done = train(news);
+    if (done) return {};
+    if (!epochs_.empty()) epochs_.back()->abort();
+    if (ends_epoch(done.error())) return leave(news.epoch, done.error().message);
+    BF_TRY(control_.send(
+        {.kind = RankMessage::kFailed, .epoch = news.epoch, .text = done.error().message, .code = done.error().code}));
+    return done;
+  }
+
+  Status train(const RankNews& news) {
+    BF_ASSIGN_OR_RETURN(const auto members, parse_members(news.text));
+    const auto me = std::ranges::find(members, child_.number, &RankProcess::number);
+    if (me == members.end()) {
+      return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", news.epoch.value, child_.number);
+    }
+    const int rank = static_cast<int>(me - members.begin());
+    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(*listener_, members,
+                                                        {.rank = rank,
+                                                         .session = child_.session,
+                                                         .epoch = news.epoch,
+                                                         .still_wanted = [this] { return nothing_new(); }},
+                                                        options_.member_timeout));
+    epochs_.push_back(std::move(collectives));
+    const TrainRank place = train_rank(config_, members, rank, epochs_.back().get());
+    if (trainer_) {
+      BF_TRY(trainer_->adopt(place));
+    } else {
+      BF_ASSIGN_OR_RETURN(trainer_, options_.make_trainer(config_, place));
+    }
+    BF_TRY(trainer_->run(TrainObserver{}, std::stop_token{}));
+    return {};
+  }
+
+  static constexpr std::int64_t kForeverMs = std::int64_t{1000} * 3600 * 24 * 365;
+
+  const RankChild child_;
+  const RunConfig& config_;
+  const RanksOptions& options_;
+  std::unique_ptr<Listener> listener_;
+  RankControl control_;
+  std::optional<RankNews> held_;
+  Epoch left_{};                                      // the last
+  std::vector<std::unique_ptr<Collectives>> epochs_;  // all: a trainer may hold those before, until it adopts others
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
+                                                   MeshOptions options, std::chrono::milliseconds member_timeout) {
+  for (const RankProcess& member : members) options.addresses.push_back(member.address);
+  BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
+  return make_collectives(options.rank, std::move(mesh), {.epoch = options.epoch, .member_timeout = member_timeout});
+}
+
+TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,
+                     Collectives* collectives) {
+  TrainRank place{.rank = rank, .size = static_cast<int>(members.size()), .collectives = collectives};
+  if (config.parallel.speeds.empty()) return place;
+  for (const RankProcess& member : members) {
+    place.speeds.push_back(config.parallel.speeds[static_cast<std::size_t>(member.number)]);
+  }
+  return place;
+}
+
+Status run_rank_child(const RankChild& child, const RunConfig& config, const RanksOptions& options) {
+  return Child(child, config, options).run();
+}
+
+}  // namespace butterfly

@@ -1,0 +1,95 @@
+#include "butterfly/wire/mesh.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include "butterfly/base/log.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{20};  // before a member that does not listen yet is dialled again
+constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wanted
+// A member that has given the mesh up listens, but does not answer: an attempt ends, the next may take twice as long.
+constexpr std::chrono::milliseconds kFirstAttempt{250};
+
+/// "rank3@7".
+std::string rank_label(int rank, Epoch epoch) {
+  return fmt::format("rank{}@{}", rank, epoch.value);
+}
+
+Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& options, Deadline deadline) {
+  const std::string& address = options.addresses[static_cast<std::size_t>(member)];
+  ConnectOptions connecting{.access = options.access, .channel = options.channel};
+  connecting.introduction = {.role = ConnectionRole::kData, .session = options.session};
+  connecting.introduction.label = rank_label(options.rank, options.epoch);
+  connecting.peer_name = fmt::format("rank {} at {}", member, address);
+  for (auto attempt = kFirstAttempt;;) {
+    auto channel = connect_tcp(address, connecting, std::min(deadline, std::chrono::steady_clock::now() + attempt));
+    if (channel) return std::shared_ptr<Channel>(std::move(*channel));
+    const ErrorCode code = channel.error().code;
+    const bool may_come = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
+    if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) {
+      return tl::unexpected(std::move(channel).error());
+    }
+    BF_TRY(options.still_wanted());
+    if (code == ErrorCode::kTimeout) attempt *= 2;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+/// Which member a client is; nothing where it does not belong here.
+std::optional<std::size_t> find_member(const Introduction& introduction, const MeshOptions& options) {
+  if (introduction.role != ConnectionRole::kData || introduction.session != options.session) return std::nullopt;
+  for (auto member = static_cast<std::size_t>(options.rank) + 1; member < options.addresses.size(); ++member) {
+    if (introduction.label == rank_label(static_cast<int>(member), options.epoch)) return member;
+  }
+  return std::nullopt;
+}
+
+std::string missing_members(int rank, const std::vector<std::shared_ptr<Channel>>& members) {
+  std::string names;
+  for (auto member = static_cast<std::size_t>(rank) + 1; member < members.size(); ++member) {
+    if (!members[member]) names += fmt::format("{}{}", names.empty() ? "" : ", ", member);
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, const MeshOptions& options,
+                                                           Deadline deadline) {
+  const auto count = options.addresses.size();
+  if (options.rank < 0 || static_cast<std::size_t>(options.rank) >= count) {
+    return make_error(ErrorCode::kInvalidArgument, "rank {} of a mesh of {} addresses", options.rank, count);
+  }
+  std::vector<std::shared_ptr<Channel>> members(count);
+  // One after the other: rank 0 accepts at once, so rank 1 is done soon and accepts, and so on; nobody waits in a
+  // circle.
+  for (int member = 0; member < options.rank; ++member) {
+    BF_ASSIGN_OR_RETURN(members[static_cast<std::size_t>(member)], dial_member(member, options, deadline));
+  }
+  for (auto missing = count - static_cast<std::size_t>(options.rank) - 1; missing > 0;) {
+    BF_TRY(options.still_wanted());
+    auto arrival = listener.accept(std::min(deadline, after_ms(kLookEveryMs)));
+    const bool late = std::chrono::steady_clock::now() >= deadline;
+    if (!arrival && arrival.error().code == ErrorCode::kTimeout && !late) continue;
+    if (!arrival) {
+      return make_error(arrival.error().code, "rank {} waits for ranks {}: {}", options.rank,
+                        missing_members(options.rank, members), arrival.error().message);
+    }
+    const auto member = find_member(arrival->introduction, options);
+    if (!member) {
+      log().info("rank {} turned a connection away that does not belong to its mesh", options.rank);
+      continue;
+    }
+    if (arrival->channel->broken()) continue;  // an attempt that its member has given up, to try again
+    if (!members[*member]) --missing;
+    members[*member] = std::move(arrival->channel);
+  }
+  return members;
+}
+
+}  // namespace butterfly

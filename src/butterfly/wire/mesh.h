@@ -1,0 +1,33 @@
+// Channels between all pairs of members over TCP, for collectives: each member dials those of lower rank and accepts
+// those of higher rank, so the first to be there need not know when the others come. Called by all members at once,
+// each with a listener of its own. With credentials everything is TLS.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "butterfly/wire/tcp.h"
+
+namespace butterfly {
+
+struct MeshOptions {
+  int rank = 0;
+  std::vector<std::string> addresses{};  // where each member listens, by rank; those from `rank` on are not looked at
+  SessionId session{};                   // the same for all members of one mesh, and for nobody else
+  Epoch epoch{};                         // the same for all
+  NodeAccess access{};
+  TcpOptions channel{};
+  /// Asked several times a second; an error gives the mesh up.
+  std::function<Status()> still_wanted = [] { return Status{}; };
+};
+
+/// A channel for each member, nothing for `rank` itself; shared, since whoever ends the epoch closes them. A member
+/// that does not listen yet is dialled again until the deadline. Clients of another mesh or epoch are turned away and
+/// delay nobody. Errors: those of connect_tcp() and Listener::accept(), naming the member or those that did not come;
+/// kInvalidArgument (a rank beyond the addresses); those of still_wanted().
+Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, const MeshOptions& options,
+                                                           Deadline deadline);
+
+}  // namespace butterfly
