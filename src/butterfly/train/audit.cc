@@ -13,8 +13,9 @@ namespace {
 constexpr std::size_t kLossWindow = 20;
 /// A model has met the data: so many steps, and so many tokens for each that the vocabulary's frequencies alone need.
 constexpr std::int64_t kStepsToLearn = 200;
-/// Of the backward pass to the forward pass. Each product has two gradients, so 2; products that are computed again make
-/// it 3, fused attention (five products after two, and two again) 3.5. What is not products is about as much in both.
+/// Of the backward pass to the forward pass. Each product has two gradients, so 2; products that are computed again
+/// make it 3, fused attention (five products after two, and two again) 3.5. What is not products is about as much in
+/// both.
 constexpr double kBackwardLeast = 1.0, kBackwardMost = 4.0;
 /// Smaller steps are bookkeeping rather than products, and their times say nothing about them.
 constexpr double kFlopsToTime = 1e9;
@@ -79,19 +80,21 @@ void check_loss(Findings& findings, const std::deque<double>& losses, double tok
   // As many tokens as pass on average before a token of mean information was seen some 20 times.
   const double tokens_needed = 20.0 * std::exp(entropy);
   if (tokens < tokens_needed) {
-    return findings.not_judged(kWhat, fmt::format("{:.0f} tokens were trained on and {:.0f} are needed", tokens, tokens_needed));
+    return findings.not_judged(
+        kWhat, fmt::format("{:.0f} tokens were trained on and {:.0f} are needed", tokens, tokens_needed));
   }
   double sum = 0.0;
   for (const double loss : losses) sum += loss;
   const double loss = sum / static_cast<double>(losses.size());
-  findings.judge(loss < entropy, fmt::format("the loss of the last {} steps is {:.4f} nats, a model that looks at no context "
-                                             "reaches {:.4f}",
-                                             losses.size(), loss, entropy));
+  findings.judge(loss < entropy,
+                 fmt::format("the loss of the last {} steps is {:.4f} nats, a model that looks at no context "
+                             "reaches {:.4f}",
+                             losses.size(), loss, entropy));
 }
 
 void check_times(Findings& findings, const StepPhases& phases, std::int64_t steps, const AuditFacts& facts) {
-  const double sum = phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s +
-                     phases.optimizer_s;
+  const double sum =
+      phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s + phases.optimizer_s;
   findings.judge(std::abs(sum - phases.total_s) <= kPhasesTolerance * phases.total_s,
                  fmt::format("the phases add up to {:.4g} s, the steps took {:.4g} s", sum, phases.total_s));
   constexpr std::string_view kWhat = "time of the backward pass";
@@ -101,8 +104,8 @@ void check_times(Findings& findings, const StepPhases& phases, std::int64_t step
   }
   const double ratio = phases.backward_s / phases.forward_s;
   findings.judge(ratio >= kBackwardLeast && ratio <= kBackwardMost,
-                 fmt::format("the backward pass took {:.2f} times as long as the forward pass, {} to {} make sense", ratio,
-                             kBackwardLeast, kBackwardMost));
+                 fmt::format("the backward pass took {:.2f} times as long as the forward pass, {} to {} make sense",
+                             ratio, kBackwardLeast, kBackwardMost));
 }
 
 void check_utilisation(Findings& findings, const AuditFacts& facts) {
@@ -114,8 +117,8 @@ void check_bytes(Findings& findings, std::uint64_t sent, std::uint64_t formula, 
   constexpr std::string_view kWhat = "bytes on the wire";
   if (facts.rank_hashes.size() < 2) return findings.not_judged(kWhat, "there is one rank");
   if (facts.bucket_bytes < kBucketToCount) {
-    return findings.not_judged(kWhat, fmt::format("buckets have {} bytes, at least {} are needed", facts.bucket_bytes,
-                                                  kBucketToCount));
+    return findings.not_judged(
+        kWhat, fmt::format("buckets have {} bytes, at least {} are needed", facts.bucket_bytes, kBucketToCount));
   }
   const double difference = std::abs(static_cast<double>(sent) - static_cast<double>(formula));
   findings.judge(difference <= kBytesTolerance * static_cast<double>(formula),
@@ -125,7 +128,8 @@ void check_bytes(Findings& findings, std::uint64_t sent, std::uint64_t formula, 
 void check_ranks(Findings& findings, const std::vector<std::string>& hashes) {
   for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
-    return findings.bad(fmt::format("rank {} ended with weights {:.12}, rank 0 with {:.12}", rank, hashes[rank], hashes[0]));
+    return findings.bad(
+        fmt::format("rank {} ended with weights {:.12}, rank 0 with {:.12}", rank, hashes[rank], hashes[0]));
   }
   if (hashes.size() > 1) findings.good(fmt::format("all {} ranks ended with the same weights", hashes.size()));
 }

@@ -1,5 +1,5 @@
-// Whether a run did what it says. Every check states what it saw, or why it could not judge; each that fails is a reason
-// for INVALID. Fed step by step by the thread that trains; not thread-safe.
+// Whether a run did what it says. Every check states what it saw, or why it could not judge; each that fails is a
+// reason for INVALID. Fed step by step by the thread that trains; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ std::string to_string(const AuditVerdict& verdict);
 /// What the steps themselves do not tell.
 struct AuditFacts {
   DatasetStats data{};
-  std::int64_t step = 0;   // steps done, those before a resume included
-  std::int64_t steps = 0;  // that the configuration asks for
-  double forward_flops_per_step = 0.0;  // of this rank
-  double mfu = 0.0;                     // 0: the peak is not known
-  std::int64_t bucket_bytes = 0;        // of the gradients' reduction
+  std::int64_t step = 0;                   // steps done, those before a resume included
+  std::int64_t steps = 0;                  // that the configuration asks for
+  double forward_flops_per_step = 0.0;     // of this rank
+  double mfu = 0.0;                        // 0: the peak is not known
+  std::int64_t bucket_bytes = 0;           // of the gradients' reduction
   std::vector<std::string> rank_hashes{};  // of the weights, in rank order
 };
 

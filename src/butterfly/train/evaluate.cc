@@ -29,7 +29,8 @@ Result<double> validation_loss(Network& network, const Dataset& data, Collective
     }
     double* both = &numbers[static_cast<std::size_t>(b) * 2];
     BF_ASSIGN_OR_RETURN(both[0], network.evaluate(tokens, targets));
-    both[1] = static_cast<double>(std::count_if(targets.begin(), targets.end(), [](TokenId id) { return id.value >= 0; }));
+    both[1] =
+        static_cast<double>(std::count_if(targets.begin(), targets.end(), [](TokenId id) { return id.value >= 0; }));
   }
   BF_TRY(share_numbers(collectives, numbers));
   double losses = 0.0, targets_counted = 0.0;

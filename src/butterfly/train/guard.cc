@@ -44,7 +44,8 @@ Status OutlierGuard::set_state(std::span<const double> state) {
                       window(), state.size());
   }
   for (const double value : state) {
-    if (!std::isfinite(value)) return make_error(ErrorCode::kBadData, "the outlier guard's saved window holds {}", value);
+    if (!std::isfinite(value))
+      return make_error(ErrorCode::kBadData, "the outlier guard's saved window holds {}", value);
   }
   losses_.clear();
   norms_.clear();

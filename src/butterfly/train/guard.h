@@ -17,8 +17,8 @@ class OutlierGuard {
  public:
   explicit OutlierGuard(const GuardConfig& config) : config_(config) {}
 
-  /// Whether (value - mean) / deviation over the window is above the configured number of sigmas, for the loss or for the
-  /// norm. Never before the window is full. Both enter the window in either case, so that what lasts stops being an
+  /// Whether (value - mean) / deviation over the window is above the configured number of sigmas, for the loss or for
+  /// the norm. Never before the window is full. Both enter the window in either case, so that what lasts stops being an
   /// outlier. Both must be finite.
   bool is_outlier(double loss, double gradient_norm);
 

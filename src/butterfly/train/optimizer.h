@@ -23,8 +23,8 @@ class Optimizer {
   /// All gradients become zero, those of frozen parameters too.
   virtual void clear_gradients() = 0;
 
-  /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite or
-  /// NaN where one of them is.
+  /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite
+  /// or NaN where one of them is.
   virtual double gradient_norm() = 0;
 
   /// One update of every parameter that is not frozen; `gradient_scale` multiplies the gradients first.

@@ -54,7 +54,8 @@ double adamw_by_hand(const OptimizerConfig& config, double weight, double gradie
     const double g = gradient * (t == 1 ? 0.5 : 1.0);
     m = config.beta1 * m + (1 - config.beta1) * g;
     v = config.beta2 * v + (1 - config.beta2) * g * g;
-    const double step = m / (1 - std::pow(config.beta1, t)) / (std::sqrt(v / (1 - std::pow(config.beta2, t))) + config.epsilon);
+    const double step =
+        m / (1 - std::pow(config.beta1, t)) / (std::sqrt(v / (1 - std::pow(config.beta2, t))) + config.epsilon);
     weight -= 1e-2 * (step + (decayed ? config.weight_decay * weight : 0.0));
   }
   return weight;

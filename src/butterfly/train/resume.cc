@@ -19,7 +19,8 @@ Status check_same_run(const SavedRun& saved, const RunConfig& config, const Data
     BF_ASSIGN_OR_RETURN(const RunConfig before, read_run_config(saved.config_path()));
     for (const RunKey& key : run_keys()) {
       if (key.role != KeyRole::kDecides || key.get(before) == key.get(config)) continue;
-      return make_error(ErrorCode::kInvalidArgument, "{}: was saved with {} = {}, the run that resumes has {}: it would be "
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{}: was saved with {} = {}, the run that resumes has {}: it would be "
                         "another run",
                         saved.path, key.name, to_toml(key.get(before)), to_toml(key.get(config)));
     }
@@ -47,10 +48,11 @@ Status check_directory(const std::string& directory, std::int64_t step) {
   if (directory.empty()) return {};
   const std::vector<std::int64_t> steps = saved_steps(directory);
   if (steps.empty() || steps.back() <= step) return {};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "{}: is of another run than this one, which begins at step {}: resume from it, remove it, or choose "
-                    "another checkpoint.directory",
-                    checkpoint_path(directory, steps.back()), step);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "{}: is of another run than this one, which begins at step {}: resume from it, remove it, or choose "
+      "another checkpoint.directory",
+      checkpoint_path(directory, steps.back()), step);
 }
 
 }  // namespace butterfly

@@ -17,8 +17,8 @@ Result<SavedRun> open_resumed(RunConfig& config);
 Status check_same_run(const SavedRun& saved, const RunConfig& config, const DatasetStats& data,
                       const ParameterSet& parameters);
 
-/// A directory that holds checkpoints which a run from `step` on has not made would mix two runs. Errors: kInvalidArgument
-/// naming the checkpoint.
+/// A directory that holds checkpoints which a run from `step` on has not made would mix two runs. Errors:
+/// kInvalidArgument naming the checkpoint.
 Status check_directory(const std::string& directory, std::int64_t step);
 
 }  // namespace butterfly

@@ -132,7 +132,8 @@ bool is_plain_name(const std::string& name) {
   constexpr std::size_t kLongest = 100;
   if (name.empty() || name.size() > kLongest || name[0] == '.') return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+           c == '_';
   });
 }
 
@@ -318,9 +319,10 @@ Result<RunState> parse_run_state(const std::string& text, const std::string& nam
   const auto entropy = get<double>(object, "unigram_entropy");
   const auto guard = object.find("guard");
   const auto parameters = object.find("parameters");
-  if (!step || !updates || !fingerprint || !train_tokens || !entropy || guard == object.end() || !guard->is_array() || parameters == object.end() ||
-      !parameters->is_array()) {
-    return make_error(ErrorCode::kBadData, "{}: lacks step, updates, fingerprint, train_tokens, unigram_entropy, guard or parameters", name);
+  if (!step || !updates || !fingerprint || !train_tokens || !entropy || guard == object.end() || !guard->is_array() ||
+      parameters == object.end() || !parameters->is_array()) {
+    return make_error(ErrorCode::kBadData,
+                      "{}: lacks step, updates, fingerprint, train_tokens, unigram_entropy, guard or parameters", name);
   }
   if (*updates > *step) {
     return make_error(ErrorCode::kBadData, "{}: says {} updates in {} steps", name, *updates, *step);

@@ -17,11 +17,11 @@ namespace butterfly {
 
 /// What of a run is not an array.
 struct RunState {
-  std::int64_t step = 0;        // steps done
-  std::int64_t updates = 0;     // of the optimizer: fewer where the guard left steps out
-  std::vector<double> guard{};  // OutlierGuard::state()
-  std::string fingerprint{};    // of the configuration
-  std::int64_t train_tokens = 0;   // of the data, which the fingerprint knows nothing of
+  std::int64_t step = 0;          // steps done
+  std::int64_t updates = 0;       // of the optimizer: fewer where the guard left steps out
+  std::vector<double> guard{};    // OutlierGuard::state()
+  std::string fingerprint{};      // of the configuration
+  std::int64_t train_tokens = 0;  // of the data, which the fingerprint knows nothing of
   double unigram_entropy = 0.0;
   std::vector<Parameter> parameters{};  // where each lies in the arrays; frozen and decay are not kept
 };
@@ -45,7 +45,8 @@ struct CheckpointFile {
   std::string sha256{};  // lower-case hex
 };
 
-/// A complete checkpoint: every file is there and as long as the manifest says; contents are checked when they are read.
+/// A complete checkpoint: every file is there and as long as the manifest says; contents are checked when they are
+/// read.
 struct SavedRun {
   std::string path{};
   RunState state{};
@@ -56,8 +57,8 @@ struct SavedRun {
   std::optional<std::uint64_t> array_bytes(const std::string& name) const;
 };
 
-/// Writes `directory`/step-NNNNNNNN and returns its path. A run that is killed at any moment leaves the directory with the
-/// complete checkpoints that it had, or with one more. Errors: kIo naming the file and the system's reason.
+/// Writes `directory`/step-NNNNNNNN and returns its path. A run that is killed at any moment leaves the directory with
+/// the complete checkpoints that it had, or with one more. Errors: kIo naming the file and the system's reason.
 Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run);
 
 /// Removes all complete checkpoints but the `keep` newest, and what interrupted saves left. Errors: kIo.

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "butterfly/kernel/dispatch.h"
-#include "butterfly/kernel/row_codec.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/checkpoint.h"
+#include "butterfly/model/parameter_weights.h"
 #include "butterfly/model/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/resume.h"
@@ -65,36 +64,19 @@ Result<int> threads_of(const RunConfig& config, int ranks) {
   return std::max(1, topology.usable_threads / here);
 }
 
-/// Weights of a model file, whatever their type, as floats.
-Status load_weights(const Checkpoint& checkpoint, Isa isa, ParameterSet& parameters) {
-  for (const Parameter& parameter : parameters.list()) {
-    BF_ASSIGN_OR_RETURN(const WeightView view,
-                        find_checked(*checkpoint.weights,
-                                     {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
-    const std::size_t row_size = view.bytes.size() / static_cast<std::size_t>(view.rows);
-    const auto cols = static_cast<std::size_t>(view.cols);
-    const std::span<float> weight = parameters.weight(parameter);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(view.rows); ++row) {
-      decode_row(kernels_for(isa), view.type, view.bytes.subspan(row * row_size, row_size),
-                 weight.subspan(row * cols, cols));
-    }
-    checkpoint.weights->release(view);
-  }
-  return {};
-}
-
 Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
                                               const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network, Network::create(config.shape, {.precision = config.precision,
-                                                                                       .recompute = config.recompute,
-                                                                                       .fusion = config.fusion,
-                                                                                       .micro_batch = config.micro_batch,
-                                                                                       .seq = config.seq,
-                                                                                       .threads = config.threads,
-                                                                                       .isa = isa}));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
+                      Network::create(config.shape, {.precision = config.precision,
+                                                     .recompute = config.recompute,
+                                                     .fusion = config.fusion,
+                                                     .micro_batch = config.micro_batch,
+                                                     .seq = config.seq,
+                                                     .threads = config.threads,
+                                                     .isa = isa}));
   BF_TRY(network->parameters().freeze(config.frozen));
   if (continued) {
-    BF_TRY(load_weights(*continued, isa, network->parameters()));
+    BF_TRY(load_weights(*continued->weights, network->parameters()));
     network->weights_changed();
   } else {
     network->initialize(config.seed);
@@ -127,8 +109,8 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank) 
   BF_TRY(validate(parts.config));
   BF_ASSIGN_OR_RETURN(parts.network, make_network(parts.config, parts.isa, continued));
   ParameterSet& parameters = parts.network->parameters();
-  BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
-                                                      parts.network->team()));
+  BF_ASSIGN_OR_RETURN(parts.optimizer,
+                      make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.network->team()));
   if (parts.resumed) BF_TRY(check_same_run(*parts.resumed, parts.config, parts.data->stats(), parameters));
   return parts;
 }

@@ -44,8 +44,8 @@ void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
 
 Status backward(StepContext& context, int micro_batch) {
   const auto scale = static_cast<float>(1.0 / static_cast<double>(tokens_of_step(context)));
-  BF_TRY(context.network.backward(
-      scale, [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
+  BF_TRY(context.network.backward(scale,
+                                  [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
   return {};
 }
 
@@ -64,8 +64,8 @@ Status share_losses(StepContext& context, StopWish wish, StepReport& report) {
 Status check_finite(const StepReport& report) {
   if (std::isfinite(report.loss) && std::isfinite(report.gradient_norm)) return {};
   return make_error(ErrorCode::kInvalidArgument,
-                    "the run diverges: at step {} the loss is {}, the norm of its gradient {} and the rate {}", report.step,
-                    report.loss, report.gradient_norm, report.rate);
+                    "the run diverges: at step {} the loss is {}, the norm of its gradient {} and the rate {}",
+                    report.step, report.loss, report.gradient_norm, report.rate);
 }
 
 double clip_factor(const StepContext& context, double norm) {

@@ -64,12 +64,12 @@ struct StepContext {
 /// Whether this rank wants to end its run after the step; all ranks learn of it and end after the same one.
 enum class StopWish : std::uint8_t { kGoOn, kStop };
 
-/// Errors: those of the network, the reducer and the collectives; kInvalidArgument naming loss and norm where one is not
-/// finite. Then neither weights nor moments have changed.
+/// Errors: those of the network, the reducer and the collectives; kInvalidArgument naming loss and norm where one is
+/// not finite. Then neither weights nor moments have changed.
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
 
-/// The sum over all ranks of numbers of which each is zero but on one rank, so no order of addition shows. Nothing to do
-/// for null. Errors: those of the collectives.
+/// The sum over all ranks of numbers of which each is zero but on one rank, so no order of addition shows. Nothing to
+/// do for null. Errors: those of the collectives.
 Status share_numbers(Collectives* collectives, std::span<double> numbers);
 
 }  // namespace butterfly

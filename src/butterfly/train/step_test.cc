@@ -88,8 +88,8 @@ TEST(TrainStep, LearnsAndSaysWhatItDid) {
 TEST(TrainStep, PhasesAddUp) {
   Steps steps(tiny_run());
   const StepPhases phases = steps.take(0)->phases;
-  const double sum = phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s +
-                     phases.optimizer_s;
+  const double sum =
+      phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s + phases.optimizer_s;
   EXPECT_NEAR(sum, phases.total_s, 0.05 * phases.total_s);
   EXPECT_GT(phases.forward_s, 0.0);
   EXPECT_GT(phases.backward_s, 0.0);
@@ -111,10 +111,12 @@ TEST(TrainStep, MicroBatchesOfAnySizeGiveTheSameGradient) {
 TEST(TrainStep, ClipsTheGradientToItsNorm) {
   // SGD without momentum or decay moves by rate * gradient, whose norm is the clip.
   RunConfig config = tiny_run();
-  config.optimizer = {.kind = OptimizerKind::kSgd, .rate = 1.0, .momentum = 0.0, .weight_decay = 0.0, .clip_norm = 1e-3};
+  config.optimizer = {
+      .kind = OptimizerKind::kSgd, .rate = 1.0, .momentum = 0.0, .weight_decay = 0.0, .clip_norm = 1e-3};
   config.schedule = {.kind = ScheduleKind::kConstant};
   Steps steps(config);
-  const std::vector<float> before(steps.network.parameters().weights().begin(), steps.network.parameters().weights().end());
+  const std::vector<float> before(steps.network.parameters().weights().begin(),
+                                  steps.network.parameters().weights().end());
   EXPECT_GT(steps.take(0)->gradient_norm, 1e-2);
   double squares = 0.0;
   for (std::size_t i = 0; i < before.size(); ++i) {

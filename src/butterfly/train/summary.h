@@ -35,8 +35,8 @@ std::uint64_t resident_bytes();
 
 /// What the steps themselves do not tell.
 struct SummaryFacts {
-  std::int64_t sequences_per_step = 0;    // all ranks
-  double rank_share = 1.0;                // of a step's tokens, on this rank
+  std::int64_t sequences_per_step = 0;  // all ranks
+  double rank_share = 1.0;              // of a step's tokens, on this rank
   double forward_flops_per_token = 0.0;
   double peak_gflops = 0.0;  // of this rank's threads; 0: not known
   std::string peak_source{};

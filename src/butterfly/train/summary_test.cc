@@ -9,7 +9,8 @@ namespace {
 
 StepReport step(double seconds, double loss) {
   StepReport report{.loss = loss, .tokens = 100};
-  report.phases = {.data_s = 0.1 * seconds, .forward_s = 0.3 * seconds, .backward_s = 0.6 * seconds, .total_s = seconds};
+  report.phases = {
+      .data_s = 0.1 * seconds, .forward_s = 0.3 * seconds, .backward_s = 0.6 * seconds, .total_s = seconds};
   report.reduced = {.bytes_sent = 5000, .communication_s = 0.4 * seconds, .exposed_s = 0.1 * seconds, .codec_s = 0.01};
   return report;
 }
@@ -17,8 +18,8 @@ StepReport step(double seconds, double loss) {
 TEST(Summary, CountsAllStepsAndTimesThoseAfterTheFirstTwo) {
   Statistics statistics;
   for (const double seconds : {9.0, 5.0, 1.0, 3.0}) statistics.add(step(seconds, seconds), 1000, 2000);
-  const RunSummary summary =
-      statistics.summary({.sequences_per_step = 10, .rank_share = 0.5, .forward_flops_per_token = 2e9, .peak_gflops = 600});
+  const RunSummary summary = statistics.summary(
+      {.sequences_per_step = 10, .rank_share = 0.5, .forward_flops_per_token = 2e9, .peak_gflops = 600});
   EXPECT_EQ(summary.num_steps, 4);
   EXPECT_DOUBLE_EQ(summary.avg_step_time, 2.0);
   EXPECT_DOUBLE_EQ(summary.min_step_time, 1.0);
@@ -67,12 +68,31 @@ TEST(Summary, HasTheFieldsKeys) {
   Statistics statistics;
   statistics.add(step(1.0, 1.0), 100, 1000);
   const auto json = nlohmann::json::parse(to_json(statistics.summary({})));
-  for (const char* key :
-       {"num_steps", "avg_step_time", "min_step_time", "max_step_time", "tokens_per_sec", "samples_per_sec", "avg_loss",
-        "final_loss", "peak_memory_allocated", "avg_memory_allocated", "peak_memory_reserved", "data_s", "forward_s",
-        "backward_s", "optimizer_s", "communication_exposed_s", "communication_hidden_s", "flops_per_step",
-        "flops_per_token", "flops_convention", "mfu", "peak_source", "network_kb_per_s", "network_s_variance",
-        "compression_s_variance"}) {
+  for (const char* key : {"num_steps",
+                          "avg_step_time",
+                          "min_step_time",
+                          "max_step_time",
+                          "tokens_per_sec",
+                          "samples_per_sec",
+                          "avg_loss",
+                          "final_loss",
+                          "peak_memory_allocated",
+                          "avg_memory_allocated",
+                          "peak_memory_reserved",
+                          "data_s",
+                          "forward_s",
+                          "backward_s",
+                          "optimizer_s",
+                          "communication_exposed_s",
+                          "communication_hidden_s",
+                          "flops_per_step",
+                          "flops_per_token",
+                          "flops_convention",
+                          "mfu",
+                          "peak_source",
+                          "network_kb_per_s",
+                          "network_s_variance",
+                          "compression_s_variance"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
 }

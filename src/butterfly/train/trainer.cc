@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "butterfly/model/parameter_weights.h"
+#include "butterfly/train/agreement.h"
 #include "butterfly/train/checkpoint_writer.h"
 #include "butterfly/train/evaluate.h"
-#include "butterfly/train/agreement.h"
 #include "butterfly/train/resume.h"
 #include "butterfly/train/run_parts.h"
-#include "butterfly/train/sample_text.h"
 #include "butterfly/train/shares.h"
+#include "butterfly/train/trained_model.h"
 #include "butterfly/train/training_peak.h"
 
 namespace butterfly {
@@ -51,6 +52,7 @@ class RunTrainer final : public Trainer {
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
   StepContext context();
+  Checkpoint checkpoint() { return trained_checkpoint(network_.parameters(), config_.shape, parts_.vocabulary); }
   std::uint64_t allocated_bytes() const;
   bool is_first() const { return rank_.rank == 0; }
 
@@ -71,7 +73,7 @@ class RunTrainer final : public Trainer {
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   double validation_loss_ = 0.0;
-  std::string last_good_;  // checkpoint
+  std::string last_good_;            // checkpoint
   std::optional<Error> save_error_;  // of the last save
   std::optional<Audit> audit_;
   Statistics statistics_;
@@ -149,7 +151,8 @@ void add_residuals(const Residuals& residuals, std::vector<RunArray>& arrays) {
   for (std::size_t rank = 0; rank < residuals.size(); ++rank) {
     for (std::size_t i = 0; i < residuals[rank].size(); ++i) {
       const AlignedBuffer& buffer = residuals[rank][i];
-      arrays.push_back({residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}});
+      arrays.push_back(
+          {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}});
     }
   }
 }
@@ -160,8 +163,8 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
     residuals.emplace_back();
     for (std::size_t i = 0; const auto bytes = saved.array_bytes(residual_name(rank, i)); ++i) {
       BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(*bytes));
-      BF_TRY(read_array(saved, {residual_name(rank, i),
-                                {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}}));
+      BF_TRY(read_array(
+          saved, {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}}));
       residuals.back().push_back(std::move(buffer));
     }
   }
@@ -191,8 +194,8 @@ StepContext RunTrainer::context() {
 
 std::uint64_t RunTrainer::allocated_bytes() const {
   const NetworkMemory memory = network_.memory();
-  std::uint64_t bytes =
-      memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes + writer_.memory_bytes();
+  std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
+                        memory.scratch_bytes + writer_.memory_bytes();
   for (const std::span<float> moment : parts_.optimizer->moments()) bytes += moment.size_bytes();
   for (const std::span<float> residual : reducer_->residuals()) bytes += residual.size_bytes();
   return bytes;
@@ -200,6 +203,7 @@ std::uint64_t RunTrainer::allocated_bytes() const {
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
   BF_TRY(agree());
+  stopped_ = false;
   if (!audit_) audit_.emplace(network_.parameters());
   BF_TRY(take_steps(observer, stop));
   return finish(observer);
@@ -240,8 +244,8 @@ Status RunTrainer::evaluate(const TrainObserver& observer) {
 
 Status RunTrainer::sample(const TrainObserver& observer) {
   if (!is_first() || !observer.sampled) return {};
-  const auto text = sample_text(config_.shape, network_.parameters(), parts_.vocabulary,
-                                {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
+  const auto text =
+      sample_text(checkpoint(), {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
   // A text is no reason to lose a run.
   if (text) observer.sampled(step_, *text);
   if (!text && observer.note) observer.note(fmt::format("step {}: no sample: {}", step_, text.error().message));
@@ -278,7 +282,8 @@ void RunTrainer::tell(const TrainObserver& observer, const std::optional<SaveOut
 
 Error RunTrainer::with_last_good(Error error) {
   if (!is_first() || config_.checkpoint.directory.empty()) return error;
-  error.message += last_good_.empty() ? "; there is no checkpoint yet" : fmt::format("; the last good checkpoint is {}", last_good_);
+  error.message +=
+      last_good_.empty() ? "; there is no checkpoint yet" : fmt::format("; the last good checkpoint is {}", last_good_);
   return error;
 }
 
@@ -289,9 +294,11 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     if (config_.sample_every > 0) BF_TRY(sample(observer));
   }
   BF_TRY(save(observer));
-  TrainResult result{.weights_hash = network_.parameters().hash(),
-                     .steps_done = step_,
-                     .validation_loss = validation_loss_};
+  if (complete && is_first() && !config_.out.empty()) {
+    BF_TRY(write_trained_model(checkpoint(), config_.out));
+  }
+  TrainResult result{
+      .weights_hash = network_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
   const auto peak = measured_training_peak(config_.precision, parts_.isa, config_.threads);
   if (!peak && observer.note) observer.note("the machine's peak is not known: " + peak.error().message);
@@ -303,13 +310,14 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
                                         .peak_gflops = peak ? peak->gflops : 0.0,
                                         .peak_source = peak ? peak->source : ""});
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
-  result.verdict = audit_->finish(network_.parameters(), {.data = parts_.data->stats(),
-                                                          .step = step_,
-                                                          .steps = config_.steps,
-                                                          .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
-                                                          .mfu = result.summary.mfu,
-                                                          .bucket_bytes = config_.parallel.bucket_bytes,
-                                                          .rank_hashes = std::move(hashes)});
+  result.verdict =
+      audit_->finish(network_.parameters(), {.data = parts_.data->stats(),
+                                             .step = step_,
+                                             .steps = config_.steps,
+                                             .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
+                                             .mfu = result.summary.mfu,
+                                             .bucket_bytes = config_.parallel.bucket_bytes,
+                                             .rank_hashes = std::move(hashes)});
   if (is_first()) tell(observer, writer_.wait());
   if (save_error_) return tl::unexpected(*save_error_);
   return result;
@@ -319,7 +327,8 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
 
 Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& rank) {
   const bool resumes = parts.resumed && rank.rank == 0;
-  if (rank.rank == 0) BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
+  if (rank.rank == 0)
+    BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
   auto trainer = std::make_unique<RunTrainer>(std::move(parts));
   BF_TRY(trainer->adopt(rank));
   if (resumes) BF_TRY(trainer->restore());

@@ -48,9 +48,9 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> create(const RunConfig& config, const TrainRank& rank);
   virtual ~Trainer() = default;
 
-  /// Until the last step, a stop or an error. Ranks first agree on the state to go on from. A lost rank is an error that
-  /// ends_epoch(); adopt() and run() go on. Errors: those of train_step(), naming the last good checkpoint; kIo where
-  /// the last checkpoint or the result cannot be written (those in between are notes).
+  /// Until the last step, a stop or an error. Ranks first agree on the state to go on from. A lost rank is an error
+  /// that ends_epoch(); adopt() and run() go on. Errors: those of train_step(), naming the last good checkpoint; kIo
+  /// where the last checkpoint or the result cannot be written (those in between are notes).
   virtual Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) = 0;
 
   /// Another epoch: another number of ranks. All agree on the last step that one of them has finished, and those behind

@@ -1,5 +1,5 @@
-// The most floating-point work that this machine's threads do in the precision of a run: what utilisation is a share of.
-// Measured, never assumed. Thread-safe; two measurements at once disturb each other's result, nothing else.
+// The most floating-point work that this machine's threads do in the precision of a run: what utilisation is a share
+// of. Measured, never assumed. Thread-safe; two measurements at once disturb each other's result, nothing else.
 #pragma once
 
 #include <string>
