@@ -64,7 +64,7 @@ class BucketReducer final : public GradientReducer {
   const std::vector<ParameterRange> buckets_;
   const std::unique_ptr<BucketSum> sum_;
   MicroBatches share_{};
-  Status status_{};            // of the training thread's part of the step
+  Status status_{};  // of the training thread's part of the step
   bool in_step_ = false;
   std::size_t submitted_ = 0;  // buckets of this step
   ReduceReport report_{};      // the queue's while buckets are on their way

@@ -31,8 +31,8 @@ class Child {
     const ConnectOptions options{
         .introduction = {.role = ConnectionRole::kControl, .session = child_.session, .label = "rank"},
         .peer_name = "rank 0"};
-    BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(child_.leader, options,
-                                                  std::chrono::steady_clock::now() + options_.member_timeout));
+    BF_ASSIGN_OR_RETURN(
+        auto channel, connect_tcp(child_.leader, options, std::chrono::steady_clock::now() + options_.member_timeout));
     control_ = RankControl(std::move(channel));
     return control_.send({.kind = RankMessage::kHello,
                           .text = members_text({{.number = child_.number, .address = listener_->address()}})});
@@ -72,7 +72,8 @@ class Child {
     if (done) return {};
     if (!epochs_.empty()) epochs_.back()->abort();
     if (ends_epoch(done.error())) return leave(news.epoch, done.error().message);
-    BF_TRY(control_.send({.kind = RankMessage::kFailed, .epoch = news.epoch, .text = done.error().message}));
+    BF_TRY(control_.send(
+        {.kind = RankMessage::kFailed, .epoch = news.epoch, .text = done.error().message, .code = done.error().code}));
     return done;
   }
 
@@ -108,7 +109,7 @@ class Child {
   std::unique_ptr<Listener> listener_;
   RankControl control_;
   std::optional<RankNews> held_;
-  Epoch left_{};  // the last
+  Epoch left_{};                                      // the last
   std::vector<std::unique_ptr<Collectives>> epochs_;  // all: a trainer may hold those before, until it adopts others
   std::unique_ptr<Trainer> trainer_;
 };
@@ -118,8 +119,7 @@ class Child {
 Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
                                                    MeshOptions options, std::chrono::milliseconds member_timeout) {
   for (const RankProcess& member : members) options.addresses.push_back(member.address);
-  BF_ASSIGN_OR_RETURN(auto mesh,
-                      connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
+  BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
   return make_collectives(options.rank, std::move(mesh), {.epoch = options.epoch, .member_timeout = member_timeout});
 }
 

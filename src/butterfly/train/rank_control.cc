@@ -5,7 +5,8 @@
 namespace butterfly {
 
 Status RankControl::send(const RankNews& news) {
-  Message message{.type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch};
+  Message message{
+      .type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch, .tag = static_cast<std::uint64_t>(news.code)};
   const ByteSpan text = as_bytes(news.text);
   message.meta.assign(text.begin(), text.end());
   return channel_->send(std::move(message), after_ms(5000));
@@ -18,9 +19,14 @@ Result<RankNews> RankControl::receive(Deadline deadline) {
     return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to 6", channel_->peer(),
                       message.type);
   }
+  if (message.tag > static_cast<std::uint64_t>(ErrorCode::kCancelled)) {
+    return make_error(ErrorCode::kProtocol, "{} sent error code {}, the last one is {}", channel_->peer(), message.tag,
+                      static_cast<int>(ErrorCode::kCancelled));
+  }
   return RankNews{.kind = static_cast<RankMessage>(message.type),
                   .epoch = message.epoch,
-                  .text = std::string(as_text(message.meta))};
+                  .text = std::string(as_text(message.meta)),
+                  .code = static_cast<ErrorCode>(message.tag)};
 }
 
 std::string members_text(const std::vector<RankProcess>& members) {
@@ -32,9 +38,17 @@ std::string members_text(const std::vector<RankProcess>& members) {
 Result<std::vector<RankProcess>> parse_members(const std::string& text) {
   std::vector<RankProcess> members;
   std::istringstream lines(text);
-  for (RankProcess member; lines >> member.number >> member.address;) members.push_back(member);
-  if (!members.empty() && lines.eof()) return members;
-  return make_error(ErrorCode::kProtocol, "'{}' is no list of ranks and addresses", text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    RankProcess member;
+    std::string more;
+    if (!(words >> member.number >> member.address) || member.number < 0 || words >> more) {
+      return make_error(ErrorCode::kProtocol, "'{}' is no rank and its address", line);
+    }
+    members.push_back(member);
+  }
+  if (members.empty()) return make_error(ErrorCode::kProtocol, "a list of ranks has none");
+  return members;
 }
 
 }  // namespace butterfly

@@ -30,6 +30,7 @@ struct RankNews {
   RankMessage kind = RankMessage::kEnd;
   Epoch epoch{};
   std::string text{};
+  ErrorCode code = ErrorCode::kUnavailable;  // of kLost and kFailed
 };
 
 class RankControl {

@@ -137,8 +137,7 @@ Status Leader::fork_processes() {
 Status Leader::check_alive_before_hello() const {
   for (const Process& process : others_) {
     siginfo_t ended{};  // looked at, not reaped
-    const int found =
-        ::waitid(P_PID, static_cast<id_t>(process.pid), &ended, WEXITED | WNOHANG | WNOWAIT);
+    const int found = ::waitid(P_PID, static_cast<id_t>(process.pid), &ended, WEXITED | WNOHANG | WNOWAIT);
     if (found == 0 && ended.si_pid == 0) continue;
     return make_error(ErrorCode::kUnavailable, "rank {} (process {}) ended before the run began", process.number,
                       process.pid);
@@ -171,12 +170,12 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
   }
   Collectives* collectives = nullptr;
   if (!others_.empty()) {
-    BF_ASSIGN_OR_RETURN(auto made, connect_epoch(*listener_, members,
-                                                 {.rank = 0,
-                                                  .session = session_,
-                                                  .epoch = epoch,
-                                                  .still_wanted = [this] { return nothing_new(); }},
-                                                 options_.member_timeout));
+    BF_ASSIGN_OR_RETURN(
+        auto made,
+        connect_epoch(
+            *listener_, members,
+            {.rank = 0, .session = session_, .epoch = epoch, .still_wanted = [this] { return nothing_new(); }},
+            options_.member_timeout));
     epochs_.push_back(std::move(made));
     collectives = epochs_.back().get();
   }
@@ -223,7 +222,7 @@ Result<bool> Leader::survives(Process& process, Epoch epoch, Deadline deadline) 
         process.held ? *std::exchange(process.held, std::nullopt) : process.control.receive(deadline);
     if (!news) return false;
     if (news->kind == RankMessage::kFailed) {
-      return make_error(ErrorCode::kInvalidArgument, "rank {}: {}", process.number, news->text);
+      return make_error(news->code, "rank {}: {}", process.number, news->text);
     }
     if (news->kind == RankMessage::kLost && news->epoch == epoch) return true;
   }

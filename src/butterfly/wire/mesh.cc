@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{20};  // before a member that does not listen yet is dialled again
 constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wanted
+// A member that has given the mesh up listens, but does not answer: an attempt ends, the next may take twice as long.
+constexpr std::chrono::milliseconds kFirstAttempt{250};
 
 /// "rank3@7".
 std::string rank_label(int rank, Epoch epoch) {
@@ -24,24 +26,25 @@ Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& opti
   connecting.introduction = {.role = ConnectionRole::kData, .session = options.session};
   connecting.introduction.label = rank_label(options.rank, options.epoch);
   connecting.peer_name = fmt::format("rank {} at {}", member, address);
-  for (;;) {
-    auto channel = connect_tcp(address, connecting, deadline);
+  for (auto attempt = kFirstAttempt;;) {
+    auto channel = connect_tcp(address, connecting, std::min(deadline, std::chrono::steady_clock::now() + attempt));
     if (channel) return std::shared_ptr<Channel>(std::move(*channel));
-    const bool may_come = channel.error().code == ErrorCode::kUnavailable;
+    const ErrorCode code = channel.error().code;
+    const bool may_come = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
     if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) {
       return tl::unexpected(std::move(channel).error());
     }
     BF_TRY(options.still_wanted());
+    if (code == ErrorCode::kTimeout) attempt *= 2;
     std::this_thread::sleep_for(kPause);
   }
 }
 
-/// Which of the members that are missing a client is; nothing where it does not belong here.
-std::optional<std::size_t> find_member(const Introduction& introduction, const MeshOptions& options,
-                                       const std::vector<std::shared_ptr<Channel>>& members) {
+/// Which member a client is; nothing where it does not belong here.
+std::optional<std::size_t> find_member(const Introduction& introduction, const MeshOptions& options) {
   if (introduction.role != ConnectionRole::kData || introduction.session != options.session) return std::nullopt;
-  for (auto member = static_cast<std::size_t>(options.rank) + 1; member < members.size(); ++member) {
-    if (!members[member] && introduction.label == rank_label(static_cast<int>(member), options.epoch)) return member;
+  for (auto member = static_cast<std::size_t>(options.rank) + 1; member < options.addresses.size(); ++member) {
+    if (introduction.label == rank_label(static_cast<int>(member), options.epoch)) return member;
   }
   return std::nullopt;
 }
@@ -77,13 +80,14 @@ Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, c
       return make_error(arrival.error().code, "rank {} waits for ranks {}: {}", options.rank,
                         missing_members(options.rank, members), arrival.error().message);
     }
-    const auto member = find_member(arrival->introduction, options, members);
+    const auto member = find_member(arrival->introduction, options);
     if (!member) {
       log().info("rank {} turned a connection away that does not belong to its mesh", options.rank);
       continue;
     }
+    if (arrival->channel->broken()) continue;  // an attempt that its member has given up, to try again
+    if (!members[*member]) --missing;
     members[*member] = std::move(arrival->channel);
-    --missing;
   }
   return members;
 }

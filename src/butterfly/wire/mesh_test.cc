@@ -113,6 +113,22 @@ TEST(Mesh, WhoDoesNotComeIsNamedAtTheDeadline) {
   EXPECT_THAT(alone.error().message, HasSubstr("rank 0"));
 }
 
+TEST(Mesh, IsGivenUpWhileNobodyAnswers) {
+  // Rank 1 dials rank 0, who listens and does not answer; rank 0 waits for rank 1, who does not come.
+  const Meeting meeting(2);
+  for (const std::size_t me : {1U, 0U}) {
+    int asked = 0;
+    MeshOptions options = meeting.options(me);
+    options.still_wanted = [&]() -> Status {
+      if (++asked < 2) return {};
+      return make_error(ErrorCode::kCancelled, "another mesh is wanted");
+    };
+    const auto mesh = connect_mesh(meeting.listener(me), options, after_ms(20'000));
+    ASSERT_FALSE(mesh);
+    EXPECT_EQ(mesh.error().code, ErrorCode::kCancelled) << mesh.error().message;
+  }
+}
+
 TEST(Mesh, ARankBeyondTheAddressesIsRefused) {
   const auto listener = Listener::create({}).value();
   for (const int rank : {-1, 2}) {

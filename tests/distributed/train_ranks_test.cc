@@ -1,0 +1,124 @@
+// Runs on one rank are the oracle for runs on several, threads and processes, undisturbed or with one killed: in the
+// deterministic mode byte for byte, otherwise within what the order of sums allows.
+// Every fork happens while this process has one thread.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+
+#include "butterfly/train/ranks.h"
+#include "butterfly/train/tiny_run_test.h"
+
+namespace butterfly {
+namespace {
+
+struct Outcome {
+  TrainResult result;
+  std::vector<double> losses;
+  std::vector<std::string> notes;
+};
+
+RunConfig run_of(int ranks, RankEngine engine) {
+  RunConfig config = tiny_run();
+  config.steps = 20;
+  config.global_batch = 16;  // 8 micro-batches
+  config.parallel.ranks = ranks;
+  config.parallel.engine = engine;
+  config.parallel.bucket_bytes = 4096;
+  return config;
+}
+
+/// With `at_step` called by rank 0 after each step.
+Outcome train(const RunConfig& config, const std::function<void(std::int64_t, const Outcome&)>& at_step = {}) {
+  Outcome outcome;
+  TrainObserver observer;
+  observer.note = [&](const std::string& note) { outcome.notes.push_back(note); };
+  observer.step = [&](const StepReport& report, std::int64_t) {
+    outcome.losses.push_back(report.loss);
+    if (at_step) at_step(report.step, outcome);
+  };
+  const auto result = train_with_ranks(config, observer, {});
+  EXPECT_TRUE(result) << result.error().message;
+  if (result) outcome.result = *result;
+  return outcome;
+}
+
+/// The process of a rank, as the run's notes name it.
+pid_t process_of(const Outcome& outcome, int rank) {
+  const std::string wanted = fmt::format("rank {} is process ", rank);
+  for (const std::string& note : outcome.notes) {
+    if (note.starts_with(wanted)) return std::stoi(note.substr(wanted.size()));
+  }
+  ADD_FAILURE() << "no note names rank " << rank;
+  return -1;
+}
+
+TEST(TrainRanks, DeterministicRunsEndWithTheSameWeightsForAnyNumberOfRanks) {
+  // Processes first: threads may leave some behind.
+  const Outcome one = train(run_of(1, RankEngine::kTcp));
+  EXPECT_FALSE(one.result.weights_hash.empty());
+  for (const RankEngine engine : {RankEngine::kTcp, RankEngine::kInproc}) {
+    for (const int ranks : {2, 3, 4}) {
+      const Outcome several = train(run_of(ranks, engine));
+      EXPECT_EQ(several.result.weights_hash, one.result.weights_hash) << ranks << " ranks";
+      EXPECT_EQ(several.losses, one.losses) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(TrainRanks, UnevenSharesAreNotSeenInTheWeights) {
+  RunConfig uneven = run_of(3, RankEngine::kTcp);
+  uneven.parallel.speeds = {1, 5, 2};
+  EXPECT_EQ(train(uneven).result.weights_hash, train(run_of(1, RankEngine::kTcp)).result.weights_hash);
+}
+
+TEST(TrainRanks, TheDefaultModeStaysWithinTheOrderOfSums) {
+  RunConfig alone = run_of(1, RankEngine::kTcp);
+  alone.parallel.deterministic = false;
+  const Outcome one = train(alone);
+  for (const int ranks : {2, 3}) {
+    RunConfig config = run_of(ranks, RankEngine::kTcp);
+    config.parallel.deterministic = false;
+    const Outcome several = train(config);
+    ASSERT_EQ(several.losses.size(), one.losses.size());
+    for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(several.losses[i], one.losses[i], 1e-4) << i;
+  }
+}
+
+TEST(TrainRanks, PackedGradientsLearnAsWell) {
+  RunConfig config = run_of(2, RankEngine::kTcp);
+  config.steps = 60;
+  config.parallel.deterministic = false;
+  const double plain = train(config).losses.back();
+  for (const auto method : {GradientCompression::kFp16, GradientCompression::kBf16, GradientCompression::kInt8,
+                            GradientCompression::kLz4, GradientCompression::kZstd, GradientCompression::kAuto}) {
+    config.parallel.compression = method;
+    EXPECT_NEAR(train(config).losses.back(), plain, 0.05) << static_cast<int>(method);
+  }
+}
+
+TEST(TrainRanks, ARankKilledInMidStepIsMissedByNobody) {
+  const Outcome undisturbed = train(run_of(1, RankEngine::kTcp));
+  for (const std::int64_t when : {0, 9, 18}) {
+    const Outcome survivors = train(run_of(3, RankEngine::kTcp), [&](std::int64_t step, const Outcome& so_far) {
+      // The others are in the middle of the next step, or about to begin it.
+      if (step == when) ::kill(process_of(so_far, 2), SIGKILL);
+    });
+    EXPECT_EQ(survivors.result.steps_done, 20);
+    EXPECT_EQ(survivors.result.weights_hash, undisturbed.result.weights_hash) << "killed after step " << when;
+    EXPECT_THAT(survivors.notes, ::testing::Contains(::testing::HasSubstr("is lost: killed by signal 9")));
+  }
+}
+
+TEST(TrainRanks, ARunThatLostARankIsValid) {
+  RunConfig config = run_of(3, RankEngine::kTcp);
+  config.steps = 250;
+  const Outcome survivors = train(config, [&](std::int64_t step, const Outcome& so_far) {
+    if (step == 100) ::kill(process_of(so_far, 1), SIGKILL);
+  });
+  EXPECT_EQ(to_string(survivors.result.verdict), "valid");
+}
+
+}  // namespace
+}  // namespace butterfly
