@@ -10,9 +10,9 @@ const TrainingKernels& training_kernels(Isa isa) {
       return kReferenceTrainingKernels;
 #ifdef __x86_64__
     case Isa::kAvx2:
-      return kReferenceTrainingKernels;
+      return kAvx2TrainingKernels;
     case Isa::kAvx512:
-      return kReferenceTrainingKernels;
+      return kAvx512TrainingKernels;
 #endif
     default:
       break;

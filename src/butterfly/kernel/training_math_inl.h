@@ -50,6 +50,9 @@ inline double train_log(double x) {
 constexpr float kGeluTwice = 1.5957691216057308f;  // 2 sqrt(2/pi)
 constexpr float kGeluCubic = 0.044715f;
 
+/// Minus the bits of a float: its reciprocal within 12 %.
+constexpr int kReciprocalMagic = 0x7ef311c7;
+
 /// Beyond it sigmoid(-x) is 2e-35: clamped there, 1 + exp stays where a reciprocal is a normal number.
 constexpr float kSigmoidClamp = 80.0f;
 

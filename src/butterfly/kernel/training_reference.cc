@@ -1,4 +1,5 @@
 // The portable training kernels: each formula as training_kernels.h states it, one element at a time.
+#include "butterfly/kernel/training_attention_scratch.h"
 #include "butterfly/kernel/training_kernels.h"
 #include "butterfly/kernel/training_math_inl.h"
 
@@ -218,9 +219,7 @@ void bf16_to_floats(const unsigned short* x, long n, float* y) {
 }  // namespace
 
 long train_attention_scratch(long seq, long head_dim) {
-  const long rows = (seq + 63) / 64 * 64;
-  const long width = (head_dim + 15) / 16 * 16;
-  return width * (rows + 8 * 64) + 2 * 64 * 64 + 2 * rows;
+  return AttentionScratch::floats(seq, head_dim);
 }
 
 const TrainingKernels kReferenceTrainingKernels = {

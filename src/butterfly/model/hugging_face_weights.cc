@@ -1,79 +1,13 @@
 #include "butterfly/model/hugging_face_weights.h"
 
-#include <array>
 #include <cstring>
 #include <map>
-#include <string_view>
 
 #include "butterfly/model/gguf.h"
+#include "butterfly/model/hugging_face_names.h"
 
 namespace butterfly {
 namespace {
-
-struct NamePair {
-  std::string_view canonical, file;
-};
-
-constexpr std::array<NamePair, 3> kLlamaTop{
-    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
-constexpr std::array<NamePair, 9> kLlamaBlock{{{"attn_norm", "input_layernorm"},
-                                               {"attn_q", "self_attn.q_proj"},
-                                               {"attn_k", "self_attn.k_proj"},
-                                               {"attn_v", "self_attn.v_proj"},
-                                               {"attn_output", "self_attn.o_proj"},
-                                               {"ffn_norm", "post_attention_layernorm"},
-                                               {"ffn_gate", "mlp.gate_proj"},
-                                               {"ffn_up", "mlp.up_proj"},
-                                               {"ffn_down", "mlp.down_proj"}}};
-constexpr std::array<NamePair, 4> kGpt2Top{{{"token_embd", "transformer.wte"},
-                                            {"position_embd", "transformer.wpe"},
-                                            {"output_norm", "transformer.ln_f"},
-                                            {"output", "lm_head"}}};
-constexpr std::array<NamePair, 8> kGpt2Block{{{"attn_norm", "ln_1"},
-                                              {"attn_q", "attn.c_attn"},
-                                              {"attn_k", "attn.c_attn"},
-                                              {"attn_v", "attn.c_attn"},
-                                              {"attn_output", "attn.c_proj"},
-                                              {"ffn_norm", "ln_2"},
-                                              {"ffn_up", "mlp.c_fc"},
-                                              {"ffn_down", "mlp.c_proj"}}};
-
-template <std::size_t kSize>
-std::string_view translate(const std::array<NamePair, kSize>& names, std::string_view canonical) {
-  for (const NamePair& pair : names) {
-    if (pair.canonical == canonical) return pair.file;
-  }
-  return {};
-}
-
-/// "blk.3.attn_q.weight" in parts; layer is empty outside blocks.
-struct NameParts {
-  std::string_view layer, stem, kind;
-};
-NameParts split(std::string_view name) {
-  NameParts parts;
-  if (name.starts_with("blk.")) {
-    name.remove_prefix(4);
-    parts.layer = name.substr(0, name.find('.'));
-    name.remove_prefix(std::min(name.size(), parts.layer.size() + 1));
-  }
-  const std::size_t dot = name.rfind('.');
-  parts.stem = name.substr(0, dot);
-  if (dot != std::string_view::npos) parts.kind = name.substr(dot + 1);
-  return parts;
-}
-
-/// The name in the file; empty for a weight that the architecture lacks.
-std::string file_name(std::string_view canonical, bool gpt2) {
-  const NameParts parts = split(canonical);
-  if (parts.layer.empty()) {
-    const std::string_view stem = gpt2 ? translate(kGpt2Top, parts.stem) : translate(kLlamaTop, parts.stem);
-    return stem.empty() ? "" : fmt::format("{}.{}", stem, parts.kind);
-  }
-  const std::string_view stem = gpt2 ? translate(kGpt2Block, parts.stem) : translate(kLlamaBlock, parts.stem);
-  if (stem.empty()) return "";
-  return fmt::format("{}.{}.{}.{}", gpt2 ? "transformer.h" : "model.layers", parts.layer, stem, parts.kind);
-}
 
 enum class Order { kAsStored, kHalvesToAdjacent, kTransposed };
 
@@ -88,13 +22,6 @@ struct Recipe {
   std::int64_t head_dim = 0;  // kHalvesToAdjacent
   std::size_t shard = 0;
 };
-
-/// Row r of a head in adjacent order comes from this row in half-split order: pair i is (i, i + head_dim / 2) there.
-std::int64_t half_split_row(std::int64_t row, std::int64_t head_dim) {
-  const std::int64_t head = row / head_dim;
-  const std::int64_t r = row % head_dim;
-  return head * head_dim + r / 2 + (r % 2) * (head_dim / 2);
-}
 
 template <typename T>
 void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t first, const Recipe& recipe, std::byte* to) {
@@ -174,7 +101,7 @@ class HuggingFaceWeights final : public WeightSource {
 
   Result<Recipe> resolve_weight(const WeightInfo& expected) const {
     const bool gpt2 = config_.architecture == "gpt2";
-    const std::string name = file_name(expected.name, gpt2);
+    const std::string name = hugging_face_name(expected.name, config_.architecture);
     Recipe recipe{.rows = expected.rows, .cols = expected.cols};
     bool found = locate(name, recipe);
     // A tied matrix may be stored under the name of its other use.
@@ -189,7 +116,7 @@ class HuggingFaceWeights final : public WeightSource {
     if (expected.rows == 1) shape = {expected.cols};
     if (gpt2) {
       place_gpt2(expected, recipe, shape);
-    } else if (config_.rope.pairs == RopePairs::kAdjacent && is_q_or_k(expected.name)) {
+    } else if (config_.rope.pairs == RopePairs::kAdjacent && is_query_or_key(expected.name)) {
       recipe.order = Order::kHalvesToAdjacent;
       recipe.head_dim = config_.head_dim;
     }
@@ -200,10 +127,6 @@ class HuggingFaceWeights final : public WeightSource {
     return recipe;
   }
 
-  static bool is_q_or_k(const std::string& name) {
-    return name.find(".attn_q.") != std::string::npos || name.find(".attn_k.") != std::string::npos;
-  }
-
   static std::string shape_text(const std::vector<std::int64_t>& shape) {
     std::string text = "[";
     for (std::int64_t extent : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", extent);
@@ -212,7 +135,7 @@ class HuggingFaceWeights final : public WeightSource {
 
   /// GPT-2 stores matrices as [inputs, outputs], and Q, K and V beside one another in the outputs.
   void place_gpt2(const WeightInfo& expected, Recipe& recipe, std::vector<std::int64_t>& shape) const {
-    const NameParts parts = split(expected.name);
+    const WeightNameParts parts = split_weight_name(expected.name);
     const std::int64_t outputs = expected.rows == 1 ? expected.cols : expected.rows;
     std::int64_t stored = outputs;
     if (parts.stem == "attn_q" || parts.stem == "attn_k" || parts.stem == "attn_v") {

@@ -42,6 +42,9 @@ struct NetworkOptions {
   int seq = 0;          // tokens of each
   int threads = 1;
   Isa isa = Isa::kReference;
+  /// Of logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which are
+  /// computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
+  std::int64_t logits_bytes_max = std::int64_t{64} << 20;
 };
 
 /// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the

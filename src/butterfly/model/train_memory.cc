@@ -5,13 +5,9 @@
 namespace butterfly {
 namespace {
 
-// Of logits that are in memory at a time. Heads that need more work in several chunks of rows, all but the last of
-// which are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
-constexpr std::int64_t kLogitsBytesMax = std::int64_t{64} << 20;
-
 std::int64_t head_chunk_rows(const TrainContext& context) {
   const std::int64_t row_bytes = std::int64_t{context.config->vocab} * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t fitting = kLogitsBytesMax / row_bytes / kGradientChunkRows * kGradientChunkRows;
+  const std::int64_t fitting = context.options.logits_bytes_max / row_bytes / kGradientChunkRows * kGradientChunkRows;
   return std::min(context.rows(), std::max<std::int64_t>(kGradientChunkRows, fitting));
 }
 

@@ -83,7 +83,7 @@ TEST(Audit, AParameterWithoutAGradientIsFound) {
 TEST(Audit, AGradientThatIsNeverFiniteIsNone) {
   ToldRun run;
   run.gradient = std::numeric_limits<float>::infinity();
-  expect_invalid(run.audited(), "and 8 more never received a gradient");
+  expect_invalid(run.audited(), "and 9 more never received a gradient");
 }
 
 TEST(Audit, AParameterThatDoesNotMoveIsFound) {

@@ -161,14 +161,14 @@ class UnfusedAdamw final : public Adamw {
  protected:
   void apply(float rate, float gradient_scale) override {
     const AdamwArgs args = arguments(rate, gradient_scale);
-    float* gradients = parameters_.gradients().data();
+    const float* gradients = parameters_.gradients().data();
     float* weights = parameters_.weights().data();
-    each_element([&](std::int64_t i, float) { gradients[i] *= args.gradient_scale; });
     each_element([&](std::int64_t i, float) {
-      moment(0)[i] = args.beta1 * moment(0)[i] + (1.0f - args.beta1) * gradients[i];
+      moment(0)[i] = args.beta1 * moment(0)[i] + (1.0f - args.beta1) * (gradients[i] * args.gradient_scale);
     });
     each_element([&](std::int64_t i, float) {
-      moment(1)[i] = args.beta2 * moment(1)[i] + (1.0f - args.beta2) * (gradients[i] * gradients[i]);
+      const float gradient = gradients[i] * args.gradient_scale;
+      moment(1)[i] = args.beta2 * moment(1)[i] + (1.0f - args.beta2) * (gradient * gradient);
     });
     each_element([&](std::int64_t i, float decay) { weights[i] -= args.rate * decay * weights[i]; });
     each_element([&](std::int64_t i, float) {

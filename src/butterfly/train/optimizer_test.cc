@@ -23,7 +23,7 @@ ParameterSet filled() {
 }
 
 struct Learned {
-  std::vector<float> weights;
+  std::vector<float> weights{};
   double norm = 0.0;
 };
 
@@ -33,7 +33,8 @@ Learned learn(const OptimizerConfig& config, const Fusion& fusion, Isa isa, int 
   EXPECT_TRUE(parameters.freeze(frozen));
   ThreadTeam team(threads);
   auto optimizer = std::move(*make_optimizer(config, fusion, isa, parameters, team));
-  Learned learned{.norm = optimizer->gradient_norm()};
+  Learned learned;
+  learned.norm = optimizer->gradient_norm();
   for (int i = 0; i < updates; ++i) optimizer->update(1e-2, i == 0 ? 0.5 : 1.0);
   EXPECT_EQ(optimizer->updates(), updates);
   learned.weights.assign(parameters.weights().begin(), parameters.weights().end());

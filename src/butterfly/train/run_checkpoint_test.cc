@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What a run at some step saves; every value tells which step it is of.
-struct Run {
-  explicit Run(std::int64_t step)
+struct SavedState {
+  explicit SavedState(std::int64_t step)
       : weights(1000, static_cast<float>(step)),
         moment(500, -static_cast<float>(step)),
         state{.step = step,
@@ -98,19 +98,19 @@ std::int64_t newest_whole_step(const std::string& directory) {
     ADD_FAILURE() << saved.error().message;
     return -1;
   }
-  Run read(0);
+  SavedState read(0);
   for (const RunArray& array : read.arrays) {
     const Status status = read_array(*saved, array);
     EXPECT_TRUE(status) << status.error().message;
   }
-  EXPECT_EQ(read.weights, Run(saved->state.step).weights);
-  EXPECT_EQ(read.moment, Run(saved->state.step).moment);
+  EXPECT_EQ(read.weights, SavedState(saved->state.step).weights);
+  EXPECT_EQ(read.moment, SavedState(saved->state.step).moment);
   return saved->state.step;
 }
 
 TEST(RunCheckpoint, HoldsAllOfARun) {
   const TestFolder folder;
-  const Run run(5);
+  const SavedState run(5);
   const auto path = write_checkpoint(disk_files(), folder.path(), run.snapshot());
   ASSERT_TRUE(path) << path.error().message;
   EXPECT_EQ(newest_whole_step(folder.path()), 5);
@@ -131,16 +131,16 @@ TEST(RunCheckpoint, AKillAtAnyMomentLeavesTheOldOneOrTheNewOne) {
   for (int works = 0; !reached_the_end; ++works) {
     ASSERT_LT(works, 100);
     const TestFolder folder;
-    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(5).snapshot()));
+    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot()));
     FailingFiles files(works, FailingFiles::How::kKilled);
-    const auto written = write_checkpoint(files, folder.path(), Run(6).snapshot());
+    const auto written = write_checkpoint(files, folder.path(), SavedState(6).snapshot());
     if (written) (void)prune_checkpoints(files, folder.path(), 1);
     reached_the_end = !files.failed();
     const std::int64_t newest = newest_whole_step(folder.path());
     EXPECT_TRUE(newest == 5 || newest == 6) << works;
-    if (written) EXPECT_EQ(newest, 6) << works;
+    EXPECT_TRUE(!written || newest == 6) << works;
     // The next run cleans up and saves.
-    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(7).snapshot()));
+    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(7).snapshot()));
     ASSERT_TRUE(prune_checkpoints(disk_files(), folder.path(), 1));
     EXPECT_EQ(newest_whole_step(folder.path()), 7);
     EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1) << works;
@@ -151,9 +151,9 @@ TEST(RunCheckpoint, AKillWhileTheSameStepIsReplacedLeavesOneOfTheTwo) {
   bool reached_the_end = false;
   for (int works = 0; !reached_the_end; ++works) {
     const TestFolder folder;
-    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(5).snapshot()));
+    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot()));
     FailingFiles files(works, FailingFiles::How::kKilled);
-    (void)write_checkpoint(files, folder.path(), Run(5).snapshot());
+    (void)write_checkpoint(files, folder.path(), SavedState(5).snapshot());
     reached_the_end = !files.failed();
     EXPECT_EQ(newest_whole_step(folder.path()), 5) << works;
   }
@@ -163,9 +163,9 @@ TEST(RunCheckpoint, AFullDiskLeavesTheOldOneAndNothingHalf) {
   bool reached_the_end = false;
   for (int works = 0; !reached_the_end; ++works) {
     const TestFolder folder;
-    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(5).snapshot()));
+    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot()));
     FailingFiles files(works, FailingFiles::How::kFull);
-    const auto written = write_checkpoint(files, folder.path(), Run(6).snapshot());
+    const auto written = write_checkpoint(files, folder.path(), SavedState(6).snapshot());
     reached_the_end = !files.failed();
     if (!written) {
       EXPECT_EQ(written.error().code, ErrorCode::kIo);
@@ -185,11 +185,11 @@ TEST(RunCheckpoint, NamesTheFileThatIsWrong) {
   for (const char* file : {"weights.f32", "moment-0.f32", "state.json", "config.toml", "manifest.json"}) {
     for (const auto& change : std::vector<std::function<void(std::string&)>>{cut, flip, empty}) {
       const TestFolder folder;
-      const auto path = write_checkpoint(disk_files(), folder.path(), Run(5).snapshot());
+      const auto path = write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot());
       ASSERT_TRUE(path);
       overwrite(*path + "/" + file, change);
       auto saved = open_run(*path);
-      Run read(0);
+      SavedState read(0);
       Status status{};
       if (!saved) status = tl::unexpected(saved.error());
       for (const RunArray& array : read.arrays) {
@@ -202,7 +202,7 @@ TEST(RunCheckpoint, NamesTheFileThatIsWrong) {
       EXPECT_TRUE(manifest_lied || status.error().message.find(file) != std::string::npos) << status.error().message;
     }
     const TestFolder folder;
-    const auto path = write_checkpoint(disk_files(), folder.path(), Run(5).snapshot());
+    const auto path = write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot());
     fs::remove(*path + "/" + file);
     const auto saved = open_run(*path);
     ASSERT_FALSE(saved) << file;
@@ -213,8 +213,8 @@ TEST(RunCheckpoint, NamesTheFileThatIsWrong) {
 
 TEST(RunCheckpoint, ACorruptNewestNamesTheOneBefore) {
   const TestFolder folder;
-  ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(5).snapshot()));
-  const auto path = write_checkpoint(disk_files(), folder.path(), Run(6).snapshot());
+  ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(5).snapshot()));
+  const auto path = write_checkpoint(disk_files(), folder.path(), SavedState(6).snapshot());
   overwrite(*path + "/weights.f32", [](std::string& text) { text.pop_back(); });
   const auto saved = open_run(folder.path());
   ASSERT_FALSE(saved);
@@ -225,7 +225,7 @@ TEST(RunCheckpoint, ACorruptNewestNamesTheOneBefore) {
 TEST(RunCheckpoint, KeepsTheNewest) {
   const TestFolder folder;
   for (int step = 1; step <= 5; ++step) {
-    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), Run(step).snapshot()));
+    ASSERT_TRUE(write_checkpoint(disk_files(), folder.path(), SavedState(step).snapshot()));
     ASSERT_TRUE(prune_checkpoints(disk_files(), folder.path(), 2));
   }
   EXPECT_EQ(saved_steps(folder.path()), (std::vector<std::int64_t>{4, 5}));
@@ -251,11 +251,11 @@ TEST(RunCheckpoint, RefusesManifestsThatLeadElsewhere) {
 }
 
 TEST(RunCheckpoint, RefusesStatesThatContradictThemselves) {
-  const Run run(5);
+  const SavedState run(5);
   ASSERT_TRUE(parse_run_state(to_json(run.state), "s"));
   for (const char* key : {"\"step\"", "\"updates\"", "\"guard\"", "\"fingerprint\"", "\"parameters\"", "\"rows\""}) {
     std::string text = to_json(run.state);
-    text.replace(text.find(key) + 1, 1, "x");
+    text[text.find(key) + 1] = '!';
     EXPECT_FALSE(parse_run_state(text, "s")) << key;
   }
   RunState many = run.state;
@@ -266,7 +266,7 @@ TEST(RunCheckpoint, RefusesStatesThatContradictThemselves) {
 TEST(CheckpointWriter, WritesACopyWhileTheRunGoesOn) {
   const TestFolder folder;
   CheckpointWriter writer({.directory = folder.path(), .keep = 1}, disk_files());
-  Run run(5);
+  SavedState run(5);
   ASSERT_TRUE(writer.save(run.snapshot()));
   std::ranges::fill(run.weights, -1.0f);
   const auto outcome = writer.wait();
@@ -281,11 +281,11 @@ TEST(CheckpointWriter, TellsAFailureOnceAndSavesAgain) {
   for (const bool asynchronous : {true, false}) {
     FailingFiles files(4, FailingFiles::How::kFull);
     CheckpointWriter writer({.directory = folder.path(), .keep = 1, .asynchronous = asynchronous}, files);
-    ASSERT_TRUE(writer.save(Run(5).snapshot()));
+    ASSERT_TRUE(writer.save(SavedState(5).snapshot()));
     auto outcome = writer.wait();
     ASSERT_TRUE(outcome);
     EXPECT_FALSE(outcome->path);
-    ASSERT_TRUE(writer.save(Run(6).snapshot()));
+    ASSERT_TRUE(writer.save(SavedState(6).snapshot()));
     outcome = writer.wait();
     ASSERT_TRUE(outcome && outcome->path);
     EXPECT_EQ(newest_whole_step(folder.path()), 6);

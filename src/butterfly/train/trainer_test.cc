@@ -1,0 +1,269 @@
+#include "butterfly/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "butterfly/train/run_checkpoint.h"
+#include "butterfly/train/tiny_run_test.h"
+
+namespace butterfly {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Trains until `steps_here` steps are done; then another process goes on, or nobody.
+Result<TrainResult> run_for(Trainer& trainer, int steps_here = 1 << 30, TrainObserver observer = {}) {
+  std::stop_source stop;
+  int done = 0;
+  const auto told = observer.step;
+  // A stop that is asked for during step n is seen by step n + 1, which is the last.
+  if (steps_here == 1) stop.request_stop();
+  observer.step = [&](const StepReport& report, std::int64_t steps) {
+    if (told) told(report, steps);
+    if (++done + 1 == steps_here) stop.request_stop();
+  };
+  return trainer.run(observer, stop.get_token());
+}
+
+TrainResult whole_run(const RunConfig& config) {
+  auto result = tiny_trainer(config)->run({}, {});
+  EXPECT_TRUE(result) << result.error().message;
+  return result ? *result : TrainResult{};
+}
+
+TEST(Trainer, ARunEndsLearnedAndValid) {
+  RunConfig config = tiny_run();
+  config.steps = 250;
+  config.evaluate_every = 100;
+  std::vector<double> losses;
+  std::vector<std::int64_t> evaluated;
+  TrainObserver observer;
+  observer.step = [&](const StepReport& report, std::int64_t) { losses.push_back(report.loss); };
+  observer.evaluated = [&](std::int64_t step, double) { evaluated.push_back(step); };
+  const auto result = tiny_trainer(config)->run(observer, {});
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_EQ(to_string(result->verdict), "valid");
+  EXPECT_EQ(result->steps_done, 250);
+  EXPECT_EQ(losses.size(), 250u);
+  EXPECT_EQ(result->summary.num_steps, 250);
+  EXPECT_LT(losses.back(), losses.front() - 0.5);
+  EXPECT_GT(result->summary.peak_memory_allocated, 0u);
+  EXPECT_GT(result->summary.peak_gflops, 0.0);
+  for (const std::int64_t step : evaluated) EXPECT_EQ(step % 50, 0);
+}
+
+TEST(Trainer, TheSameRunGivesTheSameWeightsWithAnyNumberOfThreads) {
+  RunConfig config = tiny_run();
+  const std::string one = whole_run(config).weights_hash;
+  config.threads = 3;
+  EXPECT_EQ(whole_run(config).weights_hash, one);
+  config.seed = 2;
+  EXPECT_NE(whole_run(config).weights_hash, one);
+}
+
+TEST(Trainer, ARunInterruptedAtAnyStepAndResumedIsTheUndisturbedRun) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.guard = {.loss_sigmas = 1.0, .gradient_sigmas = 0.5, .window_steps = 3};  // leaves steps out, so its window matters
+  int left_out = 0;
+  TrainObserver observer;
+  observer.step = [&](const StepReport& report, std::int64_t) { left_out += report.left_out ? 1 : 0; };
+  const auto undisturbed = tiny_trainer(config)->run(observer, {});
+  ASSERT_TRUE(undisturbed) << undisturbed.error().message;
+  EXPECT_GT(left_out, 0);
+  for (int steps = 1; steps < config.steps; ++steps) {
+    RunConfig first = config;
+    first.checkpoint.directory = folder.path() + "/" + std::to_string(steps);
+    const auto before = run_for(*tiny_trainer(first), steps);
+    ASSERT_TRUE(before) << before.error().message;
+    ASSERT_EQ(before->steps_done, steps);
+    RunConfig second = first;
+    second.resume = first.checkpoint.directory;
+    const auto after = tiny_trainer(second)->run({}, {});
+    ASSERT_TRUE(after) << after.error().message;
+    EXPECT_EQ(after->steps_done, config.steps);
+    EXPECT_EQ(after->weights_hash, undisturbed->weights_hash) << "interrupted after " << steps;
+  }
+}
+
+TEST(Trainer, SavesAtIntervalsWhileItGoesOn) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint = {.directory = folder.path(), .every_steps = 3, .keep = 2};
+  std::vector<std::int64_t> saved;
+  TrainObserver observer;
+  observer.saved = [&](std::int64_t step, const std::string&) { saved.push_back(step); };
+  ASSERT_TRUE(tiny_trainer(config)->run(observer, {}));
+  EXPECT_EQ(saved, (std::vector<std::int64_t>{3, 6, 9, 12}));
+  EXPECT_EQ(saved_steps(folder.path()), (std::vector<std::int64_t>{9, 12}));
+  // From one in the middle, given by name.
+  RunConfig again = tiny_run();
+  again.resume = checkpoint_path(folder.path(), 9);
+  EXPECT_EQ(whole_run(again).weights_hash, whole_run(tiny_run()).weights_hash);
+}
+
+TEST(Trainer, ResumingNamesTheKeyThatDiffers) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path();
+  ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
+  config.resume = folder.path();
+  RunConfig other = config;
+  other.optimizer.rate = 0.5;
+  const auto refused = Trainer::create(other, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("optimizer.rate = 0.01"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("0.5"), std::string::npos) << refused.error().message;
+  other = config;
+  other.shape.ff_dim = 48;
+  EXPECT_FALSE(Trainer::create(other, {}));
+  // What does not show in the bits may differ, and what is left open is as it was.
+  config.threads = 2;
+  config.micro_batch = 0;
+  config.checkpoint.keep = 7;
+  EXPECT_TRUE(Trainer::create(config, {}));
+}
+
+TEST(Trainer, ACorruptCheckpointNamesItsFile) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path();
+  ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
+  fs::resize_file(checkpoint_path(folder.path(), 3) + "/moment-1.f32", 100);
+  config.resume = folder.path();
+  const auto refused = Trainer::create(config, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("moment-1.f32"), std::string::npos) << refused.error().message;
+}
+
+TEST(Trainer, ADirectoryWithAnotherRunIsRefused) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path();
+  ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
+  const auto refused = Trainer::create(config, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("step-00000003"), std::string::npos) << refused.error().message;
+}
+
+TEST(Trainer, ADivergingRunNamesTheLastGoodCheckpoint) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.steps = 200;
+  config.optimizer = {.kind = OptimizerKind::kSgd, .rate = 1e18, .clip_norm = 0.0};
+  config.schedule.warmup_steps = 0;
+  config.checkpoint = {.directory = folder.path(), .every_steps = 1};
+  const auto result = tiny_trainer(config)->run({}, {});
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("the run diverges"), std::string::npos) << result.error().message;
+  EXPECT_NE(result.error().message.find("the last good checkpoint is " + folder.path() + "/step-"), std::string::npos)
+      << result.error().message;
+}
+
+/// A disk that is full after a number of writes.
+class FullDisk final : public CheckpointFiles {
+ public:
+  explicit FullDisk(int writes) : left_(writes) {}
+  Status create_directory(const std::string& path) override { return disk_files().create_directory(path); }
+  Status write(const std::string& path, ByteSpan bytes) override {
+    if (left_-- > 0) return disk_files().write(path, bytes);
+    return make_error(ErrorCode::kIo, "{}: cannot be written: No space left on device", path);
+  }
+  Status sync_directory(const std::string& path) override { return disk_files().sync_directory(path); }
+  Status replace(const std::string& from, const std::string& to) override { return disk_files().replace(from, to); }
+  Status remove(const std::string& path) override { return disk_files().remove(path); }
+
+ private:
+  int left_;
+};
+
+TEST(Trainer, AFullDiskIsNotedAndTheOldCheckpointStays) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint = {.directory = folder.path(), .every_steps = 3};
+  FullDisk disk(8);  // one checkpoint is six files
+  RunParts parts = std::move(*make_run_parts(config, {}));
+  parts.files = &disk;
+  auto trainer = std::move(*make_trainer(std::move(parts), {}));
+  std::vector<std::string> notes;
+  TrainObserver observer;
+  observer.note = [&](const std::string& note) { notes.push_back(note); };
+  int steps = 0;
+  observer.step = [&](const StepReport&, std::int64_t) { ++steps; };
+  const auto result = trainer->run(observer, {});
+  EXPECT_EQ(steps, config.steps) << "training goes on";
+  ASSERT_GE(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("step 6 is not saved"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("the last good checkpoint is " + checkpoint_path(folder.path(), 3)), std::string::npos);
+  ASSERT_FALSE(result) << "the last one could not be saved";
+  EXPECT_NE(result.error().message.find("No space left"), std::string::npos) << result.error().message;
+  EXPECT_EQ(saved_steps(folder.path()), (std::vector<std::int64_t>{3}));
+  EXPECT_TRUE(open_run(folder.path()));
+}
+
+TEST(Trainer, AStopSavesAndEnds) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path();
+  const auto result = run_for(*tiny_trainer(config), 4);
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_EQ(result->steps_done, 4);
+  EXPECT_EQ(saved_steps(folder.path()), (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(open_run(folder.path())->state.step, 4);
+}
+
+TEST(Trainer, ImpossibleRunsAreRefused) {
+  RunConfig config = tiny_run();
+  config.micro_batch = 3;
+  EXPECT_FALSE(Trainer::create(config, {}));
+  config = tiny_run();
+  config.frozen = {"no.such.parameter"};
+  EXPECT_FALSE(Trainer::create(config, {}));
+  config = tiny_run();
+  config.resume = "/no/such/checkpoint";
+  const auto missing = Trainer::create(config, {});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+}
+
+TEST(Trainer, FrozenParametersStayAndTheRunIsValid) {
+  RunConfig config = tiny_run();
+  config.frozen = {"token_embd.weight"};
+  auto trainer = tiny_trainer(config);
+  const auto before = trainer->parameters().weights();
+  const std::vector<float> embedding(before.begin(), before.begin() + 256);
+  const auto result = trainer->run({}, {});
+  ASSERT_TRUE(result);
+  EXPECT_EQ(to_string(result->verdict), "valid");
+  EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), trainer->parameters().weights().begin()));
+}
+
+TEST(Trainer, ANetworkThatDoesNotLearnEndsInvalid) {
+  // An optimizer that does nothing: the double of the programs that publish throughput without a step.
+  class Idle final : public Optimizer {
+   public:
+    explicit Idle(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
+    void clear_gradients() override { inner_->clear_gradients(); }
+    double gradient_norm() override { return inner_->gradient_norm(); }
+    void update(double, double) override {}
+    std::int64_t updates() const override { return inner_->updates(); }
+    void set_updates(std::int64_t updates) override { inner_->set_updates(updates); }
+    std::vector<std::span<float>> moments() override { return inner_->moments(); }
+
+   private:
+    std::unique_ptr<Optimizer> inner_;
+  };
+  RunParts parts = std::move(*make_run_parts(tiny_run(), {}));
+  parts.optimizer = std::make_unique<Idle>(std::move(parts.optimizer));
+  auto trainer = std::move(*make_trainer(std::move(parts), {}));
+  const auto result = trainer->run({}, {});
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(result->verdict.valid);
+  EXPECT_NE(to_string(result->verdict).find("did not move"), std::string::npos) << to_string(result->verdict);
+}
+
+}  // namespace
+}  // namespace butterfly
