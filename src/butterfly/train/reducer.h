@@ -28,11 +28,7 @@ struct MicroBatches {
 inline constexpr std::size_t kGradientCompressions = 7;  // values of GradientCompression
 
 struct ReduceReport {
-<<<<<<< HEAD
   std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank, as the collectives counted them
-=======
-  std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank
->>>>>>> wip-network
   std::uint64_t formula_bytes = 0;  // what the algorithm should send; the audit compares
   double communication_s = 0.0;     // inside collectives
   double exposed_s = 0.0;           // of them, not hidden behind the backward pass
