@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
       "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
       "Environment: BUTTERFLY_ISA=reference|avx2|avx512 forces an instruction set; "
       "BUTTERFLY_LOG=debug|info|warn|error.\n"
-      "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is INVALID, "
+      "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is "
+      "INVALID, "
       "130 interrupted.");
   Action action;
   add_generate(app, action);

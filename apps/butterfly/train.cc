@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -45,7 +46,8 @@ void add_key_flags(CLI::App& sub, TrainCommand& command) {
   for (const RunKey& key : run_keys()) {
     const KeyValue standard = key.get(RunConfig{});
     const bool is_list = standard.index() >= 4, is_flag = std::holds_alternative<bool>(standard);
-    auto* option = sub.add_option(flag_names(key), fmt::format("{} [{}]", key.help, to_toml(standard)));
+    const std::string help = fmt::format("{} [{}]", key.help, to_toml(standard));  // const: chooses the overload
+    auto* option = sub.add_option(flag_names(key), help);
     option->group(group_of(key))->type_name(is_flag ? "[true|false]" : is_list ? "A,B,..." : "");
     if (is_list) option->expected(1, -1)->delimiter(',');
     if (is_flag) option->expected(0, 1);
@@ -117,14 +119,18 @@ void add_train(CLI::App& app, Action& action) {
   sub->footer(
       "Every key of the file is a flag, and the other way round. Examples:\n"
       "  butterfly tokenize --train plays.txt --vocab 2048 --out tokenizer.json\n"
-      "  butterfly train --model tinytransformer-tiny --data plays.txt --tokenizer tokenizer.json --steps 500 --out small.gguf\n"
+      "  butterfly train --model tinytransformer-tiny --data plays.txt --tokenizer tokenizer.json --steps 500 --out "
+      "small.gguf\n"
       "  butterfly generate -m small.gguf -p 'ROMEO:' -n 50\n"
       "  butterfly train -c run.toml --ranks 2 --deterministic --checkpoints saved --save-every 100\n"
       "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
       "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"
-      "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no gradient\n"
-      "or did not move, a loss that learned nothing, utilisation over 100 % or bytes that do not add up make it INVALID.\n"
-      "Exit codes: 0 done and valid, 2 bad input or a failed operation, 3 the run ended and is INVALID, 130 interrupted.");
+      "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no "
+      "gradient\n"
+      "or did not move, a loss that learned nothing, utilisation over 100 % or bytes that do not add up make it "
+      "INVALID.\n"
+      "Exit codes: 0 done and valid, 2 bad input or a failed operation, 3 the run ended and is INVALID, 130 "
+      "interrupted.");
   sub->callback([command, &action] {
     action = [command] {
       const Result<int> code = run_train(*command);

@@ -45,11 +45,11 @@ class TrainDisplay {
   const RunConfig& config_;
   RunLog& log_;
   bool terminal_ = false;
-  bool open_line_ = false;            // on the terminal
-  double flops_per_token_ = 0.0;      // 0: not known
-  double peak_flops_ = 0.0;           // of all ranks; 0: not known
-  double step_s_ = 0.0;               // moving average, with whatever is between steps
-  std::uint64_t last_step_ns_ = 0;    // when the last one was reported
+  bool open_line_ = false;          // on the terminal
+  double flops_per_token_ = 0.0;    // 0: not known
+  double peak_flops_ = 0.0;         // of all ranks; 0: not known
+  double step_s_ = 0.0;             // moving average, with whatever is between steps
+  std::uint64_t last_step_ns_ = 0;  // when the last one was reported
   std::uint64_t last_shown_ns_ = 0;
   double spent_s_ = 0.0;
 };

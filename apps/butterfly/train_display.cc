@@ -124,8 +124,8 @@ void TrainDisplay::step(const StepReport& report, std::int64_t steps) {
 
 std::string TrainDisplay::progress(const StepReport& report, std::int64_t steps) const {
   const double tokens_per_s = step_s_ > 0.0 ? static_cast<double>(report.tokens) / step_s_ : 0.0;
-  std::string line = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", report.step + 1, steps, report.loss,
-                                 tokens_per_s);
+  std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", report.step + 1, steps, report.loss, tokens_per_s);
   if (peak_flops_ > 0.0) line += fmt::format("  MFU {:.1f} %", 100.0 * tokens_per_s * flops_per_token_ / peak_flops_);
   line += fmt::format("  {} left", time_left(step_s_ * static_cast<double>(steps - report.step - 1)));
   if (report.left_out) line += "  (left out: an outlier)";

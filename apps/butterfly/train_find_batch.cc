@@ -65,9 +65,11 @@ Status find_batch_of_run(const RunConfig& config, ResultForm form) {
                      .threads = threads_of_run(config),
                      .isa = isa};
   options.moment_arrays = moment_arrays(config.optimizer);
-  options.memory_bytes = static_cast<std::uint64_t>(kMemoryShare * static_cast<double>(topology.available_memory_bytes)) /
-                         static_cast<std::uint64_t>(config.parallel.ranks);
-  std::fprintf(stderr, "%s of memory for each rank, sequences of %d tokens\nmicro-batch  memory     forward and backward\n",
+  options.memory_bytes =
+      static_cast<std::uint64_t>(kMemoryShare * static_cast<double>(topology.available_memory_bytes)) /
+      static_cast<std::uint64_t>(config.parallel.ranks);
+  std::fprintf(stderr,
+               "%s of memory for each rank, sequences of %d tokens\nmicro-batch  memory     forward and backward\n",
                format_bytes(options.memory_bytes).c_str(), options.network.seq);
   const auto trials = find_batch(shape, options, [](const BatchTrial& trial) {
     const std::string speed = trial.fits ? fmt::format("{:.0f} tokens/s", trial.tokens_per_s) : "does not fit";

@@ -36,25 +36,25 @@ std::string work(const RunSummary& s) {
 std::string describe(const TrainResult& result, const RunConfig& config, double display_s) {
   const RunSummary& s = result.summary;
   std::string text = "\n";
-  text += row("steps", result.steps_done == config.steps
-                           ? fmt::format("{}", result.steps_done)
-                           : fmt::format("{} of {}", result.steps_done, config.steps));
+  text += row("steps", result.steps_done == config.steps ? fmt::format("{}", result.steps_done)
+                                                         : fmt::format("{} of {}", result.steps_done, config.steps));
   text += row("time per step", fmt::format("{} on average, {} to {}", format_seconds(s.avg_step_time),
                                            format_seconds(s.min_step_time), format_seconds(s.max_step_time)));
   text += row("speed", fmt::format("{:.0f} tokens/s, {:.1f} samples/s", s.tokens_per_sec, s.samples_per_sec));
   text += row("phases", phases(s));
-  text += row("loss", fmt::format("{:.4f} on average, {:.4f} at the end{}", s.avg_loss, s.final_loss,
-                                  result.validation_loss > 0.0
-                                      ? fmt::format(", {:.4f} in validation", result.validation_loss)
-                                      : ""));
+  text += row(
+      "loss",
+      fmt::format("{:.4f} on average, {:.4f} at the end{}", s.avg_loss, s.final_loss,
+                  result.validation_loss > 0.0 ? fmt::format(", {:.4f} in validation", result.validation_loss) : ""));
   text += row("memory, peak", memory(s.peak_memory_allocated, s.peak_memory_reserved));
   text += row("memory, average", memory(s.avg_memory_allocated, s.avg_memory_reserved));
   text += row("work", work(s));
   if (s.network_s > 0.0) {
-    text += row("network", fmt::format("{:.0f} KB/s sent by each rank; {} per step (variance {:.3g} s^2), compression {} "
-                                       "(variance {:.3g} s^2)",
-                                       s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,
-                                       format_seconds(s.compression_s), s.compression_s_variance));
+    text +=
+        row("network", fmt::format("{:.0f} KB/s sent by each rank; {} per step (variance {:.3g} s^2), compression {} "
+                                   "(variance {:.3g} s^2)",
+                                   s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,
+                                   format_seconds(s.compression_s), s.compression_s_variance));
   }
   text += row("display, logs", fmt::format("{} in all", format_seconds(display_s)));
   text += row("weights", "sha256 " + result.weights_hash);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""butterfly train and the corpus side of butterfly tokenize as a user meets them: from text to a model that writes, the
+"""butterfly train and the corpus side of butterfly tokenize as a user meets them: from text to a model that learned, the
 log, the result, statuses, and bad input."""
 
 import json
@@ -40,19 +40,17 @@ class Folder(unittest.TestCase):
 
 
 class FromTextToText(Folder):
-    def test_text_becomes_a_tokenizer_tokens_and_a_model_that_generates(self):
-        tokenizer, tokens, model = self.tokenizer(), self.place("corpus.tokens"), self.place("model.gguf")
+    def test_text_becomes_a_tokenizer_tokens_and_a_model_that_learned(self):
+        tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
         packed = butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, TEXT, "--out", tokens, text=True)
         self.assertEqual(packed.returncode, 0, packed.stderr)
         run = train(*SMALL, "--data", tokens, "--tokenizer", tokenizer, "--steps", "60", "--rate", "3e-3",
-                    "--schedule", "constant", "--out", model, "--json")
+                    "--schedule", "constant", "--json")
         self.assertEqual(run.returncode, 0, run.stderr)
         result = json.loads(run.stdout)
         self.assertTrue(result["valid"], result)
         self.assertEqual(result["num_steps"], 60)
         self.assertLess(result["final_loss"], 5.5)
-        text = butterfly("generate", "-m", model, "-p", "Shall", "-n", "5", "-q")
-        self.assertEqual(text.returncode, 0, text.stderr)
 
     def test_text_and_its_packed_tokens_give_the_same_weights(self):
         tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
@@ -130,7 +128,7 @@ class BadInput(Folder):
         self.assertIn("there are", self.refusal("--model", "gpt5", *data))
         self.assertIn("data.files is empty", self.refusal(*SMALL))
         self.assertIn("--steps is \"many\", expected a whole number", self.refusal(*SMALL, *data, "--steps", "many"))
-        self.assertIn("seq is 4096, the model's context has 128", self.refusal(*SMALL, *data, "--seq", "4096"))
+        self.assertIn("seq is 4096, the model's context has 128", self.refusal(*SMALL[:2], *data, "--seq", "4096"))
         self.assertIn("global_batch is 4 and micro_batch 3", self.refusal(*SMALL, *data, "--micro-batch", "3"))
         self.assertIn("global_batch is 4 and parallel.ranks 5", self.refusal(*SMALL, *data, "--ranks", "5"))
         self.assertIn("absent.txt", self.refusal(*SMALL, "--data", self.place("absent.txt"), "--tokenizer", tokenizer))
