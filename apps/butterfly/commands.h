@@ -15,6 +15,7 @@ using Action = std::function<int()>;
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitBadInput = 2;       // also usage errors and everything that a Result reports
+inline constexpr int kExitInvalid = 3;        // a training run ended, and its audit says INVALID
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM
 
 void add_generate(CLI::App& app, Action& action);
@@ -26,6 +27,7 @@ void add_plan(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_cluster(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action);
 
 /// Prints "butterfly: MESSAGE" on stderr. Returns kExitBadInput, or kExitInterrupted for kCancelled.
 int fail(const Error& error);

@@ -50,7 +50,7 @@ int fail(const Error& error) {
 int main(int argc, char** argv) {
   using namespace butterfly::app;
   watch_signals();
-  CLI::App app{"Runs transformers over many ordinary machines and tells where the time goes."};
+  CLI::App app{"Runs and trains transformers over many ordinary machines and tells where the time goes."};
   app.set_version_flag("--version", "butterfly " BUTTERFLY_VERSION);
   app.require_subcommand(1);
   app.footer(
@@ -59,9 +59,12 @@ int main(int argc, char** argv) {
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --nodes 3\n"
       "  butterfly worker --listen 127.0.0.1:7001 &\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
+      "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
       "Environment: BUTTERFLY_ISA=reference|avx2|avx512 forces an instruction set; "
       "BUTTERFLY_LOG=debug|info|warn|error.\n"
-      "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 130 interrupted.");
+      "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is "
+      "INVALID, "
+      "130 interrupted.");
   Action action;
   add_generate(app, action);
   add_worker(app, action);
@@ -71,6 +74,7 @@ int main(int argc, char** argv) {
   add_plan(app, action);
   add_convert(app, action);
   add_cluster(app, action);
+  add_train(app, action);
   add_bench(app, action);
   try {
     app.parse(argc, argv);

@@ -55,7 +55,7 @@ TEST(FindBatch, AModelThatDoesNotFitAtAllIsRefusedWithBothSizes) {
   ASSERT_FALSE(trials);
   EXPECT_EQ(trials.error().code, ErrorCode::kNoMemory);
   EXPECT_THAT(trials.error().message, HasSubstr("a micro-batch of 1 needs "));
-  EXPECT_THAT(trials.error().message, HasSubstr("1 MiB are free"));
+  EXPECT_THAT(trials.error().message, HasSubstr("1.0 MiB are free"));
 }
 
 TEST(TrainingFlops, AreThreeTimesThoseOfTheNetworksForwardPass) {

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "butterfly/kernel/dispatch.h"
-#include "butterfly/kernel/row_codec.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/checkpoint.h"
+#include "butterfly/model/parameter_weights.h"
 #include "butterfly/model/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/resume.h"
@@ -65,24 +64,6 @@ Result<int> threads_of(const RunConfig& config, int ranks) {
   return std::max(1, topology.usable_threads / here);
 }
 
-/// Weights of a model file, whatever their type, as floats.
-Status load_weights(const Checkpoint& checkpoint, Isa isa, ParameterSet& parameters) {
-  for (const Parameter& parameter : parameters.list()) {
-    BF_ASSIGN_OR_RETURN(
-        const WeightView view,
-        find_checked(*checkpoint.weights, {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
-    const std::size_t row_size = view.bytes.size() / static_cast<std::size_t>(view.rows);
-    const auto cols = static_cast<std::size_t>(view.cols);
-    const std::span<float> weight = parameters.weight(parameter);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(view.rows); ++row) {
-      decode_row(kernels_for(isa), view.type, view.bytes.subspan(row * row_size, row_size),
-                 weight.subspan(row * cols, cols));
-    }
-    checkpoint.weights->release(view);
-  }
-  return {};
-}
-
 Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
                                               const std::optional<Checkpoint>& continued) {
   BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
@@ -95,7 +76,7 @@ Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
                                                      .isa = isa}));
   BF_TRY(network->parameters().freeze(config.frozen));
   if (continued) {
-    BF_TRY(load_weights(*continued, isa, network->parameters()));
+    BF_TRY(load_weights(*continued->weights, network->parameters()));
     network->weights_changed();
   } else {
     network->initialize(config.seed);

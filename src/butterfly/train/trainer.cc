@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "butterfly/model/parameter_weights.h"
 #include "butterfly/train/agreement.h"
 #include "butterfly/train/checkpoint_writer.h"
 #include "butterfly/train/evaluate.h"
 #include "butterfly/train/resume.h"
 #include "butterfly/train/run_parts.h"
-#include "butterfly/train/sample_text.h"
 #include "butterfly/train/shares.h"
+#include "butterfly/train/trained_model.h"
 #include "butterfly/train/training_peak.h"
 
 namespace butterfly {
@@ -51,6 +52,7 @@ class RunTrainer final : public Trainer {
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
   StepContext context();
+  Checkpoint checkpoint() { return trained_checkpoint(network_.parameters(), config_.shape, parts_.vocabulary); }
   std::uint64_t allocated_bytes() const;
   bool is_first() const { return rank_.rank == 0; }
 
@@ -201,6 +203,7 @@ std::uint64_t RunTrainer::allocated_bytes() const {
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
   BF_TRY(agree());
+  stopped_ = false;
   if (!audit_) audit_.emplace(network_.parameters());
   BF_TRY(take_steps(observer, stop));
   return finish(observer);
@@ -241,8 +244,8 @@ Status RunTrainer::evaluate(const TrainObserver& observer) {
 
 Status RunTrainer::sample(const TrainObserver& observer) {
   if (!is_first() || !observer.sampled) return {};
-  const auto text = sample_text(config_.shape, network_.parameters(), parts_.vocabulary,
-                                {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
+  const auto text =
+      sample_text(checkpoint(), {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
   // A text is no reason to lose a run.
   if (text) observer.sampled(step_, *text);
   if (!text && observer.note) observer.note(fmt::format("step {}: no sample: {}", step_, text.error().message));
@@ -291,6 +294,9 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     if (config_.sample_every > 0) BF_TRY(sample(observer));
   }
   BF_TRY(save(observer));
+  if (complete && is_first() && !config_.out.empty()) {
+    BF_TRY(write_trained_model(checkpoint(), config_.out));
+  }
   TrainResult result{
       .weights_hash = network_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "butterfly/model/convert.h"
+#include "butterfly/model/random_weights.h"
 #include "butterfly/train/run_checkpoint.h"
 #include "butterfly/train/tiny_run_test.h"
 
@@ -56,8 +59,9 @@ TEST(Trainer, ARunEndsLearnedAndValid) {
 
 TEST(Trainer, TheSameRunGivesTheSameWeightsWithAnyNumberOfThreads) {
   RunConfig config = tiny_run();
+  config.steps = 3;
   const std::string one = whole_run(config).weights_hash;
-  config.threads = 3;
+  config.threads = 2;
   EXPECT_EQ(whole_run(config).weights_hash, one);
   config.seed = 2;
   EXPECT_NE(whole_run(config).weights_hash, one);
@@ -87,6 +91,98 @@ TEST(Trainer, ARunInterruptedAtAnyStepAndResumedIsTheUndisturbedRun) {
     EXPECT_EQ(after->steps_done, config.steps);
     EXPECT_EQ(after->weights_hash, undisturbed->weights_hash) << "interrupted after " << steps;
   }
+}
+
+/// The same run on several ranks, each a thread; rank 0's result.
+Result<TrainResult> run_on_ranks(const RunConfig& config, int ranks, int steps_here = 1 << 30) {
+  const auto members = make_inproc_collectives(ranks);
+  std::vector<Result<TrainResult>> results(members.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < members.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto trainer = Trainer::create(
+            config, {.rank = static_cast<int>(rank), .size = ranks, .collectives = members[rank].get()});
+        // Rank 1 wishes to stop; all do.
+        results[rank] =
+            !trainer ? tl::unexpected(trainer.error()) : run_for(**trainer, rank == 1 ? steps_here : 1 << 30);
+        if (!results[rank]) members[rank]->abort();
+      });
+    }
+  }
+  for (const auto& result : results) {
+    EXPECT_TRUE(result) << result.error().message;
+    if (result && results[0]) {
+      EXPECT_EQ(result->weights_hash, results[0]->weights_hash);
+      EXPECT_EQ(to_string(result->verdict), "valid");
+    }
+  }
+  return std::move(results[0]);
+}
+
+TEST(DistTrainer, DeterministicRanksGiveTheWeightsOfOne) {
+  const TrainResult alone = whole_run(tiny_run());
+  for (const int ranks : {2, 3, 4}) {
+    const auto together = run_on_ranks(tiny_run(), ranks);
+    ASSERT_TRUE(together);
+    EXPECT_EQ(together->weights_hash, alone.weights_hash) << ranks;
+    EXPECT_EQ(together->summary.final_loss, alone.summary.final_loss) << ranks;
+    EXPECT_EQ(together->validation_loss, alone.validation_loss) << ranks;
+  }
+}
+
+TEST(DistTrainer, ARunResumesWithAnotherNumberOfRanks) {
+  const std::string alone = whole_run(tiny_run()).weights_hash;
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path();
+  const auto first = run_on_ranks(config, 2, 5);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->steps_done, 5) << "one rank's wish ends all after the same step";
+  config.resume = folder.path();
+  const auto second = run_on_ranks(config, 3);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->weights_hash, alone);
+}
+
+TEST(DistTrainer, LossyCompressionResumesWithWhatEachRankOwes) {
+  RunConfig config = tiny_run();
+  config.parallel.deterministic = false;
+  config.parallel.compression = GradientCompression::kInt8;
+  const auto undisturbed = run_on_ranks(config, 2);
+  ASSERT_TRUE(undisturbed);
+  const TestFolder folder;
+  config.checkpoint.directory = folder.path();
+  ASSERT_TRUE(run_on_ranks(config, 2, 5));
+  config.resume = folder.path();
+  const auto resumed = run_on_ranks(config, 2);
+  ASSERT_TRUE(resumed);
+  EXPECT_EQ(resumed->weights_hash, undisturbed->weights_hash);
+}
+
+TEST(DistTrainer, AdoptedRanksGoOnFromTheLastStepThatOneHasFinished) {
+  // Rank 0 has done 5 steps, rank 1 has done 6: as when a member is lost between their updates.
+  const std::string alone = whole_run(tiny_run()).weights_hash;
+  const auto members = make_inproc_collectives(2);
+  std::vector<std::string> hashes(2);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto trainer = tiny_trainer(tiny_run());
+        ASSERT_TRUE(run_for(*trainer, rank == 0 ? 5 : 6));
+        const Status adopted =
+            trainer->adopt({.rank = static_cast<int>(rank), .size = 2, .collectives = members[rank].get()});
+        ASSERT_TRUE(adopted) << adopted.error().message;
+        const auto result = trainer->run({}, {});
+        ASSERT_TRUE(result) << result.error().message;
+        EXPECT_EQ(result->steps_done, 12);
+        hashes[rank] = result->weights_hash;
+      });
+    }
+  }
+  EXPECT_EQ(hashes[0], alone);
+  EXPECT_EQ(hashes[1], alone);
 }
 
 TEST(Trainer, SavesAtIntervalsWhileItGoesOn) {
@@ -240,6 +336,44 @@ TEST(Trainer, FrozenParametersStayAndTheRunIsValid) {
   ASSERT_TRUE(result);
   EXPECT_EQ(to_string(result->verdict), "valid");
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), trainer->parameters().weights().begin()));
+}
+
+TEST(Trainer, SamplesAndWritesWhatItLearned) {
+  const TestFolder folder;
+  const std::string text = "the cat sat on the mat and the dog sat on the log. ";
+  const std::string corpus = folder.path() + "/corpus.txt";
+  for (int i = 0; i < 200; ++i) std::ofstream(corpus, std::ios::app) << text;
+  // A vocabulary as random models have it, through a file.
+  ModelConfig shape = tiny_shape();
+  shape.vocab = 600;
+  const std::string start = folder.path() + "/start.gguf";
+  ASSERT_TRUE(convert(*random_checkpoint(shape, {}), start, {}));
+  RunConfig config = tiny_run();
+  config.shape = {};
+  config.model = start;
+  config.data.files = {corpus};
+  config.data.validation_share = 0.2;
+  config.sample_every = 6;
+  config.sample_prompt = "the cat";
+  config.out = folder.path() + "/learned.gguf";
+  std::vector<std::string> samples, notes;
+  TrainObserver observer;
+  observer.sampled = [&](std::int64_t, const std::string& sample) { samples.push_back(sample); };
+  observer.note = [&](const std::string& note) { notes.push_back(note); };
+  const auto trainer = tiny_trainer(config);
+  const auto result = trainer->run(observer, {});
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_TRUE(notes.empty()) << notes[0];
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_TRUE(samples[0].starts_with("the cat"));
+  EXPECT_GT(samples[0].size(), 7u);
+  EXPECT_GT(result->validation_loss, 0.0);
+  // What was written continues where this run ended.
+  RunConfig next = config;
+  next.model = config.out;
+  next.out.clear();
+  const auto continued = tiny_trainer(next);
+  EXPECT_EQ(continued->parameters().hash(), result->weights_hash);
 }
 
 TEST(Trainer, ANetworkThatDoesNotLearnEndsInvalid) {

@@ -1,0 +1,60 @@
+// The parts of `butterfly train`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/train/run_config.h"
+#include "butterfly/train/run_log.h"
+#include "butterfly/train/trainer.h"
+
+namespace butterfly::app {
+
+/// The shape that a run will have, as far as that is known without reading the data. Errors: those of the model's and
+/// the tokenizer's files.
+Result<ModelConfig> shape_of_run(const RunConfig& config);
+
+/// Threads of each rank.
+int threads_of_run(const RunConfig& config);
+
+/// --find-batch: tries micro-batches, prints each on stderr and the result on stdout.
+enum class ResultForm : std::uint8_t { kText, kJson };
+Status find_batch_of_run(const RunConfig& config, ResultForm form);
+
+/// What a run shows on stderr while it goes: on a terminal one line that changes, elsewhere a line now and then. Also
+/// feeds the log, and knows what both cost. Used by the thread of the run.
+class TrainDisplay {
+ public:
+  TrainDisplay(const RunConfig& config, RunLog& log);
+
+  /// Borrows the display.
+  TrainObserver observer();
+  /// Ends the line that changes.
+  void end();
+  /// Seconds inside the observer's functions.
+  double spent_s() const { return spent_s_; }
+
+ private:
+  void step(const StepReport& report, std::int64_t steps);
+  std::string progress(const StepReport& report, std::int64_t steps) const;
+  void say(const std::string& line);
+  bool is_due(const StepReport& report, std::int64_t steps);
+  void find_peak();
+
+  const RunConfig& config_;
+  RunLog& log_;
+  bool terminal_ = false;
+  bool open_line_ = false;          // on the terminal
+  double flops_per_token_ = 0.0;    // 0: not known
+  double peak_flops_ = 0.0;         // of all ranks; 0: not known
+  double step_s_ = 0.0;             // moving average, with whatever is between steps
+  std::uint64_t last_step_ns_ = 0;  // when the last one was reported
+  std::uint64_t last_shown_ns_ = 0;
+  double spent_s_ = 0.0;
+};
+
+/// The result for people, a table of a dozen lines.
+std::string describe(const TrainResult& result, const RunConfig& config, double display_s);
+
+}  // namespace butterfly::app

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""butterfly train and the corpus side of butterfly tokenize as a user meets them: from text to a model that learned, the
+log, the result, statuses, and bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from program import PROGRAM, ROOT, TIMEOUT_S, butterfly, environment
+
+TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
+SMALL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "4", "--threads", "1"]
+
+
+def train(*arguments):
+    return butterfly("train", *arguments, text=True)
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def place(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def write(self, name, text):
+        with open(self.place(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.place(name)
+
+    def tokenizer(self):
+        run = butterfly("tokenize", "--train", TEXT, "--vocab", "400", "--out", self.place("tokenizer.json"), text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return self.place("tokenizer.json")
+
+
+class FromTextToText(Folder):
+    def test_text_becomes_a_tokenizer_tokens_and_a_model_that_learned(self):
+        tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
+        packed = butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, TEXT, "--out", tokens, text=True)
+        self.assertEqual(packed.returncode, 0, packed.stderr)
+        run = train(*SMALL, "--data", tokens, "--tokenizer", tokenizer, "--steps", "60", "--rate", "3e-3",
+                    "--schedule", "constant", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        result = json.loads(run.stdout)
+        self.assertTrue(result["valid"], result)
+        self.assertEqual(result["num_steps"], 60)
+        self.assertLess(result["final_loss"], 5.5)
+
+    def test_text_and_its_packed_tokens_give_the_same_weights(self):
+        tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
+        butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, "--out", tokens)
+        hashes = [json.loads(train(*SMALL, "--data", data, "--tokenizer", tokenizer, "--steps", "3", "--json").stdout)
+                  ["weights_hash"] for data in (TEXT, tokens)]
+        self.assertEqual(*hashes)
+
+    def test_the_log_has_a_line_for_every_step_and_the_result(self):
+        log, events = self.place("log.jsonl"), self.place("events")
+        run = train(*SMALL, "--data", "synthetic:markov", "--steps", "5", "--log-file", log, "--events-dir", events,
+                    "--log", "silent", "--json")
+        self.assertEqual(run.stderr, "")
+        with open(log, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        self.assertEqual([line["step"] for line in lines if line["event"] == "step"], list(range(5)))
+        self.assertEqual(lines[0]["config"]["steps"], 5)
+        self.assertEqual(lines[-1]["event"], "result")
+        self.assertEqual(lines[-1]["weights_hash"], json.loads(run.stdout)["weights_hash"])
+        self.assertEqual(len(os.listdir(events)), 1)
+
+    def test_flags_win_over_the_file(self):
+        config = self.write("run.toml", 'model = "tinytransformer-tiny"\ndata.files = ["synthetic:markov"]\nseq = 16\n'
+                                        "steps = 7\nthreads = 1\n")
+        run = train("-c", config, "--steps", "2", "--json")
+        self.assertEqual(json.loads(run.stdout)["num_steps"], 2, run.stderr)
+
+
+class Statuses(Folder):
+    def test_a_run_that_cannot_have_learned_is_invalid_with_status_3(self):
+        run = train(*SMALL, "--data", "synthetic:markov", "--steps", "4", "--rate", "1e-12", "--json")
+        self.assertEqual(run.returncode, 3, run.stderr)
+        self.assertFalse(json.loads(run.stdout)["valid"])
+        self.assertIn("INVALID: ", run.stderr)
+
+    def test_an_interrupt_ends_the_run_at_a_step_with_status_130(self):
+        process = subprocess.Popen([PROGRAM, "train", *SMALL, "--data", "synthetic:markov", "--steps", "1000000",
+                                    "--log-file", self.place("log.jsonl"), "--json"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(process.kill)
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end and '"step"' not in self.logged():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, 130, stderr)
+        self.assertGreater(json.loads(stdout)["steps_done"], 0)
+
+    def logged(self):
+        try:
+            with open(self.place("log.jsonl"), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def test_find_batch_names_the_largest_micro_batch_that_fits(self):
+        run = train(*SMALL, "--data", "synthetic:markov", "--find-batch", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        found = json.loads(run.stdout)
+        self.assertEqual([trial["micro_batch"] for trial in found["trials"][:3]], [1, 2, 4])
+        self.assertGreaterEqual(found["largest"], 4)
+
+
+class BadInput(Folder):
+    def refusal(self, *arguments):
+        run = train(*arguments)
+        self.assertEqual(run.returncode, 2, run.stderr)
+        self.assertNotIn("terminate", run.stderr)
+        return run.stderr
+
+    def test_each_is_one_sentence_with_both_values(self):
+        tokenizer = self.tokenizer()
+        data = ["--data", "synthetic:markov"]
+        self.assertIn("model is not set", self.refusal(*data))
+        self.assertIn("there are", self.refusal("--model", "gpt5", *data))
+        self.assertIn("data.files is empty", self.refusal(*SMALL))
+        self.assertIn("--steps is \"many\", expected a whole number", self.refusal(*SMALL, *data, "--steps", "many"))
+        self.assertIn("seq is 4096, the model's context has 128", self.refusal(*SMALL[:2], *data, "--seq", "4096"))
+        self.assertIn("global_batch is 4 and micro_batch 3", self.refusal(*SMALL, *data, "--micro-batch", "3"))
+        self.assertIn("global_batch is 4 and parallel.ranks 5", self.refusal(*SMALL, *data, "--ranks", "5"))
+        self.assertIn("absent.txt", self.refusal(*SMALL, "--data", self.place("absent.txt"), "--tokenizer", tokenizer))
+        tiny = self.write("tiny.txt", "To be")
+        self.assertIn("tokens to train on, a step needs 81",
+                      self.refusal(*SMALL, "--data", tiny, "--tokenizer", tokenizer))
+        empty = self.write("empty.txt", "")
+        self.assertIn("is empty", self.refusal(*SMALL, "--data", empty, "--tokenizer", tokenizer))
+        self.assertIn("there is no tokenizer", self.refusal(*SMALL, "--data", TEXT))
+        broken = self.write("broken.tokens", "BFTOKENS")
+        self.assertIn("has 8 bytes, the header of a token file has 64", self.refusal(*SMALL, "--data", broken))
+        wrong = self.write("run.toml", "steps = 5\nstps = 6\n")
+        self.assertIn("run.toml: line 2: there is no key \"stps\"", self.refusal("-c", wrong))
+
+    def test_tokenize_names_what_it_cannot_use(self):
+        def refusal(*arguments):
+            run = butterfly("tokenize", *arguments, text=True)
+            self.assertEqual(run.returncode, 2, run.stderr)
+            return run.stderr
+        self.assertIn("absent.txt", refusal("--train", "absent.txt", "--out", self.place("t.json")))
+        self.assertIn("--out", refusal("--train", TEXT))
+        self.assertIn("257", refusal("--train", TEXT, "--vocab", "100", "--out", self.place("t.json")))
+        self.assertIn("-m", refusal("--pack", TEXT, "--out", self.place("t.tokens")))
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
