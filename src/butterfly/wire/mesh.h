@@ -17,7 +17,7 @@ struct MeshOptions {
   SessionId session{};                   // the same for all members of one mesh, and for nobody else
   Epoch epoch{};                         // the same for all
   NodeAccess access{};
-  TcpOptions channel{};
+  TcpOptions channel{};  // members that share a machine with fewer cores than members: .spin = 0
 };
 
 /// A channel for each member, nothing for `rank` itself; shared, since whoever ends the epoch closes them. A member
