@@ -194,6 +194,10 @@ Status measure(MemberEngine engine, int count, const std::vector<std::size_t>& s
 }
 
 Result<int> run(const CollectivesCommand& command) {
+  for (const std::size_t bytes : sizes_of(command)) {
+    if (bytes % sizeof(float) == 0) continue;
+    return make_error(ErrorCode::kInvalidArgument, "{} bytes are no whole floats of {}", bytes, sizeof(float));
+  }
   std::vector<Series> all;
   if (!command.json) print_head();
   for (const auto engine : {MemberEngine::kInproc, MemberEngine::kTcp}) {
