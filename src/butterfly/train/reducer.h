@@ -19,10 +19,10 @@ struct MicroBatches {
 };
 
 struct ReduceReport {
-  std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank
-  std::uint64_t formula_bytes = 0;  // what the algorithm should send; the audit compares
-  double communication_s = 0.0;     // inside collectives
-  double exposed_s = 0.0;           // of them, not hidden behind the backward pass
+  std::uint64_t bytes_sent = 0;      // payloads of gradients on this rank
+  std::uint64_t formula_bytes = 0;   // what the algorithm should send; the audit compares
+  double communication_s = 0.0;      // inside collectives
+  double exposed_s = 0.0;            // of them, not hidden behind the backward pass
   double codec_s = 0.0;
   std::uint64_t uncompressed_bytes = 0;
 };

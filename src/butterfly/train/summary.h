@@ -16,7 +16,7 @@ struct RunSummary {
   double avg_loss = 0.0, final_loss = 0.0;
   std::uint64_t peak_memory_allocated = 0, avg_memory_allocated = 0;  // bytes that the run asked for
   std::uint64_t peak_memory_reserved = 0, avg_memory_reserved = 0;    // bytes resident
-  StepPhases phases{};                                                // means
+  StepPhases phases{};  // means
   double communication_hidden_s = 0.0;
   double flops_per_step = 0.0, flops_per_token = 0.0;
   std::string flops_convention{};
