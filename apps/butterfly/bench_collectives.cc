@@ -68,6 +68,8 @@ Result<Members> make_members(MemberEngine engine, int count, const CollectivesOp
   if (engine == MemberEngine::kInproc) return make_inproc_collectives(count, options);
   std::vector<std::unique_ptr<Listener>> listeners;
   MeshOptions mesh{.session = make_session_id()};
+  // Who looks again for a message keeps a core from the member that sends it.
+  if (static_cast<unsigned>(count) > std::thread::hardware_concurrency()) mesh.channel.spin = {};
   for (int rank = 0; rank < count; ++rank) {
     BF_ASSIGN_OR_RETURN(auto listener, Listener::create({}));
     mesh.addresses.push_back(listener->address());
@@ -192,6 +194,10 @@ Status measure(MemberEngine engine, int count, const std::vector<std::size_t>& s
 }
 
 Result<int> run(const CollectivesCommand& command) {
+  for (const std::size_t bytes : sizes_of(command)) {
+    if (bytes % sizeof(float) == 0) continue;
+    return make_error(ErrorCode::kInvalidArgument, "{} bytes are no whole floats of {}", bytes, sizeof(float));
+  }
   std::vector<Series> all;
   if (!command.json) print_head();
   for (const auto engine : {MemberEngine::kInproc, MemberEngine::kTcp}) {

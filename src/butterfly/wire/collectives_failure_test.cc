@@ -157,6 +157,29 @@ TEST_P(CollectivesFailureTest, AMemberThatNeverComesCostsNoMoreThanTheTimeout) {
 INSTANTIATE_TEST_SUITE_P(Kinds, CollectivesFailureTest, ::testing::Values("threads", "inproc", "tcp"),
                          [](const auto& kind) { return kind.param; });
 
+TEST(Collectives, WhoGivesUpBetweenThreadsWaitsForThoseWhoReadItsMemory) {
+  const CollectivesMesh mesh("threads", 2);
+  std::atomic<bool> reading{false};
+  std::atomic<bool> given_up{false};
+  ExchangeMesh::run_threads(2, [&](std::size_t me) {
+    bool first = true;
+    const auto add = [&](MutableByteSpan into, ByteSpan from) {
+      if (!std::exchange(first, false)) return add_floats(into, from);
+      if (me == 0) {
+        reading = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the other one has time to go wrong
+        EXPECT_FALSE(given_up) << "its memory is still read";
+      } else {
+        while (!reading) std::this_thread::yield();
+        mesh.ends[1]->abort();
+      }
+      add_floats(into, from);
+    };
+    EXPECT_FALSE(sum(*mesh.ends[me], 100'003, AllReduceAlgorithm::kAuto, add));
+    if (me == 1) given_up = true;
+  });
+}
+
 TEST(Collectives, PiecesAndExchangesOfAnotherEpochAreRefused) {
   for (const auto algorithm : {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kDirect}) {
     const auto channels = connect_all("tcp", 2);

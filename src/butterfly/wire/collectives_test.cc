@@ -296,6 +296,21 @@ TEST_P(CollectivesTest, OperationsOfAllKindsFollowEachOtherAndBuffersAreTheCalle
   });
 }
 
+TEST_P(CollectivesTest, WhoRunsAheadToTheNextSumDoesNotSpoilTheLast) {
+  for (const int members : {2, 5}) {
+    const CollectivesMesh mesh(GetParam(), members);
+    mesh.expect_ok([&](Collectives& end) -> Status {
+      std::vector<float> values(4000);
+      for (int round = 1; round <= 400; ++round) {
+        std::ranges::fill(values, static_cast<float>(round));
+        BF_TRY(end.all_reduce(bytes_of(values), sizeof(float), add_floats, AllReduceAlgorithm::kDirect));
+        EXPECT_EQ(values, std::vector<float>(4000, static_cast<float>(round * members)));
+      }
+      return {};
+    });
+  }
+}
+
 TEST_P(CollectivesTest, TheyMayBeUsedByAnotherThreadThanTheOneThatMadeThemAndByOneAfterAnother) {
   const CollectivesMesh mesh(GetParam(), 2);
   for (int round = 0; round < 3; ++round) expect_sums(mesh, 5003, AllReduceAlgorithm::kAuto);

@@ -2,15 +2,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "butterfly/base/check.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collectives.h"
+#include "butterfly/wire/futex.h"
 #include "butterfly/wire/spin.h"
 
 namespace butterfly {
@@ -55,8 +54,8 @@ struct alignas(64) Member {
   std::array<std::vector<std::byte>, 2> deposits;  // of operations of odd and even numbers
 };
 
-/// What all ends share. Whoever waits looks again for a while, gives its core away where there are more members than
-/// cores, and then sleeps; only the last to come to a meeting wakes the others.
+/// What all ends share. Whoever waits looks again for a while, unless there are more members than cores, and then
+/// sleeps; only the last to come to a meeting wakes the others.
 class Shared {
  public:
   Shared(int count, const CollectivesOptions& options)
@@ -72,7 +71,7 @@ class Shared {
       last();
       arrived_.store(0);
       met_.store(number);
-      wake_sleepers();
+      ring();
       return true;
     }
     const auto done = [&] { return met_.load() >= number; };
@@ -82,7 +81,7 @@ class Shared {
 
   void abort() {
     aborted_.store(true);
-    wake_sleepers();
+    ring();
   }
   bool aborted() const { return aborted_.load(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -95,22 +94,26 @@ class Shared {
   void await(const Over& over) {
     if (over()) return;
     const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
-    const auto end = spin_end(kSpin, deadline);
+    const auto end = crowded_ ? Deadline() : spin_end(kSpin, deadline);
     while (std::chrono::steady_clock::now() < end) {
-      crowded_ ? std::this_thread::yield() : relax_cpu();
+      relax_cpu();
       if (over()) return;
     }
-    std::unique_lock lock(mutex_);
-    ++sleepers_;
-    wake_.wait_until(lock, deadline, over);
-    --sleepers_;
+    sleepers_.fetch_add(1);
+    for (;;) {
+      const std::uint32_t seen = bell_.load();
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (over() || left.count() <= 0) break;
+      futex_wait(bell_, seen, left, FutexScope::kProcess);
+    }
+    sleepers_.fetch_sub(1);
   }
 
-  /// Sequentially consistent with await(): either the waiter sees the change or it is seen to sleep.
-  void wake_sleepers() {
-    if (sleepers_.load() == 0) return;
-    const std::lock_guard lock(mutex_);
-    wake_.notify_all();
+  /// After a change that others wait for. Sequentially consistent with await(): either the waiter sees the change or
+  /// it is seen to sleep.
+  void ring() {
+    bell_.fetch_add(1);
+    if (sleepers_.load() > 0) futex_wake(bell_, FutexScope::kProcess);
   }
 
   const std::chrono::milliseconds timeout_;
@@ -119,8 +122,7 @@ class Shared {
   std::atomic<std::uint64_t> met_{0};  // how many meetings have been
   std::atomic<bool> aborted_{false};
   std::atomic<int> sleepers_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  std::atomic<std::uint32_t> bell_{0};
 };
 
 class InprocCollectives final : public Collectives {

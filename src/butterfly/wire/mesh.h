@@ -18,7 +18,7 @@ struct MeshOptions {
   SessionId session{};                   // the same for all members of one mesh, and for nobody else
   Epoch epoch{};                         // the same for all
   NodeAccess access{};
-  TcpOptions channel{};
+  TcpOptions channel{};  // members that share a machine with fewer cores than members: .spin = 0
   /// Asked several times a second; an error gives the mesh up.
   std::function<Status()> still_wanted = [] { return Status{}; };
 };

@@ -1,14 +1,11 @@
 #include "butterfly/wire/shared_exchange.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-
 #include <algorithm>
-#include <climits>
 #include <cstring>
 
 #include "butterfly/base/check.h"
 #include "butterfly/trace/trace.h"
+#include "butterfly/wire/futex.h"
 #include "butterfly/wire/spin.h"
 
 namespace butterfly {
@@ -27,15 +24,6 @@ struct TransferHeader {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
-
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::milliseconds at_most) {
-  const timespec timeout{.tv_sec = at_most.count() / 1000, .tv_nsec = at_most.count() % 1000 * 1'000'000};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);  // however it ends, the caller looks again
-}
-
-void futex_wake(std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
 
 }  // namespace
 
@@ -195,7 +183,7 @@ Result<bool> SharedExchange::pull(int member, Transfer& transfer) {
 void SharedExchange::ring_bell(int member) const {
   Bell& theirs = bell(member);
   theirs.rings.fetch_add(1);
-  if (theirs.sleeping.load() != 0) futex_wake(theirs.rings);
+  if (theirs.sleeping.load() != 0) futex_wake(theirs.rings, FutexScope::kMachine);
 }
 
 Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
@@ -209,7 +197,7 @@ Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
   mine.sleeping.store(1);
   Status status;
   while (status && mine.rings.load() == seen) {
-    futex_wait(mine.rings, seen, std::chrono::milliseconds(kLookMs));
+    futex_wait(mine.rings, seen, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
     if (mine.rings.load() == seen) status = check_members(deadline);
   }
   mine.sleeping.store(0);
