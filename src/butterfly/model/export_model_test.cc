@@ -21,10 +21,9 @@ using ::testing::HasSubstr;
 std::string tokenizer_json() {
   nlohmann::json vocab;
   for (int i = 0; i < 10; ++i) vocab[std::string(1, static_cast<char>('a' + i))] = i;
-  return nlohmann::json{
-      {"added_tokens", {{{"id", 10}, {"content", "<|end|>"}, {"special", true}}}},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}}
+  return nlohmann::json{{"added_tokens", {{{"id", 10}, {"content", "<|end|>"}, {"special", true}}}},
+                        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}}
       .dump();
 }
 
@@ -128,8 +127,7 @@ TEST(ExportModel, RopeScalingSurvivesInADirectory) {
   checkpoint.config.rope.factor = 4.0f;
   checkpoint.config.rope.original_context = 8;
   ASSERT_TRUE(export_model(checkpoint, dir / "model", {}));
-  EXPECT_EQ(open_checkpoint(dir / "model")->config.rope.factors,
-            with_explicit_factors(checkpoint.config.rope).factors);
+  EXPECT_EQ(open_checkpoint(dir / "model")->config.rope.factors, with_explicit_factors(checkpoint.config.rope).factors);
 }
 
 TEST(ExportModel, RefusesWhatADirectoryCannotExpress) {

@@ -19,7 +19,8 @@ tl::unexpected<Error> refuse(const ModelConfig& config, const char* what) {
 }
 
 Result<ordered_json> gpt2_config(const ModelConfig& config) {
-  if (config.norm != NormKind::kLayer || !config.norm_bias) return refuse(config, "a norm other than LayerNorm with bias");
+  if (config.norm != NormKind::kLayer || !config.norm_bias)
+    return refuse(config, "a norm other than LayerNorm with bias");
   if (config.mlp != MlpKind::kPlain || config.activation != Activation::kGeluTanh) return refuse(config, "another MLP");
   if (config.position != PositionKind::kLearned) return refuse(config, "rotary positions");
   if (!config.qkv_bias || !config.attention_output_bias || !config.mlp_bias) {

@@ -23,9 +23,9 @@ struct StoredTensor {
   std::string name{};
   DType type = DType::kF32;
   std::vector<WeightInfo> parts{};
-  bool transposed = false;     // [inputs, outputs]
-  bool halves = false;         // rows of heads go from adjacent pairs to (i, i + half)
-  std::int64_t outputs = 0;    // of all parts; of a vector: its elements
+  bool transposed = false;   // [inputs, outputs]
+  bool halves = false;       // rows of heads go from adjacent pairs to (i, i + half)
+  std::int64_t outputs = 0;  // of all parts; of a vector: its elements
   std::int64_t inputs = 1;
   bool vector = false;
 
@@ -172,8 +172,9 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary) {
 Status write_hugging_face(const Checkpoint& checkpoint, const std::string& directory, const ExportOptions& options) {
   const DType type = options.type.value_or(checkpoint.config.weight_type);
   if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
-    return make_error(ErrorCode::kUnsupported, "{}: weights of type {}, a Hugging Face directory holds f32, f16 and bf16",
-                      directory, to_string(type));
+    return make_error(ErrorCode::kUnsupported,
+                      "{}: weights of type {}, a Hugging Face directory holds f32, f16 and bf16", directory,
+                      to_string(type));
   }
   BF_ASSIGN_OR_RETURN(const std::string config, hugging_face_config_json(checkpoint, type));
   const std::filesystem::path path(directory);

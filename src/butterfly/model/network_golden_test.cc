@@ -72,9 +72,7 @@ class TrainingGolden {
   }
 
  private:
-  static std::string path(const std::string& name) {
-    return BUTTERFLY_SOURCE_DIR "/tests/golden/training_" + name;
-  }
+  static std::string path(const std::string& name) { return BUTTERFLY_SOURCE_DIR "/tests/golden/training_" + name; }
   nlohmann::json index_;
   std::string data_;
 };
@@ -83,8 +81,8 @@ class GoldenTraining : public testing::TestWithParam<const char*> {
  protected:
   /// With the golden weights.
   std::unique_ptr<Network> network(Isa isa, Fusion fusion = {}) const {
-    auto network = Network::create(golden_.config(),
-                                   {.fusion = fusion, .micro_batch = golden_.batch(), .seq = golden_.seq(), .isa = isa});
+    auto network = Network::create(
+        golden_.config(), {.fusion = fusion, .micro_batch = golden_.batch(), .seq = golden_.seq(), .isa = isa});
     EXPECT_TRUE(network) << network.error().message;
     for (const Parameter& parameter : (*network)->parameters().list()) {
       std::ranges::copy(golden_.values(parameter.name), (*network)->parameters().weight(parameter).begin());

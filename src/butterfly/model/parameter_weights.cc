@@ -31,7 +31,8 @@ class ParameterSource final : public WeightSource {
     const Parameter& parameter = **found;
     const auto values = parameters_.weights().subspan(static_cast<std::size_t>(parameter.offset),
                                                       static_cast<std::size_t>(parameter.size()));
-    return WeightView{.type = DType::kF32, .rows = parameter.rows, .cols = parameter.cols, .bytes = std::as_bytes(values)};
+    return WeightView{
+        .type = DType::kF32, .rows = parameter.rows, .cols = parameter.cols, .bytes = std::as_bytes(values)};
   }
 
  private:
@@ -43,9 +44,8 @@ class ParameterSource final : public WeightSource {
 
 Status load_weights(const WeightSource& source, ParameterSet& parameters) {
   for (const Parameter& parameter : parameters.list()) {
-    BF_ASSIGN_OR_RETURN(
-        const WeightView view,
-        find_checked(source, {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
+    BF_ASSIGN_OR_RETURN(const WeightView view,
+                        find_checked(source, {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
     const auto cols = static_cast<std::size_t>(view.cols);
     const std::size_t row_size = view.bytes.size() / static_cast<std::size_t>(view.rows);
     const std::span<float> values = parameters.weight(parameter);

@@ -1,5 +1,5 @@
-// A file that takes its name only when all of it is on disk: until then, and on every error, there is a temporary beside
-// it that goes away with the object. Not thread-safe.
+// A file that takes its name only when all of it is on disk: until then, and on every error, there is a temporary
+// beside it that goes away with the object. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class PendingFile {
   PendingFile& operator=(const PendingFile&) = delete;
   ~PendingFile() { discard(); }
 
-  /// Errors: kInvalidArgument where the path is something else than a file; kIo naming the path and the system's reason,
-  /// here and below.
+  /// Errors: kInvalidArgument where the path is something else than a file; kIo naming the path and the system's
+  /// reason, here and below.
   Status open();
   Status write(const char* data, std::size_t size);
   /// Syncs and gives the file its name.
