@@ -43,6 +43,13 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
 }
+// The runtime of a sanitizer brings these two itself, to go with its own operator delete.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
