@@ -1,10 +1,9 @@
 #include "butterfly/kernel/gemm.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <new>
+#include <atomic>
+#include <cstddef>
 
 #include "butterfly/base/check.h"
 #include "butterfly/base/log.h"
@@ -17,9 +16,11 @@ constexpr std::array kPrecisions{Precision::kFloat32, Precision::kBfloat16};
 
 // Twice as many tiles as a team of four has members, so that the last ones do not leave half of it idle.
 constexpr std::int64_t kTilesWanted = 8;
-// Where a product of tiles is still close to the speed of a large one.
-constexpr std::int64_t kTileLargest = 512;
-constexpr std::int64_t kTileSmallest = 128;
+// A tile packs its part of B for its rows alone and of A for its columns: larger tiles pack less for each product.
+// oneDNN is close to the speed of one large product from these sizes on, and gains more from columns than from rows.
+constexpr std::int64_t kTileRowsMost = 512;
+constexpr std::int64_t kTileColsMost = 1024;
+constexpr std::int64_t kTileLeast = 128;
 // Whole vectors and whole AMX tiles.
 constexpr std::int64_t kTileAlign = 64;
 
@@ -118,12 +119,13 @@ Result<Precision> parse_precision(std::string_view name) {
 }
 
 TileGrid plan_tiles(std::int64_t m, std::int64_t n) {
-  std::int64_t rows = std::min(m, even_pieces(m, kTileLargest));
-  std::int64_t cols = std::min(n, even_pieces(n, kTileLargest));
+  std::int64_t rows = std::min(m, even_pieces(m, kTileRowsMost));
+  std::int64_t cols = std::min(n, even_pieces(n, kTileColsMost));
   while (divide_up(m, rows) * divide_up(n, cols) < kTilesWanted) {
-    std::int64_t& larger = rows >= cols ? rows : cols;
-    if (larger < 2 * kTileSmallest) break;
-    larger = divide_up(larger / 2, kTileAlign) * kTileAlign;
+    const bool rows_first = cols < 2 * kTileLeast || (2 * rows > cols && rows >= 2 * kTileLeast);
+    std::int64_t& cut = rows_first ? rows : cols;
+    if (cut < 2 * kTileLeast) break;
+    cut = even_pieces(cut, divide_up(cut, 2));
   }
   return {rows, cols, divide_up(m, rows), divide_up(n, cols)};
 }

@@ -127,10 +127,11 @@ TEST_P(Products, OfTheSameShapeButOtherStridesAreNotMistakenForEachOther) {
   ASSERT_TRUE(gemm);
   Operands wide(GetParam().precision, {20, 30, 40}, Transpose::kNo, Transpose::kNo, Accumulate::kNo, false);
   product(**gemm, wide);
-  // The same numbers read as a matrix of other rows.
-  wide.call.a_stride -= 3;
-  wide.call.b_stride -= 2;
-  EXPECT_LE(worst_error(wide, product(**gemm, wide)), 44 * 0x1p-24);
+  // The same numbers read as matrices of other rows, one after the other.
+  for (std::int64_t* stride : {&wide.call.a_stride, &wide.call.b_stride, &wide.call.c_stride}) {
+    *stride -= 2;
+    EXPECT_LE(worst_error(wide, product(**gemm, wide)), 44 * 0x1p-24);
+  }
 }
 
 TEST_P(Products, OverNothingAreTheBias) {

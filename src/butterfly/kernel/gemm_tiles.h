@@ -3,7 +3,6 @@
 // thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -16,7 +15,8 @@ struct TileGrid {
   std::int64_t rows = 0, cols = 0;  // of a tile
   std::int64_t row_tiles = 0, col_tiles = 0;
 };
-/// m and n at least 1. Tiles are large enough to keep the processor busy and many enough to share.
+/// m and n at least 1. Tiles are large enough to keep the processor busy and, where the matrix is, many enough to
+/// share.
 TileGrid plan_tiles(std::int64_t m, std::int64_t n);
 
 /// Computes single tiles, each on the calling thread alone.
