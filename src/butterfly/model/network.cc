@@ -41,6 +41,11 @@ Status check_options(const ModelConfig& config, const NetworkOptions& options) {
     return make_error(ErrorCode::kInvalidArgument, "sequences of {} tokens, the model takes 1 to {}", options.seq,
                       config.context);
   }
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 24;  // sizes of buffers stay far from overflow
+  if (std::int64_t{options.micro_batch} * options.seq > kMaxRows) {
+    return make_error(ErrorCode::kInvalidArgument, "a micro-batch of {} sequences of {} tokens, at most {} tokens fit",
+                      options.micro_batch, options.seq, kMaxRows);
+  }
   if (options.threads < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} threads, expected at least 1", options.threads);
   }

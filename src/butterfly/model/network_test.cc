@@ -11,6 +11,7 @@
 namespace butterfly {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Isa best_isa() {
@@ -279,6 +280,8 @@ TEST(Network, RefusesWhatItCannotTakeNamingBothValues) {
               HasSubstr("sequences of 65 tokens, the model takes 1 to 64"));
   EXPECT_THAT(message(Network::create(config, {.micro_batch = 0, .seq = 8})), HasSubstr("micro-batch of 0"));
   EXPECT_THAT(message(Network::create(config, {.seq = 8, .threads = 0})), HasSubstr("0 threads"));
+  EXPECT_THAT(message(Network::create(config, {.micro_batch = 1 << 30, .seq = 64})),
+              HasSubstr("at most 16777216 tokens"));
   const auto network = make_network(config, small_options());
   NetworkInput input = network_input(config, network->options());
   EXPECT_THAT(message(network->forward(std::span(input.tokens).first(9), input.targets)),
@@ -288,6 +291,21 @@ TEST(Network, RefusesWhatItCannotTakeNamingBothValues) {
   input.tokens[3] = TokenId{0};
   input.targets[4] = TokenId{-2};
   EXPECT_THAT(message(network->evaluate(input.tokens, input.targets)), HasSubstr("targets of -2"));
+}
+
+TEST(Network, NamesHowMuchMemoryIsMissingBeforeItIsTouched) {
+  const auto refusal = [](const ModelConfig& config, int micro_batch) {
+    const auto network = Network::create(config, {.micro_batch = micro_batch, .seq = 1024});
+    EXPECT_FALSE(network);
+    if (network) return std::string();
+    EXPECT_EQ(network.error().code, ErrorCode::kNoMemory);
+    return network.error().message;
+  };
+  ModelConfig config = *named_config("gpt-3-175b");
+  EXPECT_THAT(refusal(config, 1), AllOf(HasSubstr("weights and gradients take 1.3 TiB"), HasSubstr("are missing")));
+  config.layers = 1;
+  config.model_dim = config.ff_dim = 768;
+  EXPECT_THAT(refusal(config, 1 << 14), AllOf(HasSubstr("activations and scratch memory take"), HasSubstr("missing")));
 }
 
 TEST(Network, NamesWhatHasNoBackwardPass) {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "butterfly/base/check.h"
-#include "butterfly/base/units.h"
+#include "butterfly/model/memory_check.h"
 #include "butterfly/model/sha256.h"
 #include "butterfly/model/weights.h"
 
@@ -61,6 +61,7 @@ Result<ParameterSet> ParameterSet::create(const ModelConfig& config) {
     const std::int64_t end = set.padded_size_ + weight.rows * weight.cols;
     set.padded_size_ = (end + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
   }
+  BF_TRY(check_memory(2 * static_cast<std::uint64_t>(set.padded_size_) * sizeof(float), "weights and gradients"));
   BF_ASSIGN_OR_RETURN(set.weights_, zeroed(set.padded_size_));
   BF_ASSIGN_OR_RETURN(set.gradients_, zeroed(set.padded_size_));
   return set;

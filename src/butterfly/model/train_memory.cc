@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "butterfly/model/memory_check.h"
+
 namespace butterfly {
 namespace {
 
@@ -126,6 +128,7 @@ Result<TrainMemory> TrainMemory::create(TrainContext& context) {
     memory.lay_out_blocks(context, own, shared);
     memory.lay_out_scratch(context, shared);
     if (!counting) break;
+    BF_TRY(check_memory(own.bytes() + shared.bytes(), "activations and scratch memory"));
     BF_ASSIGN_OR_RETURN(memory.activations_, AlignedBuffer::create(own.bytes()));
     BF_ASSIGN_OR_RETURN(memory.shared_, AlignedBuffer::create(shared.bytes()));
     // Every page is here before the first step, which then takes as long as the others.
