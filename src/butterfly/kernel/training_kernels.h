@@ -88,10 +88,10 @@ struct TrainingKernels {
   void (*sgd)(float rate, float momentum, float decay, float gradient_scale, long n, const float* gradient,
               float* weight, float* momentum_buffer);
 
-  void (*add)(const float* x, long n, float* y);                            // y += x
-  void (*add_scaled)(const float* x, float scale, long n, float* y);        // y += scale * x
-  double (*sum_of_squares)(const float* x, long n);                         // one fixed order for each n
-  void (*floats_to_bf16)(const float* x, long n, unsigned short* y);        // nearest, ties to even
+  void (*add)(const float* x, long n, float* y);                      // y += x
+  void (*add_scaled)(const float* x, float scale, long n, float* y);  // y += scale * x
+  double (*sum_of_squares)(const float* x, long n);                   // one fixed order for each n
+  void (*floats_to_bf16)(const float* x, long n, unsigned short* y);  // nearest, ties to even
   void (*bf16_to_floats)(const unsigned short* x, long n, float* y);
 };
 

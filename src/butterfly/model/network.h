@@ -24,11 +24,11 @@ Result<Recompute> parse_recompute(std::string_view name);
 
 /// Each may be switched off for ablation; results agree within rounding.
 struct Fusion {
-  bool qkv = true;             // one product for Q, K and V
-  bool swiglu = true;          // one product for gate and up, activation and product in one pass
-  bool attention = true;       // no [seq, seq] matrix
-  bool cross_entropy = true;   // softmax, loss and gradient in one pass over the logits
-  bool adamw = true;           // one pass over weight, gradient and moments
+  bool qkv = true;            // one product for Q, K and V
+  bool swiglu = true;         // one product for gate and up, activation and product in one pass
+  bool attention = true;      // no [seq, seq] matrix
+  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
+  bool adamw = true;          // one pass over weight, gradient and moments
 };
 /// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
 Result<Fusion> parse_fusion(const std::string& list);

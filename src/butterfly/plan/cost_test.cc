@@ -169,9 +169,11 @@ TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
   cost_.weight_type = DType::kQ8_0;
   node_.fp32_gflops = 1.0;
   node_.int8_gops = 2.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
+                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
   node_.int8_gops = 0.0;
-  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()), product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
+                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
 }
 
 TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {

@@ -32,8 +32,8 @@ class Dataset {
   virtual DatasetStats stats() const = 0;
   virtual int vocab() const = 0;
 
-  /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs are
-  /// permutations of non-overlapping windows, shifted by a seeded offset in each.
+  /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs
+  /// are permutations of non-overlapping windows, shifted by a seeded offset in each.
   virtual void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
 
   /// Windows of the validation part, in order, each target once; the last may be padded with targets of -1.

@@ -39,9 +39,9 @@ struct OptimizerConfig {
 
 struct ScheduleConfig {
   ScheduleKind kind = ScheduleKind::kCosine;
-  int warmup_steps = 0;        // linear, from 0 to the peak
-  double final_share = 0.1;    // of the peak, at the last step
-  double decay_share = 0.2;    // WSD: of the steps, at the end
+  int warmup_steps = 0;      // linear, from 0 to the peak
+  double final_share = 0.1;  // of the peak, at the last step
+  double decay_share = 0.2;  // WSD: of the steps, at the end
 };
 
 struct CheckpointConfig {
@@ -87,10 +87,10 @@ struct RunConfig {
   std::string sample_prompt{};
   ParallelConfig parallel{};
   CheckpointConfig checkpoint{};
-  std::string resume{};  // checkpoint directory
-  std::string out{};     // model written at the end: *.gguf or a directory; empty: none
-  std::string log_file{};     // JSON lines
-  std::string events_dir{};   // TensorBoard
+  std::string resume{};      // checkpoint directory
+  std::string out{};         // model written at the end: *.gguf or a directory; empty: none
+  std::string log_file{};    // JSON lines
+  std::string events_dir{};  // TensorBoard
   LogLevel log = LogLevel::kNormal;
   int threads = 0;  // of each rank; 0: all, divided among the ranks of this machine
 };
