@@ -27,8 +27,8 @@ class Emulation {
   /// Work begins now.
   void begin();
 
-  /// Returns when the work since begin(), or since the last call, would be done at that speed. Sleeping too long is
-  /// made up for by the next call.
+  /// Returns when the work since begin(), or since the last call, would be done at that speed. Being late, after sleeping
+  /// too long or for want of a core, is made up for by the next call.
   void catch_up();
 
  private:
@@ -36,6 +36,7 @@ class Emulation {
   EmulationClock clock_;
   std::uint64_t wall_ns_ = 0;
   std::uint64_t processor_ns_ = 0;
+  std::uint64_t late_ns_ = 0;  // at the end of the last piece of work
 };
 
 }  // namespace butterfly

@@ -49,6 +49,19 @@ TEST_F(EmulationTest, SleepingTooLongIsMadeUpFor) {
   EXPECT_EQ(wall_ns, 1000u + 10 * 200u + 60u);
 }
 
+// Fails where members of a group that wake late drag each other along: each would pay for the latest at every exchange.
+TEST_F(EmulationTest, SleepingTooLongIsMadeUpForAfterAWaitToo) {
+  oversleep = 60;
+  Emulation emulation = at(0.5);
+  for (int i = 0; i < 10; ++i) {
+    emulation.begin();
+    work(100);
+    emulation.catch_up();
+    wall_ns += 1000;
+  }
+  EXPECT_EQ(wall_ns, 1000u + 10 * 1200u + 60u);
+}
+
 TEST_F(EmulationTest, WaitingBetweenTwoPiecesOfWorkIsNotWork) {
   Emulation emulation = at(0.5);
   emulation.begin();

@@ -254,7 +254,8 @@ double exchange_s(const PredictionInput& input, std::span<const Share> group, do
     direct = std::max({direct, out, in});
     divided = std::max({divided, out_part, in_part});
   }
-  return std::min(latency + direct, 2.0 * latency + divided);
+  const double meeting = latency + kAssumedWakeS;
+  return std::min(meeting + direct, 2.0 * meeting + divided);
 }
 
 GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step) {
