@@ -9,7 +9,7 @@
 All ways take turns in every round on `butterfly bench model`; each gives tokens/s as median (smallest-largest) and its
 ratio to one 1-thread process. Workers run all the time, rest while it is another way's turn, and read the model from its
 folder. Where a way was predicted, the error is that of the program: measured / predicted - 1. `simulated` is the time of
-one whole run, prompts and answers, by `butterfly plan --simulate` over the same workers: its error is measured / simulated - 1.
+one whole run, prompts and answers, by the simulator for the same plan: its error is measured / simulated - 1.
 """
 
 import argparse
@@ -88,34 +88,6 @@ def measure(arguments, ways, prefix=()):
     return results
 
 
-def simulate(arguments, way, prefix=()):
-    """Seconds of one run as the simulator sees it, over workers that are asked now; None without workers."""
-    if "--workers" not in way:
-        return None
-    way = [word for word in way if word != "--measure-links"]
-    sequences = way.pop(way.index("--sequences") + 1) if "--sequences" in way else "1"
-    way = [word for word in way if word != "--sequences"]
-    command = [*prefix, arguments.butterfly, "plan", "-m", arguments.model, "--json", "--simulate", "--requests", sequences,
-               "--batch", sequences, "--prompt", str(arguments.prompt), "--generate", str(arguments.tokens + 1), *way]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
-    return json.loads(done.stdout)["simulation"]["seconds"]
-
-
-def show_simulated(arguments, ways, results, prefix=()):
-    for way, rounds in results.items():
-        simulated = simulate(arguments, ways[way], prefix)
-        if simulated is None:
-            continue
-        sequences = int(ways[way][ways[way].index("--sequences") + 1]) if "--sequences" in ways[way] else 1
-        seconds = [sequences * (arguments.prompt / r["prefill_tokens_per_s"][0] + arguments.tokens / r["decode_tokens_per_s"][0])
-                   for r in rounds]
-        error = statistics.median(seconds) / simulated - 1
-        print(f"  whole run {way:<33} {statistics.median(seconds):6.2f} s  simulated {simulated:.2f} s  error {100 * error:+.0f} %",
-              flush=True)
-
-
 def show(title, results, baseline):
     print(f"\n{title}")
     for phase in ("prefill", "decode"):
@@ -131,6 +103,11 @@ def show(title, results, baseline):
                 line += f"  predicted {statistics.median(p[f'{phase}_tokens_per_s'] for p in predicted):.1f}"
                 line += f"  error {100 * statistics.median(errors):+.0f} % ({100 * min(errors):+.0f} to {100 * max(errors):+.0f})"
             print(line, flush=True)
+    for way, rounds in results.items():
+        simulated = [r["predicted"] for r in rounds if "simulated_error" in r.get("predicted", {})]
+        if simulated:
+            print(f"  whole run {way:<33} simulated {statistics.median(s['simulated_s'] for s in simulated):.2f} s  error "
+                  f"{100 * statistics.median(s['simulated_error'] for s in simulated):+.0f} %", flush=True)
 
 
 def two_workers(arguments):
@@ -141,12 +118,10 @@ def two_workers(arguments):
                 "2 workers, tensor, shared memory": workers.options("tensor")}
         results = measure(arguments, ways)
         show("one request", results, PROCESS)
-        show_simulated(arguments, ways, results)
         ways = {"1 process, 4 sequences": ["--threads", "1", "--sequences", "4"],
                 "2 workers, pipeline, 8 sequences": [*workers.options("balanced"), "--sequences", "8"]}
         results = measure(arguments, ways)
         show("several requests", results, "1 process, 4 sequences")
-        show_simulated(arguments, ways, results)
 
 
 def over_links(arguments):
@@ -156,7 +131,6 @@ def over_links(arguments):
             ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
             results = measure(arguments, ways, workers.inside(0))
             show(f"links of {name}", results, None)
-            show_simulated(arguments, ways, results, workers.inside(0))
 
 
 def emulated(arguments):
@@ -165,7 +139,6 @@ def emulated(arguments):
                 "4 emulated nodes, tensor": workers.options("tensor")}
         results = measure(arguments, ways)
         show(f"nodes emulated at {arguments.emulate} of one thread", results, None)
-        show_simulated(arguments, ways, results)
 
 
 def main():

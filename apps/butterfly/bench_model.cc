@@ -34,7 +34,10 @@ struct BenchResult {
   double weight_gb_per_s = 0;  // weight bytes read per second of decode, median
   double gflops = 0;           // of prefill, median
   std::optional<Speeds> predicted;
-  Speeds measured() const { return {.prefill = median(prefill_tokens_per_s), .decode = median(decode_tokens_per_s)}; }
+  std::vector<double> run_s;   // of each round
+  Speeds measured() const {
+    return {.prefill = median(prefill_tokens_per_s), .decode = median(decode_tokens_per_s), .run_s = median(run_s)};
+  }
 };
 
 /// One prompt per sequence, then `decode` tokens each; any token will do, none is sampled.
@@ -79,6 +82,7 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, Ben
     if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
   }
   const double decode_s = static_cast<double>(trace::now_ns() - prefilled) * 1e-9;
+  result.run_s.push_back(prefill_s + decode_s);
   result.prefill_tokens_per_s.push_back(command.prefill * command.sequences / prefill_s);
   result.decode_tokens_per_s.push_back(command.decode * command.sequences / decode_s);
   result.weight_gb_per_s =

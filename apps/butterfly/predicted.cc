@@ -7,8 +7,9 @@ std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunSh
   if (!prediction) return std::nullopt;
   Speeds speeds;
   // Prompts of several sequences overlap in ways that the closed formula does not follow.
-  if (run.sequences == 1) speeds.prefill = run.prompt / prediction->ttft_s;
-  speeds.decode = run.sequences == 1 ? 1.0 / prediction->token_s : prediction->tokens_per_s;
+  if (run.sequences == 1) speeds.prefill = run.prompt / prediction->plan.ttft_s;
+  speeds.decode = run.sequences == 1 ? 1.0 / prediction->plan.token_s : prediction->plan.tokens_per_s;
+  speeds.run_s = prediction->simulated_s;
   return speeds;
 }
 
@@ -22,6 +23,9 @@ std::string compare(const Speeds& predicted, const Speeds& measured) {
   };
   add("prefill", predicted.prefill, measured.prefill);
   add("decode", predicted.decode, measured.decode);
+  if (const auto error = prediction_error(predicted.run_s, measured.run_s)) {
+    text += fmt::format(" | simulated {:.2f} s, measured {:+.0f} %", predicted.run_s, 100 * *error);
+  }
   return text;
 }
 
@@ -35,6 +39,10 @@ nlohmann::ordered_json to_json(const Speeds& predicted, const Speeds& measured) 
   };
   add("prefill", predicted.prefill, measured.prefill);
   add("decode", predicted.decode, measured.decode);
+  if (const auto error = prediction_error(predicted.run_s, measured.run_s)) {
+    j["simulated_s"] = predicted.run_s;
+    j["simulated_error"] = *error;
+  }
   return j;
 }
 

@@ -73,7 +73,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   const Plan& plan() const override { return plan_; }
   std::vector<EpochReport> epochs() const override { return epochs_; }
 
-  std::optional<PlanPrediction> forecast(const RunShape& run) const override {
+  std::optional<RunForecast> forecast(const RunShape& run) const override {
     auto prediction = butterfly::forecast(checkpoint_.config, known_.cluster(members_.nodes), plan_,
                                           kv_type_of(checkpoint_, options_), run);
     if (!prediction || !std::isfinite(prediction->token_s)) return std::nullopt;

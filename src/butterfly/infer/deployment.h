@@ -76,7 +76,7 @@ class Deployment {
 
   /// What the plan that runs predicts for such a run, from what nodes and links measured before it; nothing within one
   /// process, or where a node was not measured.
-  virtual std::optional<PlanPrediction> forecast(const RunShape&) const { return std::nullopt; }
+  virtual std::optional<RunForecast> forecast(const RunShape&) const { return std::nullopt; }
 
   /// Every epoch so far; none within one process.
   virtual std::vector<EpochReport> epochs() const { return {}; }

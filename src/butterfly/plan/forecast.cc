@@ -3,17 +3,26 @@
 #include <algorithm>
 #include <cmath>
 
+#include "butterfly/plan/simulated_plan.h"
+
 namespace butterfly {
 
-Result<PlanPrediction> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
-                                const RunShape& run) {
+Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
+                             const RunShape& run) {
   BF_ASSIGN_OR_RETURN(PredictionInput input,
                       prediction_input(config, cluster, {.sequences = run.sequences, .kv_type = kv_type}));
   // Decode is predicted halfway through the context.
   input.load.context = static_cast<std::uint64_t>(2 * run.prompt + run.generated);
   input.load.prompt = static_cast<std::uint64_t>(std::max(run.prompt, 1));
   input.load.chunk = static_cast<std::uint64_t>(std::max(run.chunk, 1));
-  return predict(input, plan.shares()).whole;
+  RunForecast forecast{.plan = predict(input, plan.shares()).whole};
+  const auto simulation = simulate(simulated(input, plan), {.requests = run.sequences,
+                                                            .prompt = std::max(run.prompt, 1),
+                                                            .generated = run.generated + 1,
+                                                            .sequences_max = run.sequences,
+                                                            .prefill_chunk = std::max(run.chunk, 1)});
+  if (simulation) forecast.simulated_s = simulation->seconds;
+  return forecast;
 }
 
 std::optional<double> prediction_error(double predicted, double measured) {

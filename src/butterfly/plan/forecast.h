@@ -9,14 +9,19 @@ namespace butterfly {
 struct RunShape {
   int sequences = 1;
   int prompt = 1;     // tokens of each
-  int generated = 0;  // tokens of each
+  int generated = 0;  // tokens of each, after the one that ends its prompt
   int chunk = 512;    // prompt tokens in one step
+};
+
+struct RunForecast {
+  PlanPrediction plan;     // by the closed formulas
+  double simulated_s = 0;  // the whole run, all sequences begun together, by the simulator; 0 where it cannot
 };
 
 /// Predictions of `plan` for such a run, in which a decode step looks back on the prompt and half of what is
 /// generated. Nothing of the run itself goes into it. Errors: those of prediction_input().
-Result<PlanPrediction> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
-                                const RunShape& run);
+Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
+                             const RunShape& run);
 
 /// measured / predicted - 1; nothing where either is unknown.
 std::optional<double> prediction_error(double predicted, double measured);

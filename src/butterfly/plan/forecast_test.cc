@@ -10,7 +10,7 @@ namespace {
 
 class ForecastTest : public ::testing::Test {
  protected:
-  PlanPrediction of(const RunShape& run) { return *forecast(config, cluster, plan, DType::kF16, run); }
+  PlanPrediction of(const RunShape& run) { return forecast(config, cluster, plan, DType::kF16, run)->plan; }
   const ModelConfig config = *named_config("llama-1.1b");
   const PlanCluster cluster =
       cluster_of(std::vector<NodeDescriptor>(2, {.memory_read_gb_per_s = 16, .fp32_gflops = 100, .int8_gops = 400}));
@@ -29,6 +29,12 @@ TEST_F(ForecastTest, LongerPromptsTakeLongerAndSoDoLaterTokens) {
   const PlanPrediction large = of({.prompt = 512, .generated = 16});
   EXPECT_GT(large.ttft_s, 4 * small.ttft_s);
   EXPECT_GT(large.token_s, small.token_s);
+}
+
+// One sequence has nothing to wait for: the simulator adds up what the formulas say, but for the growing context.
+TEST_F(ForecastTest, OneSequenceIsSimulatedAsItIsPredicted) {
+  const RunForecast one = *forecast(config, cluster, plan, DType::kF16, {.prompt = 64, .generated = 64});
+  EXPECT_NEAR(one.simulated_s, one.plan.ttft_s + 64 * one.plan.token_s, 0.01 * one.simulated_s);
 }
 
 TEST_F(ForecastTest, MoreSequencesGiveMoreTokens) {
