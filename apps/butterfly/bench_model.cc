@@ -34,7 +34,7 @@ struct BenchResult {
   double weight_gb_per_s = 0;  // weight bytes read per second of decode, median
   double gflops = 0;           // of prefill, median
   std::optional<Speeds> predicted;
-  std::vector<double> run_s;   // of each round
+  std::vector<double> run_s;  // of each round
   Speeds measured() const {
     return {.prefill = median(prefill_tokens_per_s), .decode = median(decode_tokens_per_s), .run_s = median(run_s)};
   }

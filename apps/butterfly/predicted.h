@@ -23,8 +23,8 @@ std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunSh
 /// measured +5 %".
 std::string compare(const Speeds& predicted, const Speeds& measured);
 
-/// {"prefill_tokens_per_s": ..., "prefill_error": ..., "decode_tokens_per_s": ..., "decode_error": ..., "simulated_s": ...,
-/// "simulated_error": ...}, unknown ones left out; an error is measured / predicted - 1.
+/// {"prefill_tokens_per_s": ..., "prefill_error": ..., "decode_tokens_per_s": ..., "decode_error": ..., "simulated_s":
+/// ..., "simulated_error": ...}, unknown ones left out; an error is measured / predicted - 1.
 nlohmann::ordered_json to_json(const Speeds& predicted, const Speeds& measured);
 
 }  // namespace butterfly::app

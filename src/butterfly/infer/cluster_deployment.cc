@@ -76,7 +76,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::optional<RunForecast> forecast(const RunShape& run) const override {
     auto prediction = butterfly::forecast(checkpoint_.config, known_.cluster(members_.nodes), plan_,
                                           kv_type_of(checkpoint_, options_), run);
-    if (!prediction || !std::isfinite(prediction->token_s)) return std::nullopt;
+    if (!prediction || !std::isfinite(prediction->plan.token_s)) return std::nullopt;
     return *prediction;
   }
 

@@ -39,6 +39,10 @@ Result<Peaks> measure_peaks(const PeakOptions& options);
 /// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
 
+/// Measures again and remembers the larger rates of both: for who has seen more than the remembered ones, which were
+/// then measured while something else ran.
+Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name);
+
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.
 std::string serialize(const Peaks& peaks);
 std::optional<Peaks> parse_peaks(const std::string& text);

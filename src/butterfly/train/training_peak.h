@@ -2,6 +2,7 @@
 // of. Measured, never assumed. Thread-safe; two measurements at once disturb each other's result, nothing else.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "butterfly/base/result.h"
@@ -15,8 +16,12 @@ struct TrainingPeak {
   std::string source{};  // "fp32 multiply-adds in registers, 2 threads"
 };
 
+/// Whether an earlier measurement will do. kAgain is for who has seen more than it: it was disturbed.
+enum class PeakAge : std::uint8_t { kRemembered, kAgain };
+
 /// fp32: cached_peaks() of the fastest instruction set of this CPU. bf16: the best of several products of 1024^3 by
 /// make_gemm(), once for each number of threads of this process. Errors: those of both.
-Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads);
+Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads,
+                                            PeakAge age = PeakAge::kRemembered);
 
 }  // namespace butterfly
