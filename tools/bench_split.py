@@ -26,7 +26,7 @@ from bench_vs_llamacpp import machine
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "faults"))
 
 PROCESS = "1 process"
-LINKS = {"1 Gbit/s": ("1gbit", {}), "100 Mbit/s": ("100mbit", {}), "1 Gbit/s, 5 ms": ("1gbit", {1: (5, 0)})}
+LINKS = {"1 Gbit/s": ("1gbit", {}, "64k"), "100 Mbit/s": ("100mbit", {}, "4k"), "1 Gbit/s, 5 ms": ("1gbit", {1: (5, 0)}, "64k")}
 
 
 class Workers:
@@ -126,8 +126,8 @@ def two_workers(arguments):
 
 def over_links(arguments):
     from netlab import Lab
-    for name, (rate, slow) in LINKS.items():
-        with Lab(3, rate=rate, slow=slow) as lab, Workers(arguments, 2, lab) as workers:
+    for name, (rate, slow, burst) in LINKS.items():
+        with Lab(3, rate=rate, slow=slow, burst=burst) as lab, Workers(arguments, 2, lab) as workers:
             ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
             results = measure(arguments, ways, workers.inside(0))
             show(f"links of {name}", results, None)

@@ -44,6 +44,8 @@ Result<int> run(const WorkerCommand& command) {
   BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .products = remembered_products}));
   options.node = scaled(std::move(options.node), command.emulate);
   options.node.emulated_speed = command.emulate;
+  // Emulated nodes share cores: one that looks again and again takes the time of those that compute.
+  if (command.emulate < 1.0) options.spin = std::chrono::microseconds(0);
   if (!command.memory.empty()) {
     options.node.memory_bytes = parse_bytes(command.memory);
     if (options.node.memory_bytes == 0) {

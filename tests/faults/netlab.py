@@ -69,8 +69,8 @@ class Lab:
 
     With `loss` also losses and partitions may be asked for, which takes nftables. Use it in a `with`."""
 
-    def __init__(self, count, rate=None, slow=None, loss=False):
-        self.count, self.slow = count, slow or {}
+    def __init__(self, count, rate=None, slow=None, loss=False, burst="64k"):
+        self.count, self.slow, self.burst = count, slow or {}, burst
         require(loss)
         clean()
         self.switch = f"{PREFIX}-{os.getpid()}-sw"
@@ -113,9 +113,10 @@ class Lab:
             raise RuntimeError(f"the forwarder ended: {forwarder.errors()}")
 
     def set_rate(self, node, rate):
-        """Both directions of a link, by token buckets: rate is tc's, such as 100mbit."""
+        """Both directions of a link, by token buckets: rate is tc's, such as 100mbit. What fits into the bucket takes no
+        time, so a bucket of two packets is what a real link is like, where the timers keep up with it."""
         for where, device in ((self.name(node), "net"), (self.switch, f"v{node}")):
-            run("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "64k",
+            run("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", self.burst,
                 "latency", "100ms")
 
     def _filter(self, node, rule):
