@@ -10,6 +10,8 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_wire(*bench, action);
   add_bench_memory(*bench, action);
   add_bench_collectives(*bench, action);
+  add_bench_sgd(*bench, action);
+  add_bench_serialisation(*bench, action);
 }
 
 }  // namespace butterfly::app

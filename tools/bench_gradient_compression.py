@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Compression of gradients: real runs of `butterfly train` with two ranks over TCP, by method and by link.
+
+    python3 tools/bench_gradient_compression.py --rounds 2
+
+Each run trains a model of 2.6 million parameters on synthetic:markov. A link is the loopback interface of a network
+namespace of the run's own, shaped by a token bucket (tc tbf): both directions share its rate. Needs root and iproute2;
+without them the unshaped runs alone are made. A round has every link and method once, in an order that changes every
+round. Steps are counted from the sixth on: before that, memory is planned, and `auto` has sent everything as it is and
+measured what pays. Medians over all counted steps of all rounds, and a 95 % confidence interval of the median from
+the order of the values. Ratio, codec rate, bytes and loss are of the unshaped runs, whose steps are most.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from bench_vs_llamacpp import machine
+
+METHODS = ("off", "fp16", "bf16", "int8", "lz4", "zstd", "auto")
+LINKS = {"100 Mbit/s": ("100mbit", 11), "1 Gbit/s": ("1gbit", 21), "unshaped": (None, 41)}  # tc's rate, steps of a run
+ORDER = ("off", "auto", *METHODS[1:-1])  # of the runs: the two that are compared are neighbours in time
+QUICK_STEPS = 8
+WARM_UP = 5
+RUN_TIMEOUT_S = 300
+
+
+def commit():
+    """Of the working tree, or nothing known."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def shaped(command, rate):
+    """The command in a namespace of its own whose loopback carries `rate`; the namespace ends with it."""
+    # A packet of loopback may have 64 KiB, which the bucket must hold.
+    setup = "ip link set lo up"
+    if rate:
+        setup += f" && tc qdisc replace dev lo root tbf rate {rate} burst 256k latency 400ms"
+    return ["unshare", "--net", "sh", "-c", setup + ' && exec "$@"', "sh", *command]
+
+
+def can_shape():
+    """Whether a namespace with a token bucket can be made, or a sentence why not."""
+    for tool in ("ip", "tc", "unshare"):
+        if not shutil.which(tool):
+            return f"the program `{tool}` is missing"
+    done = subprocess.run(shaped(["true"], "100mbit"), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, check=False)
+    return None if done.returncode == 0 else f"no shaped namespace: {done.stderr.strip()}"
+
+
+def train(arguments, method, rate, steps, namespace):
+    """The steps of one run, as the program logs them, and its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "log.jsonl")
+        command = [arguments.butterfly, "train", "--model", arguments.model, "--data", "synthetic:markov", "--seq", "32",
+                   "--batch", "4", "--micro-batch", "2", "--steps", str(steps), "--schedule", "constant", "--warmup", "0", "--rate", "1e-3",
+                   "--ranks", "2", "--engine", "tcp", "--threads", "1", "--compression", method, "--log", "silent", "--log-file", log]
+        done = subprocess.run(shaped(command, rate) if namespace else command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=RUN_TIMEOUT_S, check=False)
+        events = []
+        if os.path.exists(log):
+            with open(log, encoding="utf-8") as lines:
+                events = [json.loads(line) for line in lines]
+    result = next((event for event in events if event["event"] == "result"), None)
+    # A verdict over a run as short as these is the audit's to give, and shown; a run without a result failed.
+    if result is None:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
+    return [event for event in events if event["event"] == "step"], result
+
+
+def interval(values):
+    """The median and the 95 % confidence interval of it, by ranks (binomial); all values where they are few."""
+    values = sorted(values)
+    count = len(values)
+    reach = 0.98 * math.sqrt(count)
+    low = values[max(0, math.floor(count / 2 - reach))]
+    high = values[min(count - 1, math.ceil(count / 2 + reach) - 1)]
+    return statistics.median(values), low, high
+
+
+class Results:
+    def __init__(self):
+        self.times = {}     # (link, method): seconds of the counted steps
+        self.means = {}     # (link, method): mean seconds of all steps but the first two, of each run
+        self.counted = {}   # method: counted steps of unshaped runs
+        self.losses = {}    # method: mean loss of the last five steps of the last unshaped run
+        self.invalid = []   # what audits said
+
+    def add(self, link, method, steps, result):
+        counted = steps[WARM_UP:]
+        self.times.setdefault((link, method), []).extend(step["step_time"] for step in counted)
+        self.means.setdefault((link, method), []).append(statistics.mean(step["step_time"] for step in steps[2:]))
+        if link == "unshaped":
+            self.counted.setdefault(method, []).extend(counted)
+            self.losses[method] = statistics.mean(step["loss"] for step in steps[-5:])
+        if not result["valid"]:
+            self.invalid.append(f"{method} at {link}: {result['verdict']}")
+
+
+def measure(arguments, links, namespace):
+    results = Results()
+    for number in range(arguments.rounds):
+        order = ORDER if number % 2 == 0 else ORDER[::-1]
+        for link, (rate, steps) in links.items():
+            for method in order:
+                count = QUICK_STEPS if arguments.quick else steps
+                results.add(link, method, *train(arguments, method, rate, count, namespace))
+                print(f"round {number + 1}: {method} at {link}", file=sys.stderr, flush=True)
+    return results
+
+
+def describe_method(results, method):
+    """(ratio, codec GB/s, bytes of a step): a step that is not packed has uncompressed_bytes 0."""
+    steps = results.counted[method]
+    plain = statistics.median(step["bytes_sent"] for step in results.counted["off"])
+    sent = statistics.median(step["bytes_sent"] for step in steps)
+    codec_s = sum(step["codec_s"] for step in steps)
+    rate = sum(step["uncompressed_bytes"] for step in steps) / codec_s / 1e9 if codec_s > 0 else None
+    return plain / sent, rate, sent
+
+
+def show(results, links):
+    head = f"{'method':<7s} {'ratio':>6s} {'codec GB/s':>11s} {'sent MB/step':>13s}"
+    print(head + "".join(f"  {'ms at ' + link:<24s}" for link in links) + "  loss, against off")
+    for method in METHODS:
+        ratio, rate, sent = describe_method(results, method)
+        line = f"{method:<7s} {ratio:6.2f} {f'{rate:.2f}' if rate else '-':>11s} {sent / 1e6:13.2f}"
+        for link in links:
+            middle, low, high = interval(results.times[link, method])
+            line += f"  {f'{middle * 1e3:.1f} ({low * 1e3:.1f}-{high * 1e3:.1f})':<24s}"
+        print(line + f"  {results.losses[method]:.4f}, {results.losses[method] - results.losses['off']:+.4f}")
+
+
+def judge(results, links):
+    """Whether `auto` is slower than off: its whole interval above that of off. How many links say so."""
+    slower = 0
+    for link in links:
+        off, auto = (interval(results.times[link, method]) for method in ("off", "auto"))
+        worse = auto[1] > off[2]
+        slower += worse
+        means = [statistics.mean(results.means[link, method]) * 1e3 for method in ("off", "auto")]
+        print(f"{link}: auto is {'SLOWER than off beyond' if worse else 'not slower than off beyond'} the intervals "
+              f"({auto[0] / off[0]:.3f} of its time; means of all steps but two, probes included: {means[1]:.1f} and {means[0]:.1f} ms)")
+    return slower
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="tinytransformer-tiny", help="a shape by name")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="one round of few steps, to see that it works")
+    parser.add_argument("--links", nargs="+", choices=list(LINKS), default=list(LINKS))
+    parser.add_argument("--butterfly", default="build/release/bin/butterfly")
+    arguments = parser.parse_args()
+    if "unshaped" not in arguments.links:
+        arguments.links.append("unshaped")
+    if arguments.quick:
+        arguments.rounds = 1
+    links = {link: LINKS[link] for link in LINKS if link in arguments.links}
+    print(f"machine {machine()}, commit {commit()}, {arguments.rounds} rounds: {' '.join(sys.argv)}")
+    missing = can_shape()
+    if missing:
+        print(f"{missing}: unshaped runs alone, without a namespace")
+        links = {"unshaped": LINKS["unshaped"]}
+    results = measure(arguments, links, not missing)
+    print(f"2 ranks (processes over TCP, 1 thread each), {arguments.model}, sequences of 32 in batches of 4; "
+          f"median (95 % interval of it) over steps from {WARM_UP + 1} on: " +
+          ", ".join(f"{len(results.times[link, 'off'])} at {link}" for link in links))
+    show(results, links)
+    slower = judge(results, links)
+    for sentence in results.invalid:
+        print(f"audit: {sentence}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
