@@ -27,8 +27,8 @@ class Emulation {
   /// Work begins now.
   void begin();
 
-  /// Returns when the work since begin(), or since the last call, would be done at that speed. Being late, after sleeping
-  /// too long or for want of a core, is made up for by the next call.
+  /// Returns when the work since begin(), or since the last call, would be done at that speed. Being late, after
+  /// sleeping too long or for want of a core, is made up for by the next call.
   void catch_up();
 
  private:

@@ -13,9 +13,9 @@
 
 namespace butterfly {
 
-/// Members of a group are never done with their parts of a product at the same moment; who waits for longer than it spins
-/// blocks, and is woken so much later. Assumed, with each exchange: 40 us is what a wake across cores takes on virtual
-/// machines.
+/// Members of a group are never done with their parts of a product at the same moment; who waits for longer than it
+/// spins blocks, and is woken so much later. Assumed, with each exchange: 40 us is what a wake across cores takes on
+/// virtual machines.
 inline constexpr double kAssumedWakeS = 40e-6;
 
 struct StagePrediction {

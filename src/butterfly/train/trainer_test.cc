@@ -246,17 +246,36 @@ TEST(Trainer, ADirectoryWithAnotherRunIsRefused) {
   EXPECT_NE(refused.error().message.find("step-00000003"), std::string::npos) << refused.error().message;
 }
 
-TEST(Trainer, ADivergingRunNamesTheLastGoodCheckpoint) {
+TEST(Trainer, ADivergingRunNamesTheLastCheckpointWhoseWeightsStillGaveALoss) {
   const TestFolder folder;
   RunConfig config = tiny_run();
   config.steps = 200;
   config.optimizer = {.kind = OptimizerKind::kSgd, .rate = 1e18, .clip_norm = 0.0};
   config.schedule.warmup_steps = 0;
   config.checkpoint = {.directory = folder.path(), .every_steps = 1};
+  config.checkpoint.asynchronous = false;
+  std::int64_t finite = 0;
+  TrainObserver observer;
+  observer.step = [&](const StepReport&, std::int64_t) { ++finite; };
+  const auto result = tiny_trainer(config)->run(observer, {});
+  ASSERT_FALSE(result);
+  const std::string& said = result.error().message;
+  EXPECT_NE(said.find(fmt::format("the run diverges: at step {} ", finite + 1)), std::string::npos) << said;
+  // The one at `finite` was saved too, and is what the loss diverged with.
+  ASSERT_GT(finite, 1);
+  EXPECT_TRUE(said.ends_with("the last good checkpoint is " + checkpoint_path(folder.path(), finite - 1))) << said;
+}
+
+TEST(Trainer, ARunThatDivergedBeforeItsSecondCheckpointHasNoGoodOne) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.optimizer = {.rate = 1e30};
+  config.schedule.warmup_steps = 0;
+  config.checkpoint = {.directory = folder.path(), .every_steps = 1};
   const auto result = tiny_trainer(config)->run({}, {});
   ASSERT_FALSE(result);
-  EXPECT_NE(result.error().message.find("the run diverges"), std::string::npos) << result.error().message;
-  EXPECT_NE(result.error().message.find("the last good checkpoint is " + folder.path() + "/step-"), std::string::npos)
+  EXPECT_NE(result.error().message.find("no good checkpoint is left: " + checkpoint_path(folder.path(), 1)),
+            std::string::npos)
       << result.error().message;
 }
 

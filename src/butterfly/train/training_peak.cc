@@ -42,19 +42,21 @@ Result<double> best_product_gflops(Precision precision, Isa isa, int threads) {
 
 }  // namespace
 
-Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads) {
+Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads, PeakAge age) {
   static std::mutex mutex;  // one measurement at a time in this process
   const std::scoped_lock lock(mutex);
   if (precision == Precision::kFloat32) {
     // oneDNN chooses its own instructions, so the peak is the processor's and not that of `isa`.
     BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-    BF_ASSIGN_OR_RETURN(const Peaks peaks,
-                        cached_peaks({.isa = supported_isas().back(), .threads = threads}, topology.cpu_name));
+    const PeakOptions options{.isa = supported_isas().back(), .threads = threads};
+    BF_ASSIGN_OR_RETURN(const Peaks peaks, age == PeakAge::kKnown ? cached_peaks(options, topology.cpu_name)
+                                                                  : renewed_peaks(options, topology.cpu_name));
     return TrainingPeak{peaks.team.fp32_gflops, fmt::format("fp32 multiply-adds in registers, {} threads", threads)};
   }
   static std::map<int, double> known;
-  if (!known.contains(threads)) {
-    BF_ASSIGN_OR_RETURN(known[threads], best_product_gflops(precision, isa, threads));
+  if (age == PeakAge::kAgain || !known.contains(threads)) {
+    BF_ASSIGN_OR_RETURN(const double measured, best_product_gflops(precision, isa, threads));
+    known[threads] = std::max(known[threads], measured);
   }
   return TrainingPeak{known[threads], fmt::format("best of {} {} products of {}^3, {} threads", kProducts,
                                                   to_string(precision), kSide, threads)};

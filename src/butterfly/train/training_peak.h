@@ -2,6 +2,7 @@
 // of. Measured, never assumed. Thread-safe; two measurements at once disturb each other's result, nothing else.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "butterfly/base/result.h"
@@ -16,7 +17,9 @@ struct TrainingPeak {
 };
 
 /// fp32: cached_peaks() of the fastest instruction set of this CPU. bf16: the best of several products of 1024^3 by
-/// make_gemm(), once for each number of threads of this process. Errors: those of both.
-Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads);
+/// make_gemm(), once for each number of threads of this process. kAgain measures now and keeps the larger: what passes
+/// 100 % of a peak may have shown that the machine had other work while that was measured. Errors: those of both.
+enum class PeakAge : std::uint8_t { kKnown, kAgain };
+Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads, PeakAge age = PeakAge::kKnown);
 
 }  // namespace butterfly
