@@ -197,17 +197,12 @@ class Honesty(Runs):
 
 
 class Failures(Runs):
-    def test_a_diverging_run_stops_and_names_a_checkpoint_to_go_back_to(self):
+    def test_a_diverging_run_stops_and_says_which_checkpoint_is_no_good(self):
         saved = self.place("saved")
-        run = [*EXACT, "--steps", "60", "--optimizer", "sgd", "--rate", "1e18", "--optimizer.clip_norm", "0",
-               "--checkpoints", saved, "--save-every", "1", "--checkpoint.asynchronous", "false"]
-        said = self.refusal(*run)
-        diverged = int(re.search("the run diverges: at step ([0-9]+) the loss is", said)[1])
-        good = re.search("the last good checkpoint is (.*)\n", said)[1]
-        self.assertEqual(good, os.path.join(saved, f"step-{diverged - 2:08}"))
-        # It is whole: a run can begin with it, and diverges where the first did.
-        again = self.refusal(*[argument.replace(saved, self.place("again")) for argument in run], "--resume", good)
-        self.assertIn(f"the run diverges: at step {diverged} ", again)
+        said = self.refusal(*EXACT, "--steps", "9", "--rate", "1e30", "--checkpoints", saved, "--save-every", "1",
+                            "--checkpoint.asynchronous", "false")
+        self.assertIn("the run diverges: at step 2 the loss is ", said)
+        self.assertIn(f"no good checkpoint is left: {saved}/step-00000001 holds what diverged", said)
 
     def test_a_diverging_rank_process_says_the_same_once(self):
         for engine in ("inproc", "tcp"):
