@@ -33,6 +33,10 @@ std::string flag_names(const RunKey& key) {
   return names;
 }
 
+bool is_list(const RunKey& key) {
+  return key.get(RunConfig{}).index() >= 4;
+}
+
 const char* group_of(const RunKey& key) {
   if (key.name.starts_with("data.")) return "Data";
   if (key.name.starts_with("optimizer.") || key.name.starts_with("schedule.")) return "Optimizer and schedule";
@@ -45,11 +49,13 @@ const char* group_of(const RunKey& key) {
 void add_key_flags(CLI::App& sub, TrainCommand& command) {
   for (const RunKey& key : run_keys()) {
     const KeyValue standard = key.get(RunConfig{});
-    const bool is_list = standard.index() >= 4, is_flag = std::holds_alternative<bool>(standard);
+    const bool is_flag = std::holds_alternative<bool>(standard);
     const std::string help = fmt::format("{} [{}]", key.help, to_toml(standard));  // const: chooses the overload
     auto* option = sub.add_option(flag_names(key), help);
-    option->group(group_of(key))->type_name(is_flag ? "[true|false]" : is_list ? "A,B,..." : "");
-    if (is_list) option->expected(1, -1)->delimiter(',');
+    option->group(group_of(key))->type_name(is_flag ? "[true|false]" : is_list(key) ? "A,B,..." : "");
+    // Of one that is given twice the last counts, as flags win over the file.
+    is_list(key) ? option->expected(1, -1)->delimiter(',')
+                 : option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     if (is_flag) option->expected(0, 1);
     command.flags.emplace_back(&key, option);
   }
@@ -58,9 +64,11 @@ void add_key_flags(CLI::App& sub, TrainCommand& command) {
 Status apply(const CLI::Option& option, const RunKey& key, RunConfig& config) {
   const std::vector<std::string>& given = option.results();
   if (std::holds_alternative<std::vector<std::string>>(key.get(config))) return key.set(config, given);
-  const bool bare = given.empty() || given.front().empty() || given.front() == "{}";
-  const bool is_flag = std::holds_alternative<bool>(key.get(config));
-  return set_from_text(config, key, is_flag && bare ? "true" : fmt::format("{}", fmt::join(given, ",")));
+  const std::string last = given.empty() ? "" : given.back();
+  if (std::holds_alternative<bool>(key.get(config)) && (last.empty() || last == "{}")) {
+    return set_from_text(config, key, "true");
+  }
+  return set_from_text(config, key, is_list(key) ? fmt::format("{}", fmt::join(given, ",")) : last);
 }
 
 Result<RunConfig> config_of(const TrainCommand& command) {

@@ -45,12 +45,15 @@ class FromTextToText(Folder):
         packed = butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, TEXT, "--out", tokens, text=True)
         self.assertEqual(packed.returncode, 0, packed.stderr)
         run = train(*SMALL, "--data", tokens, "--tokenizer", tokenizer, "--steps", "60", "--rate", "3e-3",
-                    "--schedule", "constant", "--json")
+                    "--schedule", "constant", "--json", "--out", self.place("trained.gguf"))
         self.assertEqual(run.returncode, 0, run.stderr)
         result = json.loads(run.stdout)
         self.assertTrue(result["valid"], result)
         self.assertEqual(result["num_steps"], 60)
         self.assertLess(result["final_loss"], 5.5)
+        text = butterfly("generate", "-m", self.place("trained.gguf"), "-p", "The", "-n", "8", "--temp", "0")
+        self.assertEqual(text.returncode, 0, text.stderr)
+        self.assertNotEqual(text.stdout, b"")
 
     def test_text_and_its_packed_tokens_give_the_same_weights(self):
         tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
@@ -118,7 +121,8 @@ class BadInput(Folder):
     def refusal(self, *arguments):
         run = train(*arguments)
         self.assertEqual(run.returncode, 2, run.stderr)
-        self.assertNotIn("terminate", run.stderr)
+        self.assertEqual(run.stdout, "")
+        self.assertRegex(run.stderr, r"\Abutterfly: [^\n]+\n\Z")
         return run.stderr
 
     def test_each_is_one_sentence_with_both_values(self):
@@ -142,6 +146,11 @@ class BadInput(Folder):
         self.assertIn("has 8 bytes, the header of a token file has 64", self.refusal(*SMALL, "--data", broken))
         wrong = self.write("run.toml", "steps = 5\nstps = 6\n")
         self.assertIn("run.toml: line 2: there is no key \"stps\"", self.refusal("-c", wrong))
+        self.assertIn("run.toml: line 1: steps is", self.refusal("-c", self.write("run.toml", 'steps = "five"\n')))
+        self.assertIn("absent.toml", self.refusal("-c", self.place("absent.toml")))
+        packed = self.place("corpus.tokens")
+        butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, "--out", packed)
+        self.assertRegex(self.refusal("--model", os.path.join(ROOT, "models/demo.gguf"), "--data", packed), "2048.*400|400.*2048")
 
     def test_tokenize_names_what_it_cannot_use(self):
         def refusal(*arguments):

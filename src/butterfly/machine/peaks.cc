@@ -15,7 +15,7 @@ namespace butterfly {
 namespace {
 
 constexpr int kRepeats = 3;                  // a peak is the best of them
-constexpr double kSecondsPerRepeat = 0.006;  // long against timer and wake-up, short for the user
+constexpr double kSecondsPerRepeat = 0.004;  // at least: long against timer and wake-up, short for the user
 constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
 
 double seconds_of(const auto& work) {
@@ -74,19 +74,15 @@ double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte*
 
 /// 10^9 operations per second of all members together; work(iterations) does ops_per_iteration each.
 double measure_rate(ThreadTeam& team, double ops_per_iteration, const auto& work) {
-  long iterations = 1000;
-  double seconds = 0.0;
-  for (;;) {
-    seconds = seconds_of([&] { team.run([&](int) { work(iterations); }); });
-    if (seconds > kSecondsPerRepeat / 4 || iterations > (1L << 40)) break;
-    iterations *= 4;
+  // The best of several decides about the length too: one late wake-up looks like work.
+  for (long iterations = 1000;; iterations *= 4) {
+    double best = 1e30;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      best = std::min(best, seconds_of([&] { team.run([&](int) { work(iterations); }); }));
+    }
+    if (best < kSecondsPerRepeat && iterations < (1L << 40)) continue;
+    return ops_per_iteration * static_cast<double>(iterations) * team.size() / best * 1e-9;
   }
-  iterations = std::max(1L, static_cast<long>(static_cast<double>(iterations) * kSecondsPerRepeat / seconds));
-  double best = 1e30;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    best = std::min(best, seconds_of([&] { team.run([&](int) { work(iterations); }); }));
-  }
-  return ops_per_iteration * static_cast<double>(iterations) * team.size() / best * 1e-9;
 }
 
 Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {

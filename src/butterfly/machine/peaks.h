@@ -39,8 +39,8 @@ Result<Peaks> measure_peaks(const PeakOptions& options);
 /// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
 
-/// Measures again and remembers the larger rates of both: for who has seen more than the remembered ones, which were
-/// then measured while something else ran.
+/// Measures again; the cache, where there is one, then has the larger of each number. Other work on the machine makes a
+/// measurement too small, nothing makes it too large. Errors: those of measure_peaks().
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name);
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.

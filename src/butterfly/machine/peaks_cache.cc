@@ -21,6 +21,15 @@ struct Field {
 constexpr std::array kFields{Field{"memory_read_gb_per_s", &Rates::memory_read_gb_per_s},
                              Field{"fp32_gflops", &Rates::fp32_gflops}, Field{"int8_gops", &Rates::int8_gops}};
 
+std::optional<MeasurementCache> open_cache(const PeakOptions& options, const std::string& cpu_name) {
+  return MeasurementCache::open("peaks", fmt::format("{}\n{}\n{}", cpu_name, to_string(options.isa), options.threads));
+}
+
+std::optional<Peaks> remembered(const MeasurementCache& cache, const PeakOptions& options) {
+  const auto cached = parse_peaks(cache.load());
+  return cached && cached->isa == options.isa && cached->threads == options.threads ? cached : std::nullopt;
+}
+
 }  // namespace
 
 std::string serialize(const Peaks& peaks) {
@@ -50,18 +59,16 @@ std::optional<Peaks> parse_peaks(const std::string& text) {
   return peaks;
 }
 
-namespace {
-
-std::optional<MeasurementCache> open_cache(const PeakOptions& options, const std::string& cpu_name) {
-  return MeasurementCache::open("peaks", fmt::format("{}\n{}\n{}", cpu_name, to_string(options.isa), options.threads));
+Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name) {
+  const auto cache = open_cache(options, cpu_name);
+  if (!cache) return measure_peaks(options);
+  if (const auto cached = remembered(*cache, options)) return *cached;
+  const auto lock = cache->lock();
+  if (const auto cached = remembered(*cache, options)) return *cached;  // another process was first
+  BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks(options));
+  cache->store(serialize(peaks));
+  return peaks;
 }
-
-std::optional<Peaks> remembered(const MeasurementCache& cache, const PeakOptions& options) {
-  const auto cached = parse_peaks(cache.load());
-  return cached && cached->isa == options.isa && cached->threads == options.threads ? cached : std::nullopt;
-}
-
-}  // namespace
 
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name) {
   BF_ASSIGN_OR_RETURN(Peaks peaks, measure_peaks(options));
@@ -74,17 +81,6 @@ Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_n
       peaks.team.*field.value = std::max(peaks.team.*field.value, cached->team.*field.value);
     }
   }
-  cache->store(serialize(peaks));
-  return peaks;
-}
-
-Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name) {
-  const auto cache = open_cache(options, cpu_name);
-  if (!cache) return measure_peaks(options);
-  if (const auto cached = remembered(*cache, options)) return *cached;
-  const auto lock = cache->lock();
-  if (const auto cached = remembered(*cache, options)) return *cached;  // another process was first
-  BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks(options));
   cache->store(serialize(peaks));
   return peaks;
 }

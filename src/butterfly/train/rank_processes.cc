@@ -35,9 +35,9 @@ struct Process {
 
 /// In the new process: never returns.
 [[noreturn]] void run_child(const RankChild& child, const RunConfig& config, const RanksOptions& options) {
-  // A terminal interrupts all processes; when the run stops is rank 0's to say. SIGTERM ends one rank alone.
+  // A terminal interrupts all processes, a batch system ends them all; when the run stops is rank 0's to say.
   std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGTERM, SIG_IGN);
   const Status done = run_rank_child(child, config, options);
   // Other errors have been told to rank 0, which returns them.
   if (!done && ends_epoch(done.error())) log().error("{}", done.error().message);

@@ -63,9 +63,10 @@ Status share_losses(StepContext& context, StopWish wish, StepReport& report) {
 
 Status check_finite(const StepReport& report) {
   if (std::isfinite(report.loss) && std::isfinite(report.gradient_norm)) return {};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "the run diverges: at step {} the loss is {}, the norm of its gradient {} and the rate {}",
-                    report.step, report.loss, report.gradient_norm, report.rate);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "the run diverges: at step {} the loss is {:.6g}, the norm of its gradient {:.6g} and the rate {:.6g}",
+      report.step + 1, std::abs(report.loss), std::abs(report.gradient_norm), report.rate);
 }
 
 double clip_factor(const StepContext& context, double norm) {

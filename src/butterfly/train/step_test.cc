@@ -134,7 +134,7 @@ TEST(TrainStep, ALossOrGradientThatIsNotFiniteEndsBeforeTheUpdate) {
   const auto loss = steps.take(1);
   ASSERT_FALSE(loss);
   EXPECT_EQ(loss.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(loss.error().message.find("the run diverges: at step 1 the loss is nan"), std::string::npos)
+  EXPECT_NE(loss.error().message.find("the run diverges: at step 2 the loss is nan"), std::string::npos)
       << loss.error().message;
   steps.network.loss_factor = 1.0;
   steps.network.gradient_factor = std::numeric_limits<float>::infinity();

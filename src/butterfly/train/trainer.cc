@@ -1,6 +1,8 @@
 #include "butterfly/train/trainer.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <utility>
 
 #include "butterfly/model/parameter_weights.h"
 #include "butterfly/train/agreement.h"
@@ -44,8 +46,10 @@ class RunTrainer final : public Trainer {
   Status sample(const TrainObserver& observer);
   Status save(const TrainObserver& observer);
   void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
+  RunSummary summarize(const TrainObserver& observer, double rank_share) const;
   Result<TrainResult> finish(const TrainObserver& observer);
   Error with_last_good(Error error);
+  Error ended_by(Error error);
 
   Status agree();
   RunState state() const;
@@ -73,7 +77,9 @@ class RunTrainer final : public Trainer {
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   double validation_loss_ = 0.0;
-  std::string last_good_;            // checkpoint
+  std::string last_good_;    // checkpoint
+  std::string good_before_;  // the one before it
+  std::int64_t last_good_step_ = -1;
   std::optional<Error> save_error_;  // of the last save
   std::optional<Audit> audit_;
   Statistics statistics_;
@@ -176,6 +182,7 @@ Status RunTrainer::restore() {
   for (const RunArray& array : arrays()) BF_TRY(read_array(saved, array));
   BF_ASSIGN_OR_RETURN(saved_residuals_, read_residuals(saved));
   last_good_ = saved.path;
+  last_good_step_ = saved.state.step;
   return set_state(saved.state);
 }
 
@@ -216,7 +223,7 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
     auto report = train_step(step, step_, stop.stop_requested() ? StopWish::kStop : StopWish::kGoOn);
     if (!report) {
       tell(observer, writer_.wait());
-      return tl::unexpected(with_last_good(std::move(report).error()));
+      return tl::unexpected(ended_by(std::move(report).error()));
     }
     ++step_;
     stopped_ = report->stop;
@@ -272,7 +279,8 @@ void RunTrainer::tell(const TrainObserver& observer, const std::optional<SaveOut
   if (!outcome) return;
   if (outcome->path) {
     save_error_.reset();
-    last_good_ = *outcome->path;
+    good_before_ = std::exchange(last_good_, *outcome->path);
+    last_good_step_ = outcome->step;
     if (observer.saved) observer.saved(outcome->step, *outcome->path);
     return;
   }
@@ -285,6 +293,33 @@ Error RunTrainer::with_last_good(Error error) {
   error.message +=
       last_good_.empty() ? "; there is no checkpoint yet" : fmt::format("; the last good checkpoint is {}", last_good_);
   return error;
+}
+
+/// A step whose loss is not finite accuses the weights that it began with.
+Error RunTrainer::ended_by(Error error) {
+  const bool accused = error.code == ErrorCode::kInvalidArgument && last_good_step_ == step_;
+  if (!accused) return with_last_good(std::move(error));
+  std::error_code ignored;
+  const std::string holder = std::exchange(last_good_, good_before_);
+  if (std::filesystem::exists(last_good_, ignored)) return with_last_good(std::move(error));
+  if (is_first()) error.message += fmt::format("; no good checkpoint is left: {} holds what diverged", holder);
+  return error;
+}
+
+RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_share) const {
+  SummaryFacts facts{.sequences_per_step = config_.global_batch,
+                     .rank_share = rank_share,
+                     .forward_flops_per_token = network_.forward_flops_per_token()};
+  RunSummary summary;
+  for (const PeakAge age : {PeakAge::kKnown, PeakAge::kAgain}) {
+    const auto peak = measured_training_peak(config_.precision, parts_.isa, config_.threads, age);
+    if (!peak && observer.note) observer.note("the machine's peak is not known: " + peak.error().message);
+    facts.peak_gflops = peak ? peak->gflops : 0.0;
+    facts.peak_source = peak ? peak->source : "";
+    summary = statistics_.summary(facts);
+    if (summary.mfu < 1.0) break;  // more than that, and the peak is what is doubted first
+  }
+  return summary;
 }
 
 Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
@@ -302,16 +337,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
   const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
   const double forward_flops = network_.forward_flops_per_token();
-  for (const PeakAge age : {PeakAge::kRemembered, PeakAge::kAgain}) {
-    const auto peak = measured_training_peak(config_.precision, parts_.isa, config_.threads, age);
-    if (!peak && observer.note) observer.note("the machine's peak is not known: " + peak.error().message);
-    result.summary = statistics_.summary({.sequences_per_step = config_.global_batch,
-                                          .rank_share = rank_share,
-                                          .forward_flops_per_token = forward_flops,
-                                          .peak_gflops = peak ? peak->gflops : 0.0,
-                                          .peak_source = peak ? peak->source : ""});
-    if (result.summary.mfu < 1.0) break;  // more than the peak: perhaps something ran beside its measurement
-  }
+  result.summary = summarize(observer, rank_share);
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
   result.verdict =
       audit_->finish(network_.parameters(), {.data = parts_.data->stats(),

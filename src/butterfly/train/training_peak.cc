@@ -48,15 +48,15 @@ Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int th
   if (precision == Precision::kFloat32) {
     // oneDNN chooses its own instructions, so the peak is the processor's and not that of `isa`.
     BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-    const auto peaks_of = age == PeakAge::kAgain ? renewed_peaks : cached_peaks;
-    BF_ASSIGN_OR_RETURN(const Peaks peaks,
-                        peaks_of({.isa = supported_isas().back(), .threads = threads}, topology.cpu_name));
+    const PeakOptions options{.isa = supported_isas().back(), .threads = threads};
+    BF_ASSIGN_OR_RETURN(const Peaks peaks, age == PeakAge::kKnown ? cached_peaks(options, topology.cpu_name)
+                                                                  : renewed_peaks(options, topology.cpu_name));
     return TrainingPeak{peaks.team.fp32_gflops, fmt::format("fp32 multiply-adds in registers, {} threads", threads)};
   }
   static std::map<int, double> known;
-  if (!known.contains(threads) || age == PeakAge::kAgain) {
-    BF_ASSIGN_OR_RETURN(const double gflops, best_product_gflops(precision, isa, threads));
-    known[threads] = std::max(known[threads], gflops);
+  if (age == PeakAge::kAgain || !known.contains(threads)) {
+    BF_ASSIGN_OR_RETURN(const double measured, best_product_gflops(precision, isa, threads));
+    known[threads] = std::max(known[threads], measured);
   }
   return TrainingPeak{known[threads], fmt::format("best of {} {} products of {}^3, {} threads", kProducts,
                                                   to_string(precision), kSide, threads)};
