@@ -103,7 +103,9 @@ constexpr KeyRole kAround = KeyRole::kAround;
 void add_run(std::vector<RunKey>& keys) {
   keys.push_back(key("model", "", kAround,
                      "A shape by name, or a checkpoint to continue (GGUF, Hugging Face directory)", BF_AT(model)));
-  keys.push_back(key("seq", "", kDecides, "Tokens of a sequence; 0: the model's context", BF_AT(seq)));
+  keys.push_back(key("seq", "", kDecides,
+                     "Tokens of a sequence; 0: the model's context. A shape by name takes longer ones where it rotates",
+                     BF_AT(seq)));
   keys.push_back(key("global_batch", "batch", kDecides, "Sequences of a step, over all ranks", BF_AT(global_batch)));
   keys.push_back(key("micro_batch", "", kDecides,
                      "Sequences that are computed at once; gradients of the others are added up. 0: as many as fit, at "

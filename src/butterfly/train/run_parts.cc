@@ -28,10 +28,14 @@ Result<Vocabulary> vocabulary_of(const RunConfig& config, const std::optional<Ch
   return continued ? continued->vocabulary : Vocabulary{};
 }
 
-/// Without its vocabulary's size, for a shape by name.
+/// Without its vocabulary's size, for a shape by name. What such a shape calls its context is what somebody trained it
+/// for: new weights may see longer sequences where positions are angles and not rows of a table.
 Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkpoint>& continued) {
   if (continued) return continued->config;
-  return config.model.empty() ? Result<ModelConfig>(config.shape) : named_config(config.model);
+  if (config.model.empty()) return config.shape;
+  BF_ASSIGN_OR_RETURN(ModelConfig shape, named_config(config.model));
+  if (shape.position == PositionKind::kRope) shape.context = std::max(shape.context, config.seq);
+  return shape;
 }
 
 Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& vocabulary, bool vocabulary_is_fixed) {

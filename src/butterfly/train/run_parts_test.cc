@@ -1,0 +1,35 @@
+#include "butterfly/train/run_parts.h"
+
+#include <gtest/gtest.h>
+
+namespace butterfly {
+namespace {
+
+RunConfig named_run(const std::string& model, int seq) {
+  RunConfig config;
+  config.model = model;
+  config.data.files = {"synthetic:random"};
+  config.seq = seq;
+  config.global_batch = config.micro_batch = 1;
+  config.threads = 1;
+  return config;
+}
+
+TEST(RunParts, ARotatingShapeByNameTakesTheContextOfItsSequences) {
+  for (const auto& [seq, context] : {std::pair{0, 128}, {64, 128}, {128, 128}, {129, 129}}) {
+    const auto parts = make_run_parts(named_run("tinytransformer-tiny", seq), {});
+    ASSERT_TRUE(parts) << parts.error().message;
+    EXPECT_EQ(parts->config.shape.context, context) << seq;
+    EXPECT_EQ(parts->network->options().seq, seq == 0 ? context : seq);
+  }
+}
+
+TEST(RunParts, AShapeWithATableOfPositionsKeepsItsContext) {
+  const auto parts = make_run_parts(named_run("gpt2-124m", 1025), {});
+  ASSERT_FALSE(parts);
+  EXPECT_NE(parts.error().message.find("seq is 1025, the model's context has 1024"), std::string::npos)
+      << parts.error().message;
+}
+
+}  // namespace
+}  // namespace butterfly
