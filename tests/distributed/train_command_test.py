@@ -132,7 +132,7 @@ class BadInput(Folder):
         self.assertIn("there are", self.refusal("--model", "gpt5", *data))
         self.assertIn("data.files is empty", self.refusal(*SMALL))
         self.assertIn("--steps is \"many\", expected a whole number", self.refusal(*SMALL, *data, "--steps", "many"))
-        self.assertIn("seq is 4096, the model's context has 128", self.refusal(*SMALL[:2], *data, "--seq", "4096"))
+        self.assertIn("seq is 4096, the model's context has 1024", self.refusal("--model", "gpt2-124m", *data, "--seq", "4096"))
         self.assertIn("global_batch is 4 and micro_batch 3", self.refusal(*SMALL, *data, "--micro-batch", "3"))
         self.assertIn("global_batch is 4 and parallel.ranks 5", self.refusal(*SMALL, *data, "--ranks", "5"))
         self.assertIn("absent.txt", self.refusal(*SMALL, "--data", self.place("absent.txt"), "--tokenizer", tokenizer))
