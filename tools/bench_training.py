@@ -281,7 +281,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="of each round and way")
     parser.add_argument("--memory-limit", type=float, default=memory_limit(), help="GB of data of each process (default: what is free)")
     parser.add_argument("--butterfly", default="build/release/bin/butterfly")
-    parser.add_argument("--python", default="/opt/torch/bin/python", help="interpreter of a virtual environment with PyTorch")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of a virtual environment with PyTorch")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 1, 2
