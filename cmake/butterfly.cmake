@@ -57,6 +57,9 @@ function(butterfly_module name)
   endif()
 endfunction()
 
+# All programs of tests labelled unit.
+add_custom_target(unit_tests)
+
 # butterfly_test(NAME LABELS label... DEPS module... SOURCES file... [TIMEOUT seconds])
 # Where suites are named for another kind (ParityLinear, FaultsTcp, GradNorms), they become a ctest of their own, NAME.parity, with
 # that label, and the rest stays in NAME. A suite that is new since CMake last ran is part of the rest until it runs again.
@@ -70,6 +73,9 @@ function(butterfly_test name)
   target_compile_definitions(${name} PRIVATE BUTTERFLY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
+  endif()
+  if("unit" IN_LIST ARG_LABELS)
+    add_dependencies(unit_tests ${name})
   endif()
   set(elsewhere "")
   foreach(kind Parity Golden Dist Faults Grad)

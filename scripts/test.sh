@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Everything a change has to pass on this machine: packages, formatting, a build without warnings, every test.
-#   scripts/test.sh [--no-install] [--no-format] [--preset P] [--label REGEX] [--name REGEX] [--build-only]
+#   scripts/test.sh [--no-install] [--no-format] [--preset P] [--label REGEX] [--name REGEX] [--target T]... [--build-only]
 # --preset chooses among release (default), debug, asan-ubsan, tsan and tiny; --label and --name restrict the tests as
-# ctest -L and -R do. BUTTERFLY_JOBS sets how many compilers and tests run at once.
+# ctest -L and -R do; --target builds only what is named, and what that needs. BUTTERFLY_JOBS sets how many compilers and tests run at once.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-preset=release install=yes format=yes tests=yes chosen=()
+preset=release install=yes format=yes tests=yes chosen=() targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --no-install) install=no ;;
@@ -15,6 +15,7 @@ while [ $# -gt 0 ]; do
     --preset) preset=${2:?} && shift ;;
     --label) chosen+=(-L "${2:?}") && shift ;;
     --name) chosen+=(-R "${2:?}") && shift ;;
+    --target) targets+=("${2:?}") && shift ;;
     -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) fail "unknown option '$1'; try --help" ;;
   esac
@@ -53,6 +54,6 @@ count_cases() {
 if [ $install = yes ]; then step setup "$root/scripts/setup.sh"; fi
 if [ $format = yes ]; then step format "$root/scripts/format.sh"; fi
 step configure configure "$preset" -DBUTTERFLY_TESTS=ON -DBUTTERFLY_WERROR=ON
-step build build "$preset"
+step build build "$preset" ${targets[@]+"${targets[@]}"}
 if [ $tests = yes ]; then step tests run_tests; fi
 finish 0
