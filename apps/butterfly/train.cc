@@ -88,9 +88,10 @@ int exit_code(const TrainResult& result, const RunConfig& config) {
   return result.verdict.valid ? kExitOk : kExitInvalid;
 }
 
-void print_json(const TrainResult& result, double display_s) {
+void print_json(const TrainResult& result, const TrainAside& aside) {
   auto json = nlohmann::ordered_json::parse(to_json(result), nullptr, false);
-  json["display_s"] = display_s;
+  json["display_s"] = aside.display_s;
+  if (aside.predicted_step_s) json["predicted_step_s"] = *aside.predicted_step_s;
   std::printf("%s\n", json.dump().c_str());
 }
 
@@ -106,10 +107,10 @@ Result<int> run_train(const TrainCommand& command) {
   display.end();
   if (!result) return tl::unexpected(result.error());
   log->finished(*result);
-  if (config.log != LogLevel::kSilent) {
-    std::fprintf(stderr, "%s", describe(*result, config, display.spent_s()).c_str());
-  }
-  if (command.json) print_json(*result, display.spent_s());
+  const TrainAside aside{.display_s = display.spent_s(),
+                         .predicted_step_s = predicted_step_s(config, result->summary.peak_gflops)};
+  if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
+  if (command.json) print_json(*result, aside);
   BF_TRY(log->status());
   return exit_code(*result, config);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "butterfly/base/result.h"
@@ -54,7 +55,17 @@ class TrainDisplay {
   double spent_s_ = 0.0;
 };
 
+/// Seconds of a step as the planner predicts them for this machine, from the rate of products (`peak_gflops`, of one
+/// rank) and of memory; nothing where one of them is not known.
+std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
+
+/// What a run cost outside its steps, and what was expected of them.
+struct TrainAside {
+  double display_s = 0.0;
+  std::optional<double> predicted_step_s{};
+};
+
 /// The result for people, a table of a dozen lines.
-std::string describe(const TrainResult& result, const RunConfig& config, double display_s);
+std::string describe(const TrainResult& result, const RunConfig& config, const TrainAside& aside);
 
 }  // namespace butterfly::app

@@ -1,4 +1,5 @@
 #include "butterfly/base/units.h"
+#include "butterfly/plan/forecast.h"
 #include "train.h"
 
 namespace butterfly::app {
@@ -33,13 +34,18 @@ std::string work(const RunSummary& s) {
 
 }  // namespace
 
-std::string describe(const TrainResult& result, const RunConfig& config, double display_s) {
+std::string describe(const TrainResult& result, const RunConfig& config, const TrainAside& aside) {
   const RunSummary& s = result.summary;
   std::string text = "\n";
   text += row("steps", result.steps_done == config.steps ? fmt::format("{}", result.steps_done)
                                                          : fmt::format("{} of {}", result.steps_done, config.steps));
   text += row("time per step", fmt::format("{} on average, {} to {}", format_seconds(s.avg_step_time),
                                            format_seconds(s.min_step_time), format_seconds(s.max_step_time)));
+  if (const auto error =
+          aside.predicted_step_s ? prediction_error(*aside.predicted_step_s, s.avg_step_time) : std::nullopt) {
+    text += row("predicted", fmt::format("{} per step, measured {:+.0f} %", format_seconds(*aside.predicted_step_s),
+                                         100.0 * *error));
+  }
   text += row("speed", fmt::format("{:.0f} tokens/s, {:.1f} samples/s", s.tokens_per_sec, s.samples_per_sec));
   text += row("phases", phases(s));
   text += row(
@@ -56,7 +62,7 @@ std::string describe(const TrainResult& result, const RunConfig& config, double 
                                    s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,
                                    format_seconds(s.compression_s), s.compression_s_variance));
   }
-  text += row("display, logs", fmt::format("{} in all", format_seconds(display_s)));
+  text += row("display, logs", fmt::format("{} in all", format_seconds(aside.display_s)));
   text += row("weights", "sha256 " + result.weights_hash);
   if (config.log == LogLevel::kVerbose) {
     for (const std::string& check : result.verdict.checks) text += row("check", check);

@@ -11,12 +11,17 @@ constexpr double kBackwardOverForward = 2.0;  // gradients of inputs and of weig
 constexpr double kAdamWBytes = 7 * 4.0;       // weight, gradient and two moments read, all but the gradient written
 constexpr std::uint64_t kFloat = sizeof(float);
 
-/// Floats that the backward pass of one block needs of each position, attention's probabilities included as
-/// heads * seq: what https://arxiv.org/abs/2205.05198 counts, for the families that ModelConfig describes.
-double activation_floats(const ModelConfig& config, double seq) {
+// Every kept float is written and read once in the forward pass; the backward pass reads it, and writes and reads its
+// gradient.
+constexpr double kForwardTouches = 2.0, kBackwardTouches = 3.0;
+
+/// Floats that the backward pass of one block needs of each position: what https://arxiv.org/abs/2205.05198 counts, for
+/// the families that ModelConfig describes, without attention's probabilities, which are computed anew
+/// (https://arxiv.org/abs/2205.14135).
+double activation_floats(const ModelConfig& config) {
   const double d = config.model_dim;
   const double norms = 2 * 2 * d;  // inputs and normalised inputs of both
-  const double attention = 2.0 * config.q_dim() + 2.0 * config.kv_dim() + config.heads * seq;
+  const double attention = 2.0 * config.q_dim() + 2.0 * config.kv_dim();
   const double mlp = (config.mlp == MlpKind::kGated ? 4.0 : 2.0) * config.ff_dim;  // before and after the activation
   return norms + attention + mlp;
 }
@@ -99,14 +104,17 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     const NodeRates rates = node_rates(descriptor, DType::kF32);
     TrainNodePrediction one;
     one.sequences = options.batch * (node + 1) / cluster.size() - options.batch * node / cluster.size();
-    one.forward_s = divide(one.sequences * flops, rates.flops_per_s);
-    one.backward_s = kBackwardOverForward * one.forward_s;
+    const double products_per_s = options.products_gflops > 0.0 ? options.products_gflops * 1e9 : rates.flops_per_s;
+    const double products_s = divide(one.sequences * flops, products_per_s);
+    const double floats = one.sequences * (positions * activation_floats(config) + seq * config.vocab);
+    const double touch_s = divide(floats * kFloat, rates.memory_bytes_per_s);
+    one.forward_s = products_s + kForwardTouches * touch_s;
+    one.backward_s = kBackwardOverForward * products_s + kBackwardTouches * touch_s;
     one.optimizer_s = divide(kAdamWBytes * static_cast<double>(held), rates.memory_bytes_per_s);
     one.communication_s = halves * ring_half_s(cluster, model_bytes);
     one.weight_bytes = held * kFloat;
     one.gradient_bytes = held * kFloat;
     one.optimizer_bytes = 2 * held * kFloat;
-    const double floats = one.sequences * (positions * activation_floats(config, seq) + seq * config.vocab);
     one.activation_bytes = static_cast<std::uint64_t>(floats) * kFloat;
     // While a block is at work its weights and gradients are whole.
     if (sharded) one.activation_bytes += 2 * std::max(cost.block.weight_bytes, cost.head.weight_bytes);
