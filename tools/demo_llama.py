@@ -1,10 +1,10 @@
 """The Llama architecture in plain PyTorch, with the tensor names and layouts of Hugging Face checkpoints.
 
-Shared by train_demo_model.py (training) and make_model_golden.py (reference outputs).
+Shared by demo_recipe_peer.py (training) and make_model_golden.py (reference outputs).
 Rotary embeddings use the half-split layout: row r and row r + head_dim / 2 of a head form one rotated pair.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -26,26 +26,6 @@ class LlamaConfig:
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
-
-    def to_hugging_face(self, torch_dtype: str, token_id: int) -> dict:
-        """The content of config.json; `token_id` is both the begin and the end token."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            **asdict(self),
-            "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "mlp_bias": False,
-            "bos_token_id": token_id,
-            "eos_token_id": token_id,
-            "tie_word_embeddings": True,
-            "rope_scaling": None,
-            "torch_dtype": torch_dtype,
-            "initializer_range": 0.02,
-            "use_cache": True,
-        }
 
 
 class RmsNorm(nn.Module):
@@ -105,35 +85,33 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: LlamaConfig, dropout: float):
+    def __init__(self, config: LlamaConfig):
         super().__init__()
         self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = Mlp(config)
-        self.dropout = dropout
 
     def forward(self, x, cos, sin):
-        x = x + F.dropout(self.self_attn(self.input_layernorm(x), cos, sin), self.dropout, self.training)
-        return x + F.dropout(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(nn.Module):
-    def __init__(self, config: LlamaConfig, dropout: float):
+    def __init__(self, config: LlamaConfig):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, dropout) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.dropout = dropout
 
 
 class Llama(nn.Module):
     """Causal language model with tied embeddings; forward maps ids [batch, length] to logits [batch, length, vocab]."""
 
-    def __init__(self, config: LlamaConfig, dropout: float = 0.0):
+    def __init__(self, config: LlamaConfig):
         super().__init__()
         self.config = config
-        self.model = Decoder(config, dropout)
+        self.model = Decoder(config)
         residual_std = 0.02 / (2 * config.num_hidden_layers) ** 0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
@@ -144,7 +122,7 @@ class Llama(nn.Module):
         decoder = self.model
         table = decoder.embed_tokens.weight
         cos, sin = rope_tables(ids.shape[1], self.config.head_dim, self.config.rope_theta, table.dtype)
-        x = F.dropout(decoder.embed_tokens(ids), decoder.dropout, self.training)
+        x = decoder.embed_tokens(ids)
         for layer in decoder.layers:
             x = layer(x, cos, sin)
         return F.linear(decoder.norm(x), table)

@@ -3,15 +3,18 @@
 and bpe_text.txt with bpe_tokenizer.json: a text, and what BpeTrainer learns from it.
 
     pip install tokenizers
-    python3 tools/make_tokenizer_golden.py
+    python3 tools/make_tokenizer_golden.py [path/to/tinyshakespeare.txt]
 
+With the text also bpe_large.json: a digest of what is learned from the first 90 % of it.
 Each text_NAME.json is a tokenizer.json, trained here on the lines below; text_cases.json lists, by NAME, texts with
 their ids (special tokens recognised, nothing added in front) and the text that the ids decode to.
 """
 
+import hashlib
 import json
 import os
 import random
+import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -99,12 +102,12 @@ def bpe_text():
     return "".join(LINES) + " ".join(words) + "\n  aaaaaaaaaaaaaaaaaaaaa   <|endoftext|> 1234567890\n"
 
 
-def bpe_tokenizer(text):
+def bpe_tokenizer(text, vocab=900):
     """As butterfly tokenize --train makes it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    trainer = trainers.BpeTrainer(vocab_size=vocab, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
                                   special_tokens=["<|endoftext|>"], show_progress=False)
     tokenizer.train_from_iterator([text], trainer)
     return tokenizer
@@ -118,9 +121,23 @@ def make_bpe(folder):
         file.write(bpe_tokenizer(text).to_str(pretty=False) + "\n")
 
 
+def make_large_bpe(folder, path):
+    """What BpeTrainer learns from the first 90 % of a text that is not committed, as a digest."""
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    learned = json.loads(bpe_tokenizer(text[: len(text) * 9 // 10], 2048).to_str())["model"]
+    merges = "".join((pair if isinstance(pair, str) else " ".join(pair)) + "\n" for pair in learned["merges"])
+    golden = {"text_sha256": hashlib.sha256(text.encode()).hexdigest(), "vocab": 2048,
+              "merges_sha256": hashlib.sha256(merges.encode()).hexdigest()}
+    with open(os.path.join(folder, "bpe_large.json"), "w", encoding="utf-8") as file:
+        file.write(json.dumps(golden, indent=1) + "\n")
+
+
 def main():
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
     make_bpe(folder)
+    if len(sys.argv) > 1:
+        make_large_bpe(folder, sys.argv[1])
     cases = {}
     for name, tokenizer in {"byte_bpe": byte_bpe(None), "llama3_split": byte_bpe(LLAMA3),
                             "sentencepiece": sentencepiece()}.items():

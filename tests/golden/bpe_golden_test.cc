@@ -1,9 +1,12 @@
 // The BPE trainer against Hugging Face's (tools/make_tokenizer_golden.py).
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "butterfly/model/tokenizer_json.h"
 #include "butterfly/model/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
+#include "butterfly/wire/digest.h"
 #include "golden_data.h"
 
 namespace butterfly {
@@ -23,18 +26,24 @@ TEST(BpeGolden, LearnsThePiecesAndMergesOfTokenizers) {
   EXPECT_EQ(vocabulary->types, expected->types);
 }
 
-TEST(BpeGolden, LearnsTheTokenizerOfTheDemoModelWhereItsTextIsThere) {
+TEST(BpeGolden, LearnsTheSameFromAMegabyteWhereItIsThere) {
   const auto path = golden::data("text/tinyshakespeare_input.txt");
   if (!path) GTEST_SKIP() << golden::kNoData;
-  const auto expected = open_vocabulary(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
-  ASSERT_TRUE(expected) << expected.error().message;
+  const auto expected = nlohmann::json::parse(golden::read_file(golden::committed("bpe_large.json")));
   const std::string text = golden::read_file(*path);
-  auto trainer = BpeTrainer::create({.vocab = expected->size()});
+  ASSERT_EQ(to_hex(sha256(as_bytes(text))), expected["text_sha256"]);
+  auto trainer = BpeTrainer::create({.vocab = expected["vocab"]});
   ASSERT_TRUE(trainer && trainer->add(text.substr(0, text.size() * 9 / 10)));
   const auto vocabulary = trainer->train();
   ASSERT_TRUE(vocabulary) << vocabulary.error().message;
-  EXPECT_EQ(vocabulary->pieces, expected->pieces);
-  EXPECT_EQ(vocabulary->merges, expected->merges);
+  std::string merges;
+  for (const std::string& merge : vocabulary->merges) merges += merge + "\n";
+  EXPECT_EQ(to_hex(sha256(as_bytes(merges))), expected["merges_sha256"]);
+  // The demo model speaks it.
+  const auto demo = open_vocabulary(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
+  ASSERT_TRUE(demo) << demo.error().message;
+  EXPECT_EQ(demo->pieces, vocabulary->pieces);
+  EXPECT_EQ(demo->merges, vocabulary->merges);
 }
 
 }  // namespace
