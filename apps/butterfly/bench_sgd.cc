@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "bench.h"
@@ -57,8 +58,10 @@ Result<double> proportional_megabytes(pid_t process) {
   const std::string path = fmt::format("/proc/{}/smaps_rollup", process);
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "Pss: %llu kB", &kib) == 1) return static_cast<double>(kib) * 1024e-6;
+    std::istringstream words(line);
+    std::string name;
+    double kib = 0.0;
+    if (words >> name >> kib && name == "Pss:") return kib * 1024e-6;
   }
   return make_error(ErrorCode::kIo, "{}: has no line of Pss", path);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
 
 #if defined(__x86_64__)
@@ -19,9 +20,11 @@ namespace butterfly {
 namespace {
 
 // Long enough for the gap between two kernels of one layer, short enough that a wrong guess costs less than a
-// blocking wake-up does on a virtual machine (about 40 us).
+// blocking wake-up does on a virtual machine (about 40 us). Without yielding: on a machine that others use too, each
+// yield gives away milliseconds, while whoever sleeps is preferred when it wakes.
 constexpr auto kSpin = std::chrono::microseconds(40);
-constexpr int kPausesBetweenYields = 64;
+constexpr int kPausesBetweenLooks = 64;
+constexpr std::chrono::milliseconds kSleep{1000};  // wakes come; this is for the eyes of a debugger
 
 // Members of all living teams of more than one: together they may spin only while each can have a core of its own.
 std::atomic<int> living_members{0};
@@ -41,30 +44,52 @@ void relax() {
 #endif
 }
 
-/// Returns when value differs from `old`: spins for kSpin where that is polite, then blocks.
-template <typename Ready>
-void wait_until(const std::atomic<int>& value, bool may_spin, const Ready& ready) {
-  if (may_spin) {
-    const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    do {
-      for (int i = 0; i < kPausesBetweenYields; ++i) {
-        if (ready(value.load(std::memory_order_acquire))) return;
-        relax();
-      }
-      std::this_thread::yield();
-    } while (std::chrono::steady_clock::now() < deadline);
+/// A number that changes seldom, and those who wait for it.
+class Signal {
+ public:
+  std::uint32_t value() const { return word_.load(std::memory_order_acquire); }
+  void set(std::uint32_t value) { word_.store(value, std::memory_order_relaxed); }
+
+  /// What the number is then.
+  std::uint32_t add(std::int32_t amount) {
+    const auto change = static_cast<std::uint32_t>(amount);
+    return word_.fetch_add(change) + change;
   }
-  for (int seen = value.load(std::memory_order_acquire); !ready(seen); seen = value.load(std::memory_order_acquire)) {
-    value.wait(seen, std::memory_order_acquire);
+  /// Who sleeps, after a change. Sequentially consistent, as wait(): of a change and a sleeper that come together, one
+  /// sees the other.
+  void wake() {
+    if (sleepers_.load() > 0) futex_wake(word_, FutexScope::kProcess);
   }
-}
+
+  /// Until `ready(number)`: spins for kSpin where that is polite, then sleeps.
+  template <typename Ready>
+  void wait(bool may_spin, const Ready& ready) {
+    if (may_spin) {
+      const auto deadline = std::chrono::steady_clock::now() + kSpin;
+      do {
+        for (int i = 0; i < kPausesBetweenLooks; ++i) {
+          if (ready(value())) return;
+          relax();
+        }
+      } while (std::chrono::steady_clock::now() < deadline);
+    }
+    sleepers_.fetch_add(1);
+    for (std::uint32_t seen = word_.load(); !ready(seen); seen = word_.load()) {
+      futex_wait(word_, seen, kSleep, FutexScope::kProcess);
+    }
+    sleepers_.fetch_sub(1);
+  }
+
+ private:
+  std::atomic<std::uint32_t> word_{0}, sleepers_{0};
+};
 
 }  // namespace
 
 struct ThreadTeam::State {
   // Each on its own cache line: members poll `round` while finishing members count down `unfinished`.
-  alignas(64) std::atomic<int> round{0};
-  alignas(64) std::atomic<int> unfinished{0};
+  alignas(64) Signal round;
+  alignas(64) Signal unfinished;
   alignas(64) Erased function = nullptr;  // written before `round` advances, read after
   const void* context = nullptr;
   bool stop = false;
@@ -77,19 +102,18 @@ struct ThreadTeam::State {
   void begin_round(Erased next_function, const void* next_context) {
     function = next_function;
     context = next_context;
-    unfinished.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
-    // Sequentially consistent, as notify_all's look at the number of sleepers must not pass this store.
-    round.fetch_add(1);
-    round.notify_all();
+    unfinished.set(static_cast<std::uint32_t>(threads.size()));
+    round.add(1);
+    round.wake();
   }
 
   void member_loop(int member) {
-    for (int seen = 0;;) {
-      wait_until(round, may_spin(), [seen](int now) { return now != seen; });
-      seen = round.load(std::memory_order_acquire);
+    for (std::uint32_t seen = 0;;) {
+      round.wait(may_spin(), [seen](std::uint32_t now) { return now != seen; });
+      seen = round.value();
       if (stop) return;
       function(context, member);
-      if (unfinished.fetch_sub(1) == 1) unfinished.notify_one();
+      if (unfinished.add(-1) == 0) unfinished.wake();
     }
   }
 };
@@ -130,7 +154,7 @@ void ThreadTeam::run_erased(Erased function, const void* context) {
   }
   state_->begin_round(function, context);
   function(context, 0);
-  wait_until(state_->unfinished, state_->may_spin(), [](int left) { return left == 0; });
+  state_->unfinished.wait(state_->may_spin(), [](std::uint32_t left) { return left == 0; });
 }
 
 }  // namespace butterfly

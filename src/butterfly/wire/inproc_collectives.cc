@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/futex.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collectives.h"
-#include "butterfly/wire/futex.h"
 #include "butterfly/wire/spin.h"
 
 namespace butterfly {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/futex.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/futex.h"
 #include "butterfly/wire/spin.h"
 
 namespace butterfly {
