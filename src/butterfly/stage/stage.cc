@@ -131,6 +131,7 @@ Result<ExchangeTimes> Stage::measure_exchanges() {
   const SequenceId spare(std::numeric_limits<std::int32_t>::max());
   const Batch one_row{.runs = {{.sequence = spare, .position = 0, .rows = 1, .logits_from = 1}}};
   const Status room = cache_.reserve(spare, 1);
+  emulation_.begin();
   Result<Tensor> x = Tensor::allocate(*pool_, DType::kF32, {many, config_.model_dim});
   Result<ExchangeTimes> times = butterfly::measure_exchanges(
       *exchange_,
