@@ -154,23 +154,9 @@ Status TensorGroup::add_product(const Compute& compute, DividedProduct product, 
                .y_stride = count * model_dim_};
   }
   if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()));
-  return add_sums(compute, sums, x.rows, bias, y);
-}
-
-Status TensorGroup::add_nothing(const Compute& compute, std::int64_t rows, float* y) {
-  const auto rank = static_cast<std::size_t>(rank_);
-  const auto floats = static_cast<std::uint64_t>(rows * model_dim_) * mlp_.nodes[rank].size();
-  BF_ASSIGN_OR_RETURN(const auto mine, compute.arena->allocate_array<float>(floats));
-  std::ranges::fill(mine, 0.0f);
-  received_[rank] = mine.data();
-  return add_sums(compute, mlp_, rows, nullptr, y);
-}
-
-/// This member's own sums are in received_ already.
-Status TensorGroup::add_sums(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y) {
-  const std::int64_t message_bytes = rows * sums.nodes_max * model_dim_ * static_cast<std::int64_t>(sizeof(float));
-  const bool direct = message_bytes <= kDirectBytesMax || rows < size();
-  return direct ? add_everywhere(compute, sums, rows, bias, y) : add_at_owners(compute, sums, rows, bias, y);
+  const std::int64_t message_bytes = x.rows * sums.nodes_max * model_dim_ * static_cast<std::int64_t>(sizeof(float));
+  const bool direct = message_bytes <= kDirectBytesMax || x.rows < size();
+  return direct ? add_everywhere(compute, sums, x.rows, bias, y) : add_at_owners(compute, sums, x.rows, bias, y);
 }
 
 Status TensorGroup::receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows) {

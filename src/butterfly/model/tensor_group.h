@@ -44,10 +44,6 @@ class TensorGroup {
   Status add_product(const Compute& compute, DividedProduct product, const PackedMatrix& weights, const float* bias,
                      const ActivationRows& x, float* y);
 
-  /// What add_product() does after its product, with sums that are all zero: to measure what exchanges cost. y[rows,
-  /// model_dim]. Errors: those of add_product().
-  Status add_nothing(const Compute& compute, std::int64_t rows, float* y);
-
   /// Collects logits[rows, vocab] at member 0 from everybody's part[rows, own vocab]; `logits` is not looked at by the
   /// others. Member 0's part may lie in its place where rows == 1.
   /// Errors: kNoMemory (scratch), those of the exchange.
@@ -64,7 +60,6 @@ class TensorGroup {
   using SumsOfMembers = std::vector<float*>;
 
   Sums sums_of(const LaneBorders& borders) const;
-  Status add_sums(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_everywhere(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_at_owners(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows);

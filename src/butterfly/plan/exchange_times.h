@@ -4,10 +4,10 @@
 
 namespace butterfly {
 
-/// Seconds of one exchange of sums, beyond what the slowest member computes: waits, wakes and transfers.
+/// Seconds of one exchange of sums, beyond what the slowest member computes when it is alone: waits, wakes, transfers.
 struct ExchangeTimes {
-  double one_row_s = 0.0;  // while every member computes between two exchanges, as in decode
-  int many_rows = 0;       // 0: nothing was measured
+  double one_row_s = 0.0;
+  int many_rows = 0;  // 0: nothing was measured
   double many_rows_s = 0.0;
   bool measured() const { return many_rows > 1; }
   friend bool operator==(const ExchangeTimes&, const ExchangeTimes&) = default;

@@ -9,33 +9,37 @@
 namespace butterfly {
 namespace {
 
-/// Members as threads, each with a clock that its own trial moves.
+/// Members as threads, each with clocks that its own trial moves.
 struct Member {
-  std::uint64_t block_ns = 1'000'000, worked_of_it_ns = 800'000, many_ns = 3'000'000;
+  std::uint64_t together_ns = 1'000'000, alone_ns = 800'000;
+  std::uint64_t many_together_ns = 20'000'000, many_alone_ns = 14'000'000;
   bool ready = true;
   std::function<Status(int block)> on_block{};
 
   std::uint64_t now_ns = 0, worked_ns = 0;
-  int blocks = 0, manys = 0;
+  int together[2] = {}, alone[2] = {};  // blocks of one row, of many
   Result<ExchangeTimes> result = ExchangeTimes{};
 
+  Status block(int rows, Company company) {
+    const int size = rows == 1 ? 0 : 1;
+    if (company == Company::kAlone) {
+      worked_ns += size == 0 ? alone_ns : many_alone_ns;
+      now_ns += 7'000'000;
+      ++alone[size];
+      return {};
+    }
+    if (on_block) BF_TRY(on_block(together[0] + together[1]));
+    // What happens once is no measure: caches are cold in the first, and a machine has other things to do.
+    const int at = together[size]++;
+    now_ns += (at < 2 || at == 7 ? 50 : 1) * (size == 0 ? together_ns : many_together_ns);
+    worked_ns += 12345;
+    return {};
+  }
+
   void measure(Exchange& exchange) {
-    const auto block = [this]() -> Status {
-      if (on_block) BF_TRY(on_block(blocks));
-      // What happens once is no measure: caches are cold in the first, and a machine has other things to do.
-      now_ns += blocks == 0 || blocks == 7 ? 50 * block_ns : block_ns;
-      worked_ns += worked_of_it_ns;
-      ++blocks;
-      return {};
-    };
-    const auto many = [this]() -> Status {
-      now_ns += manys++ == 0 ? 20 * many_ns : many_ns;
-      return {};
-    };
     result = measure_exchanges(exchange, {.ready = ready,
                                           .many_rows = 64,
-                                          .one_row = block,
-                                          .many = many,
+                                          .block = [this](int rows, Company company) { return block(rows, company); },
                                           .clock_ns = [this] { return now_ns; },
                                           .worked_ns = [this] { return worked_ns; }});
   }
@@ -56,8 +60,9 @@ std::vector<Member> measured(std::vector<Member> members) {
   return members;
 }
 
-TEST(ExchangeCalibration, WhatTakesLongerThanTheSlowestMemberComputesIsTheExchange) {
-  for (const Member& member : measured({{.worked_of_it_ns = 600'000}, {.worked_of_it_ns = 800'000}, {}})) {
+TEST(ExchangeCalibration, WhatTakesLongerThanTheSlowestMemberAloneIsTheExchange) {
+  for (const Member& member :
+       measured({{.alone_ns = 600'000, .many_alone_ns = 9'000'000}, {}, {.alone_ns = 700'000}})) {
     ASSERT_TRUE(member.result) << member.result.error().message;
     EXPECT_EQ(member.result->many_rows, 64);
     EXPECT_DOUBLE_EQ(member.result->one_row_s, 100e-6) << "a block exchanges twice";
@@ -66,27 +71,29 @@ TEST(ExchangeCalibration, WhatTakesLongerThanTheSlowestMemberComputesIsTheExchan
 }
 
 TEST(ExchangeCalibration, AllMembersHearTheSameTimes) {
-  const auto members = measured({{.block_ns = 1'000'000, .many_ns = 1'000'000}, {.block_ns = 1'400'000}});
+  const auto members = measured({{}, {.together_ns = 1'400'000, .many_together_ns = 24'000'000}});
   ASSERT_TRUE(members[0].result && members[1].result);
   EXPECT_EQ(*members[0].result, *members[1].result);
   EXPECT_DOUBLE_EQ(members[0].result->one_row_s, 200e-6);
-  EXPECT_DOUBLE_EQ(members[0].result->many_rows_s, 2e-3);
+  EXPECT_DOUBLE_EQ(members[0].result->many_rows_s, 4e-3);
 }
 
 TEST(ExchangeCalibration, TheSlowestMemberSaysHowOftenAllMeasure) {
-  const auto fast = measured({{.block_ns = 1000, .worked_of_it_ns = 10, .many_ns = 1000}, {}});
-  EXPECT_EQ(fast[0].blocks, 2 + 24);
-  EXPECT_EQ(fast[0].manys, 2 + 8);
-  const auto slow = measured(
-      {{.block_ns = 1000, .worked_of_it_ns = 10, .many_ns = 1000}, {.block_ns = 90'000'000, .many_ns = 900'000'000}});
+  const auto fast = measured({{.together_ns = 1000, .alone_ns = 10}, {}});
+  EXPECT_EQ(fast[0].together[0], 2 + 24);
+  EXPECT_EQ(fast[0].alone[0], 1 + 6);
+  const Member quick{.together_ns = 1000, .alone_ns = 10, .many_together_ns = 1000, .many_alone_ns = 10};
+  const auto slow = measured({quick, {.together_ns = 90'000'000, .alone_ns = 80'000'000}});
+  EXPECT_EQ(slow[0].alone[0], 1 + 6);
+  EXPECT_EQ(slow[1].alone[0], 1 + 2) << "that is its own affair";
   for (const Member& member : slow) {
-    EXPECT_EQ(member.blocks, 2 + 3);
-    EXPECT_EQ(member.manys, 2 + 3);
+    EXPECT_EQ(member.together[0], 2 + 3);
+    EXPECT_EQ(member.together[1], 2 + 3);
   }
 }
 
 TEST(ExchangeCalibration, ComputingThatOutlastsTheClockIsNoNegativeExchange) {
-  const auto members = measured({{.worked_of_it_ns = 1'000'100}, {}});
+  const auto members = measured({{.alone_ns = 1'000'100}, {}});
   ASSERT_TRUE(members[0].result);
   EXPECT_EQ(members[0].result->one_row_s, 0.0);
 }
@@ -95,12 +102,12 @@ TEST(ExchangeCalibration, WhereOneMemberIsNotReadyNobodyMeasuresAndNothingFails)
   for (const Member& member : measured({{}, {.ready = false}, {}})) {
     ASSERT_TRUE(member.result) << member.result.error().message;
     EXPECT_FALSE(member.result->measured());
-    EXPECT_EQ(member.blocks, 0);
+    EXPECT_EQ(member.together[0] + member.alone[0], 0);
   }
 }
 
 TEST(ExchangeCalibration, AMemberThatDiesInTheMeasurementEndsItForAll) {
-  for (const int block : {0, 1, 5}) {
+  for (const int block : {0, 1, 5, 27}) {
     const auto dies = [block](int at) -> Status {
       if (at < block) return {};
       return make_error(ErrorCode::kUnavailable, "died");

@@ -122,36 +122,57 @@ Status Stage::join(Exchange& exchange) {
   return {};
 }
 
+namespace {
+
+/// For a member that computes as if the others had answered already.
+class NoExchange final : public Exchange {
+ public:
+  explicit NoExchange(const Exchange& real) : rank_(real.rank()), size_(real.size()) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void abort() override {}
+  Status exchange(std::span<const ByteSpan> /*to*/, std::span<const MutableByteSpan> from) override {
+    for (const MutableByteSpan bytes : from) std::ranges::fill(bytes, std::byte{0});
+    return {};
+  }
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace
+
 Result<ExchangeTimes> Stage::measure_exchanges() {
   BF_CHECK(group_, "only members of a group exchange anything");
   const std::lock_guard turn(crew_->turn);
   constexpr std::int64_t kBytesOfManyRows = 512 * 1024;
   const std::int64_t row_bytes = config_.model_dim * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t many = std::clamp<std::int64_t>(kBytesOfManyRows / row_bytes, group_->size() + 1, 64);
+  const int many = static_cast<int>(std::clamp<std::int64_t>(kBytesOfManyRows / row_bytes, group_->size() + 1, 64));
   const SequenceId spare(std::numeric_limits<std::int32_t>::max());
-  const Batch one_row{.runs = {{.sequence = spare, .position = 0, .rows = 1, .logits_from = 1}}};
-  const Status room = cache_.reserve(spare, 1);
-  emulation_.begin();
+  const Status room = cache_.reserve(spare, many);
   Result<Tensor> x = Tensor::allocate(*pool_, DType::kF32, {many, config_.model_dim});
-  Result<ExchangeTimes> times = butterfly::measure_exchanges(
-      *exchange_,
-      {.ready = room && x && !blocks_.empty(),
-       .many_rows = static_cast<int>(many),
-       .one_row = [&, layer = std::size_t{0}]() mutable -> Status {
-         step_arena_.reset();
-         block_arena_.reset();
-         std::ranges::fill(x->mutable_view().values(), 1.0f);
-         BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, one_row));
-         const std::size_t at = layer++ % blocks_.size();  // as decode: weights that no cache holds
-         return blocks_[at]->forward(compute_with(block_arena_), one_row, rotary, static_cast<int>(at), cache_,
-                                     x->mutable_view().values().data());
-       },
-       .many = [&]() -> Status {
-         block_arena_.reset();
-         return group_->add_nothing(compute_with(block_arena_), many, x->mutable_view().values().data());
-       },
-       .clock_ns = trace::now_ns,
-       .worked_ns = [&] { return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_ns_; }});
+  Exchange* const others = exchange_;
+  NoExchange nobody(*others);
+  std::size_t layer = 0;
+  const auto block = [&](int rows, Company company) -> Status {
+    exchange_ = company == Company::kAlone ? &nobody : others;
+    const Batch batch{.runs = {{.sequence = spare, .position = 0, .rows = rows, .logits_from = rows}}};
+    step_arena_.reset();
+    block_arena_.reset();
+    std::ranges::fill(x->mutable_view().values(), 1.0f);
+    BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
+    layer = (layer + 1) % blocks_.size();  // as in a step: weights that no cache holds
+    return blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
+                                   x->mutable_view().values().data());
+  };
+  const auto worked_ns = [&] { return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_ns_; };
+  emulation_.begin();
+  Result<ExchangeTimes> times = butterfly::measure_exchanges(*others, {.ready = room && x && !blocks_.empty(),
+                                                                       .many_rows = many,
+                                                                       .block = block,
+                                                                       .clock_ns = trace::now_ns,
+                                                                       .worked_ns = worked_ns});
+  exchange_ = others;
   cache_.release(spare);
   if (!times) return leave_group(times.error());
   return times;
