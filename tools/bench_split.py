@@ -104,6 +104,12 @@ def show(title, results, baseline):
                 line += f"  error {100 * statistics.median(errors):+.0f} % ({100 * min(errors):+.0f} to {100 * max(errors):+.0f})"
             print(line, flush=True)
     for way, rounds in results.items():
+        exchanges = [r["exchange"] for r in rounds if "exchange" in r]
+        if exchanges:
+            few, many = ([e[size] for e in exchanges] for size in ("one_row_s", "rows_s"))
+            print(f"  exchange  {way:<33} measured before: {1e6 * statistics.median(few):.0f} us ({1e6 * min(few):.0f}-{1e6 * max(few):.0f})"
+                  f", of {exchanges[0]['rows']} rows {1e3 * statistics.median(many):.2f} ms ({1e3 * min(many):.2f}-{1e3 * max(many):.2f})")
+    for way, rounds in results.items():
         simulated = [r["predicted"] for r in rounds if "simulated_error" in r.get("predicted", {})]
         if simulated:
             print(f"  whole run {way:<33} simulated {statistics.median(s['simulated_s'] for s in simulated):.2f} s  error "
@@ -126,7 +132,8 @@ def two_workers(arguments):
 
 def over_links(arguments):
     from netlab import Lab
-    for name, (rate, slow, burst) in LINKS.items():
+    for name in arguments.links or LINKS:
+        rate, slow, burst = LINKS[name]
         with Lab(3, rate=rate, slow=slow, burst=burst) as lab, Workers(arguments, 2, lab) as workers:
             ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
             results = measure(arguments, ways, workers.inside(0))
@@ -147,7 +154,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=64, help="tokens decoded")
-    parser.add_argument("--links", action="store_true", help="two workers in network namespaces, over three kinds of links")
+    parser.add_argument("--links", nargs="*", choices=LINKS, metavar="LINK",
+                        help=f"two workers in network namespaces, over links of {', '.join(map(repr, LINKS))}; none named: all")
     parser.add_argument("--emulate", type=float, default=1.0, help="four workers of this share of a thread's speed")
     parser.add_argument("--butterfly", default="build/release/bin/butterfly")
     arguments = parser.parse_args()
@@ -157,7 +165,7 @@ def main():
     print(f"machine {machine()}\nmodel   {os.path.basename(arguments.model)}, {arguments.rounds} rounds, prompt "
           f"{arguments.prompt}, {arguments.tokens} decoded")
     with contextlib.suppress(BrokenPipeError):
-        if arguments.links:
+        if arguments.links is not None:
             over_links(arguments)
         elif arguments.emulate < 1:
             emulated(arguments)

@@ -34,6 +34,7 @@ struct BenchResult {
   double weight_gb_per_s = 0;  // weight bytes read per second of decode, median
   double gflops = 0;           // of prefill, median
   std::optional<Speeds> predicted;
+  ExchangeTimes exchange;     // of the first tensor group
   std::vector<double> run_s;  // of each round
   Speeds measured() const {
     return {.prefill = median(prefill_tokens_per_s), .decode = median(decode_tokens_per_s), .run_s = median(run_s)};
@@ -108,6 +109,9 @@ Result<BenchResult> bench_threads(const BenchCommand& command, int threads) {
   for (int round = 0; round < command.rounds; ++round) {
     BF_TRY(run_round(model.deployment->pipeline(), command, config.vocab, result));
   }
+  for (const NodeReport& node : model.deployment->nodes()) {
+    if (!result.exchange.measured()) result.exchange = node.exchange_times;
+  }
   result.predicted = predicted_speeds(
       *model.deployment,
       {.sequences = command.sequences, .prompt = command.prefill, .generated = command.decode, .chunk = kRowsMax});
@@ -147,6 +151,11 @@ Result<int> run(BenchCommand& command) {
                                {"decode_tokens_per_s", result.decode_tokens_per_s},
                                {"prefill_gflops", result.gflops},
                                {"decode_weight_gb_per_s", result.weight_gb_per_s}};
+    if (result.exchange.measured()) {
+      one["exchange"] = {{"one_row_s", result.exchange.one_row_s},
+                         {"rows", result.exchange.many_rows},
+                         {"rows_s", result.exchange.many_rows_s}};
+    }
     if (result.predicted) one["predicted"] = to_json(*result.predicted, result.measured());
     j["results"].push_back(std::move(one));
   }

@@ -53,7 +53,9 @@ std::string describe_lanes(const NodeReport& node) {
   const LaneRange& lanes = node.assignment.lanes;
   if (lanes.whole()) return {};
   const std::string range = fmt::format(", lanes {}-{}", lanes.first, lanes.last - 1);
-  return node.exchange == ExchangeEngine::kNone ? range : fmt::format("{} by {}", range, to_string(node.exchange));
+  if (node.exchange == ExchangeEngine::kNone) return range;
+  return fmt::format("{} by {}, {} an exchange", range, to_string(node.exchange),
+                     format_seconds(node.exchange_times.one_row_s));
 }
 
 void print_summary(const Report& r, const GenerateCommand& command, const Deployment& deployment) {
@@ -114,6 +116,8 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                           {"first_lane", node.assignment.lanes.first},
                           {"last_lane", node.assignment.lanes.last - 1},
                           {"exchange", to_string(node.exchange)},
+                          {"exchange_one_row_s", node.exchange_times.one_row_s},
+                          {"exchange_many_rows_s", node.exchange_times.many_rows_s},
                           {"memory_bytes", node.memory_bytes}});
   }
   for (const EpochReport& epoch : deployment.epochs()) {

@@ -105,6 +105,10 @@ void add_prediction(const Planned& planned, std::string& text) {
       "sequence{}\n",
       planned.plan.strategy, to_string(planned.options.goal), time_of(p.ttft_s), time_of(p.token_s), time_of(p.hop_s),
       time_of(p.exchange_s), p.tokens_per_s, planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
+  if (p.exchange_s > 0) {
+    text += fmt::format("{} for the wake in each exchange are assumed; a group that runs measures its own\n",
+                        time_of(kAssumedWakeS));
+  }
   text += fmt::format("slowest node {} per step, balance {:.3f} (slowest over mean), {} stage{}, {} hops per token\n",
                       time_of(p.slowest_s), p.balance, p.groups, p.groups == 1 ? "" : "s", p.hops);
   if (planned.plan.slowest_bound_s > 0 && std::isfinite(p.slowest_s)) {

@@ -44,10 +44,11 @@ struct StartRequest {
 /// The two ends of a running pipeline; null where nothing runs. Their errors name the worker that caused them where one
 /// did.
 struct PipelineEnds {
-  ChannelPtr input;                         // into the first stage, at the leader of its group
-  ChannelPtr output;                        // from the last
-  std::vector<std::uint64_t> memory_bytes;  // of each share
-  std::vector<ExchangeEngine> exchanges;    // that its group moves sums with, for each share
+  ChannelPtr input;                           // into the first stage, at the leader of its group
+  ChannelPtr output;                          // from the last
+  std::vector<std::uint64_t> memory_bytes;    // of each share
+  std::vector<ExchangeEngine> exchanges;      // that its group moves sums with, for each share
+  std::vector<ExchangeTimes> exchange_times;  // that its group measured before it was ready, for each share
 };
 
 /// What data connections have carried.

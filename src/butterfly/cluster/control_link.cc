@@ -187,6 +187,19 @@ StageAssignment read_stage(const control::Stage& message) {
           .lanes = {.first = message.first_lane(), .last = message.last_lane()}};
 }
 
+void store(const ExchangeTimes& times, control::ReadyShare& message) {
+  if (!times.measured()) return;
+  message.set_one_row_us(times.one_row_s * 1e6);
+  message.set_many_rows(times.many_rows);
+  message.set_many_rows_us(times.many_rows_s * 1e6);
+}
+
+ExchangeTimes read_exchange_times(const control::ReadyShare& message) {
+  const double few = message.one_row_us(), many = message.many_rows_us();
+  if (!std::isfinite(few) || few < 0.0 || !std::isfinite(many) || many < 0.0) return {};
+  return {.one_row_s = few * 1e-6, .many_rows = message.many_rows(), .many_rows_s = many * 1e-6};
+}
+
 void store(std::span<const Assignment> assignments, control::Assign& message) {
   const Assignment& any = assignments.front();
   message.set_epoch(any.epoch.value);

@@ -71,6 +71,10 @@ Result<NodeDescriptor> read_node(const control::Node& message);
 void store(const StageAssignment& stage, control::Stage& message);
 StageAssignment read_stage(const control::Stage& message);
 
+void store(const ExchangeTimes& times, control::ReadyShare& message);
+/// Nothing measured where the numbers are none that a clock can show.
+ExchangeTimes read_exchange_times(const control::ReadyShare& message);
+
 /// What one worker has in one epoch; at least one.
 void store(std::span<const Assignment> assignments, control::Assign& message);
 /// Errors: kProtocol for layers, lanes, ranks or members that contradict each other.

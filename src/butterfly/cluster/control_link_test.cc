@@ -44,6 +44,26 @@ TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
   EXPECT_FALSE(read_node(message));
 }
 
+TEST(ControlLink, ExchangeTimesTravelAndWhatNoClockShowsIsNothingMeasured) {
+  const ExchangeTimes times{.one_row_s = 50e-6, .many_rows = 64, .many_rows_s = 2e-3};
+  control::ReadyShare message;
+  store(times, message);
+  const ExchangeTimes heard = read_exchange_times(message);
+  EXPECT_DOUBLE_EQ(heard.one_row_s, times.one_row_s);
+  EXPECT_DOUBLE_EQ(heard.many_rows_s, times.many_rows_s);
+  EXPECT_EQ(heard.many_rows, 64);
+  EXPECT_FALSE(read_exchange_times({}).measured());
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    control::ReadyShare few = message, many = message;
+    few.set_one_row_us(bad);
+    many.set_many_rows_us(bad);
+    EXPECT_FALSE(read_exchange_times(few).measured()) << bad;
+    EXPECT_FALSE(read_exchange_times(many).measured()) << bad;
+  }
+  message.set_many_rows(-64);
+  EXPECT_FALSE(read_exchange_times(message).measured());
+}
+
 /// Member 1 of 3 of the second of two stages.
 control::Assign member_of_a_group() {
   Assignment assignment;

@@ -16,6 +16,7 @@ class FakeStage final : public WorkerDelegate {
  public:
   std::vector<WeightRequest> wanted{};  // fetched by load()
   std::function<Result<std::uint64_t>()> after_load{};
+  std::function<Status()> before_join{};
   std::function<Status()> before_answer{};
   std::map<std::string, NamedBytes> weights{};
   std::optional<std::string> local_path{};
@@ -45,6 +46,12 @@ class FakeStage final : public WorkerDelegate {
   Status prepare(std::span<const Assignment> assigned, WeightFetcher& fetcher, std::stop_token /*stop*/) override {
     prepared_epoch = assigned.front().epoch.value;
     return fetcher.fetch(wanted, [](const std::string&, NamedBytes) -> Status { return {}; });
+  }
+
+  Result<ExchangeTimes> join_group(const Assignment& assigned, Exchange& exchange) override {
+    if (before_join) BF_TRY(before_join());
+    BF_TRY(meet(exchange, 0));
+    return ExchangeTimes{.one_row_s = 1e-6 * assigned.rank.value, .many_rows = 64, .many_rows_s = 1e-3};
   }
 
   Status serve(const Assignment& /*assigned*/, const StageLinks& links, std::stop_token stop) override {

@@ -34,6 +34,13 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
     ASSERT_TRUE(ends) << ends.error().message;
     EXPECT_EQ(ends->memory_bytes.size(), plan.stages.size());
     EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
+    ASSERT_EQ(ends->exchange_times.size(), plan.stages.size());
+    for (std::size_t share = 0; share < plan.stages.size(); ++share) {
+      const bool alone = plan.stages[share].lanes.whole();
+      const ExchangeTimes& times = ends->exchange_times[share];
+      EXPECT_EQ(times.measured(), !alone);
+      EXPECT_DOUBLE_EQ(times.one_row_s, alone ? 0.0 : 1e-6 * plan.stages[share].first_layer) << "of its own group";
+    }
     const Status pumped = pump(*ends, stages, 20);
     EXPECT_TRUE(pumped) << pumped.error().message;
     EXPECT_FALSE(nodes.session->failed());
@@ -103,6 +110,15 @@ TEST_P(GroupClusterTest, AMemberThatCannotLoadIsNamed) {
   EXPECT_THAT(ends.error().message, HasSubstr("lanes 1-7"));
 }
 
+TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
+  Nodes nodes = make(3);
+  nodes.stage(2).before_join = []() -> Status { return make_error(ErrorCode::kNoMemory, "needs 9 GiB, has 4 GiB"); };
+  const auto ends = nodes.session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
+  ASSERT_FALSE(ends);
+  EXPECT_EQ(ends.error().code, ErrorCode::kNoMemory) << ends.error().message;
+  EXPECT_THAT(ends.error().message, HasSubstr("lanes 2-7"));
+}
+
 TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {
   Nodes nodes = make(2);
   StartRequest gap = fake_request(fake_group_plan({2}));
@@ -130,6 +146,21 @@ TEST(GroupCluster, WorkersOfOneHostShareMemoryUnlessOneForbidsIt) {
                 Each(use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels));
     EXPECT_TRUE(pump(*ends, 1, 10));
   }
+}
+
+// An exchange waits for a member as long as wait_timeout says; loading may take longer.
+TEST(GroupCluster, AMemberThatLoadsForLongIsWaitedFor) {
+  const auto patient = std::chrono::milliseconds(300);
+  const WorkerOptions options{.wait_timeout = patient, .drain_timeout = std::chrono::milliseconds(50)};
+  ThreadWorker first(options), second(options);
+  second.stage.after_load = [&]() -> Result<std::uint64_t> {
+    std::this_thread::sleep_for(3 * patient);  // this is how long it loads
+    return std::uint64_t{1};
+  };
+  const auto session = connect_cluster({first.address(), second.address()}, after_ms(10'000)).value();
+  auto ends = session->start(fake_request(fake_group_plan({2})), after_ms(20'000));
+  ASSERT_TRUE(ends) << ends.error().message;
+  EXPECT_TRUE(pump(*ends, 1, 10));
 }
 
 TEST(GroupCluster, BytesOnTheWireAreThoseOfEveryConnection) {

@@ -35,10 +35,14 @@ class InprocCluster final : public ClusterSession {
     PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                       .output = make_pipeline_channel(std::move(output), health_),
                       .memory_bytes = std::vector<std::uint64_t>(shares_.size()),
-                      .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone)};
+                      .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone),
+                      .exchange_times = std::vector<ExchangeTimes>(shares_.size())};
     std::lock_guard lock(mutex_);
     for (const auto& node : working_) {
-      for (std::size_t i = 0; i < node->shares.size(); ++i) ends.memory_bytes[node->shares[i]] = node->memory_bytes[i];
+      for (std::size_t i = 0; i < node->shares.size(); ++i) {
+        ends.memory_bytes[node->shares[i]] = node->memory_bytes[i];
+        ends.exchange_times[node->shares[i]] = node->exchange_times[i];
+      }
     }
     return ends;
   }
@@ -55,7 +59,11 @@ class InprocCluster final : public ClusterSession {
   void stop() override {
     if (std::exchange(stopped_, true)) return;
     health_->retire();
-    stop_.request_stop();
+    {
+      std::lock_guard lock(mutex_);
+      stop_.request_stop();
+      changed_.notify_all();
+    }
     for (const auto& channel : channels_) channel->close();
     for (const auto& share : shares_) {
       if (share->exchange) share->exchange->abort();
@@ -82,10 +90,13 @@ class InprocCluster final : public ClusterSession {
   /// A node that works.
   struct Working {
     int node = 0;
-    std::vector<std::size_t> shares{};          // in pipeline order
-    std::vector<std::uint64_t> memory_bytes{};  // of each, once ready, guarded by mutex_
+    std::vector<std::size_t> shares{};  // in pipeline order
+    // Of each share, guarded by mutex_: once it has loaded, and once it is ready.
+    std::vector<std::uint64_t> memory_bytes{};
+    std::vector<ExchangeTimes> exchange_times{};
     std::jthread thread{};
-    bool ready() const { return memory_bytes.size() == shares.size(); }
+    bool loaded() const { return memory_bytes.size() == shares.size(); }
+    bool ready() const { return exchange_times.size() == shares.size(); }
   };
 
   std::shared_ptr<Channel> watched(ChannelPtr channel) {
@@ -149,19 +160,43 @@ class InprocCluster final : public ClusterSession {
     }
     DirectWeightFetcher fetcher(provider_);
     auto memory_bytes = delegate.load(assignments, fetcher, stop_.get_token());
-    if (memory_bytes) {
-      {
-        std::lock_guard lock(mutex_);
-        node.memory_bytes = std::move(*memory_bytes);
-        changed_.notify_all();
-      }
+    Status status = memory_bytes ? Status{} : tl::unexpected(memory_bytes.error());
+    if (status) status = join_groups(node, std::move(*memory_bytes), assignments, links);
+    if (status) {
       serve_all(delegate, assignments, links, stop_.get_token(),
-                [&](std::size_t i, const Status& status) { end(*shares_[node.shares[i]], status); });
+                [&](std::size_t i, const Status& ended) { end(*shares_[node.shares[i]], ended); });
     }
     delegate.unload();
-    if (!memory_bytes) {
-      for (const std::size_t share : node.shares) end(*shares_[share], tl::unexpected(memory_bytes.error()));
+    if (!status) {
+      for (const std::size_t share : node.shares) end(*shares_[share], status);
     }
+  }
+
+  /// When all nodes have loaded, so that nobody waits in an exchange for one that loads.
+  Status join_groups(Working& node, std::vector<std::uint64_t> memory_bytes, std::span<const Assignment> assignments,
+                     std::span<const StageLinks> links) {
+    {
+      std::unique_lock lock(mutex_);
+      node.memory_bytes = std::move(memory_bytes);
+      changed_.notify_all();
+      changed_.wait(lock, [&] {
+        const bool loaded = std::ranges::all_of(working_, [](const auto& one) { return one->loaded(); });
+        return loaded || stop_.stop_requested() || health_->failure();
+      });
+    }
+    if (stop_.stop_requested() || health_->failure()) {
+      return make_error(ErrorCode::kCancelled, "the epoch ended before all nodes had loaded");
+    }
+    std::vector<ExchangeTimes> times(assignments.size());
+    for (std::size_t i = 0; i < assignments.size(); ++i) {
+      if (links[i].exchange == nullptr) continue;
+      WorkerDelegate& delegate = *inproc_nodes_[static_cast<std::size_t>(node.node)].delegate;
+      BF_ASSIGN_OR_RETURN(times[i], delegate.join_group(assignments[i], *links[i].exchange));
+    }
+    std::lock_guard lock(mutex_);
+    node.exchange_times = std::move(times);
+    changed_.notify_all();
+    return {};
   }
 
   /// Ends the epoch: a failure closes every channel.

@@ -96,6 +96,7 @@ void RemoteCluster::hear_ready(Worker& worker, const control::Ready& ready) {
     const control::ReadyShare& share = ready.shares(static_cast<int>(i));
     worker.memory_bytes[i] = share.memory_bytes();
     worker.exchanges[i] = parse_exchange_engine(share.exchange());
+    worker.exchange_times[i] = read_exchange_times(share);
   }
 }
 
@@ -233,6 +234,7 @@ void RemoteCluster::make_workers(const StartRequest& request) {
     worker->title = fmt::format("worker {} ({})", worker->member->address, describe(worker->assignments));
     worker->memory_bytes.resize(worker->shares.size());
     worker->exchanges.resize(worker->shares.size());
+    worker->exchange_times.resize(worker->shares.size());
   }
 }
 
@@ -266,12 +268,14 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
                     .output = make_pipeline_channel(output_, health_),
                     .memory_bytes = std::vector<std::uint64_t>(worker_of_share_.size()),
-                    .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size())};
+                    .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size()),
+                    .exchange_times = std::vector<ExchangeTimes>(worker_of_share_.size())};
   std::lock_guard lock(mutex_);
   for (const auto& worker : workers_) {
     for (std::size_t i = 0; i < worker->shares.size(); ++i) {
       ends.memory_bytes[worker->shares[i]] = worker->memory_bytes[i];
       ends.exchanges[worker->shares[i]] = worker->exchanges[i];
+      ends.exchange_times[worker->shares[i]] = worker->exchange_times[i];
     }
   }
   return ends;

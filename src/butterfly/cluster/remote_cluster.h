@@ -40,6 +40,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
     StageWork work{};
     std::vector<std::uint64_t> memory_bytes{};  // of each share
     std::vector<ExchangeEngine> exchanges{};
+    std::vector<ExchangeTimes> exchange_times{};
     std::unique_ptr<Channel> weights{};
     std::thread weight_server{};
   };

@@ -1,6 +1,11 @@
 #include "butterfly/cluster/stage_connections.h"
 
 namespace butterfly {
+namespace {
+
+constexpr std::uint16_t kLoadedMessage = 5;  // between members; without meta or payload
+
+}  // namespace
 
 Status StageConnections::open(const std::stop_token& stop) {
   if (!assignment_.next_address.empty()) {
@@ -30,6 +35,25 @@ Status StageConnections::open_group(const std::stop_token& stop) {
                                                         .shared_memory = options_.shared_memory,
                                                         .member_timeout = options_.wait_timeout,
                                                         .spin = options_.spin}));
+  return {};
+}
+
+Status StageConnections::announce_loaded() const {
+  for (const auto& member : group_) {
+    if (member) BF_TRY(member->send_borrowed({.type = kLoadedMessage, .epoch = assignment_.epoch}));
+  }
+  return {};
+}
+
+Status StageConnections::await_loaded() const {
+  for (const auto& member : group_) {
+    if (!member) continue;
+    BF_ASSIGN_OR_RETURN(const Message message, member->receive({}, Deadline::max()));
+    if (message.type == kLoadedMessage && message.epoch == assignment_.epoch) continue;
+    return make_error(ErrorCode::kProtocol,
+                      "{} sent a message of type {} and epoch {} before it had loaded its share of epoch {}",
+                      member->peer(), message.type, message.epoch.value, assignment_.epoch.value);
+  }
   return {};
 }
 

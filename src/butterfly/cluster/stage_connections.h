@@ -24,7 +24,14 @@ class StageConnections {
   /// Waits for the stage before, and then has everything.
   Result<StageLinks> complete();
 
+  /// Tells the other members that this one has loaded. Errors: kUnavailable (one is gone).
+  Status announce_loaded() const;
+  /// Waits until all of them have said so: as long as it takes, since loading may, or until the channels are closed.
+  /// Errors: kUnavailable, kProtocol.
+  Status await_loaded() const;
+
   /// What the tensor group exchanges its sums with.
+  Exchange* exchange() const { return exchange_.get(); }
   ExchangeEngine engine() const { return exchange_ ? exchange_->engine() : ExchangeEngine::kNone; }
 
  private:

@@ -11,6 +11,7 @@
 #include "butterfly/cluster/assignment.h"
 #include "butterfly/cluster/stage_links.h"
 #include "butterfly/cluster/weights.h"
+#include "butterfly/plan/exchange_times.h"
 
 namespace butterfly {
 
@@ -27,6 +28,12 @@ class WorkerDelegate {
   /// overlaps with load(). What fails here is not lost: load() will try again. Errors: kNoMemory where there is no room
   /// for both.
   virtual Status prepare(std::span<const Assignment> assignments, WeightFetcher& weights, std::stop_token stop) = 0;
+
+  /// Meets the other members of the tensor group of one of them, who all have loaded: after load(), before serve(), in
+  /// the order of the pipeline. Gives what they measured of their exchanges; nothing unless a delegate does.
+  virtual Result<ExchangeTimes> join_group(const Assignment& /*assignment*/, Exchange& /*exchange*/) {
+    return ExchangeTimes{};
+  }
 
   /// Runs the stage of one of them until a channel closes or `stop` is requested. Only after load() succeeded.
   virtual Status serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) = 0;

@@ -320,11 +320,17 @@ Status WorkerSession::serve(std::span<const Assignment> assignments, std::span<c
   control::Ready& ready = *message.mutable_ready();
   ready.set_epoch(epoch.value);
   ready.set_has_file(local_.found(assignments.front().model.hash).has_value());
+  // All groups of this worker hear of it before it waits for one of them.
+  for (const auto& one : connections) BF_TRY(one->announce_loaded());
   for (std::size_t i = 0; i < assignments.size(); ++i) {
     BF_ASSIGN_OR_RETURN(links.emplace_back(), connections[i]->complete());
     control::ReadyShare& share = *ready.add_shares();
     share.set_memory_bytes(memory_bytes[i]);
     share.set_exchange(std::string(to_string(connections[i]->engine())));
+    if (connections[i]->exchange() == nullptr) continue;
+    BF_TRY(connections[i]->await_loaded());
+    BF_ASSIGN_OR_RETURN(const ExchangeTimes times, delegate_.join_group(assignments[i], *connections[i]->exchange()));
+    store(times, share);
   }
   BF_TRY(link_.send(message));
   std::mutex ending;

@@ -74,8 +74,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::vector<EpochReport> epochs() const override { return epochs_; }
 
   std::optional<RunForecast> forecast(const RunShape& run) const override {
-    auto prediction = butterfly::forecast(checkpoint_.config, known_.cluster(members_.nodes), plan_,
-                                          kv_type_of(checkpoint_, options_), run);
+    const PlanCluster cluster = with_exchanges(known_.cluster(members_.nodes), plan_, ends_.exchange_times);
+    auto prediction = butterfly::forecast(checkpoint_.config, cluster, plan_, kv_type_of(checkpoint_, options_), run);
     if (!prediction || !std::isfinite(prediction->plan.token_s)) return std::nullopt;
     return *prediction;
   }
@@ -83,7 +83,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i]});
+      reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i],
+                         ends_.exchange_times[i]});
     }
     return reports;
   }

@@ -60,7 +60,8 @@ class ThreadsDeployment final : public Deployment {
     std::vector<NodeReport> reports;
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
-      reports.push_back({node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i]});
+      reports.push_back(
+          {node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i], ends_.exchange_times[i]});
     }
     return reports;
   }

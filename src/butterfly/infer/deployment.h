@@ -50,6 +50,7 @@ struct NodeReport {
   StageAssignment assignment;
   std::uint64_t memory_bytes = 0;
   ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
+  ExchangeTimes exchange_times{};                   // as they measured it before their first step
 };
 
 /// One unchanging membership of a cluster, and why it came to be.

@@ -42,7 +42,9 @@ void Emulation::begin() {
 void Emulation::catch_up() {
   if (!active()) return;
   const std::uint64_t processor_ns = clock_.processor_ns();
-  wall_ns_ += static_cast<std::uint64_t>(static_cast<double>(processor_ns - processor_ns_) / speed_);
+  const auto work_ns = static_cast<std::uint64_t>(static_cast<double>(processor_ns - processor_ns_) / speed_);
+  wall_ns_ += work_ns;
+  worked_ns_ += work_ns;
   processor_ns_ = processor_ns;
   if (clock_.wall_ns() < wall_ns_) clock_.sleep_until(wall_ns_);
   const std::uint64_t now = clock_.wall_ns();

@@ -31,11 +31,15 @@ class Emulation {
   /// sleeping too long or for want of a core, is made up for by the next call.
   void catch_up();
 
+  /// What the work up to the last catch_up() took at that speed, all together.
+  std::uint64_t worked_ns() const { return worked_ns_; }
+
  private:
   double speed_;
   EmulationClock clock_;
   std::uint64_t wall_ns_ = 0;
   std::uint64_t processor_ns_ = 0;
+  std::uint64_t worked_ns_ = 0;
   std::uint64_t late_ns_ = 0;  // at the end of the last piece of work
 };
 

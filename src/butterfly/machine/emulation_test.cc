@@ -30,6 +30,18 @@ TEST_F(EmulationTest, WorkTakesAsManyTimesLongerAsTheMachineIsSlower) {
   EXPECT_EQ(wall_ns, 1000u + 400u);
 }
 
+TEST_F(EmulationTest, WhatTheSlowerMachineWorkedIsCountedWithoutWaits) {
+  oversleep = 60;
+  Emulation emulation = at(0.25);
+  for (int i = 0; i < 3; ++i) {
+    emulation.begin();
+    work(100, 30);
+    emulation.catch_up();
+    wall_ns += 1000;
+  }
+  EXPECT_EQ(emulation.worked_ns(), 3u * 400u);
+}
+
 TEST_F(EmulationTest, ACoreThatOthersUsedMeanwhileDoesNotShow) {
   Emulation emulation = at(0.25);
   emulation.begin();

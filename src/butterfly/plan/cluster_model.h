@@ -8,6 +8,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
+#include "butterfly/plan/exchange_times.h"
 
 namespace butterfly {
 
@@ -17,12 +18,19 @@ inline constexpr int kCoordinator = -1;
 /// Assumed where nobody measured: TCP over 10 Gbit/s Ethernet.
 inline constexpr LinkDescriptor kAssumedLink{.latency_us = 50.0, .gb_per_s = 1.0};
 
+/// A tensor group that runs, and has measured its exchanges.
+struct MeasuredGroup {
+  std::vector<int> nodes;  // by their lanes
+  ExchangeTimes times;
+};
+
 struct PlanCluster {
   std::vector<NodeDescriptor> nodes;
   std::vector<LinkDescriptor> links;              // from * nodes + to; empty: default_link everywhere
   std::vector<LinkDescriptor> coordinator_links;  // one per node, the same both ways; empty: default_link
   std::vector<int> host_of_node;                  // equal numbers share a host; empty: every node has its own
   LinkDescriptor default_link = kAssumedLink;
+  std::vector<MeasuredGroup> measured_groups;  // empty where nothing runs yet: exchanges follow from the links
 
   int size() const { return static_cast<int>(nodes.size()); }
   /// Either end may be kCoordinator. A node reaches itself at once. 0 GB/s: not connected.

@@ -7,6 +7,9 @@
 namespace butterfly {
 namespace {
 
+/// Of what moves between products: it is read soon after it was written, and found in a cache.
+constexpr double kMovedInMemory = 0.5;
+
 /// Rows that are no whole number of blocks cannot be quantised: files keep those matrices in f32.
 std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
   return rows * row_bytes(type, cols).value_or(cols * sizeof(float));
@@ -54,7 +57,7 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
                             matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
   cost.block.flops = 2.0 * static_cast<double>(d) * static_cast<double>(2 * own.q + 2 * own.k + up + own.f);
   cost.block.moved_bytes =
-      sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
+      kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
   cost.attention_flops = 4.0 * static_cast<double>(own.q);
   cost.kv_bytes = 2 * own.k / static_cast<std::uint64_t>(config.head_dim) * kv_head_bytes;
 

@@ -7,6 +7,15 @@
 
 namespace butterfly {
 
+PlanCluster with_exchanges(PlanCluster cluster, const Plan& plan, std::span<const ExchangeTimes> exchanges) {
+  for (const GroupRange& group : groups_of(std::span(plan.stages))) {
+    if (group.size() < 2 || group.end > exchanges.size() || !exchanges[group.begin].measured()) continue;
+    const auto nodes = std::span(plan.node_of_stage).subspan(group.begin, group.size());
+    cluster.measured_groups.push_back({.nodes = {nodes.begin(), nodes.end()}, .times = exchanges[group.begin]});
+  }
+  return cluster;
+}
+
 Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,
                              const RunShape& run) {
   BF_ASSIGN_OR_RETURN(PredictionInput input,

@@ -18,6 +18,9 @@ struct RunForecast {
   double simulated_s = 0;  // the whole run, all sequences begun together, by the simulator; 0 where it cannot
 };
 
+/// `cluster` with the groups of `plan` that measured their exchanges before it ran; `exchanges` of each share.
+PlanCluster with_exchanges(PlanCluster cluster, const Plan& plan, std::span<const ExchangeTimes> exchanges);
+
 /// Predictions of `plan` for such a run, in which a decode step looks back on the prompt and half of what is
 /// generated. Nothing of the run itself goes into it. Errors: those of prediction_input().
 Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& cluster, const Plan& plan, DType kv_type,

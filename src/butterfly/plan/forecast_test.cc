@@ -42,6 +42,26 @@ TEST_F(ForecastTest, MoreSequencesGiveMoreTokens) {
             of({.sequences = 1, .prompt = 16, .generated = 16}).tokens_per_s);
 }
 
+TEST_F(ForecastTest, GroupsThatMeasuredTheirExchangesAreForecastWithThemAlsoByTheSimulator) {
+  const RunShape run{.prompt = 64, .generated = 64};
+  const Plan group = *make_plan(config, cluster, {.strategy = "tensor", .prompt = 64});
+  const RunForecast assumed = *forecast(config, cluster, group, DType::kF16, run);
+  const ExchangeTimes times{.one_row_s = 5e-3, .many_rows = 64, .many_rows_s = 80e-3};
+  const std::vector<ExchangeTimes> of_shares(2, times);
+  const RunForecast measured = *forecast(config, with_exchanges(cluster, group, of_shares), group, DType::kF16, run);
+  const double exchanges = 2 * config.layers;
+  EXPECT_NEAR(measured.plan.token_s - assumed.plan.token_s, (exchanges + 2) * 5e-3, 0.1 * exchanges * 5e-3);
+  EXPECT_GT(measured.plan.ttft_s, exchanges * 80e-3);
+  EXPECT_NEAR(measured.simulated_s, measured.plan.ttft_s + 64 * measured.plan.token_s, 0.01 * measured.simulated_s);
+}
+
+TEST_F(ForecastTest, SharesThatAreNoGroupsHaveNoExchanges) {
+  const std::vector<ExchangeTimes> times(2, {.one_row_s = 1.0, .many_rows = 64, .many_rows_s = 1.0});
+  EXPECT_TRUE(with_exchanges(cluster, plan, times).measured_groups.empty());
+  const Plan group = *make_plan(config, cluster, {.strategy = "tensor", .prompt = 64});
+  EXPECT_TRUE(with_exchanges(cluster, group, {}).measured_groups.empty());
+}
+
 TEST(PredictionError, IsRelativeToWhatWasPredicted) {
   EXPECT_DOUBLE_EQ(*prediction_error(2.0, 2.5), 0.25);
   EXPECT_FALSE(prediction_error(std::numeric_limits<double>::infinity(), 1.0));

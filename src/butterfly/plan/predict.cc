@@ -230,8 +230,18 @@ std::vector<GroupRange> groups_of(std::span<const StageAssignment> stages) {
   return group_ranges(stages, [](const StageAssignment& stage) -> const StageAssignment& { return stage; });
 }
 
-double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
-  if (group.size() < 2) return 0.0;
+namespace {
+
+const ExchangeTimes* measured_times(const PredictionInput& input, std::span<const Share> group) {
+  for (const MeasuredGroup& measured : input.cluster->measured_groups) {
+    const bool same = std::ranges::equal(group, measured.nodes, {}, [](const Share& share) { return share.node; });
+    if (same && measured.times.measured()) return &measured.times;
+  }
+  return nullptr;
+}
+
+/// From the links, and what it costs to meet at all.
+double link_exchange_s(const PredictionInput& input, std::span<const Share> group, double rows, double wake_s) {
   const double row = rows * static_cast<double>(input.cost.row_bytes);
   const auto members = static_cast<double>(group.size());
   double latency = 0.0;
@@ -254,8 +264,27 @@ double exchange_s(const PredictionInput& input, std::span<const Share> group, do
     direct = std::max({direct, out, in});
     divided = std::max({divided, out_part, in_part});
   }
-  const double meeting = latency + kAssumedWakeS;
+  const double meeting = latency + wake_s;
   return std::min(meeting + direct, 2.0 * meeting + divided);
+}
+
+/// Of a small exchange, what the links do not explain.
+double wake_s(const PredictionInput& input, std::span<const Share> group) {
+  const ExchangeTimes* times = measured_times(input, group);
+  if (times == nullptr) return kAssumedWakeS;
+  return std::max(0.0, times->one_row_s - link_exchange_s(input, group, 1.0, 0.0));
+}
+
+}  // namespace
+
+double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
+  if (group.size() < 2) return 0.0;
+  const ExchangeTimes* times = measured_times(input, group);
+  if (times == nullptr) return link_exchange_s(input, group, rows, kAssumedWakeS);
+  const double few = times->one_row_s - link_exchange_s(input, group, 1.0, 0.0);
+  const double many = times->many_rows_s - link_exchange_s(input, group, times->many_rows, 0.0);
+  const double between = std::clamp((rows - 1.0) / (times->many_rows - 1.0), 0.0, 1.0);
+  return std::max(0.0, link_exchange_s(input, group, rows, 0.0) + few + between * (many - few));
 }
 
 GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step) {
@@ -278,8 +307,9 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
     gathering +=
         step.logit_rows * static_cast<double>(input.cost.share(share.work.lanes).logit_bytes) / (in.gb_per_s * 1e9);
   }
-  if (work.embedding) time.exchange_s += latency + handing_out;
-  if (work.head && step.logit_rows > 0.0) time.exchange_s += latency + gathering;
+  const double meeting = latency + wake_s(input, group);
+  if (work.embedding) time.exchange_s += meeting + handing_out;
+  if (work.head && step.logit_rows > 0.0) time.exchange_s += meeting + gathering;
   return time;
 }
 

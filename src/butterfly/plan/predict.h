@@ -14,8 +14,8 @@
 namespace butterfly {
 
 /// Members of a group are never done with their parts of a product at the same moment; who waits for longer than it
-/// spins blocks, and is woken so much later. Assumed, with each exchange: 40 us is what a wake across cores takes on
-/// virtual machines.
+/// spins blocks, and is woken so much later. Assumed, with each exchange, of groups that did not measure theirs
+/// (PlanCluster::measured_groups): 40 us is what a wake across cores takes on virtual machines.
 inline constexpr double kAssumedWakeS = 40e-6;
 
 struct StagePrediction {
@@ -95,7 +95,8 @@ struct GroupTime {
 GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step);
 
 /// One exchange of `rows` positions among the members of a group: each sends its subtrees to all (direct), or sums
-/// its share of the positions and hands them out, whichever is sooner.
+/// its share of the positions and hands them out, whichever is sooner. Where the group measured its exchanges, their
+/// times; the links say what lies between the two sizes that were measured, and beyond them.
 double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows);
 
 /// Activations from the first member of a group to every member of the next; an empty span is the coordinator, who

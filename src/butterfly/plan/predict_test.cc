@@ -79,8 +79,9 @@ TEST_F(Prediction2, GroupWaitsForItsSlowestMemberAndExchangesTwicePerLayer) {
   const double row = 4.0 * config_.model_dim;
   const double one = exchange_s(input_, group, 1.0);
   EXPECT_DOUBLE_EQ(one, latency_s_ + kAssumedWakeS + 2 * row / bytes_per_s_);
-  const double embedding = latency_s_ + row / bytes_per_s_;
-  const double logits = latency_s_ + static_cast<double>(input_.cost.share({6, 8}).logit_bytes) / bytes_per_s_;
+  const double embedding = latency_s_ + kAssumedWakeS + row / bytes_per_s_;
+  const double logits =
+      latency_s_ + kAssumedWakeS + static_cast<double>(input_.cost.share({6, 8}).logit_bytes) / bytes_per_s_;
   EXPECT_DOUBLE_EQ(time.exchange_s, 8 * one + embedding + logits);
 }
 
@@ -90,6 +91,27 @@ TEST_F(Prediction2, ManyRowsAreSummedInPartsWhereThatSendsLess) {
   // Three subtrees to one peer; or half of them and half of the sums, twice the latency.
   EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1.0), latency_s_ + kAssumedWakeS + 3 * row / bytes_per_s_);
   EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1000.0), 2 * (latency_s_ + kAssumedWakeS) + 2 * 1000 * row / bytes_per_s_);
+}
+
+TEST_F(Prediction2, AGroupThatMeasuredItsExchangesIsPredictedWithTheirTimes) {
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 4})}, {.node = 1, .work = work(0, 4, {4, 8})}};
+  const double assumed = exchange_s(input_, group, 1.0), assumed_of_64 = exchange_s(input_, group, 64.0);
+  const StepShape step = decode_shape({.context = 256, .sequences = 1});
+  const double before = group_time(input_, group, step).exchange_s;
+  cluster_.measured_groups = {{.nodes = {0, 1}, .times = {.one_row_s = 2e-3, .many_rows = 64, .many_rows_s = 50e-3}}};
+  EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1.0), 2e-3);
+  EXPECT_DOUBLE_EQ(exchange_s(input_, group, 64.0), 50e-3);
+  // Two exchanges a layer, and those of embedding and logits meet as late as they do.
+  EXPECT_NEAR(group_time(input_, group, step).exchange_s - before, (2 * 4 + 2) * (2e-3 - assumed), 1e-9);
+  // Between them it grows, beyond them as the links say.
+  EXPECT_GT(exchange_s(input_, group, 20.0), exchange_s(input_, group, 10.0));
+  EXPECT_LT(exchange_s(input_, group, 32.0), 50e-3);
+  const double row = 4.0 * config_.model_dim;
+  EXPECT_NEAR(exchange_s(input_, group, 564.0) - 50e-3, 500 * row / bytes_per_s_, 1e-9);
+  cluster_.measured_groups[0].nodes = {1, 0};
+  EXPECT_DOUBLE_EQ(exchange_s(input_, group, 64.0), assumed_of_64) << "of another group";
+  cluster_.measured_groups[0] = {.nodes = {0, 1}, .times = {}};
+  EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1.0), assumed) << "nothing was measured";
 }
 
 TEST_F(Prediction2, BytesOnLinksAreCounted) {

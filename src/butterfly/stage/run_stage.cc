@@ -50,7 +50,6 @@ Result<Message> answer(Stage& stage, const StageLinks& links, const Message& mes
   if (!status && links.output == nullptr) return tl::unexpected(status.error());
   if (status) {
     BF_TRY(links.hand_on(message));
-    if (links.exchange != nullptr && !stage.joined()) BF_TRY(stage.join(*links.exchange));
     status = stage.forward(*step);
   }
   if (stage.broken()) return tl::unexpected(status.error());

@@ -11,8 +11,8 @@ namespace butterfly {
 
 /// Runs until a channel closes or `stop` is requested (both give success at a step's border, since that is how an
 /// epoch ends) or a peer breaks the protocol (its error). A step that fails is answered with its error and the stage
-/// goes on, unless what failed is its tensor group: then the epoch ends here too, and a later one answers. Members of a
-/// group meet when the first step comes, since all have loaded their weights by then.
+/// goes on, unless what failed is its tensor group: then the epoch ends here too, and a later one answers. A member of
+/// a group has joined it.
 Status run_stage(Stage& stage, const StageLinks& links, std::stop_token stop);
 
 /// Gives a received payload its shape: tokens for a stage with the embedding, else activations, decoded from the wire

@@ -1,10 +1,13 @@
 #include "butterfly/stage/stage.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/dispatch.h"
 #include "butterfly/model/rotary.h"
+#include "butterfly/stage/exchange_calibration.h"
+#include "butterfly/stage/tell_all.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -93,20 +96,15 @@ Status check_group(std::span<const Introduction> members, std::size_t rank) {
 
 Status Stage::join(Exchange& exchange) {
   BF_CHECK(!group_, "a stage joins one group");
-  const auto rank = static_cast<std::size_t>(exchange.rank());
-  std::vector<Introduction> members(static_cast<std::size_t>(exchange.size()));
-  members[rank] = {.first_layer = assignment_.first_layer,
-                   .last_layer = assignment_.last_layer,
-                   .embedding = assignment_.embedding ? 1 : 0,
-                   .head = assignment_.head ? 1 : 0,
-                   .kv_type = static_cast<std::int32_t>(cache_.options().type),
-                   .first_lane = assignment_.lanes.first,
-                   .last_lane = assignment_.lanes.last};
-  const std::vector<ByteSpan> to(members.size(), std::as_bytes(std::span(&members[rank], 1)));
-  std::vector<MutableByteSpan> from;
-  for (Introduction& member : members) from.push_back(std::as_writable_bytes(std::span(&member, 1)));
-  BF_TRY(exchange.exchange(to, from));
-  BF_TRY(check_group(members, rank));
+  const Introduction mine{.first_layer = assignment_.first_layer,
+                          .last_layer = assignment_.last_layer,
+                          .embedding = assignment_.embedding ? 1 : 0,
+                          .head = assignment_.head ? 1 : 0,
+                          .kv_type = static_cast<std::int32_t>(cache_.options().type),
+                          .first_lane = assignment_.lanes.first,
+                          .last_lane = assignment_.lanes.last};
+  BF_ASSIGN_OR_RETURN(const std::vector<Introduction> members, tell_all(exchange, mine));
+  BF_TRY(check_group(members, static_cast<std::size_t>(exchange.rank())));
   std::vector<LaneRange> lanes;
   for (const Introduction& member : members) lanes.push_back({member.first_lane, member.last_lane});
   exchange_ = &exchange;
@@ -122,6 +120,62 @@ Status Stage::join(Exchange& exchange) {
                    return status;
                  });
   return {};
+}
+
+namespace {
+
+/// For a member that computes as if the others had answered already.
+class NoExchange final : public Exchange {
+ public:
+  explicit NoExchange(const Exchange& real) : rank_(real.rank()), size_(real.size()) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void abort() override {}
+  Status exchange(std::span<const ByteSpan> /*to*/, std::span<const MutableByteSpan> from) override {
+    for (const MutableByteSpan bytes : from) std::ranges::fill(bytes, std::byte{0});
+    return {};
+  }
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace
+
+Result<ExchangeTimes> Stage::measure_exchanges() {
+  BF_CHECK(group_, "only members of a group exchange anything");
+  const std::lock_guard turn(crew_->turn);
+  constexpr std::int64_t kBytesOfManyRows = 512 * 1024;
+  const std::int64_t row_bytes = config_.model_dim * static_cast<std::int64_t>(sizeof(float));
+  const int many = static_cast<int>(std::clamp<std::int64_t>(kBytesOfManyRows / row_bytes, group_->size() + 1, 64));
+  const SequenceId spare(std::numeric_limits<std::int32_t>::max());
+  const Status room = cache_.reserve(spare, many);
+  Result<Tensor> x = Tensor::allocate(*pool_, DType::kF32, {many, config_.model_dim});
+  Exchange* const others = exchange_;
+  NoExchange nobody(*others);
+  std::size_t layer = 0;
+  const auto block = [&](int rows, Company company) -> Status {
+    exchange_ = company == Company::kAlone ? &nobody : others;
+    const Batch batch{.runs = {{.sequence = spare, .position = 0, .rows = rows, .logits_from = rows}}};
+    step_arena_.reset();
+    block_arena_.reset();
+    std::ranges::fill(x->mutable_view().values(), 1.0f);
+    BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
+    layer = (layer + 1) % blocks_.size();  // as in a step: weights that no cache holds
+    return blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
+                                   x->mutable_view().values().data());
+  };
+  const auto worked_ns = [&] { return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_ns_; };
+  emulation_.begin();
+  Result<ExchangeTimes> times = butterfly::measure_exchanges(*others, {.ready = room && x && !blocks_.empty(),
+                                                                       .many_rows = many,
+                                                                       .block = block,
+                                                                       .clock_ns = trace::now_ns,
+                                                                       .worked_ns = worked_ns});
+  exchange_ = others;
+  cache_.release(spare);
+  if (!times) return leave_group(times.error());
+  return times;
 }
 
 Result<std::vector<TokenId>> Stage::tokens_of(const Step& step) const {

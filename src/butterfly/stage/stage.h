@@ -19,6 +19,7 @@
 #include "butterfly/model/kv_cache.h"
 #include "butterfly/model/tensor_group.h"
 #include "butterfly/model/weights.h"
+#include "butterfly/plan/exchange_times.h"
 #include "butterfly/plan/plan.h"
 #include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/step.h"
@@ -74,14 +75,16 @@ class Stage {
   /// other, other layers, another cache type.
   Status join(Exchange& exchange);
 
+  /// What exchanges cost this group, after join() and before the first step: collective, some tens of milliseconds.
+  /// Errors: those of the exchange, kNoMemory; broken() then.
+  Result<ExchangeTimes> measure_exchanges();
+
   /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
   /// All members of a group are given the same steps in the same order; the result is at the one that leads(), the
   /// others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many), one for logits.
   /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says, or
   /// lanes without a group), at all members alike. An error in the middle of a step ends the group: see broken().
   Status forward(Step& step);
-
-  bool joined() const { return group_.has_value(); }
 
   /// True for the member whose results count: the one with the first lanes, or all of them.
   bool leads() const { return !group_ || group_->rank() == 0; }

@@ -151,6 +151,12 @@ Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
   return provide_weights(checkpoint.weights);
 }
 
+Result<ExchangeTimes> StageHost::join_group(const Assignment& assignment, Exchange& exchange) {
+  Stage& stage = *stages_.at(assignment.rank);
+  BF_TRY(stage.join(exchange));
+  return stage.measure_exchanges();
+}
+
 Status StageHost::serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) {
   Stage& stage = *stages_.at(assignment.rank);
   if (links.output != nullptr) links.output->compress({.mode = compression_, .element_bytes = element_bytes(stage)});

@@ -37,6 +37,7 @@ class StageHost final : public WorkerDelegate {
                                           std::stop_token stop) override;
   /// With one thread, so that the stages that run are not held up.
   Status prepare(std::span<const Assignment> assignments, WeightFetcher& weights, std::stop_token stop) override;
+  Result<ExchangeTimes> join_group(const Assignment& assignment, Exchange& exchange) override;
   Status serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) override;
   Result<WeightProvider> open_weights(const std::string& path) const override;
   StageWork done() const override { return {.steps = counters_.steps, .busy_ns = counters_.busy_ns}; }

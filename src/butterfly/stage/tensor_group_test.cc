@@ -325,7 +325,7 @@ TEST(TensorGroupMeeting, LanesThatMetNobodyRunNothing) {
   EXPECT_EQ(status.error().message, "lanes 0 to 4 were given a step before they met the other members");
 }
 
-/// Counts what passes through an exchange.
+/// Counts what passes through an exchange, and how many bytes the largest message had.
 class CountedExchange final : public Exchange {
  public:
   explicit CountedExchange(Exchange& inner) : inner_(&inner) {}
@@ -334,9 +334,11 @@ class CountedExchange final : public Exchange {
   void abort() override { inner_->abort(); }
   Status exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) override {
     ++count;
+    for (const ByteSpan one : to) bytes_max = std::max(bytes_max, one.size());
     return inner_->exchange(to, from);
   }
   std::atomic<int> count = 0;
+  std::size_t bytes_max = 0;
 
  private:
   Exchange* inner_;
@@ -369,6 +371,75 @@ TEST(TensorGroupSteps, ADecodeStepTakesTwoExchangesALayerAndOneAtEachEnd) {
   };
   std::jthread other(member, 1);
   member(0);
+}
+
+TEST(TensorGroupMeasurement, MovesTheSumsOfStepsAndLeavesNothingBehind) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  const StageAssignment whole{.first_layer = 0, .last_layer = 2, .embedding = true, .head = true};
+  TestGroup one(checkpoint, {.assignment = whole, .lanes = {8}});
+  TestGroup group(checkpoint, {.assignment = whole, .lanes = {3, 5}});
+  const std::uint64_t memory_bytes = group.stages()[1]->memory_bytes();
+  ExchangeTimes times[2];
+  group.on_members([&](std::size_t i) {
+    const auto measured = group.stages()[i]->measure_exchanges();
+    ASSERT_TRUE(measured) << measured.error().message;
+    times[i] = *measured;
+  });
+  EXPECT_EQ(times[0], times[1]);
+  EXPECT_EQ(times[0].many_rows, 64);
+  EXPECT_GT(times[0].many_rows_s, 0.0);
+  EXPECT_GT(group.stages()[1]->memory_bytes(), memory_bytes) << "it did work";
+  Step step;
+  step.batch.runs = {{SequenceId(0), 0, 3, 2}};
+  step.tensor = tokens({5, 6, 7});
+  Step same = step;
+  const auto got = group.forward(step);
+  const auto expected = one.forward(same);
+  ASSERT_TRUE(got && expected) << got.error().message;
+  EXPECT_EQ(std::memcmp(got->tensor.bytes().data(), expected->tensor.bytes().data(), 521 * sizeof(float)), 0);
+}
+
+TEST(TensorGroupMeasurement, SendsWhatOneRowAndManyRowsSend) {
+  ModelConfig config = llama();
+  config.model_dim = 1024;
+  const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 7});
+  auto exchange = make_inproc_exchange(2);
+  CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
+  const auto member = [&](std::size_t i) {
+    const LaneRange lanes = i == 0 ? LaneRange{0, 4} : LaneRange{4, 8};
+    const auto stage =
+        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .lanes = lanes}, checkpoint.weights, {});
+    EXPECT_TRUE(stage->join(counted[i]));
+    EXPECT_TRUE(stage->measure_exchanges());
+    EXPECT_EQ(counted[i].bytes_max, 32u * 1024 * sizeof(float)) << "half of 64 rows goes to its owner";
+    EXPECT_GT(counted[i].count, 2 * 2 + 4 * 2);
+  };
+  std::jthread other(member, 1);
+  member(0);
+}
+
+TEST(TensorGroupMeasurement, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1}, .lanes = {3, 3, 2}});
+  group.exchange()[2].reset();
+  std::jthread second([&] { EXPECT_FALSE(group.stages()[1]->measure_exchanges()); });
+  const auto measured = group.stages()[0]->measure_exchanges();
+  second.join();
+  ASSERT_FALSE(measured);
+  EXPECT_EQ(measured.error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(group.stages()[0]->broken() && group.stages()[1]->broken());
+}
+
+TEST(TensorGroupMeasurement, ACacheWithoutRoomAtOneMemberLeavesTheTimesUnknown) {
+  const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
+  TestGroup group(checkpoint,
+                  {.assignment = {.first_layer = 0, .last_layer = 1}, .lanes = {4, 4}, .kv_bytes_max = {0, 1}});
+  group.on_members([&](std::size_t i) {
+    const auto measured = group.stages()[i]->measure_exchanges();
+    ASSERT_TRUE(measured) << measured.error().message;
+    EXPECT_FALSE(measured->measured());
+    EXPECT_FALSE(group.stages()[i]->broken());
+  });
 }
 
 std::string name_of(const testing::TestParamInfo<DistTensorGroup::ParamType>& parameter) {

@@ -25,11 +25,17 @@ struct TransferHeader {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
 
+/// Rings are counted modulo 2^32.
+bool reached(std::uint32_t rings, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(rings - wanted) >= 0;
+}
+
 }  // namespace
 
 struct alignas(64) SharedExchange::Bell {
+  static constexpr std::uint64_t kAsleep = std::uint64_t{1} << 32;
   std::atomic<std::uint32_t> rings;
-  std::atomic<std::uint32_t> sleeping;
+  std::atomic<std::uint64_t> sleeper;  // 0: nobody; else kAsleep and, below it, the ring that the owner waits for
 };
 
 /// One direction between two members. The counts only grow; written - read bytes are in the ring.
@@ -180,10 +186,21 @@ Result<bool> SharedExchange::pull(int member, Transfer& transfer) {
   return true;
 }
 
-void SharedExchange::ring_bell(int member) const {
+void SharedExchange::ring_bell(int member, std::uint32_t times) const {
   Bell& theirs = bell(member);
-  theirs.rings.fetch_add(1);
-  if (theirs.sleeping.load() != 0) futex_wake(theirs.rings, FutexScope::kMachine);
+  const std::uint32_t rings = theirs.rings.fetch_add(times) + times;
+  const std::uint64_t sleeper = theirs.sleeper.load();
+  if (sleeper != 0 && reached(rings, static_cast<std::uint32_t>(sleeper))) {
+    futex_wake(theirs.rings, FutexScope::kMachine);
+  }
+}
+
+/// How often the bell will at least ring before this member can be done: once for each member who still has something
+/// to give. A sleeper who is woken for each of them costs the others a core each time, where cores are few.
+std::uint32_t SharedExchange::rings_to_come() const {
+  const auto incomplete = [](const Transfer& transfer) { return !transfer.complete(); };
+  if (std::ranges::any_of(outgoing_, incomplete)) return 1;  // whoever makes room
+  return static_cast<std::uint32_t>(std::ranges::count_if(incoming_, incomplete));
 }
 
 Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
@@ -194,13 +211,16 @@ Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
     if (mine.rings.load(std::memory_order_acquire) != seen) return {};
   }
   // Raised before the bell is looked at again: who rings afterwards sees it, or is seen.
-  mine.sleeping.store(1);
+  const std::uint32_t wanted = seen + rings_to_come();
+  mine.sleeper.store(Bell::kAsleep | wanted);
   Status status;
-  while (status && mine.rings.load() == seen) {
-    futex_wait(mine.rings, seen, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
-    if (mine.rings.load() == seen) status = check_members(deadline);
+  for (std::uint32_t rings = mine.rings.load(); status && !reached(rings, wanted); rings = mine.rings.load()) {
+    futex_wait(mine.rings, rings, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
+    if (mine.rings.load() != rings) continue;
+    status = check_members(deadline);
+    if (mine.rings.load() != seen) break;  // somebody came, and another one does not
   }
-  mine.sleeping.store(0);
+  mine.sleeper.store(0);
   return status;
 }
 
@@ -228,7 +248,8 @@ void SharedExchange::abort() {
   for (const auto& companion : companions_) {
     if (companion) companion->close();
   }
-  for (int member = 0; member < size(); ++member) ring_bell(member);
+  // As often as anybody can wait for.
+  for (int member = 0; member < size(); ++member) ring_bell(member, static_cast<std::uint32_t>(size()));
 }
 
 }  // namespace butterfly

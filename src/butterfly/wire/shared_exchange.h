@@ -50,9 +50,10 @@ class SharedExchange final : public Exchange {
   Result<bool> push(int member, Transfer& transfer);
   Result<bool> pull(int member, Transfer& transfer);
   Result<bool> move_all();
+  std::uint32_t rings_to_come() const;
   Status wait_for_bell(std::uint32_t seen, Deadline deadline);
   Status check_members(Deadline deadline) const;
-  void ring_bell(int member) const;
+  void ring_bell(int member, std::uint32_t times = 1) const;
 
   const int rank_;
   const SharedMemory memory_;

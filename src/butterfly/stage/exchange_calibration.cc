@@ -1,0 +1,103 @@
+#include "butterfly/stage/exchange_calibration.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "butterfly/stage/tell_all.h"
+
+namespace butterfly {
+namespace {
+
+constexpr double kBudgetNs = 40e6;  // for the blocks of one size that all run together
+constexpr double kAloneNs = 10e6;   // for those that one member runs alone
+constexpr int kColdBlocks = 2;      // not counted: caches, pages and TCP's windows are cold
+constexpr int kBlocksMin = 3, kBlocksMax = 24, kAloneMin = 2, kAloneMax = 6;
+constexpr double kExchangesOfABlock = 2.0;
+
+/// Of a block.
+struct Times {
+  double together_ns = 0.0, alone_ns = 0.0;
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// What passes by `clock` while one block runs.
+Result<double> timed(const ExchangeTrial& trial, int rows, Company company,
+                     const std::function<std::uint64_t()>& clock) {
+  const std::uint64_t begin_ns = clock();
+  BF_TRY(trial.block(rows, company));
+  return static_cast<double>(clock() - begin_ns);
+}
+
+int rounds_within(double budget_ns, double of_one_ns, int least, int most) {
+  return static_cast<int>(
+      std::clamp(budget_ns / std::max(of_one_ns, 1.0), static_cast<double>(least), static_cast<double>(most)));
+}
+
+/// The first that counts says to all alike how many there is time for.
+Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int rows) {
+  for (int i = 0; i < kColdBlocks; ++i) BF_TRY(trial.block(rows, Company::kTogether));
+  BF_ASSIGN_OR_RETURN(const double once, timed(trial, rows, Company::kTogether, trial.clock_ns));
+  BF_ASSIGN_OR_RETURN(const std::vector<double> all, tell_all(exchange, once));
+  const int count = rounds_within(kBudgetNs, *std::ranges::max_element(all), kBlocksMin, kBlocksMax);
+  std::vector<double> rounds{once};
+  while (static_cast<int>(rounds.size()) < count) {
+    BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kTogether, trial.clock_ns));
+  }
+  return median(std::move(rounds));
+}
+
+/// The first is not counted, others had the caches meanwhile.
+Result<double> alone_in_turn_ns(const ExchangeTrial& trial, int rows) {
+  BF_TRY(trial.block(rows, Company::kAlone));
+  std::vector<double> rounds;
+  int count = 1;
+  while (static_cast<int>(rounds.size()) < count) {
+    BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kAlone, trial.worked_ns));
+    count = rounds_within(kAloneNs, rounds.front(), kAloneMin, kAloneMax);
+  }
+  return median(std::move(rounds));
+}
+
+/// The members take turns; whose turn it is not waits in the exchange.
+Result<double> alone_ns(Exchange& exchange, const ExchangeTrial& trial, int rows) {
+  double mine_ns = 0.0;
+  for (int member = 0; member < exchange.size(); ++member) {
+    if (member == exchange.rank()) {
+      BF_ASSIGN_OR_RETURN(mine_ns, alone_in_turn_ns(trial, rows));
+    }
+    BF_TRY(tell_all(exchange, std::uint8_t{1}));
+  }
+  return mine_ns;
+}
+
+/// Of one exchange.
+Result<double> exchange_s(Exchange& exchange, const ExchangeTrial& trial, int rows) {
+  Times mine;
+  BF_ASSIGN_OR_RETURN(mine.together_ns, together_ns(exchange, trial, rows));
+  BF_ASSIGN_OR_RETURN(mine.alone_ns, alone_ns(exchange, trial, rows));
+  BF_ASSIGN_OR_RETURN(const std::vector<Times> members, tell_all(exchange, mine));
+  // They begin and end each round together, but for when they hear of it: the mean.
+  const auto add = [](double sum, const Times& member) { return sum + member.together_ns; };
+  const double together =
+      std::accumulate(members.begin(), members.end(), 0.0, add) / static_cast<double>(members.size());
+  const double alone = std::ranges::max(members, {}, &Times::alone_ns).alone_ns;
+  return std::max(0.0, together - alone) / kExchangesOfABlock * 1e-9;
+}
+
+}  // namespace
+
+Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial& trial) {
+  BF_ASSIGN_OR_RETURN(const auto ready, tell_all(exchange, static_cast<std::uint8_t>(trial.ready)));
+  if (std::ranges::count(ready, 0) > 0) return ExchangeTimes{};
+  ExchangeTimes times{.many_rows = trial.many_rows};
+  BF_ASSIGN_OR_RETURN(times.one_row_s, exchange_s(exchange, trial, 1));
+  BF_ASSIGN_OR_RETURN(times.many_rows_s, exchange_s(exchange, trial, trial.many_rows));
+  return times;
+}
+
+}  // namespace butterfly

@@ -1,0 +1,125 @@
+#include "butterfly/stage/exchange_calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "butterfly/wire/inproc_exchange.h"
+
+namespace butterfly {
+namespace {
+
+/// Members as threads, each with clocks that its own trial moves.
+struct Member {
+  std::uint64_t together_ns = 1'000'000, alone_ns = 800'000;
+  std::uint64_t many_together_ns = 20'000'000, many_alone_ns = 14'000'000;
+  bool ready = true;
+  std::function<Status(int block)> on_block{};
+
+  std::uint64_t now_ns = 0, worked_ns = 0;
+  int together[2] = {}, alone[2] = {};  // blocks of one row, of many
+  Result<ExchangeTimes> result = ExchangeTimes{};
+
+  Status block(int rows, Company company) {
+    const int size = rows == 1 ? 0 : 1;
+    if (company == Company::kAlone) {
+      worked_ns += size == 0 ? alone_ns : many_alone_ns;
+      now_ns += 7'000'000;
+      ++alone[size];
+      return {};
+    }
+    if (on_block) BF_TRY(on_block(together[0] + together[1]));
+    // What happens once is no measure: caches are cold in the first, and a machine has other things to do.
+    const int at = together[size]++;
+    now_ns += (at < 2 || at == 7 ? 50 : 1) * (size == 0 ? together_ns : many_together_ns);
+    worked_ns += 12345;
+    return {};
+  }
+
+  void measure(Exchange& exchange) {
+    result = measure_exchanges(exchange, {.ready = ready,
+                                          .many_rows = 64,
+                                          .block = [this](int rows, Company company) { return block(rows, company); },
+                                          .clock_ns = [this] { return now_ns; },
+                                          .worked_ns = [this] { return worked_ns; }});
+  }
+};
+
+void measure(std::vector<Member>& members, std::vector<std::unique_ptr<Exchange>> exchange) {
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&members, &exchange, i] {
+      members[i].measure(*exchange[i]);
+      if (!members[i].result) exchange[i].reset();  // as a worker that ends its epoch
+    });
+  }
+}
+
+std::vector<Member> measured(std::vector<Member> members) {
+  measure(members, make_inproc_exchange(static_cast<int>(members.size())));
+  return members;
+}
+
+TEST(ExchangeCalibration, WhatTakesLongerThanTheSlowestMemberAloneIsTheExchange) {
+  for (const Member& member :
+       measured({{.alone_ns = 600'000, .many_alone_ns = 9'000'000}, {}, {.alone_ns = 700'000}})) {
+    ASSERT_TRUE(member.result) << member.result.error().message;
+    EXPECT_EQ(member.result->many_rows, 64);
+    EXPECT_DOUBLE_EQ(member.result->one_row_s, 100e-6) << "a block exchanges twice";
+    EXPECT_DOUBLE_EQ(member.result->many_rows_s, 3e-3);
+  }
+}
+
+TEST(ExchangeCalibration, AllMembersHearTheSameTimes) {
+  const auto members = measured({{}, {.together_ns = 1'400'000, .many_together_ns = 24'000'000}});
+  ASSERT_TRUE(members[0].result && members[1].result);
+  EXPECT_EQ(*members[0].result, *members[1].result);
+  EXPECT_DOUBLE_EQ(members[0].result->one_row_s, 200e-6);
+  EXPECT_DOUBLE_EQ(members[0].result->many_rows_s, 4e-3);
+}
+
+TEST(ExchangeCalibration, TheSlowestMemberSaysHowOftenAllMeasure) {
+  const auto fast = measured({{.together_ns = 1000, .alone_ns = 10}, {}});
+  EXPECT_EQ(fast[0].together[0], 2 + 24);
+  EXPECT_EQ(fast[0].alone[0], 1 + 6);
+  const Member quick{.together_ns = 1000, .alone_ns = 10, .many_together_ns = 1000, .many_alone_ns = 10};
+  const auto slow = measured({quick, {.together_ns = 90'000'000, .alone_ns = 80'000'000}});
+  EXPECT_EQ(slow[0].alone[0], 1 + 6);
+  EXPECT_EQ(slow[1].alone[0], 1 + 2) << "that is its own affair";
+  for (const Member& member : slow) {
+    EXPECT_EQ(member.together[0], 2 + 3);
+    EXPECT_EQ(member.together[1], 2 + 3);
+  }
+}
+
+TEST(ExchangeCalibration, ComputingThatOutlastsTheClockIsNoNegativeExchange) {
+  const auto members = measured({{.alone_ns = 1'000'100}, {}});
+  ASSERT_TRUE(members[0].result);
+  EXPECT_EQ(members[0].result->one_row_s, 0.0);
+}
+
+TEST(ExchangeCalibration, WhereOneMemberIsNotReadyNobodyMeasuresAndNothingFails) {
+  for (const Member& member : measured({{}, {.ready = false}, {}})) {
+    ASSERT_TRUE(member.result) << member.result.error().message;
+    EXPECT_FALSE(member.result->measured());
+    EXPECT_EQ(member.together[0] + member.alone[0], 0);
+  }
+}
+
+TEST(ExchangeCalibration, AMemberThatDiesInTheMeasurementEndsItForAll) {
+  for (const int block : {0, 1, 5, 27}) {
+    const auto dies = [block](int at) -> Status {
+      if (at < block) return {};
+      return make_error(ErrorCode::kUnavailable, "died");
+    };
+    const auto members = measured({{}, {.on_block = dies}, {}});
+    for (const Member& member : members) {
+      ASSERT_FALSE(member.result) << block;
+      EXPECT_EQ(member.result.error().code, ErrorCode::kUnavailable);
+    }
+    EXPECT_EQ(members[1].result.error().message, "died");
+  }
+}
+
+}  // namespace
+}  // namespace butterfly
