@@ -148,7 +148,7 @@ TEST_P(ClusterTest, WeightsArriveWhole) {
     }
   }
   StartRequest request = fake_request(2);
-  request.weights = [](const std::string& name) -> Result<NamedBytes> {
+  request.weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     return fake_weight(name, name.size() * 10'001);
   };
   int reports = 0;
@@ -182,7 +182,7 @@ TEST_P(ClusterTest, AWeightThatTheProviderDoesNotHaveIsNamed) {
   Nodes nodes = make(1);
   nodes.stage(0).wanted = {{.name = "blk.0.attn_q.weight", .bytes_max = 10}};
   StartRequest request = fake_request(1);
-  request.weights = [](const std::string& name) -> Result<NamedBytes> {
+  request.weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     return make_error(ErrorCode::kNotFound, "{} is not in the file", name);
   };
   const auto ends = nodes.session->start(request, after_ms(20'000));
@@ -213,7 +213,7 @@ TEST(InprocCluster, WeightsAreTheProvidersOwnBytes) {
   };
   const auto session = make_inproc_cluster({{.delegate = &stage}});
   StartRequest request = fake_request(1);
-  request.weights = [&](const std::string&) -> Result<NamedBytes> { return weight; };
+  request.weights = [&](const std::string&, const WeightPart&) -> Result<NamedBytes> { return weight; };
   ASSERT_TRUE(session->start(request, after_ms(10'000)));
   EXPECT_EQ(seen, weight.bytes.data());
 }
