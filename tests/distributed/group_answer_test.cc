@@ -12,6 +12,7 @@
 #include "butterfly/infer/sampler.h"
 #include "butterfly/infer/schedule.h"
 #include "butterfly/model/random_weights.h"
+#include "butterfly/plan/cost.h"
 #include "butterfly/stage/stage_host.h"
 
 namespace butterfly {
@@ -113,8 +114,11 @@ class Worker {
 };
 
 Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint& checkpoint, const Groups& groups,
-                                       int nodes, Epoch epoch) {
+                                       int nodes, Epoch epoch, std::uint64_t* weight_bytes = nullptr) {
   StartRequest request = start_request(checkpoint, {});
+  request.progress = [&](const StartProgress& progress) {
+    if (weight_bytes != nullptr) *weight_bytes = progress.weight_bytes;
+  };
   request.epoch = epoch;
   request.model.hash = "00";
   request.plan = plan_of(checkpoint.config, groups, nodes);
@@ -182,6 +186,27 @@ TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough)
       expect_same(run_session(*session, checkpoint, groups, kLanes, membership->epoch()), to_string(groups));
     }
   }
+}
+
+TEST_P(DistGroupAnswer, OfWorkersThatReceiveTheirSharesAlone) {
+  const Groups groups{{1, 4, 8}};
+  std::vector<std::unique_ptr<Worker>> workers;
+  MembershipOptions options;
+  for (int i = 0; i < 3; ++i) {
+    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+    options.workers.push_back(workers.back()->address());
+  }
+  const auto membership = Membership::create(options, after_ms(20'000)).value();
+  const auto session = membership->next_epoch(membership->members());
+  std::uint64_t sent = 0;
+  expect_same(run_session(*session, checkpoint, groups, 3, membership->epoch(), &sent), "shares alone");
+  const ModelCost cost = model_cost(checkpoint.config, DType::kF16).value();
+  std::uint64_t shares = 0;
+  for (const StageAssignment& share : plan_of(checkpoint.config, groups, 3).stages)
+    shares += share_bytes(cost, share, {}).weights;
+  EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(shares), 0.01 * static_cast<double>(shares));
+  const auto whole = static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{8}}, 1).stages[0], {}).weights);
+  EXPECT_LT(static_cast<double>(sent), 1.25 * whole) << "norms, and keys and values that neighbours share";
 }
 
 /// Fewer nodes than shares: each has several stages, in the last ones as members of several groups.

@@ -189,6 +189,36 @@ class TensorGroups(unittest.TestCase):
         self.assertEqual([n["exchange"] for n in both["nodes"]], ["shared memory and channels"] * 2 + ["channels"])
         self.assertGreater(apart["wire_bytes_per_token"], shared["wire_bytes_per_token"])
 
+    def test_a_member_receives_and_holds_its_share_and_never_more(self):
+        def peak_mib(worker):
+            with open(f"/proc/{worker.process.pid}/status") as status:
+                return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            model = os.path.join(folder, "model.gguf")
+            made = butterfly("convert", "--random", "gpt2-124m", model, "--type", "f16")
+            self.assertEqual(made.returncode, 0, made.stderr)
+            workers = [stack.enter_context(Worker()) for _ in range(8)]
+            addresses = ",".join(w.address for w in workers)
+            first = generate("--workers", addresses, "--split", "tensor", tokens=1)  # whatever else a worker allocates
+            self.assertEqual(first.returncode, 0, first.stderr)
+            for worker in workers:
+                with open(f"/proc/{worker.process.pid}/clear_refs", "w") as peak:
+                    peak.write("5")
+            before = [peak_mib(worker) for worker in workers]
+            run = butterfly("generate", "-m", model, "-p", "a b", "-n", 2, "--ignore-end", "--workers", addresses,
+                            "--split", "tensor", "--json")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            report = json.loads(run.stdout)
+            weights_mib = os.path.getsize(model) / 2**20
+            positions_mib = 1024 * 768 * 4 / 2**20  # which every member holds whole
+            self.assertEqual(len(report["nodes"]), 8)
+            self.assertAlmostEqual(report["epochs"][0]["weight_bytes"] / 2**20, weights_mib + 7 * positions_mib,
+                                   delta=0.02 * weights_mib)
+            for worker, idle in zip(workers, before):
+                # A token table alone has 74 MiB, an eighth of everything 30.
+                self.assertLess(peak_mib(worker) - idle, weights_mib / 8 + positions_mib + 24)
+
     def test_nothing_is_left_in_the_file_system_for_shared_memory(self):
         before = set(os.listdir("/dev/shm"))
         with Worker() as a, Worker() as b:

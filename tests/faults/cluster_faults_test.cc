@@ -213,7 +213,7 @@ TEST(ClusterFaults, ACoordinatorKilledWhileItSendsWeightsFreesTheWorker) {
     const auto session = connect_cluster({worker.line()}, after_ms(10'000));
     if (!session) return;
     StartRequest request = fake_request(1);
-    request.weights = [&](const std::string&) -> Result<NamedBytes> {
+    request.weights = [&](const std::string&, const WeightPart&) -> Result<NamedBytes> {
       say("asked for a weight");
       ::pause();
       return {};

@@ -12,10 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class ClusterTest : public ::testing::TestWithParam<std::string> {
- protected:
-  Nodes make(int count) const { return make_nodes(GetParam(), count); }
-};
+class ClusterTest : public NodesTest {};
 
 TEST_P(ClusterTest, DataPassesEveryStageInOrder) {
   for (int count = 1; count <= 4; ++count) {
@@ -42,37 +39,15 @@ TEST_P(ClusterTest, ManyMessagesAreUnderWayAtOnce) {
   Nodes nodes = make(3);
   auto ends = nodes.session->start(fake_request(3), after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
-  std::thread sender([&] {
-    for (std::uint64_t i = 0; i < 300; ++i) {
-      const Payload payload = allocate_payload(64 + i * 16).value();
-      std::ranges::fill(payload.bytes, std::byte{7});
-      ASSERT_TRUE(ends->input->send({.tag = i, .payload = payload}, after_ms(20'000)));
-    }
-  });
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    const auto answer = ends->output->receive({}, after_ms(20'000));
-    ASSERT_TRUE(answer) << answer.error().message;
-    ASSERT_EQ(answer->tag, i);
-    ASSERT_EQ(answer->payload.bytes.back(), std::byte{10});
-  }
-  sender.join();
+  stream(*ends, 3, 300, 16);
 }
 
 TEST_P(ClusterTest, BytesOnTheWireAreThoseOfEveryHop) {
   Nodes nodes = make(2);
   auto ends = nodes.session->start(fake_request(2), after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
-  ASSERT_TRUE(ends->input->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
-  ASSERT_TRUE(ends->output->receive({}, after_ms(5000)));
-  const std::uint64_t header = GetParam() == "tcp" ? kFrameHeaderBytes : 0;
-  // The answer can be here before its sender has counted it.
-  const std::uint64_t expected = 3 * (1000 + header);
-  const Deadline deadline = after_ms(5000);
-  std::uint64_t counted = 0;
-  while (counted < expected && std::chrono::steady_clock::now() < deadline) {
-    counted = nodes.session->data_traffic(after_ms(5000)).value().bytes;
-  }
-  EXPECT_EQ(counted, expected);
+  const std::uint64_t expected = 3 * (1000 + (GetParam() == "tcp" ? kFrameHeaderBytes : 0));
+  EXPECT_EQ(bytes_of_a_message(*nodes.session, *ends, expected), expected);
 }
 
 TEST_P(ClusterTest, NodesWithoutAStageStandBy) {
@@ -120,15 +95,7 @@ TEST_P(ClusterTest, ANodeRunsSeveralStagesWhereverTheyAre) {
        std::vector<std::vector<int>>{{0, 1, 0, 1}, {0, 0}, {1, 0, 0, 1, 2, 1}, {2, 0, 2, 0, 2}}) {
     const int stages = static_cast<int>(nodes_of_stages.size());
     Nodes nodes = make(3);
-    const Plan plan = fake_scattered_plan(nodes_of_stages);
-    auto ends = nodes.session->start(fake_request(plan), after_ms(20'000));
-    ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_EQ(ends->memory_bytes.size(), plan.stages.size());
-    EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
-    const Status pumped = pump(*ends, stages, 20);
-    EXPECT_TRUE(pumped) << pumped.error().message;
-    EXPECT_FALSE(nodes.session->failed());
-    nodes.session->stop();
+    run(nodes, fake_scattered_plan(nodes_of_stages), stages);
     for (int node = 0; node < 3; ++node) {
       const auto had = static_cast<std::size_t>(std::ranges::count(nodes_of_stages, node));
       FakeStage& stage = nodes.stage(static_cast<std::size_t>(node));
@@ -181,7 +148,7 @@ TEST_P(ClusterTest, WeightsArriveWhole) {
     }
   }
   StartRequest request = fake_request(2);
-  request.weights = [](const std::string& name) -> Result<NamedBytes> {
+  request.weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     return fake_weight(name, name.size() * 10'001);
   };
   int reports = 0;
@@ -215,7 +182,7 @@ TEST_P(ClusterTest, AWeightThatTheProviderDoesNotHaveIsNamed) {
   Nodes nodes = make(1);
   nodes.stage(0).wanted = {{.name = "blk.0.attn_q.weight", .bytes_max = 10}};
   StartRequest request = fake_request(1);
-  request.weights = [](const std::string& name) -> Result<NamedBytes> {
+  request.weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     return make_error(ErrorCode::kNotFound, "{} is not in the file", name);
   };
   const auto ends = nodes.session->start(request, after_ms(20'000));
@@ -233,8 +200,7 @@ TEST_P(ClusterTest, APlanThatDoesNotFitTheNodesIsRefused) {
   EXPECT_EQ(nodes.session->start(fake_request(2), after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ClusterTest, ::testing::Values("inproc", "tcp"),
-                         [](const auto& kind) { return kind.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, ClusterTest, kNodeKinds, name_of_kind);
 
 TEST(InprocCluster, WeightsAreTheProvidersOwnBytes) {
   FakeStage stage;
@@ -247,7 +213,7 @@ TEST(InprocCluster, WeightsAreTheProvidersOwnBytes) {
   };
   const auto session = make_inproc_cluster({{.delegate = &stage}});
   StartRequest request = fake_request(1);
-  request.weights = [&](const std::string&) -> Result<NamedBytes> { return weight; };
+  request.weights = [&](const std::string&, const WeightPart&) -> Result<NamedBytes> { return weight; };
   ASSERT_TRUE(session->start(request, after_ms(10'000)));
   EXPECT_EQ(seen, weight.bytes.data());
 }

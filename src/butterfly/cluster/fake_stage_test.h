@@ -201,7 +201,9 @@ inline StartRequest fake_request(Plan plan) {
           .model = {.hash = "00", .bytes = 1, .name = "fake"},
           .config = "the configuration",
           .options = "the options",
-          .weights = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); }};
+          .weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
+            return fake_weight(name, 1000);
+          }};
 }
 
 inline StartRequest fake_request(int stages) {

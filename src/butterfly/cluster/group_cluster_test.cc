@@ -13,10 +13,16 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-class GroupClusterTest : public ::testing::TestWithParam<std::string> {
- protected:
-  Nodes make(int count) const { return make_nodes(GetParam(), count); }
-};
+class GroupClusterTest : public NodesTest {};
+
+std::vector<std::unique_ptr<ThreadWorker>> make_workers(int count, SharedMemoryUse use) {
+  std::vector<std::unique_ptr<ThreadWorker>> workers;
+  for (int i = 0; i < count; ++i) {
+    workers.push_back(std::make_unique<ThreadWorker>(
+        WorkerOptions{.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}));
+  }
+  return workers;
+}
 
 int sum(const std::vector<int>& values) {
   int total = 0;
@@ -30,21 +36,7 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
     const int stages = static_cast<int>(groups.size());
     Nodes nodes = make(nodes_wanted);
     const Plan plan = fake_group_plan(groups);
-    auto ends = nodes.session->start(fake_request(plan), after_ms(20'000));
-    ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_EQ(ends->memory_bytes.size(), plan.stages.size());
-    EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
-    ASSERT_EQ(ends->exchange_times.size(), plan.stages.size());
-    for (std::size_t share = 0; share < plan.stages.size(); ++share) {
-      const bool alone = plan.stages[share].lanes.whole();
-      const ExchangeTimes& times = ends->exchange_times[share];
-      EXPECT_EQ(times.measured(), !alone);
-      EXPECT_DOUBLE_EQ(times.one_row_s, alone ? 0.0 : 1e-6 * plan.stages[share].first_layer) << "of its own group";
-    }
-    const Status pumped = pump(*ends, stages, 20);
-    EXPECT_TRUE(pumped) << pumped.error().message;
-    EXPECT_FALSE(nodes.session->failed());
-    nodes.session->stop();
+    run(nodes, plan, stages);
     for (int i = 0; i < nodes_wanted; ++i) {
       const Assignment& assignment = nodes.stage(static_cast<std::size_t>(i)).assignment;
       EXPECT_EQ(assignment.stage, plan.stages[static_cast<std::size_t>(i)]);
@@ -57,33 +49,16 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
 
 TEST_P(GroupClusterTest, ANodeMayBeAMemberOfSeveralGroups) {
   Nodes nodes = make(3);
-  StartRequest request = fake_request(fake_group_plan({2, 2, 1, 3}));
-  request.plan.node_of_stage = {0, 1, 1, 0, 2, 2, 0, 1};
-  auto ends = nodes.session->start(request, after_ms(20'000));
-  ASSERT_TRUE(ends) << ends.error().message;
-  const Status pumped = pump(*ends, 4, 20);
-  EXPECT_TRUE(pumped) << pumped.error().message;
-  EXPECT_FALSE(nodes.session->failed());
+  Plan plan = fake_group_plan({2, 2, 1, 3});
+  plan.node_of_stage = {0, 1, 1, 0, 2, 2, 0, 1};
+  run(nodes, plan, 4);
 }
 
 TEST_P(GroupClusterTest, ManyLargeMessagesAreUnderWayAtOnce) {
   Nodes nodes = make(4);
   auto ends = nodes.session->start(fake_request(fake_group_plan({2, 2})), after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
-  std::thread sender([&] {
-    for (std::uint64_t i = 0; i < 60; ++i) {
-      const Payload payload = allocate_payload(64 + i * 50'000).value();
-      std::ranges::fill(payload.bytes, std::byte{7});
-      ASSERT_TRUE(ends->input->send({.tag = i, .payload = payload}, after_ms(20'000)));
-    }
-  });
-  for (std::uint64_t i = 0; i < 60; ++i) {
-    const auto answer = ends->output->receive({}, after_ms(20'000));
-    ASSERT_TRUE(answer) << answer.error().message;
-    ASSERT_EQ(answer->tag, i);
-    ASSERT_EQ(answer->payload.bytes.back(), std::byte{9});
-  }
-  sender.join();
+  stream(*ends, 2, 60, 50'000);
 }
 
 TEST_P(GroupClusterTest, AMemberThatFailsEndsTheEpochAndIsNamedWithItsLanes) {
@@ -132,8 +107,7 @@ TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefu
   EXPECT_TRUE(nodes.session->start(fake_request(fake_group_plan({2})), after_ms(20'000))) << "a refusal costs nothing";
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, GroupClusterTest, ::testing::Values("inproc", "tcp"),
-                         [](const auto& kind) { return kind.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, GroupClusterTest, kNodeKinds, name_of_kind);
 
 TEST(GroupCluster, WorkersOfOneHostShareMemoryUnlessOneForbidsIt) {
   for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
@@ -164,30 +138,15 @@ TEST(GroupCluster, AMemberThatLoadsForLongIsWaitedFor) {
 }
 
 TEST(GroupCluster, BytesOnTheWireAreThoseOfEveryConnection) {
-  const auto make = [] {
-    return std::make_unique<ThreadWorker>(
-        WorkerOptions{.drain_timeout = std::chrono::milliseconds(50), .shared_memory = SharedMemoryUse::kForbidden});
-  };
-  const std::vector<std::unique_ptr<ThreadWorker>> workers = [&] {
-    std::vector<std::unique_ptr<ThreadWorker>> made;
-    for (int i = 0; i < 3; ++i) made.push_back(make());
-    return made;
-  }();
+  const auto workers = make_workers(3, SharedMemoryUse::kForbidden);
   const auto session = connect_cluster(addresses_of(workers), after_ms(10'000)).value();
   auto ends = session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
   const std::uint64_t before = session->data_traffic(after_ms(5000)).value().bytes;
-  ASSERT_TRUE(ends->input->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
-  ASSERT_TRUE(ends->output->receive({}, after_ms(5000)));
   // In, to two followers, out; and between each two of three members in both directions.
   const std::uint64_t expected =
       before + 4 * (1000 + kFrameHeaderBytes) + 6 * (FakeStage::kExchangedBytes + kFrameHeaderBytes);
-  const Deadline deadline = after_ms(5000);
-  std::uint64_t counted = 0;
-  while (counted < expected && std::chrono::steady_clock::now() < deadline) {
-    counted = session->data_traffic(after_ms(5000)).value().bytes;
-  }
-  EXPECT_EQ(counted, expected);
+  EXPECT_EQ(bytes_of_a_message(*session, *ends, expected), expected);
 }
 
 TEST(GroupCluster, PreparingNeedsNoConnectionsBetweenMembers) {
@@ -207,11 +166,7 @@ TEST(GroupCluster, PreparingNeedsNoConnectionsBetweenMembers) {
 TEST(FaultsGroupCluster, AMemberThatGoesAwayEndsTheEpochForAllAndTheNextOneWorks) {
   for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
     for (std::size_t victim = 0; victim < 3; ++victim) {
-      std::vector<std::unique_ptr<ThreadWorker>> workers;
-      for (int i = 0; i < 3; ++i) {
-        workers.push_back(std::make_unique<ThreadWorker>(
-            WorkerOptions{.drain_timeout = std::chrono::milliseconds(50), .shared_memory = use}));
-      }
+      const auto workers = make_workers(3, use);
       // It goes in the middle of a message, which the others have already begun.
       std::atomic<bool> strike{false};
       std::latch begun(1), gone(1);

@@ -7,8 +7,10 @@
 #include <fstream>
 #include <thread>
 
+#include "butterfly/cluster/control_link.h"
 #include "butterfly/cluster/fake_stage_test.h"
 #include "butterfly/cluster/weight_transfer.h"
+#include "butterfly/model/random_weights.h"
 #include "butterfly/wire/inproc.h"
 
 namespace butterfly {
@@ -38,7 +40,7 @@ Status fetch_all(const WeightProvider& provider, const std::vector<WeightRequest
 const WeightSink kTakeAll = [](const std::string&, NamedBytes) -> Status { return {}; };
 
 TEST(WeightTransfer, AFlippedByteIsRefusedAndBothDigestsNamed) {
-  const WeightProvider lying = [](const std::string& name) -> Result<NamedBytes> {
+  const WeightProvider lying = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     NamedBytes weight = fake_weight(name, 1000);
     weight.digest = sha256(weight.bytes);
     const_cast<std::byte&>(weight.bytes[500]) ^= std::byte{1};
@@ -50,12 +52,47 @@ TEST(WeightTransfer, AFlippedByteIsRefusedAndBothDigestsNamed) {
   EXPECT_THAT(status.error().message, HasSubstr(to_hex(sha256(fake_weight("w", 1000).bytes))));
 }
 
+TEST(WeightTransfer, ThePartThatIsWantedArrivesWhereTheWeightsAre) {
+  const WeightPart wanted{.rows = 64, .cols = 1 << 20, .of_rows = {7, 9}, .of_cols = {32, 1 << 19}};
+  const WeightProvider provider = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
+    EXPECT_EQ(part, wanted);
+    return fake_weight(name, 10);
+  };
+  EXPECT_TRUE(fetch_all(provider, {{.name = "w", .part = wanted, .bytes_max = 10}}, kTakeAll));
+}
+
+TEST(WeightTransfer, ARequestWithoutRowsIsRefusedByWhoHasTheWeights) {
+  // What a peer may ask that is no worker of ours.
+  auto [near, far] = make_inproc_pair();
+  std::atomic<std::uint64_t> sent{0};
+  const Checkpoint checkpoint = *random_checkpoint(*named_config("llama-1.1b"), {});
+  const WeightProvider provider = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
+    BF_ASSIGN_OR_RETURN(const WeightView view, checkpoint.weights->find_part(name, part));
+    return NamedBytes{.rows = view.rows, .cols = view.cols, .bytes = view.bytes, .owner = view.owner};
+  };
+  std::jthread server([&, channel = far.get()] { static_cast<void>(serve_weights(*channel, provider, sent)); });
+  control::WeightMessage message;
+  message.mutable_wanted()->set_name("output_norm.weight");
+  message.mutable_wanted()->set_rows(1);
+  message.mutable_wanted()->set_cols(2048);
+  std::vector<std::byte> meta(message.ByteSizeLong());
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(meta.data()));
+  ASSERT_TRUE(near->send({.tag = 5, .meta = meta}, after_ms(10'000)));
+  const auto answer = near->receive({}, after_ms(10'000));
+  near->close();
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->tag, 5u);
+  ASSERT_TRUE(message.ParseFromArray(answer->meta.data(), static_cast<int>(answer->meta.size())));
+  EXPECT_THAT(message.failure().message(), HasSubstr("output_norm.weight has rows 0 to 1, 0 to 0 were asked for"));
+  EXPECT_EQ(sent, 0u);
+}
+
 TEST(WeightTransfer, RequestsAreMadeAheadOfTheirUse) {
   // The provider answers the first request only when the second has been asked for.
   std::atomic<int> taken{0};
   int ahead_most = 0;
   std::atomic<int> given{0};
-  const WeightProvider provider = [&](const std::string& name) -> Result<NamedBytes> {
+  const WeightProvider provider = [&](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     ++given;
     return fake_weight(name, 10);
   };
@@ -79,7 +116,9 @@ TEST(WeightTransfer, RequestsAreMadeAheadOfTheirUse) {
 /// A coordinator and some workers that hold the weights, each as it says; who gave how much.
 struct Holders {
   explicit Holders(std::vector<WeightProvider> providers) : given(providers.size() + 1) {
-    const WeightProvider honest = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); };
+    const WeightProvider honest = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
+      return fake_weight(name, 1000);
+    };
     providers.insert(providers.begin(), honest);
     for (std::size_t i = 0; i < providers.size(); ++i) {
       auto [near, far] = make_inproc_pair();
@@ -122,7 +161,9 @@ struct Holders {
   std::vector<std::jthread> servers;
 };
 
-const WeightProvider kHonest = [](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 1000); };
+const WeightProvider kHonest = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
+  return fake_weight(name, 1000);
+};
 const std::vector<std::string> kInOrder{"a1", "a22", "a333", "b1", "b22", "b333"};
 
 TEST(WeightHolders, BytesComeFromTheHolderAndDigestsFromTheCoordinator) {
@@ -137,13 +178,13 @@ TEST(WeightHolders, BytesComeFromTheHolderAndDigestsFromTheCoordinator) {
 
 // Fails when a holder is believed that gives other bytes with a digest that fits them, or another shape.
 TEST(WeightHolders, ALiarIsReplacedByTheNextAndThenByTheCoordinator) {
-  const WeightProvider lying = [](const std::string& name) -> Result<NamedBytes> {
+  const WeightProvider lying = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     NamedBytes weight = fake_weight(name, 1000);
     weight.type = 4;
     if (name == "a333") const_cast<std::byte&>(weight.bytes[500]) ^= std::byte{1};
     return weight;
   };
-  const WeightProvider failing = [](const std::string& name) -> Result<NamedBytes> {
+  const WeightProvider failing = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
     if (name == "b22") return make_error(ErrorCode::kIo, "the file is gone");
     return fake_weight(name, 1000);
   };
@@ -157,12 +198,13 @@ TEST(WeightHolders, ALiarIsReplacedByTheNextAndThenByTheCoordinator) {
 
 TEST(WeightTransfer, AnErrorOfTheSinkEndsTheFetch) {
   int taken = 0;
-  const Status status = fetch_all([](const std::string& name) -> Result<NamedBytes> { return fake_weight(name, 10); },
-                                  {{.name = "a", .bytes_max = 10}, {.name = "b", .bytes_max = 10}},
-                                  [&](const std::string&, NamedBytes) -> Status {
-                                    ++taken;
-                                    return make_error(ErrorCode::kBadData, "not my shape");
-                                  });
+  const Status status =
+      fetch_all([](const std::string& name, const WeightPart&) -> Result<NamedBytes> { return fake_weight(name, 10); },
+                {{.name = "a", .bytes_max = 10}, {.name = "b", .bytes_max = 10}},
+                [&](const std::string&, NamedBytes) -> Status {
+                  ++taken;
+                  return make_error(ErrorCode::kBadData, "not my shape");
+                });
   EXPECT_EQ(status.error().message, "not my shape");
   EXPECT_EQ(taken, 1);
 }

@@ -32,8 +32,15 @@ Result<control::WeightMessage> parse(const Message& framed, const std::string& p
 
 Status RemoteWeightFetcher::ask(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag) {
   control::WeightMessage message;
-  message.mutable_wanted()->set_name(request.name);
-  message.mutable_wanted()->set_header_only(what == Wanted::kHeaders);
+  control::WeightWanted& wanted = *message.mutable_wanted();
+  wanted.set_name(request.name);
+  wanted.set_header_only(what == Wanted::kHeaders);
+  wanted.set_rows(request.part.rows);
+  wanted.set_cols(request.part.cols);
+  wanted.set_first_row(request.part.of_rows.begin);
+  wanted.set_last_row(request.part.of_rows.end);
+  wanted.set_first_col(request.part.of_cols.begin);
+  wanted.set_last_col(request.part.of_cols.end);
   return peer.channel.send({.tag = tag, .meta = serialise(message)}, after_ms(kWeightTimeoutMs));
 }
 
@@ -155,11 +162,18 @@ Status RemoteWeightFetcher::fetch(std::span<const WeightRequest> wanted, const W
 
 namespace {
 
+WeightPart part_of(const control::WeightWanted& wanted) {
+  return {.rows = wanted.rows(),
+          .cols = wanted.cols(),
+          .of_rows = {wanted.first_row(), wanted.last_row()},
+          .of_cols = {wanted.first_col(), wanted.last_col()}};
+}
+
 Message answer(const control::WeightMessage& asked, const WeightProvider& provider) {
   control::WeightMessage said;
   Message framed;
   Result<NamedBytes> weight = asked.has_wanted()
-                                  ? provider(asked.wanted().name())
+                                  ? provider(asked.wanted().name(), part_of(asked.wanted()))
                                   : make_error(ErrorCode::kProtocol, "a request for weights without a name");
   if (weight) {
     const Sha256 digest = weight->digest ? *weight->digest : sha256(weight->bytes);
@@ -187,15 +201,15 @@ Status serve_weights(Channel& channel, const WeightProvider& provider, std::atom
     BF_ASSIGN_OR_RETURN(const auto asked, parse(framed, channel.peer()));
     Message answered = answer(asked, provider);
     answered.tag = framed.tag;
-    const std::uint64_t bytes = answered.payload.bytes.size();
+    // Before its receiver can be ready: whoever sees that sees these bytes.
+    bytes_sent.fetch_add(answered.payload.bytes.size());
     BF_TRY(channel.send(std::move(answered), after_ms(kWeightTimeoutMs)));
-    bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
   }
 }
 
 Status DirectWeightFetcher::fetch(std::span<const WeightRequest> wanted, const WeightSink& sink) {
   for (const WeightRequest& request : wanted) {
-    BF_ASSIGN_OR_RETURN(NamedBytes weight, provider_(request.name));
+    BF_ASSIGN_OR_RETURN(NamedBytes weight, provider_(request.name, request.part));
     BF_TRY(sink(request.name, std::move(weight)));
   }
   return {};

@@ -1,5 +1,5 @@
-// Weights on their way from the coordinator to a worker: named bytes with a shape and a digest. What the numbers in
-// `type` mean is the business of the layer above.
+// Weights on their way from the coordinator to a worker: the rows and columns that it computes with, as named bytes
+// with a shape and a digest. What the numbers in `type` mean is the business of the layer above.
 #pragma once
 
 #include <functional>
@@ -10,24 +10,27 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
+#include "butterfly/model/weights.h"
 #include "butterfly/wire/digest.h"
 
 namespace butterfly {
 
 struct NamedBytes {
   std::uint32_t type = 0;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;  // of what these bytes are, which touch
   std::int64_t cols = 0;
   ByteSpan bytes{};
   std::shared_ptr<const void> owner{};  // keeps bytes alive; may be null where they outlive the session
   std::optional<Sha256> digest{};       // of bytes; computed before they are sent where the provider does not know it
 };
 
-/// Gives a weight by name. Called from several threads at once. Errors reach the worker that asked.
-using WeightProvider = std::function<Result<NamedBytes>(const std::string& name)>;
+/// Gives a part of a weight by name. Called from several threads at once, with parts that a peer asked for and nobody
+/// has checked. Errors reach the worker that asked.
+using WeightProvider = std::function<Result<NamedBytes>(const std::string& name, const WeightPart& part)>;
 
 struct WeightRequest {
   std::string name{};
+  WeightPart part{};
   std::uint64_t bytes_max = 0;  // a larger answer is refused before it is allocated
 };
 

@@ -72,6 +72,38 @@ void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t
 
 }  // namespace
 
+namespace {
+
+template <typename Element>
+void unpack_float_row(const std::byte* panel, std::int64_t i, const IndexRange& cols, std::byte* out) {
+  const auto* from = reinterpret_cast<const Element*>(panel);
+  for (std::int64_t k = cols.begin; k < cols.end; ++k, out += sizeof(Element)) {
+    std::memcpy(out, &from[k * kPanel + i], sizeof(Element));
+  }
+}
+
+/// What pack_quant_panel() did with one of its rows of `cols` columns.
+template <typename Block>
+void unpack_quant_row(const std::byte* panel, std::int64_t i, std::int64_t cols, const IndexRange& of_cols,
+                      std::byte* out) {
+  constexpr std::int64_t kBytes = sizeof(Block::quants);
+  const auto* quants = reinterpret_cast<const unsigned char*>(panel);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(panel + cols / kQuantBlock * kBytes * kPanel);
+  for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += sizeof(Block)) {
+    const unsigned char* from = quants + b * kBytes * kPanel + i * 4;
+    Block block;
+    block.scale = scales[b * kPanel + i];
+    for (std::int64_t j = 0; j < kBytes; ++j) {
+      const unsigned char byte = from[j / 4 * 4 * kPanel + j % 4];
+      const auto quant = static_cast<unsigned char>(kBytes == kQuantBlock ? byte ^ 0x80 : byte);
+      std::memcpy(&block.quants[j], &quant, 1);
+    }
+    std::memcpy(out, &block, sizeof(Block));
+  }
+}
+
+}  // namespace
+
 MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols) const {
   const int block = block_elements(type);
   BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows, "a part has rows of the whole");
@@ -133,6 +165,38 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
     }
   });
   return packed;
+}
+
+void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out,
+                          std::uint64_t stride) const {
+  BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows_, "rows of this matrix");
+  BF_CHECK(0 <= of_cols.begin && of_cols.begin < of_cols.end && of_cols.end <= cols_, "columns of this matrix");
+  const int block = block_elements(type_);
+  BF_CHECK(of_cols.begin % block == 0 && of_cols.end % block == 0, "whole blocks");
+  const std::uint64_t wide = *row_bytes(type_, static_cast<std::uint64_t>(of_cols.size()));
+  BF_CHECK(stride * static_cast<std::uint64_t>(of_rows.size() - 1) + wide <= out.size(), "room for the rows");
+  std::byte* to = out.data();
+  for (std::int64_t row = of_rows.begin; row < of_rows.end; ++row, to += stride) {
+    const std::byte* panel = buffer_.data() + row / kPanel * panel_stride_;
+    const std::int64_t i = row % kPanel;
+    switch (type_) {
+      case DType::kF32:
+        unpack_float_row<std::uint32_t>(panel, i, of_cols, to);
+        break;
+      case DType::kF16:
+      case DType::kBF16:
+        unpack_float_row<std::uint16_t>(panel, i, of_cols, to);
+        break;
+      case DType::kQ8_0:
+        unpack_quant_row<BlockQ8_0>(panel, i, cols_, of_cols, to);
+        break;
+      case DType::kQ4_0:
+        unpack_quant_row<BlockQ4_0>(panel, i, cols_, of_cols, to);
+        break;
+      case DType::kI32:
+        break;
+    }
+  }
 }
 
 void PackedMatrix::unpack_row(std::int64_t row, std::span<float> out) const {

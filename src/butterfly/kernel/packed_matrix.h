@@ -61,6 +61,10 @@ class PackedMatrix {
   /// Row `row` as floats; out has cols() elements.
   void unpack_row(std::int64_t row, std::span<float> out) const;
 
+  /// Rows and columns as they were before pack(), bit for bit: row r of them begins at out[r * stride]. Borders of
+  /// columns lie between blocks of the type.
+  void unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out, std::uint64_t stride) const;
+
  private:
   AlignedBuffer buffer_;
   DType type_ = DType::kF32;

@@ -446,6 +446,28 @@ TEST(Packing, UnpackGivesBackWhatWasStored) {
   }
 }
 
+TEST(Packing, AnyPartUnpacksToTheBytesThatWerePacked) {
+  ThreadTeam team(2);
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    const auto bytes = random_matrix(type, 37, 96, 13);
+    const MatrixView whole{type, 37, 96, bytes};
+    const auto w = PackedMatrix::pack(whole, team);
+    ASSERT_TRUE(w);
+    for (const IndexRange rows : {IndexRange{0, 37}, {15, 17}, {36, 37}}) {
+      for (const IndexRange cols : {IndexRange{0, 96}, {32, 64}, {64, 96}}) {
+        const MatrixView part = whole.part(rows, cols);
+        const std::uint64_t row = *row_bytes(type, static_cast<std::uint64_t>(cols.size()));
+        std::vector<std::byte> out((row + 3) * static_cast<std::size_t>(rows.size()), std::byte{7});
+        w->unpack(rows, cols, out, row + 3);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(rows.size()); ++r) {
+          EXPECT_EQ(std::memcmp(out.data() + r * (row + 3), part.bytes.data() + r * part.stride, row), 0);
+          EXPECT_EQ(out[r * (row + 3) + row], std::byte{7}) << "between rows";
+        }
+      }
+    }
+  }
+}
+
 TEST(Packing, RefusesBytesThatDoNotMatchTheShape) {
   ThreadTeam team(1);
   std::vector<std::byte> bytes(100);

@@ -11,9 +11,11 @@
 
 namespace butterfly {
 
-Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size) {
-  BF_ASSIGN_OR_RETURN(const WeightView view, find_checked(source, {name, DType::kF32, 1, size, 0}));
-  std::vector<float> values(static_cast<std::size_t>(size));
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
+                                       const IndexRange& held) {
+  BF_ASSIGN_OR_RETURN(const WeightView view,
+                      source.find_part(name, {.rows = 1, .cols = size, .of_rows = {0, 1}, .of_cols = held}));
+  std::vector<float> values(static_cast<std::size_t>(held.size()));
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint16_t half = 0;
     switch (view.type) {
@@ -36,28 +38,26 @@ Result<std::vector<float>> load_vector(const WeightSource& source, const std::st
 Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
                                   ThreadTeam& team) {
   LinearWeights linear;
-  if (part.of_rows.size() > 0 && part.of_cols.size() > 0) {
-    BF_ASSIGN_OR_RETURN(const WeightView view,
-                        find_checked(source, {name + ".weight", DType::kF32, part.rows, part.cols, 0}));
+  if (!part.matrix.empty()) {
+    BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
     {
       const trace::Scope scope(trace::Zone::kModelPack);
-      const MatrixView whole{view.type, view.rows, view.cols, view.bytes};
-      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(whole.part(part.of_rows, part.of_cols), team));
+      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
     }
     source.release(view);
   }
-  if (part.with_bias && part.of_rows.size() > 0) {
-    BF_ASSIGN_OR_RETURN(const std::vector<float> bias, load_vector(source, name + ".bias", part.rows));
-    linear.bias.assign(bias.begin() + part.of_rows.begin, bias.begin() + part.of_rows.end);
+  if (part.with_bias && part.matrix.of_rows.size() > 0) {
+    BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", part.matrix.rows, part.matrix.of_rows));
   }
   return linear;
 }
 
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
   NormWeights norm;
-  BF_ASSIGN_OR_RETURN(norm.weight, load_vector(source, name + ".weight", config.model_dim));
+  const IndexRange all{0, config.model_dim};
+  BF_ASSIGN_OR_RETURN(norm.weight, load_vector(source, name + ".weight", config.model_dim, all));
   if (config.norm_bias) {
-    BF_ASSIGN_OR_RETURN(norm.bias, load_vector(source, name + ".bias", config.model_dim));
+    BF_ASSIGN_OR_RETURN(norm.bias, load_vector(source, name + ".bias", config.model_dim, all));
   }
   return norm;
 }
@@ -116,13 +116,13 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   const std::string prefix = fmt::format("blk.{}.", layer);
   const auto rows_of = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held,
                            bool bias) -> Status {
-    const LinearPart part{rows, config.model_dim, bias, held, {0, config.model_dim}};
+    const LinearPart part{{rows, config.model_dim, held, {0, config.model_dim}}, bias};
     BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
     return {};
   };
   const auto cols_of = [&](LinearWeights& target, const char* name, std::int64_t cols, const IndexRange& held,
                            bool bias) -> Status {
-    const LinearPart part{config.model_dim, cols, bias, {0, config.model_dim}, held};
+    const LinearPart part{{config.model_dim, cols, {0, config.model_dim}, held}, bias};
     BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
     return {};
   };
@@ -242,6 +242,20 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
   BF_TRY(add_product(compute, DividedProduct::kMlpDown, mlp_lanes(config_), down_, h, x));
   if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, ffn_norm_, rows, x, x);
   return {};
+}
+
+const PackedMatrix* Block::matrix(std::string_view name) const {
+  const std::array<std::pair<std::string_view, const LinearWeights*>, 7> all{{{"attn_q", &q_},
+                                                                              {"attn_k", &k_},
+                                                                              {"attn_v", &v_},
+                                                                              {"attn_output", &attn_output_},
+                                                                              {"ffn_gate", &gate_},
+                                                                              {"ffn_up", &up_},
+                                                                              {"ffn_down", &down_}}};
+  for (const auto& [known, linear] : all) {
+    if (known == name) return &linear->matrix;
+  }
+  return nullptr;
 }
 
 std::uint64_t Block::packed_bytes() const {

@@ -29,20 +29,20 @@ struct NormWeights {
   std::vector<float> bias;    // [model_dim] or empty
 };
 
-/// The shape of an affine map in the file, and the part of it that this node holds.
+/// The part of an affine map that this node holds; where it is empty, nothing but a bias of its rows is loaded.
 struct LinearPart {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
+  WeightPart matrix{};  // [outputs, inputs]
   bool with_bias = false;
-  IndexRange of_rows{};  // of the bias too
-  IndexRange of_cols{};  // one of them empty: no matrix
 };
 
-/// Errors of all three: those of find_checked and PackedMatrix::pack. The source's pages are released after use.
+/// Errors of all three: those of WeightSource::find_part and PackedMatrix::pack. The source's pages are released after
+/// use.
 Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
                                   ThreadTeam& team);
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config);
-Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size);
+/// The elements `held` of a vector of `size`.
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
+                                       const IndexRange& held);
 
 /// y[row] = norm(x[row]), both [rows, model_dim]; y may be x.
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
@@ -68,6 +68,9 @@ class Block {
                  float* x) const;
 
   std::uint64_t packed_bytes() const;
+
+  /// By canonical name without "blk.N." and ".weight", as far as this node holds it; null for other names.
+  const PackedMatrix* matrix(std::string_view name) const;
 
  private:
   Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,

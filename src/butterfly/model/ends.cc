@@ -12,7 +12,7 @@ namespace {
 Result<std::shared_ptr<const PackedMatrix>> load_table(const WeightSource& source, const std::string& name,
                                                        std::int64_t rows, std::int64_t cols, const IndexRange& held,
                                                        ThreadTeam& team) {
-  const LinearPart part{.rows = rows, .cols = cols, .of_rows = held, .of_cols = {0, cols}};
+  const LinearPart part{.matrix = {.rows = rows, .cols = cols, .of_rows = held, .of_cols = {0, cols}}};
   BF_ASSIGN_OR_RETURN(LinearWeights linear, load_linear(source, name, part, team));
   return std::make_shared<const PackedMatrix>(std::move(linear.matrix));
 }

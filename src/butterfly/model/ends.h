@@ -27,6 +27,8 @@ class Embedding {
   void forward(const Batch& batch, std::span<const TokenId> tokens, std::span<float> x) const;
 
   const std::shared_ptr<const PackedMatrix>& table() const { return tokens_; }
+  /// Null where positions are not learned.
+  const std::shared_ptr<const PackedMatrix>& positions() const { return positions_; }
   std::uint64_t packed_bytes() const;
 
  private:
@@ -48,6 +50,7 @@ class Head {
   /// `logits` is not looked at by the others. Errors: kNoMemory (scratch), those of the group.
   Status forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> logits) const;
 
+  const std::shared_ptr<const PackedMatrix>& table() const { return matrix_; }
   std::uint64_t packed_bytes() const;
 
  private:

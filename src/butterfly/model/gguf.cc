@@ -92,13 +92,6 @@ std::optional<std::int64_t> load_integer(GgufType type, ByteSpan bytes) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  std::string result;
-  for (char c : text.substr(0, 80)) result += c >= 0x20 && c < 0x7f ? c : '?';
-  if (text.size() > 80) result += "...";
-  return result;
-}
-
 class GgufFile::Parser {
  public:
   Parser(ByteSpan bytes, GgufFile& file) : bytes_(bytes), reader_(bytes), file_(file) {}

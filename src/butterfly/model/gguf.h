@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "butterfly/base/bytes.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/base/result.h"
 #include "butterfly/tensor/dtype.h"
 
@@ -90,8 +91,5 @@ class GgufFile {
   std::vector<GgufTensor> tensors_;
   std::map<std::string_view, std::size_t, std::less<>> tensor_index_;
 };
-
-/// A name from a file made fit for a message: at most 80 bytes, other than printable ASCII as '?'.
-std::string printable(std::string_view text);
 
 }  // namespace butterfly

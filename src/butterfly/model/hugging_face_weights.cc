@@ -23,16 +23,17 @@ struct Recipe {
   std::size_t shard = 0;
 };
 
+/// to[rows, cols] = transposed from[cols, from_cols], whose first `rows` columns are meant.
 template <typename T>
-void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t first, const Recipe& recipe, std::byte* to) {
+void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t rows, std::int64_t cols, std::byte* to) {
   // Tiles keep both sides in the first cache.
   constexpr std::int64_t kTile = 32;
-  for (std::int64_t r0 = 0; r0 < recipe.rows; r0 += kTile) {
-    for (std::int64_t c0 = 0; c0 < recipe.cols; c0 += kTile) {
-      for (std::int64_t r = r0; r < std::min(recipe.rows, r0 + kTile); ++r) {
-        for (std::int64_t c = c0; c < std::min(recipe.cols, c0 + kTile); ++c) {
-          std::memcpy(to + (r * recipe.cols + c) * static_cast<std::int64_t>(sizeof(T)),
-                      from + (c * from_cols + first + r) * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
+        for (std::int64_t c = c0; c < std::min(cols, c0 + kTile); ++c) {
+          std::memcpy(to + (r * cols + c) * static_cast<std::int64_t>(sizeof(T)),
+                      from + (c * from_cols + r) * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
         }
       }
     }
@@ -58,10 +59,14 @@ class HuggingFaceWeights final : public WeightSource {
   std::string description() const override { return source_; }
 
   Result<WeightView> find(const std::string& name) const override {
-    const auto found = recipes_.find(name);
-    if (found == recipes_.end())
-      return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", source_, printable(name));
-    return materialise(found->second);
+    BF_ASSIGN_OR_RETURN(const Recipe* recipe, recipe_of(name));
+    return materialise(*recipe, WeightPart::all(recipe->rows, recipe->cols));
+  }
+
+  Result<WeightView> find_part(const std::string& name, const WeightPart& part) const override {
+    BF_ASSIGN_OR_RETURN(const Recipe* recipe, recipe_of(name));
+    BF_TRY(check_part(*this, {.name = name, .type = recipe->type, .rows = recipe->rows, .cols = recipe->cols}, part));
+    return materialise(*recipe, part);
   }
 
   void release(const WeightView& view) const override {
@@ -71,6 +76,12 @@ class HuggingFaceWeights final : public WeightSource {
   }
 
  private:
+  Result<const Recipe*> recipe_of(const std::string& name) const {
+    const auto found = recipes_.find(name);
+    if (found != recipes_.end()) return &found->second;
+    return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", source_, printable(name));
+  }
+
   Status resolve_range(const WeightRange& range) {
     for (const WeightInfo& expected : expected_weights(config_, range)) {
       BF_ASSIGN_OR_RETURN(const Recipe recipe, resolve_weight(expected));
@@ -151,50 +162,60 @@ class HuggingFaceWeights final : public WeightSource {
     }
   }
 
-  WeightView materialise(const Recipe& recipe) const {
+  WeightView materialise(const Recipe& recipe, const WeightPart& part) const {
     const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
-    const std::size_t size = static_cast<std::size_t>(recipe.rows) * static_cast<std::size_t>(recipe.cols) * element;
     WeightView view{.type = recipe.type, .rows = recipe.rows, .cols = recipe.cols};
-    const ByteSpan stored = recipe.entry->bytes;
     if (recipe.order == Order::kAsStored) {
-      view.bytes = stored.subspan(static_cast<std::size_t>(recipe.first) * element, size);
+      const std::size_t size = static_cast<std::size_t>(recipe.rows) * static_cast<std::size_t>(recipe.cols) * element;
+      view.bytes = recipe.entry->bytes.subspan(static_cast<std::size_t>(recipe.first) * element, size);
+      view = view.cut(part.of_rows, part.of_cols);
       // The format does not align tensors; a copy is aligned.
       if (reinterpret_cast<std::uintptr_t>(view.bytes.data()) % element == 0) return view;
     }
-    const auto copy = std::make_shared<std::vector<std::byte>>(size);
-    fill(recipe, view.bytes, *copy);
-    view.bytes = *copy;
-    view.owner = copy;
+    const auto copy = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(part.of_rows.size()) *
+                                                               static_cast<std::size_t>(part.of_cols.size()) * element);
+    fill(recipe, part, view, *copy);
     if (const auto& mapping = shards_[recipe.shard].mapping; mapping && recipe.order == Order::kHalvesToAdjacent) {
-      mapping->drop(stored);
+      mapping->drop(recipe.entry->bytes);
     }
-    return view;
+    return {recipe.type, part.of_rows.size(), part.of_cols.size(), *copy, copy};
   }
 
-  /// `stored`: the bytes of an order kAsStored.
-  static void fill(const Recipe& recipe, ByteSpan stored, std::vector<std::byte>& copy) {
+  /// `stored`: the part as an order kAsStored has it.
+  static void fill(const Recipe& recipe, const WeightPart& part, const WeightView& stored,
+                   std::vector<std::byte>& copy) {
+    const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
     const ByteSpan from = recipe.entry->bytes;
     switch (recipe.order) {
-      case Order::kAsStored:
-        std::memcpy(copy.data(), stored.data(), copy.size());
+      case Order::kAsStored: {
+        const std::size_t row = copy.size() / static_cast<std::size_t>(stored.rows);
+        const std::size_t step = stored.stride == 0 ? row : stored.stride;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(stored.rows); ++r) {
+          std::memcpy(copy.data() + r * row, stored.bytes.data() + r * step, row);
+        }
         return;
+      }
       case Order::kHalvesToAdjacent: {
         // The outputs of a vector (a bias) are its elements.
-        const std::int64_t outputs = recipe.rows == 1 ? recipe.cols : recipe.rows;
-        const std::size_t unit = copy.size() / static_cast<std::size_t>(outputs);
-        for (std::int64_t r = 0; r < outputs; ++r) {
+        const bool vector = recipe.rows == 1;
+        const IndexRange outputs = vector ? part.of_cols : part.of_rows;
+        const std::size_t unit = vector ? element : static_cast<std::size_t>(recipe.cols) * element;
+        const std::size_t skip = vector ? 0 : static_cast<std::size_t>(part.of_cols.begin) * element;
+        const std::size_t size = copy.size() / static_cast<std::size_t>(outputs.size());
+        std::byte* to = copy.data();
+        for (std::int64_t r = outputs.begin; r < outputs.end; ++r, to += size) {
           const auto source = static_cast<std::size_t>(half_split_row(r, recipe.head_dim));
-          std::memcpy(copy.data() + static_cast<std::size_t>(r) * unit, from.data() + source * unit, unit);
+          std::memcpy(to, from.data() + source * unit + skip, size);
         }
         return;
       }
       case Order::kTransposed: {
-        const std::int64_t stored_cols = recipe.entry->shape[1];
-        if (recipe.type == DType::kF32) {
-          transpose<std::uint32_t>(from.data(), stored_cols, recipe.first, recipe, copy.data());
-        } else {
-          transpose<std::uint16_t>(from.data(), stored_cols, recipe.first, recipe, copy.data());
-        }
+        const std::int64_t cols = recipe.entry->shape[1];
+        const std::int64_t first = part.of_cols.begin * cols + recipe.first + part.of_rows.begin;
+        const std::byte* begin = from.data() + static_cast<std::size_t>(first) * element;
+        const bool wide = recipe.type == DType::kF32;
+        (wide ? transpose<std::uint32_t> : transpose<std::uint16_t>)(begin, cols, part.of_rows.size(),
+                                                                     part.of_cols.size(), copy.data());
         return;
       }
     }

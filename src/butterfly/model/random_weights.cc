@@ -112,16 +112,32 @@ class RandomSource final : public WeightSource {
   std::string description() const override { return name_; }
 
   Result<WeightView> find(const std::string& name) const override {
-    const auto found = index_.find(name);
-    if (found == index_.end()) return make_error(ErrorCode::kNotFound, "{}: has no weight {}", name_, name);
-    const WeightInfo& info = weights_[found->second];
-    const auto memory = std::make_shared<std::vector<std::byte>>(info.bytes);
-    fill(info, *memory);
-    return WeightView{.type = info.type, .rows = info.rows, .cols = info.cols, .bytes = *memory, .owner = memory};
+    BF_ASSIGN_OR_RETURN(const WeightInfo* info, info_of(name));
+    return make_rows(*info, {0, info->rows});
+  }
+
+  /// Whole rows are made: numbers of a row follow each other.
+  Result<WeightView> find_part(const std::string& name, const WeightPart& part) const override {
+    BF_ASSIGN_OR_RETURN(const WeightInfo* info, info_of(name));
+    BF_TRY(check_part(*this, *info, part));
+    return make_rows(*info, part.of_rows).cut({0, part.of_rows.size()}, part.of_cols);
   }
 
  private:
-  void fill(const WeightInfo& info, MutableByteSpan bytes) const {
+  Result<const WeightInfo*> info_of(const std::string& name) const {
+    const auto found = index_.find(name);
+    if (found == index_.end()) return make_error(ErrorCode::kNotFound, "{}: has no weight {}", name_, name);
+    return &weights_[found->second];
+  }
+
+  WeightView make_rows(const WeightInfo& info, const IndexRange& rows) const {
+    const std::uint64_t row_size = info.bytes / static_cast<std::uint64_t>(info.rows);
+    const auto memory = std::make_shared<std::vector<std::byte>>(row_size * static_cast<std::uint64_t>(rows.size()));
+    fill(info, rows, *memory);
+    return WeightView{.type = info.type, .rows = rows.size(), .cols = info.cols, .bytes = *memory, .owner = memory};
+  }
+
+  void fill(const WeightInfo& info, const IndexRange& rows, MutableByteSpan bytes) const {
     const bool norm = info.name.find("norm.") != std::string::npos;
     if (norm) {
       const float value = info.name.ends_with(".weight") ? 1.0f : 0.0f;
@@ -130,11 +146,12 @@ class RandomSource final : public WeightSource {
     }
     constexpr float kBiasDeviation = 0.02f;
     const float deviation = info.rows == 1 ? kBiasDeviation : 1.0f / std::sqrt(static_cast<float>(info.cols));
-    const std::size_t row_size = bytes.size() / static_cast<std::size_t>(info.rows);
+    const std::size_t row_size = bytes.size() / static_cast<std::size_t>(rows.size());
     const std::uint64_t seed = seed_of(seed_, info.name);
-    for (std::size_t row = 0; row < static_cast<std::size_t>(info.rows); ++row) {
-      Counter counter(Counter(seed ^ row).next());
-      fill_row(info.type, counter, deviation, bytes.subspan(row * row_size, row_size));
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      Counter counter(Counter(seed ^ static_cast<std::uint64_t>(row)).next());
+      fill_row(info.type, counter, deviation,
+               bytes.subspan(static_cast<std::size_t>(row - rows.begin) * row_size, row_size));
     }
   }
 

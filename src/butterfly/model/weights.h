@@ -15,18 +15,36 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
+#include "butterfly/kernel/lanes.h"
+#include "butterfly/kernel/packed_matrix.h"
 #include "butterfly/model/config.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
 
-/// One stored weight. A vector has rows == 1.
+/// One stored weight, or a part of one. A vector has rows == 1.
 struct WeightView {
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  ByteSpan bytes{};                     // rows * row_bytes(type, cols)
+  ByteSpan bytes{};  // rows * row_bytes(type, cols); with a stride from the first element to the last
   std::shared_ptr<const void> owner{};  // keeps bytes alive where the source made them on the fly; may be null
+  std::uint64_t stride = 0;             // bytes from one row to the next; 0: rows touch
+  MatrixView matrix() const { return {type, rows, cols, bytes, stride}; }
+  /// Some rows and columns of this, over the same bytes; check_part() has passed them.
+  WeightView cut(const IndexRange& of_rows, const IndexRange& of_cols) const;
+};
+
+/// Some rows and columns of a weight of a known shape.
+struct WeightPart {
+  std::int64_t rows = 0;  // of the whole weight
+  std::int64_t cols = 0;
+  IndexRange of_rows{};
+  IndexRange of_cols{};  // borders lie between blocks of the weight's type
+
+  static WeightPart all(std::int64_t rows, std::int64_t cols) { return {rows, cols, {0, rows}, {0, cols}}; }
+  bool empty() const { return of_rows.size() <= 0 || of_cols.size() <= 0; }
+  friend bool operator==(const WeightPart&, const WeightPart&) = default;
 };
 
 struct WeightInfo {
@@ -47,6 +65,10 @@ class WeightSource {
   /// Errors: kNotFound naming the weight and the source.
   virtual Result<WeightView> find(const std::string& name) const = 0;
 
+  /// That part of the weight alone; what is not in it is neither made nor moved. Errors: those of find_checked and
+  /// check_part.
+  virtual Result<WeightView> find_part(const std::string& name, const WeightPart& part) const;
+
   virtual bool contains(const std::string& name) const = 0;
 
   /// Where it comes from, for messages.
@@ -65,6 +87,20 @@ struct WeightRange {
   bool head = false;
 };
 std::vector<WeightInfo> expected_weights(const ModelConfig& config, const WeightRange& range);
+
+/// A weight of which somebody has a part.
+struct ExpectedPart {
+  WeightInfo whole{};
+  WeightPart part{};  // not empty
+};
+
+/// Which parts of the weights of `range` the holder of `lanes` computes with, in the order of expected_weights; weights
+/// of which it needs nothing are left out.
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const LaneRange& lanes);
+
+/// Whether `part` can be cut out of `stored`, of which bytes are not looked at. Errors: kBadData naming both shapes;
+/// kInvalidArgument naming the rows or columns that there are and those that were asked for.
+Status check_part(const WeightSource& source, const WeightInfo& stored, const WeightPart& part);
 
 /// The weight, checked against `expected`'s shape. Errors: kNotFound, kBadData naming both shapes.
 Result<WeightView> find_checked(const WeightSource& source, const WeightInfo& expected);

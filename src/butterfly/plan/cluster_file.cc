@@ -1,24 +1,15 @@
 #include "butterfly/plan/cluster_file.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string_view>
 
+#include "butterfly/base/toml_file.h"
 #include "butterfly/base/units.h"
-#include "butterfly/model/gguf.h"
 #include "butterfly/tensor/dtype.h"
-
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 namespace butterfly {
 namespace {
@@ -27,13 +18,6 @@ constexpr std::size_t kMaxFileBytes = 16 << 20;
 
 // Between the coordinator and the node beside it where the file says nothing about processes of one host.
 constexpr LinkDescriptor kSameMemory{.latency_us = 0.0, .gb_per_s = 1000.0};
-
-/// What may be a number in TOML as the user wrote it, for errors.
-std::string shown(const toml::node& node) {
-  std::ostringstream text;
-  node.visit([&](const auto& value) { text << value; });
-  return printable(text.str());
-}
 
 enum class Zero { kAllowed, kRefused };
 
@@ -45,11 +29,9 @@ class Section {
   const std::string& where() const { return where_; }
   bool has(std::string_view key) const { return table_->contains(key); }
 
-  Status only(std::initializer_list<std::string_view> known) const {
+  Status only(const std::vector<std::string>& known) const {
     for (const auto& [key, value] : *table_) {
-      if (std::ranges::find(known, key.str()) != known.end()) continue;
-      return make_error(ErrorCode::kBadData, "{}: there is no key \"{}\", there are {}", where_,
-                        printable(std::string(key.str())), fmt::join(known, ", "));
+      if (std::ranges::find(known, key.str()) == known.end()) return unknown_key(where_, key.str(), known);
     }
     return {};
   }
@@ -387,28 +369,12 @@ class Reader {
 }  // namespace
 
 Result<PlanCluster> parse_cluster(const std::string& text, const std::string& name) {
-  const toml::parse_result result = toml::parse(text, name);
-  if (!result) {
-    return make_error(ErrorCode::kBadData, "{}: line {}: {}", name, result.error().source().begin.line,
-                      printable(std::string(result.error().description())));
-  }
-  return Reader(result.table(), name).read();
+  BF_ASSIGN_OR_RETURN(const toml::table table, parse_toml(text, name));
+  return Reader(table, name).read();
 }
 
 Result<PlanCluster> read_cluster_file(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return make_error(ErrorCode::kBadData, "{}: is a directory, expected a cluster file", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be opened", path);
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return make_error(ErrorCode::kIo, "{}: cannot be read beyond {} bytes", path, file.gcount());
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxFileBytes) {
-    return make_error(ErrorCode::kBadData, "{}: is longer than {} bytes", path, kMaxFileBytes);
-  }
+  BF_ASSIGN_OR_RETURN(const std::string text, read_toml_text(path, kMaxFileBytes, "a cluster file"));
   return parse_cluster(text, path);
 }
 

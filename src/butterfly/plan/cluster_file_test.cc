@@ -119,7 +119,8 @@ TEST(ClusterFile, AnImpossibleNumberIsNamedWithItsKeyAndPlace) {
 TEST(ClusterFile, NamesThatAreUnknownOrThereTwiceAreRefused) {
   const std::string good = kTwo + kLinks;
   EXPECT_EQ(refusal(replaced(good, "name = \"b\"", "name = \"a\"")), "c.toml: two nodes are named \"a\"");
-  EXPECT_THAT(refusal(replaced(good, "memory =", "memry =")), HasSubstr("there is no key \"memry\", there are name"));
+  EXPECT_THAT(refusal(replaced(good, "memory =", "memry =")),
+              HasSubstr("there is no key \"memry\" (is \"memory\" meant?), there are name"));
   EXPECT_THAT(refusal("nodes = 3\n" + good), HasSubstr("no key \"nodes\""));
   EXPECT_THAT(refusal("coordinator = \"z\"\n" + good), HasSubstr("coordinator is \"z\", there is no such node"));
   const auto linked = [&](const std::string& ends) {

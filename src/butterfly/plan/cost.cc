@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "butterfly/model/shard.h"
+
 namespace butterfly {
 namespace {
 
@@ -23,22 +25,12 @@ struct Widths {
   std::uint64_t vocab = 0;
 };
 
-std::uint64_t width(const LaneBorders& borders, const LaneRange& lanes) {
-  return static_cast<std::uint64_t>(borders.data()[lanes.last] - borders.data()[lanes.first]);
-}
-
 Widths widths_of(const ModelConfig& config, const LaneRange& lanes) {
-  const LaneBorders attention = LaneBorders::canonical(config.q_dim(), config.head_dim);
-  const int first_head = attention.data()[lanes.first] / config.head_dim;
-  const int last_head = attention.data()[lanes.last] / config.head_dim;
-  const int heads_per_kv = config.heads / config.kv_heads;
-  // Members whose heads share keys and values both have them.
-  const int kv_heads =
-      first_head == last_head ? 0 : (last_head + heads_per_kv - 1) / heads_per_kv - first_head / heads_per_kv;
-  return {.q = width(attention, lanes),
-          .k = static_cast<std::uint64_t>(kv_heads) * static_cast<std::uint64_t>(config.head_dim),
-          .f = width(LaneBorders::canonical(config.ff_dim, 1), lanes),
-          .vocab = width(LaneBorders::canonical(config.vocab, 1), lanes)};
+  const Shard shard = shard_of(config, lanes);
+  return {.q = static_cast<std::uint64_t>(shard.q_dim()),
+          .k = static_cast<std::uint64_t>(shard.kv_dim()),
+          .f = static_cast<std::uint64_t>(shard.ff.size()),
+          .vocab = static_cast<std::uint64_t>(shard.vocab.size())};
 }
 
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {

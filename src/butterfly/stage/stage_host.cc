@@ -45,7 +45,7 @@ namespace {
 
 /// Weights from this machine where it has the same model, else from the coordinator.
 Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& config, const Assignment& assignment,
-                                                        WeightFetcher& fetcher) {
+                                                        WeightFetcher& fetcher, const StageParts& kept) {
   BF_ASSIGN_OR_RETURN(const std::optional<std::string> path, fetcher.local_path());
   if (path) {
     BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(*path));
@@ -53,7 +53,7 @@ Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& confi
     return checkpoint.weights;
   }
   log().info("weights of {} come from the coordinator", assignment.model.name);
-  return std::make_shared<FetchedWeights>(config, assignment.stage, fetcher);
+  return std::make_shared<FetchedWeights>(config, assignment.stage, fetcher, kept.kept_for(config, assignment.stage));
 }
 
 Status check_assignment(const ModelConfig& config, const StageAssignment& stage) {
@@ -118,9 +118,9 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
   std::vector<std::uint64_t> memory_bytes;
   for (const Assignment& one : assignments) {
     options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
-    BF_ASSIGN_OR_RETURN(
-        auto stage, Stage::load(
-                        config, one.stage, [&] { return find_source(config, one, weights); }, options, kept_, stop));
+    BF_ASSIGN_OR_RETURN(auto stage, Stage::load(
+                                        config, one.stage, [&] { return find_source(config, one, weights, kept_); },
+                                        options, kept_, stop));
     memory_bytes.push_back(stage->memory_bytes());
     stages_[one.rank] = std::move(stage);
   }
@@ -141,7 +141,7 @@ Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher
   ThreadTeam team(1);
   for (const Assignment& one : assignments) {
     BF_TRY(kept_.complete(
-        config, one.stage, [&] { return find_source(config, one, weights); }, team, stop));
+        config, one.stage, [&] { return find_source(config, one, weights, kept_); }, team, stop));
   }
   return {};
 }

@@ -45,31 +45,59 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
   return {};
 }
 
+std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config,
+                                                       const StageAssignment& assignment) const {
+  std::map<std::string, KeptMatrix> kept;
+  std::map<std::string, int> lanes_of;  // that both have
+  using Matrix = std::shared_ptr<const PackedMatrix>;
+  const auto offer = [&](const WeightRange& range, const LaneRange& lanes, const auto& matrix_of) {
+    const int shared = std::min(lanes.last, assignment.lanes.last) - std::max(lanes.first, assignment.lanes.first);
+    if (shared <= 0) return;
+    for (const ExpectedPart& expected : expected_parts(config, range, lanes)) {
+      const std::string& name = expected.whole.name;
+      const Matrix matrix = matrix_of(std::string_view(name));
+      if (matrix == nullptr || lanes_of[name] >= shared) continue;
+      lanes_of[name] = shared;
+      kept[name] = {.matrix = matrix, .part = expected.part};
+    }
+  };
+  for (const auto& [key, block] : blocks_) {
+    const auto& [layer, lanes] = key;
+    if (layer < assignment.first_layer || layer >= assignment.last_layer) continue;
+    const std::size_t prefix = fmt::format("blk.{}.", layer).size();
+    offer({.first_layer = layer, .last_layer = layer + 1}, lanes, [&, &part = block](std::string_view name) -> Matrix {
+      if (!name.ends_with(".weight")) return nullptr;
+      name.remove_suffix(std::string_view(".weight").size());
+      return {part, part->matrix(name.substr(prefix))};
+    });
+  }
+  for (const auto& [lanes, embedding] : embeddings_) {
+    offer({.embedding = true}, lanes, [&, &part = embedding](std::string_view name) -> Matrix {
+      return name == "token_embd.weight" ? part->table() : part->positions();
+    });
+  }
+  for (const auto& [lanes, head] : heads_) {
+    offer({.head = true}, lanes, [&, &part = head](std::string_view name) -> Matrix {
+      return name == (config.tied_head ? "token_embd.weight" : "output.weight") ? part->table() : nullptr;
+    });
+  }
+  return kept;
+}
+
 Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
                                                 std::span<const StageAssignment> assignments) const {
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
-  const Shard whole = shard_of(config, {});
-  const auto share = [](std::uint64_t bytes, std::int64_t part, std::int64_t of) {
-    return static_cast<double>(bytes) * static_cast<double>(part) / static_cast<double>(of);
-  };
-  const auto columns = [&](const Shard& shard) {
-    return 2 * shard.q_dim() + 2 * shard.kv_dim() + (config.mlp == MlpKind::kGated ? 3 : 2) * shard.ff.size();
-  };
-  double bytes = 0;
+  std::uint64_t bytes = 0;
   for (const StageAssignment& assignment : assignments) {
     const LaneRange& lanes = assignment.lanes;
-    const Shard held = shard_of(config, lanes);
-    if (assignment.embedding && !embeddings_.contains(lanes)) {
-      bytes += share(cost.embedding.weight_bytes, held.vocab.size(), config.vocab);
-    }
+    const ShareCost& share = cost.share(lanes);
+    if (assignment.embedding && !embeddings_.contains(lanes)) bytes += share.embedding.weight_bytes;
     for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-      if (!blocks_.contains({layer, lanes})) bytes += share(cost.block.weight_bytes, columns(held), columns(whole));
+      if (!blocks_.contains({layer, lanes})) bytes += share.block.weight_bytes;
     }
-    if (assignment.head && !heads_.contains(lanes)) {
-      bytes += share(cost.head.weight_bytes, held.vocab.size(), config.vocab);
-    }
+    if (assignment.head && !heads_.contains(lanes)) bytes += share.head.weight_bytes;
   }
-  return static_cast<std::uint64_t>(bytes);
+  return bytes;
 }
 
 void StageParts::trim(std::span<const StageAssignment> assignments, std::uint64_t bytes_max) {

@@ -22,6 +22,12 @@
 
 namespace butterfly {
 
+/// A packed matrix, and which part of the stored one it is.
+struct KeptMatrix {
+  std::shared_ptr<const PackedMatrix> matrix{};  // shares the life of its block
+  WeightPart part{};
+};
+
 /// Gives the source of the weights; asked once, and only if something is missing.
 using WeightSourceFinder = std::function<Result<std::shared_ptr<const WeightSource>>()>;
 
@@ -34,6 +40,10 @@ class StageParts {
   /// misshapen, unsupported); kCancelled once `stop` is requested, with what was loaded kept.
   Status complete(const ModelConfig& config, const StageAssignment& assignment, const WeightSourceFinder& find_source,
                   ThreadTeam& team, const std::stop_token& stop);
+
+  /// By name: of each matrix of which `assignment` needs a part, what is here for other lanes, where there are some of
+  /// the same. Whoever fetches the part needs to fetch the rest of it only.
+  std::map<std::string, KeptMatrix> kept_for(const ModelConfig& config, const StageAssignment& assignment) const;
 
   /// About what complete() would add for all of these. Errors: those of model_cost().
   Result<std::uint64_t> missing_bytes(const ModelConfig& config, std::span<const StageAssignment> assignments) const;

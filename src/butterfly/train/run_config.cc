@@ -1,31 +1,17 @@
 #include "butterfly/train/run_config.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "butterfly/base/toml_file.h"
 #include "butterfly/model/config_json.h"
-#include "butterfly/model/gguf.h"
 #include "butterfly/train/run_keys.h"
 #include "butterfly/wire/digest.h"
-
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 namespace butterfly {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
-
-std::string shown(const toml::node& node) {
-  std::ostringstream text;
-  node.visit([&](const auto& value) { text << value; });
-  return printable(text.str());
-}
 
 /// The elements of an array that are all of one type; nothing otherwise.
 template <typename T>
@@ -74,8 +60,7 @@ class Reader {
       } else if (node.is_table() && !names_below(name + ".").empty()) {
         BF_TRY(read(*node.as_table(), name + "."));
       } else {
-        return make_error(ErrorCode::kBadData, "{}: line {}: there is no key \"{}\", there are {}", file_,
-                          key.source().begin.line, printable(name), fmt::join(names_below(prefix), ", "));
+        return unknown_key(fmt::format("{}: line {}", file_, key.source().begin.line), name, names_below(prefix));
       }
     }
     return {};
@@ -115,30 +100,14 @@ class Reader {
 }  // namespace
 
 Result<RunConfig> parse_run_config(const std::string& text, const std::string& name) {
-  const toml::parse_result result = toml::parse(text, name);
-  if (!result) {
-    return make_error(ErrorCode::kBadData, "{}: line {}: {}", name, result.error().source().begin.line,
-                      printable(std::string(result.error().description())));
-  }
+  BF_ASSIGN_OR_RETURN(const toml::table table, parse_toml(text, name));
   Reader reader(name);
-  BF_TRY(reader.read(result.table(), ""));
+  BF_TRY(reader.read(table, ""));
   return reader.config();
 }
 
 Result<RunConfig> read_run_config(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return make_error(ErrorCode::kBadData, "{}: is a directory, expected the file of a run", path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be opened", path);
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return make_error(ErrorCode::kIo, "{}: cannot be read beyond {} bytes", path, file.gcount());
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMaxFileBytes) {
-    return make_error(ErrorCode::kBadData, "{}: is longer than {} bytes", path, kMaxFileBytes);
-  }
+  BF_ASSIGN_OR_RETURN(const std::string text, read_toml_text(path, kMaxFileBytes, "the file of a run"));
   return parse_run_config(text, path);
 }
 

@@ -168,12 +168,13 @@ TEST(RunConfig, MistakesInTheFileAreNamedByFileLineAndKey) {
   EXPECT_THAT(refusal("steps = 1\nsteps = 2\n"), HasSubstr("run.toml: line 2: "));
   EXPECT_THAT(refusal("steps = \n"), HasSubstr("run.toml: line 1: "));
   EXPECT_THAT(refusal("steps = 5\nstps = 5\n"),
-              AllOf(HasSubstr("run.toml: line 2: there is no key \"stps\", there are "), HasSubstr("global_batch"),
-                    HasSubstr("optimizer")));
+              AllOf(HasSubstr("run.toml: line 2: there is no key \"stps\" (is \"steps\" meant?), there are "),
+                    HasSubstr("global_batch"), HasSubstr("optimizer")));
   EXPECT_THAT(refusal("[optimizer]\n\nrat = 1\n"),
-              HasSubstr("line 3: there is no key \"optimizer.rat\", there are optimizer.kind, optimizer.rate"));
-  EXPECT_THAT(refusal("[optimiser]\nrate = 1\n"), HasSubstr("there is no key \"optimiser\""));
-  EXPECT_THAT(refusal("optimizer = 1\n"), HasSubstr("there is no key \"optimizer\""));
+              HasSubstr("line 3: there is no key \"optimizer.rat\" (is \"optimizer.rate\" meant?), there are "
+                        "optimizer.kind, optimizer.rate"));
+  EXPECT_THAT(refusal("[optimiser]\nrate = 1\n"), HasSubstr("there is no key \"optimiser\" (is \"optimizer\" meant?)"));
+  EXPECT_THAT(refusal("optimizer = 1\n"), HasSubstr("there is no key \"optimizer\", there are"));
   EXPECT_EQ(refusal("seq = 1.5\n"), "run.toml: line 1: seq is 1.5, expected a whole number");
   EXPECT_EQ(refusal("\nsteps = \"x\"\n"), "run.toml: line 2: steps is 'x', expected a whole number");
   EXPECT_EQ(refusal("steps = 3000000000\n"),

@@ -1,0 +1,219 @@
+// A member of a tensor group asks for the rows and columns that it computes with, gets them, and holds no more.
+#include "butterfly/stage/fetched_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "butterfly/cluster/weight_transfer.h"
+#include "butterfly/model/random_weights.h"
+#include "butterfly/plan/cost.h"
+#include "butterfly/stage/stage_parts.h"
+
+namespace butterfly {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Wide enough for panels and norms not to count, with heads and lanes that 8 members divide evenly.
+ModelConfig even_config() {
+  ModelConfig config = *named_config("llama-1.1b");
+  config.layers = 2;
+  config.model_dim = 512;
+  config.heads = config.kv_heads = 16;
+  config.head_dim = 32;
+  config.ff_dim = 1024;
+  config.vocab = 4096;
+  config.rope.dim = 32;
+  return config;
+}
+
+/// Fewer key/value heads than members, lanes of one and of two blocks, a vocabulary that nobody divides evenly.
+ModelConfig uneven_config() {
+  ModelConfig config = even_config();
+  config.kv_heads = 2;
+  config.ff_dim = 1120;
+  config.vocab = 4001;
+  return config;
+}
+
+ModelConfig tied_config() {
+  ModelConfig config = even_config();
+  config.tied_head = true;
+  config.qkv_bias = config.mlp_bias = config.attention_output_bias = true;
+  return config;
+}
+
+/// What a member of those lanes received and holds.
+struct Received {
+  std::uint64_t bytes = 0;
+  std::uint64_t held = 0;
+  std::uint64_t planned = 0;
+};
+
+class FetchedShare : public ::testing::TestWithParam<DType> {
+ protected:
+  static Received receive(const ModelConfig& config, const LaneRange& lanes) {
+    StageParts parts;
+    return receive(config, lanes, parts);
+  }
+
+  static Received receive(const ModelConfig& config, const LaneRange& lanes, StageParts& parts) {
+    const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 9, .type = GetParam()});
+    const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .lanes = lanes};
+    Received received;
+    const WeightProvider provider = provide_weights(checkpoint.weights);
+    const WeightProvider counting = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
+      auto given = provider(name, part);
+      if (given) received.bytes += given->bytes.size();
+      return given;
+    };
+    DirectWeightFetcher fetcher(counting);
+    ThreadTeam team(1);
+    const auto source = [&]() -> Result<std::shared_ptr<const WeightSource>> {
+      return std::make_shared<FetchedWeights>(checkpoint.config, share, fetcher,
+                                              parts.kept_for(checkpoint.config, share));
+    };
+    const Status status = parts.complete(checkpoint.config, share, source, team, {});
+    EXPECT_TRUE(status) << status.error().message;
+    received.held = parts.bytes(share);
+    received.planned = share_bytes(*model_cost(checkpoint.config, DType::kF16), share, {}).weights;
+    return received;
+  }
+
+  static std::vector<std::byte> stored(const PackedMatrix& matrix) {
+    const std::uint64_t row = *row_bytes(matrix.type(), static_cast<std::uint64_t>(matrix.cols()));
+    std::vector<std::byte> bytes(row * static_cast<std::uint64_t>(matrix.rows()));
+    matrix.unpack({0, matrix.rows()}, {0, matrix.cols()}, bytes, row);
+    return bytes;
+  }
+  static void expect_same(const PackedMatrix& a, const PackedMatrix& b, std::string_view name) {
+    EXPECT_TRUE(a.rows() == b.rows() && a.cols() == b.cols() && stored(a) == stored(b)) << name;
+  }
+  static void expect_same_parts(const ModelConfig& config, const LaneRange& lanes, const StageParts& a,
+                                const StageParts& b) {
+    for (int layer = 0; layer < config.layers; ++layer) {
+      for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+        expect_same(*a.block(layer, lanes)->matrix(name), *b.block(layer, lanes)->matrix(name), name);
+      }
+    }
+    expect_same(*a.embedding(lanes)->table(), *b.embedding(lanes)->table(), "embedding");
+    expect_same(*a.head(lanes)->table(), *b.head(lanes)->table(), "head");
+  }
+
+  static void expect_near(std::uint64_t actual, std::uint64_t expected, double share) {
+    EXPECT_NEAR(static_cast<double>(actual), static_cast<double>(expected), share * static_cast<double>(expected));
+  }
+};
+
+/// Norms, and biases of sums: every member has all of them.
+std::uint64_t bytes_of_everybody(const ModelConfig& config) {
+  std::uint64_t bytes = 0;
+  for (const auto& [whole, part] :
+       expected_parts(config, {.last_layer = config.layers, .embedding = true, .head = true}, {0, 1})) {
+    if (whole.rows == 1 && part.of_cols.size() == whole.cols) bytes += whole.bytes;
+  }
+  return bytes;
+}
+
+TEST_P(FetchedShare, IsInProportionToTheLanes) {
+  for (const ModelConfig& config : {even_config(), tied_config()}) {
+    const Received whole = receive(config, {});
+    const std::uint64_t all = bytes_of_everybody(config);
+    EXPECT_LT(static_cast<double>(all), 0.005 * static_cast<double>(whole.bytes));
+    for (const LaneRange lanes : {LaneRange{0, 1}, {1, 4}, {4, 8}, {7, 8}}) {
+      SCOPED_TRACE(fmt::format("lanes {} to {}", lanes.first, lanes.last));
+      const Received share = receive(config, lanes);
+      const auto part = [&](std::uint64_t bytes) {
+        return all + (bytes - all) * static_cast<unsigned>(lanes.count()) / kLanes;
+      };
+      expect_near(share.bytes, part(whole.bytes), 0.002);
+      expect_near(share.held, part(whole.held), 0.01);
+    }
+  }
+}
+
+TEST_P(FetchedShare, IsWhatThePlanSays) {
+  for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
+    for (const LaneRange lanes : {LaneRange{}, {0, 1}, {1, 4}, {4, 8}, {6, 8}}) {
+      SCOPED_TRACE(fmt::format("lanes {} to {}", lanes.first, lanes.last));
+      const Received share = receive(config, lanes);
+      expect_near(share.bytes, share.planned, 0.01);
+      expect_near(share.held, share.planned, 0.02);
+    }
+  }
+}
+
+TEST_P(FetchedShare, OfOtherLanesIsFetchedAsFarAsItIsNotHere) {
+  for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
+    const Received whole = receive(config, {});
+    for (const auto& [before, after] : std::vector<std::pair<LaneRange, LaneRange>>{
+             {{0, 4}, {0, 5}}, {{3, 5}, {2, 7}}, {{6, 8}, {4, 8}}, {{2, 6}, {3, 5}}, {{0, 2}, {6, 8}}}) {
+      SCOPED_TRACE(fmt::format("lanes {} to {}", after.first, after.last));
+      StageParts parts;
+      receive(config, before, parts);
+      const Received more = receive(config, after, parts);
+      int lanes = 0;
+      for (int lane = after.first; lane < after.last; ++lane) lanes += lane < before.first || lane >= before.last;
+      // Norms and biases come again; one key/value head may be needed by lanes on both sides.
+      const double allowed = config.kv_heads == config.heads ? 0.01 : 0.06;
+      EXPECT_NEAR(static_cast<double>(more.bytes) / static_cast<double>(whole.bytes), lanes / 8.0, allowed);
+      StageParts fresh;
+      receive(config, after, fresh);
+      expect_same_parts(config, after, parts, fresh);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FetchedShare, testing::Values(DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
+/// Fetches one weight of lanes 2 and 3 from a provider.
+Result<WeightView> fetch(const WeightProvider& provider, const std::string& name, const WeightPart& part) {
+  DirectWeightFetcher fetcher(provider);
+  const FetchedWeights weights(even_config(), {.last_layer = 2, .lanes = {2, 4}}, fetcher);
+  return weights.find_part(name, part);
+}
+
+TEST(FetchedWeights, RowsAndColumnsBesideTheShareAreRefusedWithoutAskingForThem) {
+  const WeightProvider none = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
+    ADD_FAILURE() << name;
+    return NamedBytes{};
+  };
+  const auto rows = fetch(none, "blk.0.ffn_up.weight", {1024, 512, {256, 600}, {0, 512}});
+  ASSERT_FALSE(rows);
+  EXPECT_EQ(
+      rows.error().message,
+      "blk.0.ffn_up.weight has rows 256 to 512 and columns 0 to 512 here, 256 to 600 and 0 to 512 were asked for");
+  EXPECT_FALSE(fetch(none, "output.weight", {4096, 512, {0, 512}, {0, 512}})) << "no weight of this stage";
+}
+
+TEST(FetchedWeights, APartOfAnotherShapeThanAskedForIsRefused) {
+  const Checkpoint checkpoint = *random_checkpoint(even_config(), {.seed = 9});
+  const WeightProvider honest = provide_weights(checkpoint.weights);
+  const WeightProvider lying = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
+    WeightPart more = part;
+    if (name == "blk.0.ffn_up.weight") more.of_rows.end += 1;
+    return honest(name, more);
+  };
+  const WeightPart up{1024, 512, {256, 512}, {0, 512}};
+  EXPECT_TRUE(fetch(honest, "blk.0.ffn_up.weight", up));
+  const auto refused = fetch(lying, "blk.0.ffn_up.weight", up);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kBadData);
+  EXPECT_THAT(refused.error().message, HasSubstr("came as 257 x 512, 256 x 512 were asked for"));
+}
+
+TEST(FetchedWeights, ColumnsComeRowAfterRow) {
+  const Checkpoint checkpoint = *random_checkpoint(even_config(), {.seed = 9, .type = DType::kQ4_0});
+  const WeightPart down{512, 1024, {0, 512}, {256, 512}};
+  const auto part = fetch(provide_weights(checkpoint.weights), "blk.1.ffn_down.weight", down);
+  ASSERT_TRUE(part) << part.error().message;
+  EXPECT_EQ(part->stride, 0u);
+  EXPECT_EQ(part->bytes.size(), 512 * *row_bytes(DType::kQ4_0, 256));
+  const WeightView whole = *checkpoint.weights->find("blk.1.ffn_down.weight");
+  const WeightView row = whole.cut({300, 301}, {256, 512});
+  EXPECT_TRUE(std::ranges::equal(part->bytes.subspan(300 * row.bytes.size(), row.bytes.size()), row.bytes));
+}
+
+}  // namespace
+}  // namespace butterfly
