@@ -9,9 +9,9 @@ namespace butterfly {
 namespace {
 
 using Bf16 = unsigned short;
-constexpr long kLanes = 16;       // rows of a tile
-constexpr long kPanel = 32;       // lanes of a panel: two tiles
-constexpr long kDepth = 32;       // elements of a row of a tile
+constexpr long kLanes = 16;        // rows of a tile
+constexpr long kPanel = 32;        // lanes of a panel: two tiles
+constexpr long kDepth = 32;        // elements of a row of a tile
 constexpr long kTileBytes = 1024;  // 16 rows of 64 bytes
 
 __mmask32 first(long n) {
@@ -25,7 +25,8 @@ Bf16* tile_of(void* panel, long block, long tile) {
 
 __m512i load_row(const PanelSource& s, long row, long column, long row_end, long column_end) {
   if (row >= row_end) return _mm512_setzero_si512();
-  return _mm512_maskz_loadu_epi16(first(column_end - column), static_cast<const Bf16*>(s.from) + row * s.stride + column);
+  const Bf16* from = static_cast<const Bf16*>(s.from) + row * s.stride + column;
+  return _mm512_maskz_loadu_epi16(first(column_end - column), from);
 }
 
 /// 16 lanes of 32 elements whose stored rows are lanes: as they are, or pairs of elements beside those of other lanes.
@@ -89,13 +90,21 @@ struct TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// C[32, 32] from one panel of each; C is added to where `add`. `next`: what of C comes next.
-void multiply_panels(const char* a, const char* b, long depth, float* c, long stride, bool add, const float* next) {
-  const long bytes = stride * static_cast<long>(sizeof(float));
-  float* lower = c + kLanes * stride;
-  if (add) {
-    _tile_loadd(0, c, bytes);
-    _tile_loadd(1, c + kLanes, bytes);
+/// Where a square of C goes.
+struct Square {
+  float* c;
+  long stride;
+  bool add;
+  const float* next;  // what of C comes next
+};
+
+/// C[32, 32] from one panel of each.
+void multiply_panels(const char* a, const char* b, long depth, const Square& to) {
+  const long bytes = to.stride * static_cast<long>(sizeof(float));
+  float* lower = to.c + kLanes * to.stride;
+  if (to.add) {
+    _tile_loadd(0, to.c, bytes);
+    _tile_loadd(1, to.c + kLanes, bytes);
     _tile_loadd(2, lower, bytes);
     _tile_loadd(3, lower + kLanes, bytes);
   } else {
@@ -115,19 +124,25 @@ void multiply_panels(const char* a, const char* b, long depth, float* c, long st
     _tile_dpbf16ps(3, 5, 7);
     a += 2 * kTileBytes;
     b += 2 * kTileBytes;
-    if (k < kPanel * kDepth / 2) {
+    if (to.next != nullptr && k < kPanel * kDepth / 2) {
       // Two rows at a time, as the memory takes as long as the products.
-      const float* ahead = next + k / (kDepth / 2) * stride;
+      const float* ahead = to.next + k / (kDepth / 2) * to.stride;
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
       _mm_prefetch(reinterpret_cast<const char*>(ahead + kLanes), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + stride), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + stride + kLanes), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + to.stride), _MM_HINT_T1);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + to.stride + kLanes), _MM_HINT_T1);
     }
   }
-  _tile_stored(0, c, bytes);
-  _tile_stored(1, c + kLanes, bytes);
+  _tile_stored(0, to.c, bytes);
+  _tile_stored(1, to.c + kLanes, bytes);
   _tile_stored(2, lower, bytes);
   _tile_stored(3, lower + kLanes, bytes);
+}
+
+void add_bias(const float* bias, long rows, long cols, float* c, long stride) {
+  for (long i = 0; i < rows; ++i) {
+    for (long j = 0; j < cols; ++j) c[i * stride + j] += bias[j];
+  }
 }
 
 /// Where less than a whole panel of rows or columns is left: computed aside, then copied.
@@ -136,32 +151,46 @@ void multiply_edge(const PanelProduct& p, const char* a, float* c, long rows) {
   for (long i = 0; p.add && i < rows; ++i) {
     for (long j = 0; j < p.n; ++j) aside[i * kPanel + j] = c[i * p.c_stride + j];
   }
-  multiply_panels(a, static_cast<const char*>(p.b), p.depth, aside, kPanel, p.add, aside);
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, p.add, nullptr});
+  if (p.bias != nullptr) add_bias(p.bias, rows, p.n, aside, kPanel);
   for (long i = 0; i < rows; ++i) {
     for (long j = 0; j < p.n; ++j) c[i * p.c_stride + j] = aside[i * kPanel + j];
+  }
+}
+
+/// A whole square that goes past the caches: c is not read before it is written.
+void multiply_streamed(const PanelProduct& p, const char* a, float* c) {
+  alignas(64) float aside[kPanel * kPanel];
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, false, nullptr});
+  if (p.bias != nullptr) add_bias(p.bias, kPanel, kPanel, aside, kPanel);
+  for (long i = 0; i < kPanel; ++i) {
+    _mm512_stream_ps(c + i * p.c_stride, _mm512_load_ps(aside + i * kPanel));
+    _mm512_stream_ps(c + i * p.c_stride + kLanes, _mm512_load_ps(aside + i * kPanel + kLanes));
   }
 }
 
 void multiply(const PanelProduct& p) {
   const TileConfig config;
   _tile_loadconfig(&config);
+  const bool whole_lines = reinterpret_cast<unsigned long>(p.c) % 64 == 0 && p.c_stride % kLanes == 0;
+  const bool stream = p.stream && !p.add && whole_lines;
   const char* a = static_cast<const char*>(p.a);
   for (long row = 0; row < p.m; row += kPanel, a += p.a_panel) {
     const long rows = p.m - row < kPanel ? p.m - row : kPanel;
     float* c = p.c + row * p.c_stride;
-    if (rows == kPanel && p.n == kPanel) {
-      // Beyond the last rows lies another thread's part, or nothing.
-      const float* next = row + 2 * kPanel <= p.m ? c + kPanel * p.c_stride : c;
-      multiply_panels(a, static_cast<const char*>(p.b), p.depth, c, p.c_stride, p.add, next);
-    } else {
+    if (rows < kPanel || p.n < kPanel) {
       multiply_edge(p, a, c, rows);
-    }
-    if (p.bias == nullptr) continue;
-    for (long i = 0; i < rows; ++i) {
-      for (long j = 0; j < p.n; ++j) c[i * p.c_stride + j] += p.bias[j];
+    } else if (stream) {
+      multiply_streamed(p, a, c);
+    } else {
+      // Beyond the last rows lies another thread's part, or nothing.
+      const float* next = row + 2 * kPanel <= p.m ? c + kPanel * p.c_stride : nullptr;
+      multiply_panels(a, static_cast<const char*>(p.b), p.depth, {c, p.c_stride, p.add, next});
+      if (p.bias != nullptr) add_bias(p.bias, rows, p.n, c, p.c_stride);
     }
   }
   _tile_release();
+  if (stream) _mm_sfence();
 }
 
 }  // namespace

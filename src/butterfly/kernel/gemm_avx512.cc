@@ -61,8 +61,8 @@ void multiply_panels(const PanelProduct& p, const float* a, float* c, const floa
 #pragma GCC unroll 14
   for (int i = 0; i < kHeight; ++i) {
     sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    _mm_prefetch(reinterpret_cast<const char*>(next + i * p.c_stride), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(next + i * p.c_stride + kLanes), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(next + i * p.c_stride), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(next + i * p.c_stride + kLanes), _MM_HINT_T1);
   }
   for (long k = 0; k < p.depth; ++k) {
     const __m512 left = _mm512_load_ps(b + k * kCols);

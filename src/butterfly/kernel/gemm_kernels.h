@@ -27,6 +27,7 @@ struct PanelProduct {
   long depth = 0;  // of the panels, padded
   const float* bias = nullptr;
   bool add = false;
+  bool stream = false;  // C is larger than the caches: written past them where that is possible
 };
 
 struct GemmKernels {

@@ -19,6 +19,9 @@ namespace {
 // caches while C is written once for each.
 constexpr std::int64_t kBlockDepth = 512;
 
+// Of C: more than a core's cache holds.
+constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;
+
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b * b;
 }
@@ -37,6 +40,7 @@ class PackedEngine final : public TileEngine {
   std::string_view name() const override { return kernels_.name; }
 
   Status prepare(const GemmCall& call, const TileGrid& grid, int members) override {
+    stream_ = call.k <= kBlockDepth && call.m * call.n * 4 > kStreamedBytes;
     const std::int64_t depth = std::min(call.k, kBlockDepth);
     const std::int64_t panels = round_up(grid.rows, kernels_.rows) / kernels_.rows;
     const auto rows = static_cast<std::uint64_t>(panels * panel_bytes(kernels_.rows, depth));
@@ -65,7 +69,8 @@ class PackedEngine final : public TileEngine {
                            .c_stride = tile.c_stride,
                            .m = tile.m,
                            .depth = round_up(depth, kernels_.depth_step),
-                           .add = k > 0 || tile.accumulate == Accumulate::kYes};
+                           .add = k > 0 || tile.accumulate == Accumulate::kYes,
+                           .stream = stream_};
       for (std::int64_t row = 0; row < tile.m; row += kernels_.rows) {
         kernels_.pack_rows(source(rows, row, std::min(kernels_.rows, tile.m - row), k, depth),
                            self.rows.data() + row / kernels_.rows * product.a_panel);
@@ -103,6 +108,7 @@ class PackedEngine final : public TileEngine {
   }
 
   const GemmKernels& kernels_;
+  bool stream_ = false;  // of the prepared call
   std::vector<Member> members_;
 };
 
