@@ -135,6 +135,7 @@ std::unique_ptr<Gemm> make_tiled_gemm(Precision precision, std::unique_ptr<TileE
 }
 
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team) {
+  if (auto own = make_packed_engine(precision, isa)) return make_tiled_gemm(precision, std::move(own), team);
   if (isa != Isa::kReference) {
     auto engine = make_onednn_engine(precision);
     if (engine) return make_tiled_gemm(precision, std::move(*engine), team);

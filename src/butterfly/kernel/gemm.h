@@ -1,6 +1,7 @@
-// Large matrix products for training, cut into fixed tiles that the thread team shares: oneDNN, called single-threaded
-// on each tile, or our own kernel where that is faster. fp32, or bf16 operands with fp32 sums. The tiles depend on the
-// shape alone, so the number of threads does not show in the bits. Not reentrant for one Gemm.
+// Large matrix products for training, cut into fixed tiles that the thread team shares, each computed on one thread: by
+// our own kernels where they are faster (AVX-512 in fp32, AMX in bf16), else by oneDNN. fp32, or bf16 operands with
+// fp32 sums. The tiles depend on the shape alone, so the number of threads does not show in the bits. Not reentrant for
+// one Gemm.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +40,15 @@ class Gemm {
  public:
   virtual ~Gemm() = default;
   virtual Precision precision() const = 0;
-  /// "onednn", "portable".
+  /// "avx512", "amx", "onednn", "portable".
   virtual std::string_view name() const = 0;
   /// The first call with a shape plans it and may allocate; later ones reuse the plan. Errors: kNoMemory, kUnsupported
   /// (what the engine answers), each at the first call with a shape at the latest.
   virtual Status run(const GemmCall& call) = 0;
 };
 
-/// `team` is borrowed. "portable" for Isa::kReference, and where oneDNN cannot do `precision` on this CPU: products are
+/// `team` is borrowed. Our own kernels for Isa::kAvx512 (bf16: where the CPU has AMX), else oneDNN. "portable" for
+/// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: products are
 /// then computed in float, slowly, which is no error. Errors: kNoMemory.
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "butterfly/kernel/gemm_tiles.h"
+#include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/half.h"
 
 namespace butterfly {
@@ -107,8 +109,8 @@ TEST_P(Products, EqualNaiveOnesInDoubleForAllTranspositionsSumsAndBiases) {
   ThreadTeam team(2);
   const auto gemm = make_gemm(GetParam().precision, GetParam().isa, team);
   ASSERT_TRUE(gemm);
-  for (const Shape& shape :
-       {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{64, 64, 64}, Shape{130, 67, 33}, Shape{300, 600, 50}}) {
+  for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{64, 64, 64}, Shape{130, 67, 33}, Shape{300, 600, 50},
+                             Shape{30, 40, 1100}}) {
     for (int choice = 0; choice < 16; ++choice) {
       const Operands operands(GetParam().precision, shape, (choice & 1) != 0 ? Transpose::kYes : Transpose::kNo,
                               (choice & 2) != 0 ? Transpose::kYes : Transpose::kNo,
@@ -149,6 +151,7 @@ TEST_P(Products, OverNothingAreTheBias) {
 INSTANTIATE_TEST_SUITE_P(All, Products,
                          testing::Values(Case{Precision::kFloat32, Isa::kReference},
                                          Case{Precision::kBfloat16, Isa::kReference},
+                                         Case{Precision::kFloat32, Isa::kAvx2}, Case{Precision::kBfloat16, Isa::kAvx2},
                                          Case{Precision::kFloat32, supported_isas().back()},
                                          Case{Precision::kBfloat16, supported_isas().back()}));
 
@@ -181,12 +184,39 @@ std::ptrdiff_t threads_of_process() {
 
 TEST(Gemm, StartsNoThreadsOfItsOwn) {
   ThreadTeam team(2);
-  const auto gemm = make_gemm(Precision::kFloat32, supported_isas().back(), team);
-  ASSERT_TRUE(gemm);
-  const auto before = threads_of_process();
-  const Operands operands(Precision::kFloat32, {1024, 512, 256}, Transpose::kNo, Transpose::kNo, Accumulate::kNo, true);
-  product(**gemm, operands);
-  EXPECT_EQ(threads_of_process(), before);
+  for (const Isa isa : {Isa::kAvx2, supported_isas().back()}) {
+    const auto gemm = make_gemm(Precision::kFloat32, isa, team);
+    ASSERT_TRUE(gemm);
+    const auto before = threads_of_process();
+    const Operands operands(Precision::kFloat32, {1024, 512, 256}, Transpose::kNo, Transpose::kNo, Accumulate::kNo,
+                            true);
+    product(**gemm, operands);
+    EXPECT_EQ(threads_of_process(), before) << (*gemm)->name();
+  }
+}
+
+TEST(ParityProducts, LargerThanTheCachesAreTheSameBitsWhereRowsAreNotWholeLines) {
+  constexpr std::int64_t kSpace = 16;
+  const Shape shape{1100, 1024, 70};
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    ThreadTeam team(2);
+    const auto gemm = make_gemm(precision, supported_isas().back(), team);
+    ASSERT_TRUE(gemm);
+    const Operands operands(precision, shape, Transpose::kNo, Transpose::kYes, Accumulate::kNo, true);
+    GemmCall call = operands.call;
+    call.c_stride = shape.n + kSpace;
+    auto memory = AlignedBuffer::create(static_cast<std::uint64_t>((shape.m * call.c_stride + 1) * 4));
+    ASSERT_TRUE(memory);
+    std::vector<std::vector<float>> results;
+    for (const std::int64_t shift : {0, 1}) {
+      call.c = reinterpret_cast<float*>(memory->data()) + shift;
+      std::fill_n(call.c, shape.m * call.c_stride, 7.0f);
+      ASSERT_TRUE((*gemm)->run(call));
+      results.emplace_back(call.c, call.c + shape.m * call.c_stride);
+    }
+    EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+        << (*gemm)->name();
+  }
 }
 
 TEST(Gemm, TilesCoverTheMatrixAndAreManyEnoughToShare) {

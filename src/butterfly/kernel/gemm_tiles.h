@@ -33,6 +33,9 @@ class TileEngine {
 /// Float arithmetic in portable loops, for any operands.
 std::unique_ptr<TileEngine> make_portable_engine(Precision precision);
 
+/// Our own kernels (gemm_kernels.h). Null where `isa` and this CPU have none for `precision`.
+std::unique_ptr<TileEngine> make_packed_engine(Precision precision, Isa isa);
+
 /// oneDNN. Errors: kUnsupported where it has no fast product of `precision` on this CPU.
 Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision);
 

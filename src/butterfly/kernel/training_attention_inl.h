@@ -292,7 +292,7 @@ constexpr TrainingKernels training_table(const char* name) {
           rms_norm_backward_simd<V>,
           layer_norm_simd<V>,
           layer_norm_backward_simd<V>,
-          rope_row,
+          rope_simd<V>,
           silu_mul_simd<V>,
           silu_mul_backward_simd<V>,
           gelu_simd<V>,

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "butterfly/kernel/training_attention_inl.h"
+#include "butterfly/kernel/transpose_avx512_inl.h"
 
 namespace butterfly {
 namespace {
@@ -53,34 +54,12 @@ struct Vec {
 
   /// kLanes rows of kLanes floats into as many columns.
   static void transpose(const float* from, long stride, float* to, long to_stride) {
-    __m512 a[16];
-    __m512 b[16];
+    __m512 square[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(from + i * stride);
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-      b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-      b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-      a[i] = unpack_low(b[i], b[i + 2]);
-      a[i + 1] = unpack_high(b[i], b[i + 2]);
-      a[i + 2] = unpack_low(b[i + 1], b[i + 3]);
-      a[i + 3] = unpack_high(b[i + 1], b[i + 3]);
-    }
-    // Quarter q of a[4 i + c] is now column 4 q + c of rows 4 i to 4 i + 3.
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) {
-      const __m512 even_upper = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
-      const __m512 odd_upper = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
-      const __m512 even_lower = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
-      const __m512 odd_lower = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
-      _mm512_storeu_ps(to + c * to_stride, _mm512_shuffle_f32x4(even_upper, even_lower, 0x88));
-      _mm512_storeu_ps(to + (4 + c) * to_stride, _mm512_shuffle_f32x4(odd_upper, odd_lower, 0x88));
-      _mm512_storeu_ps(to + (8 + c) * to_stride, _mm512_shuffle_f32x4(even_upper, even_lower, 0xdd));
-      _mm512_storeu_ps(to + (12 + c) * to_stride, _mm512_shuffle_f32x4(odd_upper, odd_lower, 0xdd));
-    }
+    for (int i = 0; i < 16; ++i) square[i] = _mm512_loadu_ps(from + i * stride);
+    transpose_square(square);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) _mm512_storeu_ps(to + i * to_stride, square[i]);
   }
 
   /// Sums of squares in double, one per lane.
@@ -98,12 +77,6 @@ struct Vec {
 
  private:
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
-  static __m512 unpack_low(__m512 a, __m512 b) {
-    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
-  }
-  static __m512 unpack_high(__m512 a, __m512 b) {
-    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
-  }
 };
 
 }  // namespace

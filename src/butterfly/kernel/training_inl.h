@@ -165,17 +165,25 @@ void layer_norm_backward_simd(const float* dy, const float* x, const float* weig
 
 // --- positions and activations -------------------------------------------------------------------------------------
 
-/// Plain code that the compiler turns into the set's vectors.
-void rope_row(float* x, const float* cos, const float* sin, float direction, long pairs, bool adjacent) {
-  const long step = adjacent ? 2 : 1;
-  const long partner = adjacent ? 1 : pairs;
+template <class V>
+void rope_simd(float* x, const float* cos, const float* sin, float direction, long pairs, bool adjacent) {
+  if (!adjacent) {
+    const V sign = V::set1(direction);
+    return each_vector<V>(pairs, [&](long i, auto at) {
+      const V first = at.load(x + i);
+      const V second = at.load(x + pairs + i);
+      const V c = at.load(cos + i);
+      const V s = V::mul(sign, at.load(sin + i));
+      at.store(x + i, V::fnma(second, s, V::mul(first, c)));
+      at.store(x + pairs + i, V::fma(first, s, V::mul(second, c)));
+    });
+  }
   for (long i = 0; i < pairs; ++i) {
-    float* a = x + i * step;
-    const float first = a[0];
-    const float second = a[partner];
+    const float first = x[2 * i];
+    const float second = x[2 * i + 1];
     const float s = direction * sin[i];
-    a[0] = __builtin_fmaf(first, cos[i], -(second * s));
-    a[partner] = __builtin_fmaf(first, s, second * cos[i]);
+    x[2 * i] = __builtin_fmaf(first, cos[i], -(second * s));
+    x[2 * i + 1] = __builtin_fmaf(first, s, second * cos[i]);
   }
 }
 

@@ -1,0 +1,50 @@
+// One instruction set's way to multiply matrices: operands are copied into panels of a few rows of op(A), or columns of
+// op(B), in the order in which the product reads them, padded with zeros. Each element of C is one chain of sums along
+// the reduced dimension, wherever tiles end. Tables are immutable and thread-safe. A plain header: per-ISA files
+// include it.
+#pragma once
+
+namespace butterfly {
+
+/// Where a panel comes from: `lanes` rows of op(A), or columns of op(B), of `depth` elements each.
+struct PanelSource {
+  const void* from = nullptr;
+  long stride = 0;              // elements between stored rows
+  bool lanes_together = false;  // a stored row holds one element of each lane; else all elements of one
+  long lanes = 0;               // at most the panel's
+  long depth = 0;
+};
+
+/// C[m, n] = or += A[m, depth] B[depth, n] (+ bias[n]) from panels of A and one of B.
+struct PanelProduct {
+  const void* a = nullptr;
+  long a_panel = 0;  // bytes from a panel to the next
+  const void* b = nullptr;
+  float* c = nullptr;
+  long c_stride = 0;
+  long m = 0;
+  long n = 0;      // at most GemmKernels::cols
+  long depth = 0;  // of the panels, padded
+  const float* bias = nullptr;
+  bool add = false;
+  bool stream = false;  // C is larger than the caches: written past them where that is possible
+};
+
+struct GemmKernels {
+  const char* name;
+  long element_bytes;
+  long rows, cols;  // lanes of a panel of A and of B
+  long depth_step;  // panels are padded to multiples of it
+  /// Writes rows (or cols) * depth rounded up * element_bytes bytes, 64-byte aligned.
+  void (*pack_rows)(const PanelSource& source, void* panel);
+  void (*pack_cols)(const PanelSource& source, void* panel);
+  void (*multiply)(const PanelProduct& product);
+};
+
+#ifdef __x86_64__
+extern const GemmKernels kAvx512GemmKernels;  // fp32
+/// bf16 in the CPU's tile registers, which the process has to ask for: products go on subnormals as zeros.
+extern const GemmKernels kAmxGemmKernels;
+#endif
+
+}  // namespace butterfly
