@@ -27,8 +27,8 @@ import zlib
 from bench_gradient_compression import commit
 from bench_vs_llamacpp import machine
 
-SIZES = (1720, 1 << 20, 16 << 20)
-BUFFERS = tuple(1 << shift for shift in range(19, 25))
+BUFFERS = tuple(1 << shift for shift in range(19, 25))  # 512 KiB to 16 MiB
+SIZES = (1720, *BUFFERS)  # the gradients of a network of 430 parameters, and larger ones
 BYTES = 16 << 20
 TIMEOUT_S = 600
 
