@@ -7,7 +7,8 @@ buffers and codecs.
 PEER is an interpreter with numpy (pip install numpy); without one, pickle packs an array.array and tobytes is left out.
 One round is a fresh start of either side, which goes first changes every round. "encode" makes the bytes that a socket
 takes, "decode" makes an array again that its owner may write to. Of the program: a frame with its CRC-32C, and a copy in
-place of the one into or out of a socket's buffer; pickle and tobytes make their copy as part of it and check nothing.
+place of the one into or out of a socket's buffer; "in place" is that frame without the copy, as the program sends it:
+floats stay where they lie. pickle and tobytes copy as part of it and check nothing; "tobytes+crc32" checks, too.
 The second table sends a gradient over plain loopback: none, LZ4 and zstd by this program's channels, zlib (level 1)
 by Python over sockets with the same buffers. Its GB/s are of the gradient, not of what travels.
 """
@@ -27,8 +28,8 @@ import zlib
 from bench_gradient_compression import commit
 from bench_vs_llamacpp import machine
 
-SIZES = (1720, 1 << 20, 16 << 20)
-BUFFERS = tuple(1 << shift for shift in range(19, 25))
+BUFFERS = tuple(1 << shift for shift in range(19, 25))  # 512 KiB to 16 MiB
+SIZES = (1720, *BUFFERS)  # the gradients of a network of 430 parameters, and larger ones
 BYTES = 16 << 20
 TIMEOUT_S = 600
 
@@ -73,6 +74,9 @@ def python_frames():
             raw = values.tobytes()
             results.setdefault("tobytes", {})[size] = {
                 "encode": rate(size, values.tobytes), "decode": rate(size, lambda: numpy.frombuffer(raw, values.dtype).copy())}
+            results.setdefault("tobytes+crc32", {})[size] = {
+                "encode": rate(size, lambda: zlib.crc32(values.tobytes())),
+                "decode": rate(size, lambda: (zlib.crc32(raw), numpy.frombuffer(raw, values.dtype).copy()))}
     return results
 
 
@@ -154,6 +158,7 @@ def measure(arguments):
         for row in done["frames"]:
             for direction in ("encode", "decode"):
                 frames.setdefault(("frame", row["bytes"], direction), []).extend(row[direction + "_gb_per_s"])
+            frames.setdefault(("in place", row["bytes"], "encode"), []).extend(row["frame_gb_per_s"])
         for row in done["crossings"]:
             codec = {"off": "none"}.get(row["codec"], row["codec"])
             crossings.setdefault((row["asked"], codec), ([], row["ratio"]))[0].extend(row["gb_per_s"])
@@ -175,7 +180,7 @@ def measure(arguments):
 
 
 def spread(values):
-    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+    return "{:.3g} ({:.3g}-{:.3g})".format(statistics.median(values), min(values), max(values))
 
 
 def main():
@@ -194,20 +199,20 @@ def main():
     frames, crossings, versions = measure(arguments)
     print(f"machine {machine()}, commit {commit()}, {arguments.rounds} rounds: {' '.join(sys.argv)}")
     print(f"peer    Python {versions['python']}, " + (f"numpy {versions['numpy']}" if versions["numpy"] else "no numpy: pickle of an array.array"))
-    print(f"\n{'bytes':>10s}  {'way':<8s} {'encode GB/s':<20s} {'decode GB/s':<20s} frame's encode and decode, times this way's")
+    print(f"\n{'bytes':>10s}  {'way':<13s} {'encode GB/s':<24s} {'decode GB/s':<24s} frame's encode and decode, times this way's")
     for size in SIZES:
-        for way in ("frame", "pickle", "tobytes"):
+        for way in ("frame", "in place", "pickle", "tobytes", "tobytes+crc32"):
             if (way, size, "encode") not in frames:
                 continue
-            pair = [frames[way, size, direction] for direction in ("encode", "decode")]
+            pair = [frames.get((way, size, direction)) for direction in ("encode", "decode")]
             ours = [frames["frame", size, direction] for direction in ("encode", "decode")]
-            factors = ", ".join(f"{statistics.median(a) / statistics.median(b):.2f}" for a, b in zip(ours, pair))
-            print(f"{size:>10d}  {way:<8s} {spread(pair[0]):<20s} {spread(pair[1]):<20s} {factors}")
+            factors = ", ".join(f"{statistics.median(a) / statistics.median(b):.2f}" for a, b in zip(ours, pair) if b)
+            print(f"{size:>10d}  {way:<13s} {spread(pair[0]):<24s} {spread(pair[1]) if pair[1] else '-':<24s} {factors}")
     print(f"\nGB/s of a gradient of {BYTES >> 20} MiB over loopback, by bytes of the sockets' buffers; ratio of its bytes to those that travel")
     codecs = ("none", "zlib", "lz4", "zstd")
-    print(f"{'buffer':>10s}" + "".join(f"  {codec + f' ({crossings[BUFFERS[0], codec][1]:.2f})':<18s}" for codec in codecs))
+    print(f"{'buffer':>10s}" + "".join(f"  {codec + f' ({crossings[BUFFERS[0], codec][1]:.2f})':<24s}" for codec in codecs))
     for buffer in BUFFERS:
-        print(f"{buffer:>10d}" + "".join(f"  {spread(crossings[buffer, codec][0]):<18s}" for codec in codecs))
+        print(f"{buffer:>10d}" + "".join(f"  {spread(crossings[buffer, codec][0]):<24s}" for codec in codecs))
     return 0
 
 

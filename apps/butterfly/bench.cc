@@ -1,6 +1,9 @@
 // butterfly bench: what this machine does, and how fast.
 #include "bench.h"
 
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 namespace butterfly::app {
 
 void add_bench(CLI::App& app, Action& action) {
@@ -12,6 +15,10 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_collectives(*bench, action);
   add_bench_sgd(*bench, action);
   add_bench_serialisation(*bench, action);
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  std::printf("%s\n", json.dump(2).c_str());
 }
 
 }  // namespace butterfly::app

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "commands.h"
@@ -14,6 +16,22 @@ void add_bench_memory(CLI::App& bench, Action& action);
 void add_bench_collectives(CLI::App& bench, Action& action);
 void add_bench_sgd(CLI::App& bench, Action& action);
 void add_bench_serialisation(CLI::App& bench, Action& action);
+
+/// The end of every subcommand here: its --json, and `run` as what is done when it is chosen.
+template <typename Command>
+void finish_bench(CLI::App& sub, Action& action, const std::shared_ptr<Command>& command,
+                  Status (*run)(const Command&)) {
+  sub.add_flag("--json", command->json, "JSON on stdout");
+  sub.callback([command, run, &action] {
+    action = [command, run] {
+      const Status done = run(*command);
+      return done ? kExitOk : fail(done.error());
+    };
+  });
+}
+
+/// On stdout, indented.
+void print_json(const nlohmann::ordered_json& json);
 
 /// Of at least one value.
 inline double median(std::vector<double> values) {

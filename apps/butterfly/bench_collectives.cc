@@ -193,7 +193,7 @@ Status measure(MemberEngine engine, int count, const std::vector<std::size_t>& s
   return {};
 }
 
-Result<int> run(const CollectivesCommand& command) {
+Status run(const CollectivesCommand& command) {
   for (const std::size_t bytes : sizes_of(command)) {
     if (bytes % sizeof(float) == 0) continue;
     return make_error(ErrorCode::kInvalidArgument, "{} bytes are no whole floats of {}", bytes, sizeof(float));
@@ -208,7 +208,7 @@ Result<int> run(const CollectivesCommand& command) {
   if (command.json) {
     auto j = nlohmann::ordered_json::array();
     for (const Series& series : all) j.push_back(to_json(series));
-    std::printf("%s\n", j.dump(2).c_str());
+    print_json(j);
   } else {
     std::printf(
         "members are threads of this process; inproc: they read each other's memory, tcp: plain loopback. A round is "
@@ -217,7 +217,7 @@ Result<int> run(const CollectivesCommand& command) {
         "what "
         "a link carries in each direction in a ring.\n");
   }
-  return kExitOk;
+  return {};
 }
 
 }  // namespace
@@ -244,13 +244,7 @@ void add_bench_collectives(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->add_flag("!--no-small", command->small, "Leave out 2 KiB among 10 members");
-  sub->add_flag("--json", command->json, "JSON on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  finish_bench(*sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

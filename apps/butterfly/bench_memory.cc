@@ -126,7 +126,7 @@ void print(const std::vector<AllocationRow>& allocations, const std::vector<Conv
   }
 }
 
-Result<int> run(const MemoryCommand& command) {
+Status run(const MemoryCommand& command) {
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks({.isa = isa, .threads = 1}));
   std::vector<AllocationRow> allocations;
@@ -142,7 +142,7 @@ Result<int> run(const MemoryCommand& command) {
   const double memory = peaks.one_thread.memory_read_gb_per_s;
   if (!command.json) {
     print(allocations, conversions, memory);
-    return kExitOk;
+    return {};
   }
   nlohmann::ordered_json j{{"memory_read_gb_per_s", memory}};
   for (const AllocationRow& row : allocations) {
@@ -155,8 +155,8 @@ Result<int> run(const MemoryCommand& command) {
                                 {"gb_per_s", row.gb_per_s},
                                 {"fraction_of_memory_read", median(row.gb_per_s) / memory}});
   }
-  std::printf("%s\n", j.dump(2).c_str());
-  return kExitOk;
+  print_json(j);
+  return {};
 }
 
 }  // namespace
@@ -165,13 +165,7 @@ void add_bench_memory(CLI::App& bench, Action& action) {
   auto* sub = bench.add_subcommand("memory", "Pool and arena beside malloc; floats to halves and q8_0 and back");
   const auto command = std::make_shared<MemoryCommand>();
   sub->add_option("--rounds", command->rounds, "Measured rounds")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_flag("--json", command->json, "JSON on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  finish_bench(*sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

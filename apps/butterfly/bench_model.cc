@@ -129,7 +129,7 @@ void print(const BenchCommand& command, const BenchResult& r) {
   if (r.predicted) std::printf("%s\n", compare(*r.predicted, r.measured()).c_str());
 }
 
-Result<int> run(BenchCommand& command) {
+Status run(const BenchCommand& command) {
   std::vector<int> thread_counts;
   if (command.run.threads > 0 || !command.run.workers.empty() || command.run.nodes > 1) {
     thread_counts.push_back(std::max(command.run.threads, 1));
@@ -159,8 +159,8 @@ Result<int> run(BenchCommand& command) {
     if (result.predicted) one["predicted"] = to_json(*result.predicted, result.measured());
     j["results"].push_back(std::move(one));
   }
-  if (command.json) std::printf("%s\n", j.dump(2).c_str());
-  return kExitOk;
+  if (command.json) print_json(j);
+  return {};
 }
 
 }  // namespace
@@ -180,13 +180,7 @@ void add_bench_model(CLI::App& bench, Action& action) {
   sub->add_option("--sequences", command->sequences, "Texts side by side")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  sub->add_flag("--json", command->json, "JSON on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  finish_bench(*sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kTimeoutMs = 60'000;
 
 struct SerialisationCommand {
-  std::vector<std::size_t> sizes{1720, std::size_t{1} << 20, std::size_t{16} << 20};
+  std::vector<std::size_t> sizes{1720, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20};
   std::vector<int> buffers{512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20};
   std::size_t bytes = std::size_t{16} << 20;  // of the gradient that crosses connections
   int rounds = 5;
@@ -246,7 +246,7 @@ void print(const std::vector<Frames>& all, const std::vector<Crossing>& crossing
       "side first.\n");
 }
 
-Result<int> run(const SerialisationCommand& command) {
+Status run(const SerialisationCommand& command) {
   std::vector<Frames> all;
   for (const std::size_t bytes : command.sizes) {
     all.push_back({.bytes = bytes, .framed = {}, .encoded = {}, .decoded = {}});
@@ -269,11 +269,11 @@ Result<int> run(const SerialisationCommand& command) {
     }
   }
   if (command.json) {
-    std::printf("%s\n", to_json(all, crossings).dump(2).c_str());
+    print_json(to_json(all, crossings));
   } else {
     print(all, crossings);
   }
-  return kExitOk;
+  return {};
 }
 
 }  // namespace
@@ -293,13 +293,7 @@ void add_bench_serialisation(CLI::App& bench, Action& action) {
   sub->add_option("--rounds", command->rounds, "Rounds over everything")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  sub->add_flag("--json", command->json, "JSON on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  finish_bench(*sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -190,7 +190,7 @@ Result<Row> measure_row(std::array<Ends, kSettings.size()>& ends, std::size_t by
   return row;
 }
 
-Result<int> measure(const WireCommand& command, const std::string& folder) {
+Status measure(const WireCommand& command, const std::string& folder) {
   std::array<Ends, kSettings.size()> ends;
   for (std::size_t i = 0; i < kSettings.size(); ++i) {
     BF_ASSIGN_OR_RETURN(ends[i],
@@ -209,14 +209,14 @@ Result<int> measure(const WireCommand& command, const std::string& folder) {
   if (command.json) {
     auto j = nlohmann::ordered_json::array();
     for (const auto& [bytes, row] : rows) j.push_back(to_json(bytes, row));
-    std::printf("%s\n", j.dump(2).c_str());
+    print_json(j);
   } else {
     print_findings(rows);
   }
-  return kExitOk;
+  return {};
 }
 
-Result<int> run(const WireCommand& command) {
+Status run(const WireCommand& command) {
   std::string folder = (std::filesystem::temp_directory_path() / "butterfly-bench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) return make_error(ErrorCode::kIo, "cannot make a folder for credentials");
   auto code = measure(command, folder);
@@ -234,13 +234,7 @@ void add_bench_wire(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->add_option("--bytes-max", command->bytes_max, "Largest message")->check(CLI::Range(64, 1 << 26));
-  sub->add_flag("--json", command->json, "JSON on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  finish_bench(*sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

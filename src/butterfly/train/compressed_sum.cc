@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 using Purpose = CompressionChoice::Purpose;
 
 constexpr std::size_t kSampleElements = 16 * 1024;  // of a bucket, for a probe: some 10 us for the fast codecs
+constexpr std::size_t kSamplePieces = 4;  // from places all over the bucket: an embedding's rows are often zero
+constexpr int kSampleRepeats = 2;         // the first finds cold tables and pages
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -46,8 +48,9 @@ class CompressedSum final : public BucketSum {
         residual_storage_(std::move(residual)),
         residual_(reinterpret_cast<float*>(residual_storage_.data()), residual_storage_.bytes() / sizeof(float)),
         method_(options.method),
-        choice_(backward_buckets(static_cast<std::int64_t>(gradients.size()), options.bucket_bytes).size(),
-                collectives.size()),
+        owes_(backward_buckets(static_cast<std::int64_t>(gradients.size()), options.bucket_bytes).size(),
+              !residual_.empty()),
+        choice_(owes_.size(), collectives.size()),
         plain_(make_plain_sum(collectives, gradients)) {
     for (std::size_t i = 1; i + 1 < kGradientCompressions; ++i) {
       codecs_[i] = make_gradient_codec(static_cast<GradientCompression>(i), options.isa);
@@ -56,11 +59,14 @@ class CompressedSum final : public BucketSum {
 
   Status begin_step(const MicroBatches& /*share*/) override {
     if (method_ == GradientCompression::kAuto) purpose_ = choice_.next_step();
+    step_begin_ = Clock::now();
+    probing_s_ = 0.0;
     return {};
   }
   Status reduce(std::size_t index, ParameterRange bucket, ReduceReport& report) override;
   Status end_step(ReduceReport& report) override;
   std::vector<std::span<float>> residuals() override {
+    owes_.assign(owes_.size(), !residual_.empty());  // who asks may write
     return residual_.empty() ? std::vector<std::span<float>>{} : std::vector<std::span<float>>{residual_};
   }
 
@@ -77,12 +83,13 @@ class CompressedSum final : public BucketSum {
     return part_of(bucket, static_cast<int>(member), collectives_.size());
   }
 
-  Status reduce_packed(ParameterRange bucket, GradientCompression method, ReduceReport& report);
+  Status reduce_packed(std::size_t index, ParameterRange bucket, GradientCompression method, ReduceReport& report);
   Status send_to_owners(ParameterRange bucket, GradientCodec& codec, ReduceReport& report);
   Status add_up(ParameterRange mine, GradientCodec& codec, ReduceReport& report);
   Status gather_sums(ParameterRange bucket, GradientCodec& codec, ReduceReport& report);
-  void pay_residual(ParameterRange bucket);
+  void pay_residual(std::size_t index, ParameterRange bucket);
   Status probe(std::size_t index, ParameterRange bucket, ReduceReport& report);
+  std::vector<float> sample_of(std::span<const float> bucket) const;
   GradientCodecCost measure(GradientCodec& codec, std::span<const float> sample);
   Status agree_on_largest(std::span<double> numbers, ReduceReport& report);
 
@@ -92,8 +99,11 @@ class CompressedSum final : public BucketSum {
   AlignedBuffer residual_storage_;
   std::span<float> residual_;  // empty where no codec is lossy
   const GradientCompression method_;
+  std::vector<bool> owes_;  // of each bucket: its residual may be other than zero
   CompressionChoice choice_;
   Purpose purpose_ = Purpose::kTrain;
+  Clock::time_point step_begin_{};
+  double probing_s_ = 0.0;  // of this step: what a probe takes beside the exchange
   std::array<std::unique_ptr<GradientCodec>, kGradientCompressions> codecs_;
   const std::unique_ptr<BucketSum> plain_;
 
@@ -105,24 +115,31 @@ class CompressedSum final : public BucketSum {
 };
 
 Status CompressedSum::reduce(std::size_t index, ParameterRange bucket, ReduceReport& report) {
-  if (method_ != GradientCompression::kAuto) return reduce_packed(bucket, method_, report);
-  if (purpose_ == Purpose::kTrain && choice_.method(index) != GradientCompression::kOff) {
-    return reduce_packed(bucket, choice_.method(index), report);
+  if (method_ != GradientCompression::kAuto) return reduce_packed(index, bucket, method_, report);
+  if (purpose_ == Purpose::kProbe) {
+    pay_residual(index, bucket);
+    return probe(index, bucket, report);
   }
-  pay_residual(bucket);
-  if (purpose_ == Purpose::kProbe) return probe(index, bucket, report);
+  const GradientCompression method = choice_.method(index);
+  if (method != GradientCompression::kOff) return reduce_packed(index, bucket, method, report);
+  pay_residual(index, bucket);
   return plain_->reduce(index, bucket, report);
 }
 
-/// What is owed goes with a bucket that travels as it is.
-void CompressedSum::pay_residual(ParameterRange bucket) {
+/// What is owed goes with a bucket that travels with all its bits.
+void CompressedSum::pay_residual(std::size_t index, ParameterRange bucket) {
+  if (!owes_[index]) return;
   add_to(values(bucket), residual(bucket));
   std::ranges::fill(residual(bucket), 0.0F);
+  owes_[index] = false;
 }
 
-Status CompressedSum::reduce_packed(ParameterRange bucket, GradientCompression method, ReduceReport& report) {
+Status CompressedSum::reduce_packed(std::size_t index, ParameterRange bucket, GradientCompression method,
+                                    ReduceReport& report) {
   ++report.buckets[static_cast<std::size_t>(method)];
   report.uncompressed_bytes += collectives_.all_reduce_bytes(values(bucket).size_bytes(), AllReduceAlgorithm::kAuto);
+  if (!is_lossy(method)) pay_residual(index, bucket);
+  if (is_lossy(method)) owes_[index] = true;
   GradientCodec& chosen = codec(method);
   BF_TRY(send_to_owners(bucket, chosen, report));
   BF_TRY(add_up(part(bucket, me_), chosen, report));
@@ -235,36 +252,53 @@ Status CompressedSum::gather_sums(ParameterRange bucket, GradientCodec& codec, R
   return {};
 }
 
+std::vector<float> CompressedSum::sample_of(std::span<const float> bucket) const {
+  if (bucket.size() <= kSampleElements) return {bucket.begin(), bucket.end()};
+  std::vector<float> sample;
+  for (std::size_t piece = 0; piece < kSamplePieces; ++piece) {
+    const auto from = bucket.subspan(piece * (bucket.size() / kSamplePieces), kSampleElements / kSamplePieces);
+    sample.insert(sample.end(), from.begin(), from.end());
+  }
+  return sample;
+}
+
 GradientCodecCost CompressedSum::measure(GradientCodec& codec, std::span<const float> sample) {
-  std::vector<float> scratch(sample.size(), 0.0F);
+  std::vector<float> scratch(sample.size());
   std::vector<std::byte> bytes(codec.bytes_max(sample.size()));
   const auto all = static_cast<double>(sample.size_bytes());
-  auto begin = Clock::now();
-  const std::size_t size = codec.encode(sample, scratch, bytes);
-  GradientCodecCost cost{.encode_s_per_byte = seconds_since(begin) / all};
-  begin = Clock::now();
-  // What was just packed here unpacks.
-  BF_CHECK(codec.decode(ByteSpan(bytes).first(size), scratch).has_value());
-  cost.decode_s_per_byte = seconds_since(begin) / all;
-  cost.size = static_cast<double>(size) / all;
+  GradientCodecCost cost{.encode_s_per_byte = 1.0, .decode_s_per_byte = 1.0};
+  for (int repeat = 0; repeat < kSampleRepeats; ++repeat) {
+    std::ranges::fill(scratch, 0.0F);
+    auto begin = Clock::now();
+    const std::size_t size = codec.encode(sample, scratch, bytes);
+    cost.encode_s_per_byte = std::min(cost.encode_s_per_byte, seconds_since(begin) / all);
+    begin = Clock::now();
+    // What was just packed here unpacks.
+    BF_CHECK(codec.decode(ByteSpan(bytes).first(size), scratch).has_value());
+    cost.decode_s_per_byte = std::min(cost.decode_s_per_byte, seconds_since(begin) / all);
+    cost.size = static_cast<double>(size) / all;
+  }
   return cost;
 }
 
 /// A bucket that travels as it is, timed without waiting for who is late, beside what the codecs do to a sample of it.
 Status CompressedSum::probe(std::size_t index, ParameterRange bucket, ReduceReport& report) {
-  const std::span<const float> all = values(bucket);
-  const auto sample = all.first(std::min(all.size(), kSampleElements));
   std::vector<double> numbers;
-  for (const GradientCompression method : kAutoMethods) {
-    const GradientCodecCost cost = measure(codec(method), sample);
-    numbers.insert(numbers.end(), {cost.encode_s_per_byte, cost.decode_s_per_byte, cost.size});
+  {
+    const Stopwatch watch(probing_s_);
+    const std::vector<float> sample = sample_of(values(bucket));
+    for (const GradientCompression method : kAutoMethods) {
+      const GradientCodecCost cost = measure(codec(method), sample);
+      numbers.insert(numbers.end(), {cost.encode_s_per_byte, cost.decode_s_per_byte, cost.size});
+    }
   }
   BF_TRY(collectives_.barrier());
   const auto begin = Clock::now();
   BF_TRY(plain_->reduce(index, bucket, report));
   numbers.push_back(seconds_since(begin));
+  const Stopwatch watch(probing_s_);
   BF_TRY(agree_on_largest(numbers, report));
-  BucketCosts costs{.all_reduce_s = numbers.back(), .bytes = static_cast<double>(all.size_bytes())};
+  BucketCosts costs{.all_reduce_s = numbers.back(), .bytes = static_cast<double>(values(bucket).size_bytes())};
   for (std::size_t i = 0; i < kAutoMethods.size(); ++i) {
     costs.codecs[i] = {
         .encode_s_per_byte = numbers[3 * i], .decode_s_per_byte = numbers[3 * i + 1], .size = numbers[3 * i + 2]};
@@ -291,14 +325,17 @@ Status CompressedSum::agree_on_largest(std::span<double> numbers, ReduceReport& 
 }
 
 Status CompressedSum::end_step(ReduceReport& report) {
-  if (purpose_ == Purpose::kBaseline) {
-    std::array<double, 1> exposed{report.exposed_s};
-    const std::uint64_t sent_before = collectives_.stats().bytes_sent;
-    BF_TRY(agree_on_largest(exposed, report));
-    report.bytes_sent += collectives_.stats().bytes_sent - sent_before;
-    choice_.observe_exposed(exposed[0]);
+  if (method_ != GradientCompression::kAuto) return {};
+  if (!choice_.is_timed()) {
+    choice_.end_step({});
+    return {};
   }
-  if (purpose_ == Purpose::kProbe) choice_.end_probe();
+  std::array<double, 2> times{std::max(0.0, seconds_since(step_begin_) - probing_s_),
+                              std::max(0.0, report.exposed_s - probing_s_)};
+  const std::uint64_t sent_before = collectives_.stats().bytes_sent;
+  BF_TRY(agree_on_largest(times, report));
+  report.bytes_sent += collectives_.stats().bytes_sent - sent_before;
+  choice_.end_step({.step_s = times[0], .exposed_s = times[1]});
   return {};
 }
 

@@ -248,6 +248,17 @@ TEST(DistCompressedReducer, WhatIsOwedIsPaidByABucketThatTravelsAsItIs) {
   }
 }
 
+TEST(DistCompressedReducer, WhatIsWrittenToResidualsBetweenStepsIsPaidEachTime) {
+  Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
+  replicas.step(0, 2);
+  for (Replica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
+  replicas.step(1, 2);
+  const std::vector<double> exact = exact_sum(1, 2);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(replicas.replicas[0].gradients[i], exact[i] + 2000.0, 0.01) << i;
+  }
+}
+
 /// Collectives over a line that takes a second for each 200 kB.
 class SlowCollectives final : public Collectives {
  public:
@@ -296,10 +307,11 @@ TEST(DistCompressedReducer, AutoPacksOnASlowLineAndAllRanksChooseAlike) {
                                       .compression = GradientCompression::kAuto,
                                       .bucket_bytes = kBig * sizeof(float)})
                             .value();
-      for (int step = 0; step < 5; ++step) {
+      for (int step = 0; step < 30; ++step) {
         const int first = static_cast<int>(rank);
         const auto report = Replicas::take_step(replica, step, {.first = first, .last = first + 1, .total = 2});
         ASSERT_TRUE(report) << report.error().message;
+        EXPECT_EQ(report->bytes_sent, report->formula_bytes);
         packed[rank] += 1 - report->buckets[0];
       }
     });
