@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "access.h"
 #include "butterfly/train/ranks.h"
 #include "butterfly/train/run_keys.h"
 #include "commands.h"
@@ -22,6 +23,7 @@ struct TrainCommand {
   std::vector<std::pair<const RunKey*, CLI::Option*>> flags;
   bool find_batch = false;
   bool json = false;
+  AccessOptions access;
 };
 
 /// "--optimizer.weight_decay,--optimizer.weight-decay", and the shorter name where there is one.
@@ -103,7 +105,11 @@ Result<int> run_train(const TrainCommand& command) {
   }
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   TrainDisplay display(config, *log);
-  const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted());
+  RanksOptions options;
+  if (!config.parallel.workers.empty()) {
+    BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
+  }
+  const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
   display.end();
   if (!result) return tl::unexpected(result.error());
   log->finished(*result);
@@ -118,13 +124,14 @@ Result<int> run_train(const TrainCommand& command) {
 }  // namespace
 
 void add_train(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("train", "Train a model on text, on one or several ranks");
+  auto* sub = app.add_subcommand("train", "Train a model on text, on one or several ranks, here or on workers");
   auto command = std::make_shared<TrainCommand>();
   sub->add_option("-c,--config", command->file, "Settings of the run as TOML (docs/formats/run.md); flags win");
   sub->add_flag("--find-batch", command->find_batch,
                 "Do not train: double the micro-batch until memory ends, and say which fit and how fast they are");
   sub->add_flag("--json", command->json, "The result as one JSON object on stdout");
   add_key_flags(*sub, *command);
+  add_access_options(*sub, command->access);
   sub->footer(
       "Every key of the file is a flag, and the other way round. Examples:\n"
       "  butterfly tokenize --train plays.txt --vocab 2048 --out tokenizer.json\n"
@@ -133,6 +140,8 @@ void add_train(CLI::App& app, Action& action) {
       "  butterfly generate -m small.gguf -p 'ROMEO:' -n 50\n"
       "  butterfly train -c run.toml --ranks 2 --deterministic --checkpoints saved --save-every 100\n"
       "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
+      "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
+      "HOST:7000)\n"
       "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"
       "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no "
       "gradient\n"

@@ -8,6 +8,7 @@
 #include "butterfly/machine/node.h"
 #include "butterfly/model/checkpoint.h"
 #include "butterfly/stage/stage_host.h"
+#include "butterfly/train/train_host.h"
 #include "commands.h"
 #include "running.h"
 
@@ -22,6 +23,7 @@ struct WorkerCommand {
   int threads = 0;
   double emulate = 1.0;
   bool shared_memory = true;
+  bool train = true;
   AccessOptions access;
 };
 
@@ -56,6 +58,13 @@ Result<int> run(const WorkerCommand& command) {
                   .isa = isa,
                   .weight_bytes_max = options.node.memory_bytes,
                   .emulated_speed = command.emulate});
+  TrainHost ranks({.threads = threads,
+                   .isa = isa,
+                   .token_bytes_max = options.node.memory_bytes,
+                   .directory = options.model_directory,
+                   .content = options.content});
+  // Training computes at this machine's own speed.
+  if (command.train && command.emulate == 1.0) options.ranks = &ranks;
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
   std::fprintf(stderr, "listening on %s (%s)\n", server->address().c_str(), describe(options.node).c_str());
   BF_TRY(server->run(interrupted()));
@@ -66,15 +75,17 @@ Result<int> run(const WorkerCommand& command) {
 }  // namespace
 
 void add_worker(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("worker", "Offer this machine's memory and speed to `generate --workers`");
+  auto* sub = app.add_subcommand("worker",
+                                 "Offer this machine's memory and speed to `generate --workers` and `train --workers`");
   auto command = std::make_shared<WorkerCommand>();
   sub->add_option("--listen", command->listen,
                   "HOST:PORT; port 0: the system chooses; other than loopback only with credentials or --insecure")
       ->capture_default_str();
   add_access_options(*sub, command->access);
   sub->add_option("-t,--threads", command->threads, "Threads to compute with [all cores]")->check(CLI::Range(1, 1024));
-  sub->add_option("--model-dir", command->model_dir,
-                  "Take weights from a file below this folder that has the coordinator's content");
+  sub->add_option(
+      "--model-dir", command->model_dir,
+      "Take weights, and tokens to train on, from a file below this folder that has the coordinator's content");
   sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
   sub->add_option(
          "--emulate", command->emulate,
@@ -83,6 +94,7 @@ void add_worker(CLI::App& app, Action& action) {
       ->capture_default_str();
   sub->add_flag("!--no-shared-memory", command->shared_memory,
                 "Reach members of a tensor group on this host over connections too");
+  sub->add_flag("!--no-train", command->train, "Take part in no training run (train --workers)");
   sub->add_option("--join", command->join,
                   "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
   sub->footer(

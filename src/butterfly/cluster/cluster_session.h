@@ -3,6 +3,7 @@
 // may be used until stop(). start() and stop() belong to one thread; failed() and the channels may be used from others.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -99,6 +100,9 @@ class ClusterSession {
   virtual void stop() = 0;
 };
 
+/// Whether a worker that was lost is dialled until it is back.
+enum class LostWorkers : std::uint8_t { kDialAgain, kLetGo };
+
 struct ClusterOptions {
   std::string name{};  // told to workers, who name it to others; empty: "HOST, process N"
   std::chrono::milliseconds heartbeat{200};
@@ -106,6 +110,7 @@ struct ClusterOptions {
   std::chrono::milliseconds release_timeout{5000};  // for workers to confirm that they are free
   std::chrono::microseconds spin{50};
   NodeAccess access{};
+  LostWorkers lost = LostWorkers::kDialAgain;
 };
 
 struct InprocNode {

@@ -44,7 +44,12 @@ class ControlLink {
 inline constexpr const char* kWeightsLabel = "weights";
 inline constexpr const char* kHolderLabel = "holder";  // weights, too, from one worker to another
 std::string input_label(Rank stage);                   // "input.0"
-std::string output_label(Rank stage);                  // "output.0"
+
+/// Channels of a training run: the one on which rank 0 leads a rank, and those between ranks (wire/mesh.h), which
+/// begin so.
+inline constexpr const char* kTrainLabel = "train";
+inline constexpr const char* kRankLabelStart = "rank";
+std::string output_label(Rank stage);  // "output.0"
 
 /// "member2.0": the connection that member 2 of the stage's tensor group opened to one with higher lanes.
 std::string member_label(Rank stage, int member);

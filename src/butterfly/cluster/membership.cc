@@ -17,14 +17,6 @@
 namespace butterfly {
 namespace {
 
-std::string coordinator_name(const ClusterOptions& options) {
-  if (!options.name.empty()) return options.name.substr(0, kLabelBytesMax);
-  std::array<char, 65> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
-  const std::string process = fmt::format(", process {}", ::getpid());
-  return std::string(host.data()).substr(0, kLabelBytesMax - process.size()) + process;
-}
-
 /// Takes announcements (each is a connection whose label is the address that the worker listens on) and visitors.
 class Doorman {
  public:
@@ -148,6 +140,14 @@ class TcpMembership final : public Membership {
 };
 
 }  // namespace
+
+std::string coordinator_name(const ClusterOptions& options) {
+  if (!options.name.empty()) return options.name.substr(0, kLabelBytesMax);
+  std::array<char, 65> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  const std::string process = fmt::format(", process {}", ::getpid());
+  return std::string(host.data()).substr(0, kLabelBytesMax - process.size()) + process;
+}
 
 Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& options, Deadline deadline) {
   if (options.workers.empty() && options.join_at.empty()) {

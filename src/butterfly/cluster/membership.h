@@ -22,6 +22,9 @@ struct MembershipOptions {
   std::function<Result<std::string>()> rebalance{};
 };
 
+/// options.name, else "HOST, process N": what workers are told.
+std::string coordinator_name(const ClusterOptions& options);
+
 /// Who can be given work at one moment.
 struct Members {
   std::uint64_t version = 0;  // another membership has another number

@@ -99,6 +99,7 @@ Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, s
   if (!node) return make_error(node.error().code, "{}: {}", who, node.error().message);
   member->node = std::move(*node);
   member->node.address = address;
+  member->trains = message.worker_hello().trains();
   return member;
 }
 
@@ -311,7 +312,7 @@ void Roster::lose(const MemberPtr& member, const Error& cause) {
     }
     changed_.notify_all();
   }
-  want(member->address);
+  if (options_.lost == LostWorkers::kDialAgain) want(member->address);
 }
 
 std::uint64_t Roster::ping() {

@@ -23,6 +23,7 @@ namespace butterfly {
 struct Member {
   std::string address{};
   NodeDescriptor node{};
+  bool trains = false;  // takes part in training runs
   std::unique_ptr<ControlLink> link{};
   std::atomic<bool> has_file{false};  // of the model that its epochs run
   // Guarded by the roster's mutex:

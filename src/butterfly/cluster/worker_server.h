@@ -8,6 +8,7 @@
 #include <stop_token>
 
 #include "butterfly/cluster/local_models.h"
+#include "butterfly/cluster/rank_host.h"
 #include "butterfly/cluster/worker_delegate.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/wire/group_exchange.h"
@@ -30,6 +31,7 @@ struct WorkerOptions {
   std::chrono::milliseconds drain_timeout{30'000};    // for a coordinator to go on without this worker
   std::chrono::microseconds spin{50};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with members of a tensor group on this host
+  RankHost* ranks = nullptr;  // null: this worker does not train; must outlive the server
 };
 
 class WorkerServer {

@@ -43,6 +43,7 @@ void WorkerSession::describe(control::WorkerStatus& status) const {
   status.set_coordinator(coordinator_);
   std::lock_guard lock(mutex_);
   status.set_epoch(epoch_.value);
+  if (training_now_) status.set_model("a training run");
   if (working_.empty()) return;
   status.set_model(working_.front().model.name);
   for (const Assignment& one : working_) store(one.stage, *status.add_stages());
@@ -50,6 +51,8 @@ void WorkerSession::describe(control::WorkerStatus& status) const {
 }
 
 void WorkerSession::deliver(Arrival data) {
+  if (data.introduction.label == kTrainLabel) return begin_training(std::move(data.channel));
+  if (data.introduction.label.starts_with(kRankLabelStart)) return members_.deliver(std::move(data));
   const auto label = parse_data_label(data.introduction.label);
   if (!label || label->what != kHolderLabel) return hub_.deliver(data.introduction.label, std::move(data.channel));
   std::string hash;
@@ -58,6 +61,23 @@ void WorkerSession::deliver(Arrival data) {
     hash = model_hash_;
   }
   giver_.give(std::move(data.channel), hash);
+}
+
+/// A connection that finds no host, or a run already, is closed.
+void WorkerSession::begin_training(ChannelPtr leader) {
+  std::lock_guard lock(mutex_);
+  if (ending_ || options_.ranks == nullptr || training_.joinable()) return;
+  training_now_ = true;
+  training_ = std::thread([this, channel = std::shared_ptr<Channel>(std::move(leader))] {
+    log().info("a rank of a training run of {}", coordinator_);
+    const RankConnections connections{
+        .session = id_, .leader = channel, .members = members_, .access = options_.access};
+    const Status done = options_.ranks->take_part(connections, training_stop_.get_token());
+    channel->close();
+    if (!done) log().warn("the training run of {} ended here: {}", coordinator_, done.error().message);
+    std::lock_guard ending(mutex_);
+    training_now_ = false;
+  });
 }
 
 RemoteWeightFetcher::Source WorkerSession::source_of(const Assignment& assignment, const std::stop_token& stop) const {
@@ -75,6 +95,7 @@ RemoteWeightFetcher::Source WorkerSession::source_of(const Assignment& assignmen
 }
 
 void WorkerSession::leave() {
+  training_stop_.request_stop();
   control::ControlMessage message;
   message.mutable_leave();
   static_cast<void>(link_.send(message));  // a coordinator that is gone need not be asked
@@ -85,6 +106,7 @@ void WorkerSession::run_control() {
   control::ControlMessage hello;
   hello.mutable_worker_hello()->set_program_version(BUTTERFLY_VERSION);
   store(options_.node, *hello.mutable_worker_hello()->mutable_node());
+  hello.mutable_worker_hello()->set_trains(options_.ranks != nullptr);
   Status said = link_.send(hello);
   while (said && !released_) {
     const auto message = link_.receive(std::chrono::steady_clock::now() + options_.dead_after);
@@ -101,7 +123,10 @@ void WorkerSession::run_control() {
     preparation_stop_.request_stop();
     changed_.notify_all();
   }
+  training_stop_.request_stop();
+  members_.close();
   hub_.end_through(Epoch(~0u));
+  if (training_.joinable()) training_.join();
   preparations_.join();
   work_.join();
   if (released_) {

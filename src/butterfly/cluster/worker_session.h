@@ -1,6 +1,7 @@
 // One coordinator's time with a worker: its control connection, and the assignments that it gives for each epoch.
 // Owns a thread for control, which is never busy with anything else, so that every ping is answered at once, one
-// for the work, one that loads ahead. deliver(), leave() and the questions are for the server's thread.
+// for the work, one that loads ahead; and one for its part in a training run, where that is what the coordinator came
+// for. deliver(), leave() and the questions are for the server's thread.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/cluster/arrival_queue.h"
 #include "butterfly/cluster/channel_hub.h"
 #include "butterfly/cluster/control_link.h"
 #include "butterfly/cluster/stage_connections.h"
@@ -37,7 +39,8 @@ class WorkerSession {
   /// What it does now; the parts of WorkerStatus that are about the session.
   void describe(control::WorkerStatus& status) const;
 
-  /// Asks the coordinator to go on without this worker, which serves until it is released.
+  /// Asks the coordinator to go on without this worker, which serves until it is released. A training run goes on
+  /// without it at once.
   void leave();
 
   /// Takes the coordinator's control connection for dead, whatever it looks like from here; ends soon after.
@@ -60,6 +63,7 @@ class WorkerSession {
   RemoteWeightFetcher::Source source_of(const Assignment& assignment, const std::stop_token& stop) const;
   Result<std::shared_ptr<Channel>> wait_for_weights(Epoch epoch);
   void check_neighbours(Epoch epoch, std::span<const std::shared_ptr<Channel>> channels);
+  void begin_training(ChannelPtr leader);
   void say_pong(std::uint64_t sequence);
   void complain(Epoch epoch, const Error& error);
 
@@ -87,6 +91,10 @@ class WorkerSession {
   std::stop_source preparation_stop_;
   bool loading_ = false;  // weights of assignments
   bool preparing_ = false;
+  std::stop_source training_stop_;
+  bool training_now_ = false;
+  std::thread training_;  // at most one run for a session
+  ArrivalQueue members_;  // of that run
   std::thread work_;
   std::thread preparations_;
   std::thread control_;

@@ -49,6 +49,13 @@ class FileDataset : public Dataset {
     train_.source->copy(begin + 1, targets);
   }
 
+  std::vector<TokenPart> parts() const override {
+    std::vector<TokenPart> all = train_source_.parts();
+    const std::vector<TokenPart> more = validation_source_.parts();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
   std::int64_t validation_windows(int seq) const override {
     return validation_.size < 2 ? 0 : (validation_.size - 2) / seq + 1;
   }

@@ -4,14 +4,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/run_config.h"
+#include "butterfly/train/token_file.h"
 
 namespace butterfly {
 
@@ -24,6 +27,14 @@ struct DatasetStats {
   /// Nats per token that no model can go below, where the data is made by a known process; negative: not known. Equal
   /// to the unigram entropy where there is nothing to learn.
   double known_entropy = -1.0;
+};
+
+/// One file's tokens as they are in memory, with what a token file says of them.
+struct TokenPart {
+  std::string file{};
+  TokenView tokens{};  // the dataset's
+  int vocab = 0;
+  VocabularyHash hash{};
 };
 
 class Dataset {
@@ -39,6 +50,10 @@ class Dataset {
   /// Windows of the validation part, in order, each target once; the last may be padded with targets of -1.
   virtual std::int64_t validation_windows(int seq) const = 0;
   virtual void validation_window(std::int64_t window, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
+
+  /// What it was made of, for somebody who has not the files; nothing where there are none. Of each file its part, the
+  /// one that is for validation alone last.
+  virtual std::vector<TokenPart> parts() const { return {}; }
 };
 
 struct DatasetOptions {
@@ -46,6 +61,9 @@ struct DatasetOptions {
   int vocab = 0;                         // of the model; 0: the tokenizer's, or the token file's
   int seq = 0;                           // tokens
   int global_batch = 1;                  // sequences of a step
+  /// Files that are open already, by the names that the configuration has for them. Borrowed while opening; their bytes
+  /// outlive the dataset.
+  const std::map<std::string, TokenFile>* opened = nullptr;
   /// Bytes of text that have become tokens, of all.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
 };

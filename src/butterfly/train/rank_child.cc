@@ -1,6 +1,7 @@
 #include "butterfly/train/rank_child.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -13,10 +14,15 @@ namespace {
 class Child {
  public:
   Child(const RankChild& child, const RunConfig& config, const RanksOptions& options)
-      : child_(child), config_(config), options_(options) {}
+      : child_(child), config_(config), options_(options), control_(child.leader) {}
 
   Status run() {
-    BF_TRY(introduce());
+    // The trainer notices at its next exchange with others.
+    const std::stop_callback give_up(child_.stop, [this] {
+      control_.close();
+      std::lock_guard lock(mutex_);
+      if (!epochs_.empty()) epochs_.back()->abort();
+    });
     for (;;) {
       BF_ASSIGN_OR_RETURN(const RankNews news, next_news());
       if (news.kind == RankMessage::kEnd) return {};
@@ -26,18 +32,6 @@ class Child {
   }
 
  private:
-  Status introduce() {
-    BF_ASSIGN_OR_RETURN(listener_, Listener::create({}));
-    const ConnectOptions options{
-        .introduction = {.role = ConnectionRole::kControl, .session = child_.session, .label = "rank"},
-        .peer_name = "rank 0"};
-    BF_ASSIGN_OR_RETURN(
-        auto channel, connect_tcp(child_.leader, options, std::chrono::steady_clock::now() + options_.member_timeout));
-    control_ = RankControl(std::move(channel));
-    return control_.send({.kind = RankMessage::kHello,
-                          .text = members_text({{.number = child_.number, .address = listener_->address()}})});
-  }
-
   /// However long the run takes: a process that is gone closes its connection.
   Result<RankNews> next_news() {
     if (held_) return *std::exchange(held_, std::nullopt);
@@ -70,7 +64,7 @@ class Child {
   Status take_part(const RankNews& news) {
     const Status done = train(news);
     if (done) return {};
-    if (!epochs_.empty()) epochs_.back()->abort();
+    if (current_ != nullptr) current_->abort();
     if (ends_epoch(done.error())) return leave(news.epoch, done.error().message);
     BF_TRY(control_.send(
         {.kind = RankMessage::kFailed, .epoch = news.epoch, .text = done.error().message, .code = done.error().code}));
@@ -84,14 +78,14 @@ class Child {
       return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", news.epoch.value, child_.number);
     }
     const int rank = static_cast<int>(me - members.begin());
-    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(*listener_, members,
-                                                        {.rank = rank,
-                                                         .session = child_.session,
-                                                         .epoch = news.epoch,
-                                                         .still_wanted = [this] { return nothing_new(); }},
-                                                        options_.member_timeout));
-    epochs_.push_back(std::move(collectives));
-    const TrainRank place = train_rank(config_, members, rank, epochs_.back().get());
+    if (rank == 0) return make_error(ErrorCode::kProtocol, "process {} was told to be rank 0", child_.number);
+    MeshOptions mesh = child_.mesh;
+    mesh.rank = rank;
+    mesh.epoch = news.epoch;
+    mesh.still_wanted = [this] { return nothing_new(); };
+    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(child_.listener, members, mesh, options_.member_timeout));
+    BF_TRY(take(std::move(collectives)));
+    const TrainRank place = train_rank(config_, members, rank, current_);
     if (trainer_) {
       BF_TRY(trainer_->adopt(place));
     } else {
@@ -101,15 +95,24 @@ class Child {
     return {};
   }
 
+  Status take(std::unique_ptr<Collectives> collectives) {
+    std::lock_guard lock(mutex_);
+    current_ = collectives.get();
+    epochs_.push_back(std::move(collectives));
+    if (!child_.stop.stop_requested()) return {};
+    return make_error(ErrorCode::kUnavailable, "rank {} was told to give the run up", child_.number);
+  }
+
   static constexpr std::int64_t kForeverMs = std::int64_t{1000} * 3600 * 24 * 365;
 
   const RankChild child_;
   const RunConfig& config_;
   const RanksOptions& options_;
-  std::unique_ptr<Listener> listener_;
   RankControl control_;
   std::optional<RankNews> held_;
   Epoch left_{};                                      // the last
+  Collectives* current_ = nullptr;                    // the last of epochs_
+  std::mutex mutex_;                                  // guards epochs_ against a stop
   std::vector<std::unique_ptr<Collectives>> epochs_;  // all: a trainer may hold those before, until it adopts others
   std::unique_ptr<Trainer> trainer_;
 };
@@ -119,6 +122,7 @@ class Child {
 Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
                                                    MeshOptions options, std::chrono::milliseconds member_timeout) {
   for (const RankProcess& member : members) options.addresses.push_back(member.address);
+  options.dialling = MeshDialling::kHigherRanks;
   BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
   return make_collectives(options.rank, std::move(mesh), {.epoch = options.epoch, .member_timeout = member_timeout});
 }

@@ -1,5 +1,7 @@
-// A rank above 0 in its own process: does what rank 0 says until it says that the run is over, or is gone.
+// A rank above 0 that is not in rank 0's process: does what rank 0 says until it says that the run is over, or is gone.
 #pragma once
+
+#include <stop_token>
 
 #include "butterfly/train/rank_control.h"
 #include "butterfly/train/ranks.h"
@@ -7,20 +9,26 @@
 
 namespace butterfly {
 
+/// Where rank 0 is in a list of members: nobody dials it.
+inline constexpr const char* kNoAddress = "-";
+
 struct RankChild {
   int number = 0;
-  std::string leader{};  // address of rank 0
-  SessionId session{};
+  RankControl leader{};    // to rank 0
+  Listener& listener;      // where lower ranks are accepted
+  MeshOptions mesh{};      // its session and access
+  std::stop_token stop{};  // gives the run up
 };
 
-/// Errors: those that end this process: of its trainer, or that rank 0 is gone.
+/// Errors: those that end this rank: of its trainer, or that rank 0 is gone.
 Status run_rank_child(const RankChild& child, const RunConfig& config, const RanksOptions& options);
 
-/// The channels of an epoch's members, of which this process is the one of `rank`. Errors: those of connect_mesh().
+/// The channels of an epoch's members, of which this process is the one of `options.rank`: each dials those of higher
+/// rank. Errors: those of connect_mesh().
 Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
                                                    MeshOptions options, std::chrono::milliseconds member_timeout);
 
-/// What the trainer of such a process shall know.
+/// What the trainer of such a rank shall know.
 TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,
                      Collectives* collectives);
 

@@ -4,6 +4,16 @@
 
 namespace butterfly {
 
+namespace {
+
+constexpr RankMessage kLast = RankMessage::kReady;
+
+Result<Payload> refuse_payload(std::uint64_t bytes) {
+  return make_error(ErrorCode::kProtocol, "ranks told each other {} bytes of payload, they say nothing so long", bytes);
+}
+
+}  // namespace
+
 Status RankControl::send(const RankNews& news) {
   Message message{
       .type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch, .tag = static_cast<std::uint64_t>(news.code)};
@@ -13,11 +23,11 @@ Status RankControl::send(const RankNews& news) {
 }
 
 Result<RankNews> RankControl::receive(Deadline deadline) {
-  BF_ASSIGN_OR_RETURN(const Message message, channel_->receive({}, deadline));
+  BF_ASSIGN_OR_RETURN(const Message message, channel_->receive(refuse_payload, deadline));
   if (message.type < static_cast<std::uint16_t>(RankMessage::kHello) ||
-      message.type > static_cast<std::uint16_t>(RankMessage::kEnd)) {
-    return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to 6", channel_->peer(),
-                      message.type);
+      message.type > static_cast<std::uint16_t>(kLast)) {
+    return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to {}", channel_->peer(),
+                      message.type, static_cast<std::uint16_t>(kLast));
   }
   if (message.tag > static_cast<std::uint64_t>(ErrorCode::kCancelled)) {
     return make_error(ErrorCode::kProtocol, "{} sent error code {}, the last one is {}", channel_->peer(), message.tag,

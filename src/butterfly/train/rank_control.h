@@ -24,6 +24,9 @@ enum class RankMessage : std::uint16_t {
   kLost = 4,     // to rank 0: out of the epoch, and why
   kFailed = 5,   // to rank 0: an error that another epoch would not mend; the process ends
   kEnd = 6,      // from rank 0: the run is over
+  kTask = 7,     // from rank 0, to a worker: what the run is (rank_task.h)
+  kWanted = 8,   // to rank 0: which of the run's token files are not here, their places with blanks between
+  kReady = 9,    // to rank 0: all of them are here
 };
 
 struct RankNews {
@@ -36,16 +39,16 @@ struct RankNews {
 class RankControl {
  public:
   RankControl() = default;
-  explicit RankControl(ChannelPtr channel) : channel_(std::move(channel)) {}
+  explicit RankControl(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
   Status send(const RankNews& news);
-  /// Errors: those of the channel; kProtocol for what no process of a run says.
+  /// Errors: those of the channel; kProtocol for what no process of a run says, a payload among it.
   Result<RankNews> receive(Deadline deadline);
-  bool broken() const { return channel_->broken(); }
-  void close() { channel_->close(); }
+  Channel& channel() const { return *channel_; }
+  void close() const { channel_->close(); }
 
  private:
-  ChannelPtr channel_;
+  std::shared_ptr<Channel> channel_;  // shared with whoever closes it when its session ends
 };
 
 /// Members of an epoch as the text of kEpoch, and back. Errors: kProtocol.

@@ -37,9 +37,10 @@ TEST(RankControl, NewsArriveWhole) {
 }
 
 TEST(RankControl, WhatNoRankSaysIsRefused) {
-  auto [here, there] = make_inproc_pair();
-  RankControl receiver(std::move(there));
-  for (const Message& strange : {Message{.type = 0}, Message{.type = 7}, Message{.type = 4, .tag = 10}}) {
+  for (const Message& strange : {Message{.type = 0}, Message{.type = 10}, Message{.type = 4, .tag = 10},
+                                 Message{.type = 1, .payload = allocate_payload(8).value()}}) {
+    auto [here, there] = make_inproc_pair();
+    RankControl receiver(std::move(there));
     ASSERT_TRUE(here->send(strange, after_ms(1000)));
     const auto news = receiver.receive(after_ms(1000));
     ASSERT_FALSE(news);

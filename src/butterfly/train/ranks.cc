@@ -5,6 +5,7 @@
 
 #include "butterfly/cluster/cluster_session.h"
 #include "butterfly/train/rank_processes.h"
+#include "butterfly/train/rank_workers.h"
 
 namespace butterfly {
 namespace {
@@ -54,6 +55,7 @@ Result<TrainResult> train_with_threads(const RunConfig& config, const TrainObser
 
 Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer, std::stop_token stop,
                                      const RanksOptions& options) {
+  if (!config.parallel.workers.empty()) return train_with_workers(config, observer, stop, options);
   if (config.parallel.ranks == 1) return run_rank(config, TrainRank{}, observer, stop, options);
   if (config.parallel.engine == RankEngine::kTcp) return train_with_processes(config, observer, stop, options);
   return train_with_threads(config, observer, stop, options);

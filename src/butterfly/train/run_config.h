@@ -63,8 +63,14 @@ struct ParallelConfig {
   bool deterministic = false;  // canonical sums: the same bits for any number of ranks
   GradientCompression compression = GradientCompression::kOff;
   std::int64_t bucket_bytes = 4 << 20;
-  std::vector<double> speeds{};  // of the ranks, for uneven shares; empty: equal
+  std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
+  std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
 };
+
+/// Workers count without being counted in `ranks`; this process is rank 0.
+inline int ranks_of(const ParallelConfig& parallel) {
+  return parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
+}
 
 struct RunConfig {
   std::string model{};  // name of a shape, or a checkpoint to continue (GGUF, Hugging Face directory)

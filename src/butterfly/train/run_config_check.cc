@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "butterfly/train/run_config.h"
 
@@ -77,7 +78,7 @@ Status check_rates(const RunConfig& config) {
 
 /// A step is a whole number of micro-batches, and every rank computes at least one.
 Status check_split(const RunConfig& config) {
-  const int ranks = config.parallel.ranks, batch = config.global_batch, micro = config.micro_batch;
+  const int ranks = ranks_of(config.parallel), batch = config.global_batch, micro = config.micro_batch;
   if (batch < ranks) {
     return make_error(ErrorCode::kInvalidArgument,
                       "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step",
@@ -99,14 +100,27 @@ Status check_split(const RunConfig& config) {
 
 Status check_speeds(const ParallelConfig& parallel) {
   const std::vector<double>& speeds = parallel.speeds;
-  if (!speeds.empty() && speeds.size() != static_cast<std::size_t>(parallel.ranks)) {
+  if (!speeds.empty() && speeds.size() != static_cast<std::size_t>(ranks_of(parallel))) {
     return make_error(ErrorCode::kInvalidArgument, "parallel.speeds has {} numbers for {} ranks", speeds.size(),
-                      parallel.ranks);
+                      ranks_of(parallel));
   }
   for (double speed : speeds) {
     BF_TRY(check({.key = "parallel.speeds", .value = speed, .zero = Zero::kRefused}));
   }
   return {};
+}
+
+Status check_workers(const ParallelConfig& parallel) {
+  const std::vector<std::string>& workers = parallel.workers;
+  const std::set<std::string> different(workers.begin(), workers.end());
+  if (different.size() < workers.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "parallel.workers has {} addresses, {} of them different: {}",
+                      workers.size(), different.size(), fmt::join(workers, ", "));
+  }
+  if (workers.empty() || parallel.ranks == 1 || parallel.ranks == ranks_of(parallel)) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "parallel.ranks is {}, {} workers and this process are {}: leave parallel.ranks out",
+                    parallel.ranks, workers.size(), ranks_of(parallel));
 }
 
 }  // namespace
@@ -123,6 +137,7 @@ Status validate(const RunConfig& config) {
   }
   BF_TRY(check_counts(config));
   BF_TRY(check_rates(config));
+  BF_TRY(check_workers(config.parallel));
   BF_TRY(check_split(config));
   BF_TRY(check_speeds(config.parallel));
   if (config.shape.context > 0 && config.seq > config.shape.context) {

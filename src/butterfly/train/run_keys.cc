@@ -199,6 +199,9 @@ void add_parallel(std::vector<RunKey>& keys) {
       key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together", BF_AT(parallel.bucket_bytes)));
   keys.push_back(key("parallel.speeds", "", kAround, "Of the ranks, relative, for uneven shares; none: equal",
                      BF_AT(parallel.speeds)));
+  keys.push_back(key("parallel.workers", "workers", kAround,
+                     "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",
+                     BF_AT(parallel.workers)));
   keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
                      BF_AT(checkpoint.directory)));
   keys.push_back(

@@ -30,7 +30,9 @@ Result<Vocabulary> vocabulary_of(const RunConfig& config, const std::optional<Ch
 
 /// Without its vocabulary's size, for a shape by name. What such a shape calls its context is what somebody trained it
 /// for: new weights may see longer sequences where positions are angles and not rows of a table.
-Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkpoint>& continued) {
+Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkpoint>& continued,
+                             const RunKnown& known) {
+  if (known.shape) return *known.shape;
   if (continued) return continued->config;
   if (config.model.empty()) return config.shape;
   BF_ASSIGN_OR_RETURN(ModelConfig shape, named_config(config.model));
@@ -38,7 +40,8 @@ Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkp
   return shape;
 }
 
-Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& vocabulary, bool vocabulary_is_fixed) {
+Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& vocabulary, bool vocabulary_is_fixed,
+                                           const RunKnown& known) {
   std::optional<Tokenizer> tokenizer;
   if (vocabulary.kind != TokenizerKind::kNone) {
     BF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::create(vocabulary));
@@ -49,7 +52,8 @@ Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& 
                       open_dataset(config.data, {.tokenizer = tokenizer ? &*tokenizer : nullptr,
                                                  .vocab = from_shape ? config.shape.vocab : 0,
                                                  .seq = config.seq,
-                                                 .global_batch = config.global_batch}));
+                                                 .global_batch = config.global_batch,
+                                                 .opened = known.tokens}));
   config.shape.vocab = data->vocab();
   return data;
 }
@@ -96,20 +100,21 @@ bool resumes_here(const RunConfig& config, const TrainRank& rank) {
 
 }  // namespace
 
-Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank) {
-  BF_TRY(validate(config));
+Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, const RunKnown& known) {
   RunParts parts{.config = config};
-  BF_ASSIGN_OR_RETURN(parts.isa, choose_isa());
+  if (known.shape) parts.config.shape = *known.shape;
+  BF_TRY(validate(parts.config));
+  BF_ASSIGN_OR_RETURN(parts.isa, known.isa ? *known.isa : choose_isa());
   BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
   BF_ASSIGN_OR_RETURN(parts.vocabulary, vocabulary_of(config, continued));
-  BF_ASSIGN_OR_RETURN(parts.config.shape, shape_of(config, continued));
+  BF_ASSIGN_OR_RETURN(parts.config.shape, shape_of(config, continued, known));
   if (!config.resume.empty() && resumes_here(config, rank)) {
     BF_ASSIGN_OR_RETURN(parts.resumed, open_resumed(parts.config));
   }
   if (parts.config.seq == 0) parts.config.seq = parts.config.shape.context;
   if (parts.config.micro_batch == 0) parts.config.micro_batch = micro_batch_of(config, rank.size);
   BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config, rank.size));
-  BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued.has_value()));
+  BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued || known.shape, known));
   BF_TRY(validate(parts.config));
   BF_ASSIGN_OR_RETURN(parts.network, make_network(parts.config, parts.isa, continued));
   ParameterSet& parameters = parts.network->parameters();

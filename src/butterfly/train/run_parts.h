@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -18,6 +19,9 @@
 
 namespace butterfly {
 
+/// The state that a rank begins with: what it has made or read itself, or what another rank has.
+enum class FirstState : std::uint8_t { kOwn, kReceived };
+
 struct RunParts {
   RunConfig config{};  // every choice made: shape, seq, micro_batch, threads
   Isa isa = Isa::kReference;
@@ -26,13 +30,21 @@ struct RunParts {
   std::unique_ptr<Network> network{};
   std::unique_ptr<Optimizer> optimizer{};  // on the network's team
   std::optional<SavedRun> resumed{};       // that the run goes on from; not read yet
+  FirstState first_state = FirstState::kOwn;
   std::function<Result<std::unique_ptr<GradientReducer>>(const ReducerOptions&)> make_reducer =
       [](const ReducerOptions& options) { return butterfly::make_reducer(options); };
   CheckpointFiles* files = &disk_files();
 };
 
+/// What is known besides the configuration.
+struct RunKnown {
+  std::optional<Isa> isa{};                                  // nothing: choose_isa()
+  std::optional<ModelConfig> shape{};                        // nothing: config.model's
+  const std::map<std::string, TokenFile>* tokens = nullptr;  // DatasetOptions::opened
+};
+
 /// Opens, plans and initialises. Errors: those of Trainer::create().
-Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank);
+Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, const RunKnown& known = {});
 
 /// A trainer over `parts`; reads parts.resumed. Errors: those of the saved files and of the reducer.
 Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& rank);

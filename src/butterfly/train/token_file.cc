@@ -18,7 +18,6 @@ static_assert(std::endian::native == std::endian::little, "ids are little-endian
 constexpr std::string_view kMagic = "BFTOKENS";
 constexpr std::uint32_t kVersion = 1;
 
-/// The first bytes of a token file; the ids follow.
 struct Header {
   char magic[8];
   std::uint32_t version;
@@ -28,7 +27,7 @@ struct Header {
   std::uint64_t count;
   std::byte hash[32];
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == kTokenHeaderBytes);
 
 Status check(const Header& header, std::size_t bytes, const std::string& name) {
   if (header.version != kVersion) {
@@ -64,6 +63,19 @@ VocabularyHash hash_of(const Vocabulary& vocabulary) {
 
 int token_width(int vocab) {
   return vocab <= 1 << 16 ? 2 : 4;
+}
+
+std::array<std::byte, kTokenHeaderBytes> token_file_header(int vocab, const VocabularyHash& hash, std::uint64_t count) {
+  Header header{.magic = {},
+                .version = kVersion,
+                .width = static_cast<std::uint32_t>(token_width(vocab)),
+                .vocab = static_cast<std::uint32_t>(vocab),
+                .reserved = 0,
+                .count = count,
+                .hash = {}};
+  std::copy(kMagic.begin(), kMagic.end(), header.magic);
+  std::copy(hash.begin(), hash.end(), header.hash);
+  return std::bit_cast<std::array<std::byte, kTokenHeaderBytes>>(header);
 }
 
 TokenView TokenView::part(std::int64_t begin, std::int64_t count) const {
@@ -150,17 +162,8 @@ Status TokenFileWriter::append(std::span<const TokenId> ids) {
 
 Status TokenFileWriter::finish() {
   if (count_ == 0) return make_error(ErrorCode::kInvalidArgument, "{}: would hold 0 tokens", path_);
-  Header header{.magic = {},
-                .version = kVersion,
-                .width = static_cast<std::uint32_t>(token_width(vocab_)),
-                .vocab = static_cast<std::uint32_t>(vocab_),
-                .reserved = 0,
-                .count = count_,
-                .hash = {}};
-  std::copy(kMagic.begin(), kMagic.end(), header.magic);
-  std::copy(hash_.begin(), hash_.end(), header.hash);
   const bool rewound = std::fseek(file_.get(), 0, SEEK_SET) == 0;
-  if (rewound) BF_TRY(write(ByteSpan(reinterpret_cast<const std::byte*>(&header), sizeof(header))));
+  if (rewound) BF_TRY(write(token_file_header(vocab_, hash_, count_)));
   const bool stored = rewound && std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0;
   if (!stored || std::rename(partial_.c_str(), path_.c_str()) != 0) {
     return make_error(ErrorCode::kIo, "{}: cannot be written: {}", path_, std::strerror(errno));

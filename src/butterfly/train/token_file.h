@@ -25,6 +25,10 @@ VocabularyHash hash_of(const Vocabulary& vocabulary);
 /// Bytes of a packed id: 2 where all ids of the vocabulary fit, else 4.
 int token_width(int vocab);
 
+/// The first bytes of a token file; the ids follow.
+inline constexpr std::size_t kTokenHeaderBytes = 64;
+std::array<std::byte, kTokenHeaderBytes> token_file_header(int vocab, const VocabularyHash& hash, std::uint64_t count);
+
 /// Ids of 2 or 4 bytes, little-endian.
 class TokenView {
  public:
@@ -33,6 +37,7 @@ class TokenView {
   TokenView(ByteSpan bytes, int width) : bytes_(bytes), width_(static_cast<std::size_t>(width)) {}
 
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size() / width_); }
+  ByteSpan bytes() const { return bytes_; }
   TokenView part(std::int64_t begin, std::int64_t count) const;
   /// ids[i] = the id at begin + i.
   void copy(std::int64_t begin, std::span<TokenId> ids) const;

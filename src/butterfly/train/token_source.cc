@@ -44,6 +44,12 @@ std::size_t piece_end(std::string_view text) {
   return text.size();
 }
 
+const TokenFile* opened(const std::string& path, const DatasetOptions& options) {
+  if (options.opened == nullptr) return nullptr;
+  const auto found = options.opened->find(path);
+  return found == options.opened->end() ? nullptr : &found->second;
+}
+
 void pack(std::span<const TokenId> ids, int width, std::vector<std::byte>& packed) {
   const std::size_t begin = packed.size();
   packed.resize(begin + ids.size() * static_cast<std::size_t>(width));
@@ -80,13 +86,16 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& files, con
   std::uint64_t total = 0, done = 0;
   for (const std::string& path : files) {
     std::error_code ignored;  // whoever opens it says what is wrong
-    const std::uint64_t size = is_packed(path) ? 0 : std::filesystem::file_size(path, ignored);
+    const bool has_tokens = is_packed(path) || opened(path, options) != nullptr;
+    const std::uint64_t size = has_tokens ? 0 : std::filesystem::file_size(path, ignored);
     if (!ignored) total += size;
   }
   for (const std::string& path : files) {
-    source.names_.push_back(path);
-    if (is_packed(path)) {
-      BF_TRY(source.add_packed(path, options));
+    if (const TokenFile* file = opened(path, options)) {
+      BF_TRY(source.add_packed(path, *file, options));
+    } else if (is_packed(path)) {
+      BF_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(path));
+      BF_TRY(source.add_packed(path, std::move(file), options));
     } else {
       BF_TRY(source.add_text(path, options, done, total));
     }
@@ -94,8 +103,7 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& files, con
   return source;
 }
 
-Status TokenSource::add_packed(const std::string& path, const DatasetOptions& options) {
-  BF_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(path));
+Status TokenSource::add_packed(const std::string& path, TokenFile file, const DatasetOptions& options) {
   if (vocab_ == 0) vocab_ = file.vocab();
   if (file.vocab() > vocab_) {
     return make_error(ErrorCode::kInvalidArgument, "{}: is of a vocabulary of {} tokens, the model has {}", path,
@@ -111,7 +119,7 @@ Status TokenSource::add_packed(const std::string& path, const DatasetOptions& op
                         to_hex(hash).substr(0, 12));
     }
   }
-  add_part(file.tokens());
+  add_part({.file = path, .tokens = file.tokens(), .vocab = file.vocab(), .hash = file.hash()});
   files_.push_back(std::move(file));
   return {};
 }
@@ -143,14 +151,14 @@ Status TokenSource::add_text(const std::string& path, const DatasetOptions& opti
   if (!read) return make_error(read.error().code, "{}: {}", path, read.error().message);
   done += file->bytes().size();
   packed->shrink_to_fit();
-  add_part(TokenView(*packed, width));
+  add_part({.file = path, .tokens = TokenView(*packed, width), .vocab = vocab_, .hash = hash_of(vocabulary)});
   packed_.push_back(std::move(packed));
   return {};
 }
 
-void TokenSource::add_part(TokenView view) {
-  parts_.push_back(view);
-  ends_.push_back(size() + view.size());
+void TokenSource::add_part(TokenPart part) {
+  ends_.push_back(size() + part.tokens.size());
+  parts_.push_back(std::move(part));
 }
 
 std::size_t TokenSource::part_with(std::int64_t at) const {
@@ -160,9 +168,10 @@ std::size_t TokenSource::part_with(std::int64_t at) const {
 void TokenSource::copy(std::int64_t begin, std::span<TokenId> ids) const {
   std::size_t part = part_with(begin);
   while (!ids.empty()) {
-    const std::int64_t first = ends_[part] - parts_[part].size();
+    const TokenView& tokens = parts_[part].tokens;
+    const std::int64_t first = ends_[part] - tokens.size();
     const auto here = std::min<std::size_t>(ids.size(), static_cast<std::size_t>(ends_[part] - begin));
-    parts_[part].copy(begin - first, ids.first(here));
+    tokens.copy(begin - first, ids.first(here));
     ids = ids.subspan(here);
     begin += static_cast<std::int64_t>(here);
     ++part;
@@ -179,7 +188,7 @@ Result<std::vector<std::uint64_t>> TokenSource::counts(std::int64_t begin, std::
       const std::int32_t id = ids[static_cast<std::size_t>(i)].value;
       if (id < 0 || id >= vocab_) {
         return make_error(ErrorCode::kBadData, "{}: token {} of the corpus is {}, the vocabulary has {} tokens",
-                          names_[part_with(begin + done + i)], begin + done + i, id, vocab_);
+                          parts_[part_with(begin + done + i)].file, begin + done + i, id, vocab_);
       }
       ++found[static_cast<std::size_t>(id)];
     }

@@ -22,20 +22,22 @@ class TokenSource {
   int vocab() const { return vocab_; }
   void copy(std::int64_t begin, std::span<TokenId> ids) const;
 
+  /// In the order of the files.
+  const std::vector<TokenPart>& parts() const { return parts_; }
+
   /// How often each id is among [begin, begin + count). Errors: kBadData for an id outside the vocabulary.
   Result<std::vector<std::uint64_t>> counts(std::int64_t begin, std::int64_t count) const;
 
  private:
   Status add_text(const std::string& path, const DatasetOptions& options, std::uint64_t& done, std::uint64_t total);
-  Status add_packed(const std::string& path, const DatasetOptions& options);
-  void add_part(TokenView view);
+  Status add_packed(const std::string& path, TokenFile file, const DatasetOptions& options);
+  void add_part(TokenPart part);
   std::size_t part_with(std::int64_t at) const;
 
   std::vector<TokenFile> files_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> packed_;  // text as tokens; behind pointers, since views borrow
-  std::vector<TokenView> parts_;
+  std::vector<TokenPart> parts_;
   std::vector<std::int64_t> ends_;  // of the parts
-  std::vector<std::string> names_;  // of their files
   int vocab_ = 0;
 };
 

@@ -39,6 +39,9 @@ class RunTrainer final : public Trainer {
   /// The saved run's state, on the rank that resumes.
   Status restore();
 
+  /// Behind all others: agree() gives it their state.
+  void wait_for_state() { step_ = kNoStep; }
+
  private:
   Status take_steps(const TrainObserver& observer, const std::stop_token& stop);
   Status after_step(const TrainObserver& observer, const StepReport& report);
@@ -59,6 +62,8 @@ class RunTrainer final : public Trainer {
   Checkpoint checkpoint() { return trained_checkpoint(network_.parameters(), config_.shape, parts_.vocabulary); }
   std::uint64_t allocated_bytes() const;
   bool is_first() const { return rank_.rank == 0; }
+
+  static constexpr std::int64_t kNoStep = -1;
 
   RunParts parts_;
   const RunConfig& config_;
@@ -358,8 +363,10 @@ Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& r
   const bool resumes = parts.resumed && rank.rank == 0;
   if (rank.rank == 0)
     BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
+  const FirstState first_state = parts.first_state;
   auto trainer = std::make_unique<RunTrainer>(std::move(parts));
   BF_TRY(trainer->adopt(rank));
+  if (first_state == FirstState::kReceived) trainer->wait_for_state();
   if (resumes) BF_TRY(trainer->restore());
   return std::unique_ptr<Trainer>(std::move(trainer));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -40,18 +41,36 @@ Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& opti
   }
 }
 
+struct Others {
+  std::vector<std::size_t> dialled, accepted;
+};
+
+/// The dialled ones from the end of the ranks that dials nobody: it accepts at once, so the next one is done soon and
+/// accepts, and so on; nobody waits in a circle.
+Others others(const MeshOptions& options) {
+  std::vector<std::size_t> lower(static_cast<std::size_t>(options.rank));
+  std::iota(lower.begin(), lower.end(), std::size_t{0});
+  std::vector<std::size_t> higher(options.addresses.size() - lower.size() - 1);
+  std::iota(higher.begin(), higher.end(), lower.size() + 1);
+  if (options.dialling == MeshDialling::kLowerRanks)
+    return {.dialled = std::move(lower), .accepted = std::move(higher)};
+  std::ranges::reverse(higher);
+  return {.dialled = std::move(higher), .accepted = std::move(lower)};
+}
+
 /// Which member a client is; nothing where it does not belong here.
 std::optional<std::size_t> find_member(const Introduction& introduction, const MeshOptions& options) {
   if (introduction.role != ConnectionRole::kData || introduction.session != options.session) return std::nullopt;
-  for (auto member = static_cast<std::size_t>(options.rank) + 1; member < options.addresses.size(); ++member) {
+  for (const std::size_t member : others(options).accepted) {
     if (introduction.label == rank_label(static_cast<int>(member), options.epoch)) return member;
   }
   return std::nullopt;
 }
 
-std::string missing_members(int rank, const std::vector<std::shared_ptr<Channel>>& members) {
+std::string missing_members(const std::vector<std::size_t>& accepted,
+                            const std::vector<std::shared_ptr<Channel>>& members) {
   std::string names;
-  for (auto member = static_cast<std::size_t>(rank) + 1; member < members.size(); ++member) {
+  for (const std::size_t member : accepted) {
     if (!members[member]) names += fmt::format("{}{}", names.empty() ? "" : ", ", member);
   }
   return names;
@@ -66,19 +85,18 @@ Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, c
     return make_error(ErrorCode::kInvalidArgument, "rank {} of a mesh of {} addresses", options.rank, count);
   }
   std::vector<std::shared_ptr<Channel>> members(count);
-  // One after the other: rank 0 accepts at once, so rank 1 is done soon and accepts, and so on; nobody waits in a
-  // circle.
-  for (int member = 0; member < options.rank; ++member) {
-    BF_ASSIGN_OR_RETURN(members[static_cast<std::size_t>(member)], dial_member(member, options, deadline));
+  const Others expected = others(options);
+  for (const std::size_t member : expected.dialled) {
+    BF_ASSIGN_OR_RETURN(members[member], dial_member(static_cast<int>(member), options, deadline));
   }
-  for (auto missing = count - static_cast<std::size_t>(options.rank) - 1; missing > 0;) {
+  for (auto missing = expected.accepted.size(); missing > 0;) {
     BF_TRY(options.still_wanted());
     auto arrival = listener.accept(std::min(deadline, after_ms(kLookEveryMs)));
     const bool late = std::chrono::steady_clock::now() >= deadline;
     if (!arrival && arrival.error().code == ErrorCode::kTimeout && !late) continue;
     if (!arrival) {
       return make_error(arrival.error().code, "rank {} waits for ranks {}: {}", options.rank,
-                        missing_members(options.rank, members), arrival.error().message);
+                        missing_members(expected.accepted, members), arrival.error().message);
     }
     const auto member = find_member(arrival->introduction, options);
     if (!member) {

@@ -1,8 +1,9 @@
-// Channels between all pairs of members over TCP, for collectives: each member dials those of lower rank and accepts
-// those of higher rank, so the first to be there need not know when the others come. Called by all members at once,
-// each with a listener of its own. With credentials everything is TLS.
+// Channels between all pairs of members over TCP, for collectives: of two members one dials and the other accepts, so
+// the first to be there need not know when the others come. Called by all members at once, each with a listener of its
+// own. With credentials everything is TLS.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,11 +13,16 @@
 
 namespace butterfly {
 
+/// Whom a member dials, the same for all: rank 0 needs no address where the others are higher.
+enum class MeshDialling : std::uint8_t { kLowerRanks, kHigherRanks };
+
 struct MeshOptions {
   int rank = 0;
-  std::vector<std::string> addresses{};  // where each member listens, by rank; those from `rank` on are not looked at
-  SessionId session{};                   // the same for all members of one mesh, and for nobody else
-  Epoch epoch{};                         // the same for all
+  std::vector<std::string>
+      addresses{};  // where each member listens, by rank; only those that are dialled are looked at
+  MeshDialling dialling = MeshDialling::kLowerRanks;
+  SessionId session{};  // the same for all members of one mesh, and for nobody else
+  Epoch epoch{};        // the same for all
   NodeAccess access{};
   TcpOptions channel{};  // members that share a machine with fewer cores than members: .spin = 0
   /// Asked several times a second; an error gives the mesh up.

@@ -57,6 +57,21 @@ TEST(Mesh, ConnectsEveryPairPlainOrWithCredentials) {
   expect_a_sum(Meeting(3, cluster.join("worker-a")), 3);
 }
 
+TEST(Mesh, RankZeroNeedsNoAddressWhereItDialsAll) {
+  const Meeting meeting(4);
+  ExchangeMesh::run_threads(4, [&](std::size_t me) {
+    MeshOptions options = meeting.options(me);
+    options.dialling = MeshDialling::kHigherRanks;
+    options.addresses.front().clear();
+    auto mesh = connect_mesh(meeting.listener(me), options, after_ms(10'000));
+    ASSERT_TRUE(mesh) << mesh.error().message;
+    const auto end = make_collectives(static_cast<int>(me), std::move(*mesh), {.epoch = Epoch(7)});
+    std::vector<float> values = brought_by(static_cast<int>(me), 5003);
+    ASSERT_TRUE(end->all_reduce(bytes_of(values), sizeof(float), add_floats, AllReduceAlgorithm::kDirect));
+    EXPECT_FALSE(wrong_sum(values, 4));
+  });
+}
+
 TEST(Mesh, MembersOfAnotherMeshOrEpochAreTurnedAway) {
   const Meeting meeting(2);
   ConnectOptions stranger;

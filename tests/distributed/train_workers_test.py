@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""butterfly train --workers: ranks on worker processes against one process: the same weights to the bit, also when a
+worker dies on the way; who does not take part says so; credentials."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from contextlib import ExitStack
+
+from program import PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment
+from security_test import Admission, Cluster
+
+TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
+SMALL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "8", "--micro-batch", "1", "--threads", "1",
+         "--deterministic", "--rate", "2e-3", "--schedule", "constant", "--json"]
+MARKOV = ["--data", "synthetic:markov"]
+
+
+def train(*arguments):
+    return butterfly("train", *SMALL, *arguments, text=True)
+
+
+def addresses(workers):
+    return ",".join(worker.address for worker in workers)
+
+
+class WorkersCase(unittest.TestCase):
+    def setUp(self):
+        self.stack = ExitStack()
+        self.addCleanup(self.stack.close)
+        self.folder = self.stack.enter_context(tempfile.TemporaryDirectory())
+
+    def place(self, name):
+        return os.path.join(self.folder, name)
+
+    def workers(self, count, *arguments):
+        return [self.stack.enter_context(Worker(*arguments)) for _ in range(count)]
+
+    def result(self, run):
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return json.loads(run.stdout)
+
+    def hash_of(self, *arguments):
+        result = self.result(train(*arguments))
+        self.assertTrue(result["valid"], result)
+        return result["weights_hash"]
+
+    def refusal(self, run):
+        self.assertEqual(run.returncode, 2, run.stderr)
+        lines = [line for line in run.stderr.splitlines() if line.startswith("butterfly: ")]
+        self.assertEqual(len(lines), 1, run.stderr)
+        return lines[0]
+
+
+class OneAnswer(WorkersCase):
+    def test_two_and_three_workers_give_the_weights_of_one_process_again_and_again(self):
+        workers = self.workers(3)
+        one = self.hash_of(*MARKOV, "--steps", 40)
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[:2])))
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers)))
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[1:]),
+                                           "--parallel.speeds", "1,3,2"))
+
+    def test_text_becomes_tokens_here_and_a_worker_has_them_below_its_folder_or_receives_them(self):
+        tokenizer, tokens = self.place("tokenizer.json"), self.place("corpus.tokens")
+        butterfly("tokenize", "--train", TEXT, "--vocab", "400", "--out", tokenizer)
+        butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, "--out", tokens)
+        without, = self.workers(1)
+        has, = self.workers(1, "--model-dir", self.folder)
+        data = ["--data", TEXT, "--tokenizer", tokenizer, "--steps", 40]
+        run = train(*data, "--workers", addresses([without, has]))
+        self.assertEqual(self.hash_of(*data), self.result(run)["weights_hash"])
+        self.assertIn(f"worker {without.address} receives", run.stderr)
+        self.assertNotIn(f"worker {has.address} receives", run.stderr)
+
+    def test_a_run_resumes_from_its_one_checkpoint_with_other_ranks_and_a_model_is_continued(self):
+        workers = self.workers(2)
+        whole = self.hash_of(*MARKOV, "--steps", 40)
+        saved = self.place("saved")
+        interrupted = ["--checkpoints", saved, "--save-every", 20]
+        self.hash_of(*MARKOV, "--steps", 40, *interrupted, "--workers", addresses(workers), "--out", self.place("a.gguf"))
+        newest = sorted(os.listdir(saved))[-1]
+        for name in os.listdir(saved):
+            if name == newest:
+                subprocess.run(["rm", "-r", os.path.join(saved, name)], check=True)
+        self.assertEqual(whole, self.hash_of(*MARKOV, "--steps", 40, "--resume", saved, "--workers", workers[0].address))
+        more = ["--model", self.place("a.gguf"), *MARKOV, "--steps", 30, "--rate", "1e-3"]
+        self.assertEqual(self.hash_of(*more), self.hash_of(*more, "--workers", addresses(workers)))
+
+
+class Faults(WorkersCase):
+    def run_until_step(self, workers, step, *arguments):
+        log = self.place("log.jsonl")
+        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", "300", "--log-file", log, "--workers",
+                                    addresses(workers), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env=environment())
+        self.addCleanup(process.kill)
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end and process.poll() is None:
+            with open(log, encoding="utf-8") if os.path.exists(log) else open(os.devnull, encoding="utf-8") as file:
+                if file.read().count('"event":"step"') >= step:
+                    break
+            time.sleep(0.01)
+        return process
+
+    def finish(self, process):
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        return json.loads(stdout), stderr
+
+    def test_a_worker_that_is_killed_or_leaves_is_named_and_the_others_finish_with_the_same_weights(self):
+        expected = self.hash_of(*MARKOV, "--steps", 300)
+        for stop, why in ((signal.SIGKILL, "is lost"), (signal.SIGTERM, "it was asked to end")):
+            workers = self.workers(2)
+            process = self.run_until_step(workers, 10)
+            workers[1].process.send_signal(stop)
+            result, stderr = self.finish(process)
+            self.assertTrue(result["valid"], result)
+            self.assertEqual(result["weights_hash"], expected)
+            self.assertIn(f"rank 2 (worker {workers[1].address}) is lost", stderr)
+            self.assertIn(why, stderr)
+            workers[1].process.wait(timeout=20)
+            self.hash_of(*MARKOV, "--steps", 30, "--workers", workers[0].address)  # who remained is free again
+
+    def test_workers_are_free_when_rank_zero_is_killed(self):
+        workers = self.workers(2)
+        process = self.run_until_step(workers, 5)
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 30
+        run = train(*MARKOV, "--steps", 30, "--workers", addresses(workers))
+        while run.returncode != 0 and time.monotonic() < end:
+            run = train(*MARKOV, "--steps", 30, "--workers", addresses(workers))
+        self.result(run)
+
+
+class Refusals(WorkersCase):
+    def test_a_worker_that_does_not_train_says_so(self):
+        worker, = self.workers(1, "--no-train")
+        said = self.refusal(train(*MARKOV, "--steps", 5, "--workers", worker.address))
+        self.assertIn(f"worker {worker.address} does not train", said)
+
+    def test_one_sentence_for_what_cannot_be(self):
+        worker, = self.workers(1)
+        self.assertIn("2 addresses, 1 of them different",
+                      self.refusal(train(*MARKOV, "--workers", f"{worker.address},{worker.address}")))
+        self.assertIn("parallel.ranks is 5, 1 workers and this process are 2",
+                      self.refusal(train(*MARKOV, "--workers", worker.address, "--ranks", 5)))
+        self.assertIn("127.0.0.1:1", self.refusal(train(*MARKOV, "--workers", "127.0.0.1:1")))
+        self.assertIn("loopback", self.refusal(train(*MARKOV, "--workers", "192.0.2.1:7000")))
+
+    def test_with_credentials_members_of_the_cluster_train_and_strangers_do_not(self):
+        cluster = Cluster(self.place("cluster"))
+        with Admission(cluster.coordinator) as admission:
+            self.assertEqual(cluster.enroll("worker-a", admission.address, cluster.token()).returncode, 0)
+            self.assertEqual(cluster.enroll("worker-b", admission.address, cluster.token()).returncode, 0)
+        workers = [self.stack.enter_context(Worker("--credentials", cluster.member(name)))
+                   for name in ("worker-a", "worker-b")]
+        one = self.hash_of(*MARKOV, "--steps", 40)
+        both = ["--workers", addresses(workers)]
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, *both, "--credentials", cluster.coordinator))
+        self.assertIn(workers[0].address, self.refusal(train(*MARKOV, "--steps", 5, *both)))
+
+
+if __name__ == "__main__":
+    unittest.main()
