@@ -56,7 +56,7 @@ class TrainDisplay {
 };
 
 /// Seconds of a step as the planner predicts them for this machine, from the rate of products (`peak_gflops`, of one
-/// rank) and of memory; nothing where one of them is not known.
+/// rank) and of memory; nothing where one of them is not known, or ranks are on other machines.
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
 
 /// What a run cost outside its steps, and what was expected of them.

@@ -12,6 +12,7 @@ constexpr double kHandOverUs = 10.0;  // assumed
 }  // namespace
 
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
+  if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
   const int ranks = config.parallel.ranks;
   const auto shape = shape_of_run(config);
   const auto node = measure_node({.threads = threads_of_run(config) * ranks});
