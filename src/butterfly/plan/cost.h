@@ -36,8 +36,8 @@ struct ShareCost {
 ///   block      d*q + 2*d*k + q*d + (3 if gated, else 2)*d*f; norms and biases in f32
 ///   embedding  vocab*d, and context*d for learned positions
 ///   head       vocab*d and the last norm; a tied head stores no second matrix beside the embedding, but reads it
-///   moved      of a block, 4 bytes each: 10*d (two norms, two residual sums, two rows made ready for products), 5*q
-///   and
+///   moved      of a block, 2 bytes each, as half of these floats are found in a cache: 10*d (two norms, two residual
+///   sums, two rows made ready for products), 5*q and
 ///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
 /// A share of lanes has their heads, the key-value heads that those use, their columns of the MLP and their slice of

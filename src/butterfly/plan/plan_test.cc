@@ -153,7 +153,7 @@ TEST(Plan, TwiceAsFastNodeGetsTwiceTheLayers) {
   config.vocab = 16;  // a head that weighs nothing
   const Plan plan = must_plan(config, nodes, {.strategy = "balanced"});
   // Last, as it is the fastest with the head too.
-  EXPECT_EQ(plan.node_of_stage, (std::vector<int>{0, 2, 1}));
+  EXPECT_EQ(plan.node_of_stage.back(), 1);
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{20, 20, 40}));
 }
 
