@@ -32,9 +32,11 @@ struct Parent {
 
 /// Tells rank 0 where this process listens. Errors: those of connect_tcp().
 Result<RankControl> introduce(int number, const Parent& parent, const Listener& listener, Deadline deadline) {
-  const ConnectOptions options{
-      .introduction = {.role = ConnectionRole::kControl, .session = parent.session, .label = "rank"},
-      .peer_name = "rank 0"};
+  ConnectOptions options;
+  options.introduction.role = ConnectionRole::kControl;
+  options.introduction.session = parent.session;
+  options.introduction.label = "rank";
+  options.peer_name = "rank 0";
   BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(parent.address, options, deadline));
   RankControl control(std::move(channel));
   BF_TRY(control.send(
@@ -46,9 +48,9 @@ Status run_rank(int number, const Parent& parent, const RunConfig& config, const
   BF_ASSIGN_OR_RETURN(const auto listener, Listener::create({}));
   BF_ASSIGN_OR_RETURN(auto control,
                       introduce(number, parent, *listener, std::chrono::steady_clock::now() + options.member_timeout));
-  return run_rank_child(
-      {.number = number, .leader = std::move(control), .listener = *listener, .mesh = {.session = parent.session}},
-      config, options);
+  RankChild child{.number = number, .leader = std::move(control), .listener = *listener};
+  child.mesh.session = parent.session;
+  return run_rank_child(child, config, options);
 }
 
 /// In the new process: never returns.
@@ -74,8 +76,11 @@ class Processes final : public OtherRanks {
   }
   Result<std::unique_ptr<Collectives>> connect(const std::vector<RankProcess>& members, Epoch epoch,
                                                const std::function<Status()>& still_wanted) override {
-    return connect_epoch(*listener_, members, {.session = session_, .epoch = epoch, .still_wanted = still_wanted},
-                         options_.member_timeout);
+    MeshOptions mesh;
+    mesh.session = session_;
+    mesh.epoch = epoch;
+    mesh.still_wanted = still_wanted;
+    return connect_epoch(*listener_, members, std::move(mesh), options_.member_timeout);
   }
   std::string bury(LedRank& rank, const Error& cause) override;
 

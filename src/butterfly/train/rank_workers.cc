@@ -153,8 +153,11 @@ Result<std::vector<LedRank>> Workers::start() {
 
 Result<LedRank> Workers::introduce(int number, const RankTask& task) {
   const std::string& address = members_[static_cast<std::size_t>(number) - 1]->address;
-  ConnectOptions connecting{.access = options_.access};
-  connecting.introduction = {.role = ConnectionRole::kData, .session = roster_.session(), .label = kTrainLabel};
+  ConnectOptions connecting;
+  connecting.access = options_.access;
+  connecting.introduction.role = ConnectionRole::kData;
+  connecting.introduction.session = roster_.session();
+  connecting.introduction.label = kTrainLabel;
   BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(address, connecting, std::chrono::steady_clock::now() + kGreetTimeout));
   LedRank rank{
       .number = number, .title = "worker " + address, .address = address, .control = RankControl(std::move(channel))};
@@ -186,12 +189,12 @@ Status Workers::provide(LedRank& rank, const std::vector<TokenBytes>& tokens) co
 
 Result<std::unique_ptr<Collectives>> Workers::connect(const std::vector<RankProcess>& members, Epoch epoch,
                                                       const std::function<Status()>& still_wanted) {
-  BF_ASSIGN_OR_RETURN(
-      auto made,
-      connect_epoch(
-          nobody_, members,
-          {.session = roster_.session(), .epoch = epoch, .access = options_.access, .still_wanted = still_wanted},
-          options_.member_timeout));
+  MeshOptions mesh;
+  mesh.session = roster_.session();
+  mesh.epoch = epoch;
+  mesh.access = options_.access;
+  mesh.still_wanted = still_wanted;
+  BF_ASSIGN_OR_RETURN(auto made, connect_epoch(nobody_, members, std::move(mesh), options_.member_timeout));
   std::lock_guard lock(mutex_);
   epoch_ = made.get();
   return made;

@@ -91,8 +91,8 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& files, con
     if (!ignored) total += size;
   }
   for (const std::string& path : files) {
-    if (const TokenFile* file = opened(path, options)) {
-      BF_TRY(source.add_packed(path, *file, options));
+    if (const TokenFile* known = opened(path, options)) {
+      BF_TRY(source.add_packed(path, *known, options));
     } else if (is_packed(path)) {
       BF_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(path));
       BF_TRY(source.add_packed(path, std::move(file), options));

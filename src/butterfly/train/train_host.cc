@@ -27,12 +27,11 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
         return make_trainer(std::move(parts), rank);
       },
       .member_timeout = options_.member_timeout};
-  return run_rank_child({.number = task->number,
-                         .leader = leader,
-                         .listener = connections.members,
-                         .mesh = {.session = connections.session, .access = connections.access},
-                         .stop = stop},
-                        task->config, options);
+  RankChild child{.number = task->number, .leader = leader, .listener = connections.members};
+  child.mesh.session = connections.session;
+  child.mesh.access = connections.access;
+  child.stop = stop;
+  return run_rank_child(child, task->config, options);
 }
 
 /// What the run is, and everything that it is about.
