@@ -94,8 +94,8 @@ class OneAnswer(WorkersCase):
 
 class Faults(WorkersCase):
     def run_until_step(self, workers, step, *arguments):
-        log = self.place("log.jsonl")
-        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", "300", "--log-file", log, "--workers",
+        log = self.place(f"log-{workers[0].process.pid}.jsonl")
+        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", "150", "--log-file", log, "--workers",
                                     addresses(workers), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=environment())
         self.addCleanup(process.kill)
@@ -113,7 +113,7 @@ class Faults(WorkersCase):
         return json.loads(stdout), stderr
 
     def test_a_worker_that_is_killed_or_leaves_is_named_and_the_others_finish_with_the_same_weights(self):
-        expected = self.hash_of(*MARKOV, "--steps", 300)
+        expected = self.hash_of(*MARKOV, "--steps", 150)
         for stop, why in ((signal.SIGKILL, "is lost"), (signal.SIGTERM, "it was asked to end")):
             workers = self.workers(2)
             process = self.run_until_step(workers, 10)
