@@ -33,6 +33,9 @@ Result<RankNews> RankControl::receive(Deadline deadline) {
     return make_error(ErrorCode::kProtocol, "{} sent error code {}, the last one is {}", channel_->peer(), message.tag,
                       static_cast<int>(ErrorCode::kCancelled));
   }
+  if (const std::size_t bytes = message.payload.bytes.size(); bytes > 0) {
+    return tl::unexpected(refuse_payload(bytes).error());  // handed over between threads, where nobody asks
+  }
   return RankNews{.kind = static_cast<RankMessage>(message.type),
                   .epoch = message.epoch,
                   .text = std::string(as_text(message.meta)),
