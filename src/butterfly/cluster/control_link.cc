@@ -1,6 +1,7 @@
 #include "butterfly/cluster/control_link.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -192,12 +193,19 @@ void store(const ExchangeTimes& times, control::ReadyShare& message) {
   message.set_one_row_us(times.one_row_s * 1e6);
   message.set_many_rows(times.many_rows);
   message.set_many_rows_us(times.many_rows_s * 1e6);
+  message.set_one_row_block_us(times.one_row_block_s * 1e6);
+  message.set_many_rows_block_us(times.many_rows_block_s * 1e6);
 }
 
 ExchangeTimes read_exchange_times(const control::ReadyShare& message) {
-  const double few = message.one_row_us(), many = message.many_rows_us();
-  if (!std::isfinite(few) || few < 0.0 || !std::isfinite(many) || many < 0.0) return {};
-  return {.one_row_s = few * 1e-6, .many_rows = message.many_rows(), .many_rows_s = many * 1e-6};
+  const std::array times_us{message.one_row_us(), message.many_rows_us(), message.one_row_block_us(),
+                            message.many_rows_block_us()};
+  if (!std::ranges::all_of(times_us, [](double us) { return std::isfinite(us) && us >= 0.0; })) return {};
+  return {.one_row_s = times_us[0] * 1e-6,
+          .many_rows = message.many_rows(),
+          .many_rows_s = times_us[1] * 1e-6,
+          .one_row_block_s = times_us[2] * 1e-6,
+          .many_rows_block_s = times_us[3] * 1e-6};
 }
 
 void store(std::span<const Assignment> assignments, control::Assign& message) {

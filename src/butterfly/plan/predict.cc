@@ -268,11 +268,28 @@ double link_exchange_s(const PredictionInput& input, std::span<const Share> grou
   return std::min(meeting + direct, 2.0 * meeting + divided);
 }
 
+/// An exchange of `rows` as the group measured it (`exchange_s`), or what the block that it was measured in took beyond
+/// what this plan has for its computing.
+double measured_s(const PredictionInput& input, std::span<const Share> group, double rows, double exchange_s,
+                  double whole_block_s) {
+  if (whole_block_s <= 0.0) return exchange_s;
+  const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
+  double computing_s = 0.0;
+  for (const Share& share : group) {
+    computing_s = std::max(computing_s, block_s(input.cost.share(share.work.lanes), step, rates_of(input, share)));
+  }
+  return std::max(0.0, whole_block_s - computing_s) / 2.0;
+}
+
+double measured_one_row_s(const PredictionInput& input, std::span<const Share> group, const ExchangeTimes& times) {
+  return measured_s(input, group, 1.0, times.one_row_s, times.one_row_block_s);
+}
+
 /// Of a small exchange, what the links do not explain.
 double wake_s(const PredictionInput& input, std::span<const Share> group) {
   const ExchangeTimes* times = measured_times(input, group);
   if (times == nullptr) return kAssumedWakeS;
-  return std::max(0.0, times->one_row_s - link_exchange_s(input, group, 1.0, 0.0));
+  return std::max(0.0, measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0));
 }
 
 }  // namespace
@@ -281,8 +298,9 @@ double exchange_s(const PredictionInput& input, std::span<const Share> group, do
   if (group.size() < 2) return 0.0;
   const ExchangeTimes* times = measured_times(input, group);
   if (times == nullptr) return link_exchange_s(input, group, rows, kAssumedWakeS);
-  const double few = times->one_row_s - link_exchange_s(input, group, 1.0, 0.0);
-  const double many = times->many_rows_s - link_exchange_s(input, group, times->many_rows, 0.0);
+  const double few = measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0);
+  const double many = measured_s(input, group, times->many_rows, times->many_rows_s, times->many_rows_block_s) -
+                      link_exchange_s(input, group, times->many_rows, 0.0);
   const double between = std::clamp((rows - 1.0) / (times->many_rows - 1.0), 0.0, 1.0);
   return std::max(0.0, link_exchange_s(input, group, rows, 0.0) + few + between * (many - few));
 }

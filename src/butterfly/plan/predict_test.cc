@@ -114,6 +114,22 @@ TEST_F(Prediction2, AGroupThatMeasuredItsExchangesIsPredictedWithTheirTimes) {
   EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1.0), assumed) << "nothing was measured";
 }
 
+// Fails when contention that the nodes' rates hold already is counted with the exchanges once more.
+TEST_F(Prediction2, ABlockThatWasMeasuredIsPredictedAsItWasWhateverTheRatesSay) {
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 4})}, {.node = 1, .work = work(0, 4, {4, 8})}};
+  const StepShape step{.rows = 1.0, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
+  const double computing = group_time(input_, group, step).compute_s / 4.0;  // layers; the embedding is nothing beside
+  cluster_.measured_groups = {{.nodes = {0, 1},
+                               .times = {.one_row_s = 2e-3,
+                                         .many_rows = 64,
+                                         .many_rows_s = 50e-3,
+                                         .one_row_block_s = computing + 1e-3,
+                                         .many_rows_block_s = 1.0}}};
+  EXPECT_NEAR(exchange_s(input_, group, 1.0), 0.5e-3, 0.02e-3);
+  cluster_.measured_groups[0].times.one_row_block_s = 0.5 * computing;
+  EXPECT_EQ(exchange_s(input_, group, 1.0), 0.0);
+}
+
 TEST_F(Prediction2, BytesOnLinksAreCounted) {
   const std::vector<Share> shares{{.node = 1, .work = work(0, 2)}, {.node = 0, .work = work(2, 4)}};
   const std::vector<LinkUse> links = predict(input_, shares).whole.links;

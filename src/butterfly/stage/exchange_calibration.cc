@@ -75,8 +75,11 @@ Result<double> alone_ns(Exchange& exchange, const ExchangeTrial& trial, int rows
   return mine_ns;
 }
 
-/// Of one exchange.
-Result<double> exchange_s(Exchange& exchange, const ExchangeTrial& trial, int rows) {
+struct ExchangeTime {
+  double exchange_s = 0.0, block_s = 0.0;
+};
+
+Result<ExchangeTime> exchange_time(Exchange& exchange, const ExchangeTrial& trial, int rows) {
   Times mine;
   BF_ASSIGN_OR_RETURN(mine.together_ns, together_ns(exchange, trial, rows));
   BF_ASSIGN_OR_RETURN(mine.alone_ns, alone_ns(exchange, trial, rows));
@@ -86,7 +89,8 @@ Result<double> exchange_s(Exchange& exchange, const ExchangeTrial& trial, int ro
   const double together =
       std::accumulate(members.begin(), members.end(), 0.0, add) / static_cast<double>(members.size());
   const double alone = std::ranges::max(members, {}, &Times::alone_ns).alone_ns;
-  return std::max(0.0, together - alone) / kExchangesOfABlock * 1e-9;
+  return ExchangeTime{.exchange_s = std::max(0.0, together - alone) / kExchangesOfABlock * 1e-9,
+                      .block_s = together * 1e-9};
 }
 
 }  // namespace
@@ -94,10 +98,13 @@ Result<double> exchange_s(Exchange& exchange, const ExchangeTrial& trial, int ro
 Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial& trial) {
   BF_ASSIGN_OR_RETURN(const auto ready, tell_all(exchange, static_cast<std::uint8_t>(trial.ready)));
   if (std::ranges::count(ready, 0) > 0) return ExchangeTimes{};
-  ExchangeTimes times{.many_rows = trial.many_rows};
-  BF_ASSIGN_OR_RETURN(times.one_row_s, exchange_s(exchange, trial, 1));
-  BF_ASSIGN_OR_RETURN(times.many_rows_s, exchange_s(exchange, trial, trial.many_rows));
-  return times;
+  BF_ASSIGN_OR_RETURN(const ExchangeTime one, exchange_time(exchange, trial, 1));
+  BF_ASSIGN_OR_RETURN(const ExchangeTime many, exchange_time(exchange, trial, trial.many_rows));
+  return ExchangeTimes{.one_row_s = one.exchange_s,
+                       .many_rows = trial.many_rows,
+                       .many_rows_s = many.exchange_s,
+                       .one_row_block_s = one.block_s,
+                       .many_rows_block_s = many.block_s};
 }
 
 }  // namespace butterfly
