@@ -45,11 +45,8 @@ TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
 }
 
 TEST(ControlLink, ExchangeTimesTravelAndWhatNoClockShowsIsNothingMeasured) {
-  const ExchangeTimes times{.one_row_s = 50e-6,
-                            .many_rows = 64,
-                            .many_rows_s = 2e-3,
-                            .one_row_block_s = 1e-3,
-                            .many_rows_block_s = 5e-3};
+  const ExchangeTimes times{
+      .one_row_s = 50e-6, .many_rows = 64, .many_rows_s = 2e-3, .one_row_block_s = 1e-3, .many_rows_block_s = 5e-3};
   control::ReadyShare message;
   store(times, message);
   const ExchangeTimes heard = read_exchange_times(message);
