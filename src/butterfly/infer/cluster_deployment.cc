@@ -26,6 +26,7 @@ namespace {
 constexpr std::int64_t kConnectTimeoutMs = 10'000;
 constexpr std::int64_t kMeasureTimeoutMs = 30'000;
 constexpr std::int64_t kStatsTimeoutMs = 5'000;
+constexpr std::int64_t kBackAtStartMs = 1000;
 constexpr std::int64_t kRetryPauseMs = 20;  // before the same members are tried again; doubled each time
 constexpr int kAlikeMax = 2;                // epochs that fail over the same members before one of them is left out
 constexpr int kFruitlessMax = 12;           // epochs in a row that computed nothing
@@ -306,7 +307,13 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   Status wait_for_workers(const Error& why, Deadline deadline) {
     const bool may_help = why.code == ErrorCode::kNoMemory || why.code == ErrorCode::kUnavailable;
     const bool first = epochs_.empty() && options_.join_at.empty();
-    if (!may_help || first) return tl::unexpected(why);
+    if (!may_help) return tl::unexpected(why);
+    if (first) {
+      // A start is strict. But who was lost right after the greeting, by damage on the way, is dialled again already.
+      const bool lost = why.code == ErrorCode::kUnavailable && !std::exchange(waited_at_start_, true);
+      const bool back = lost && membership_->wait_for_change(members_.version, after_ms(kBackAtStartMs), options_.stop);
+      return back ? Status{} : tl::unexpected(why);
+    }
     fruitless_ = 0;
     say(fmt::format("waiting for a worker: {}", why.message));
     if (membership_->wait_for_change(members_.version, deadline, options_.stop)) return {};
@@ -376,6 +383,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   std::vector<double> planned_slowness_;  // of each stage, when the plan that runs was made
   std::vector<EpochReport> epochs_;
   int fruitless_ = 0;  // epochs since a step last came back
+  bool waited_at_start_ = false;
   std::uint64_t sent_weight_bytes_ = 0;
   std::uint64_t ended_wire_bytes_ = 0;
 };
