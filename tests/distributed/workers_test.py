@@ -11,7 +11,7 @@ import time
 import unittest
 from contextlib import ExitStack
 
-from program import DEMO, PROGRAM, Worker, butterfly, environment, supported_isas
+from program import DEMO, PROGRAM, SANITIZED, Worker, butterfly, environment, supported_isas
 
 PROMPT = "ROMEO:\nO, she doth teach the torches"
 
@@ -189,6 +189,7 @@ class TensorGroups(unittest.TestCase):
         self.assertEqual([n["exchange"] for n in both["nodes"]], ["shared memory and channels"] * 2 + ["channels"])
         self.assertGreater(apart["wire_bytes_per_token"], shared["wire_bytes_per_token"])
 
+    @unittest.skipIf(SANITIZED, "SKIPPED: a sanitizer's own memory is many times what is counted here")
     def test_a_member_receives_and_holds_its_share_and_never_more(self):
         def peak_mib(worker):
             with open(f"/proc/{worker.process.pid}/status") as status:
