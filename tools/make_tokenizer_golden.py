@@ -5,7 +5,7 @@ and bpe_text.txt with bpe_tokenizer.json: a text, and what BpeTrainer learns fro
     pip install tokenizers
     python3 tools/make_tokenizer_golden.py [path/to/tinyshakespeare.txt]
 
-With the text also bpe_large.json: a digest of what is learned from the first 90 % of it.
+With the text also bpe_large.json: a digest of what is learned from the parts that train the demo model.
 Each text_NAME.json is a tokenizer.json, trained here on the lines below; text_cases.json lists, by NAME, texts with
 their ids (special tokens recognised, nothing added in front) and the text that the ids decode to.
 """
@@ -15,8 +15,12 @@ import json
 import os
 import random
 import sys
+import tempfile
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from demo_data import cut
 
 # Shakespeare, Sonnets 18 and 130 and Hamlet (public domain).
 LINES = """Shall I compare thee to a summer's day?
@@ -102,14 +106,14 @@ def bpe_text():
     return "".join(LINES) + " ".join(words) + "\n  aaaaaaaaaaaaaaaaaaaaa   <|endoftext|> 1234567890\n"
 
 
-def bpe_tokenizer(text, vocab=900):
+def bpe_tokenizer(texts, vocab=900):
     """As butterfly tokenize --train makes it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
                                   special_tokens=["<|endoftext|>"], show_progress=False)
-    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -118,14 +122,15 @@ def make_bpe(folder):
     with open(os.path.join(folder, "bpe_text.txt"), "w", encoding="utf-8", newline="") as file:
         file.write(text)
     with open(os.path.join(folder, "bpe_tokenizer.json"), "w", encoding="utf-8") as file:
-        file.write(bpe_tokenizer(text).to_str(pretty=False) + "\n")
+        file.write(bpe_tokenizer([text]).to_str(pretty=False) + "\n")
 
 
 def make_large_bpe(folder, path):
-    """What BpeTrainer learns from the first 90 % of a text that is not committed, as a digest."""
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
-    learned = json.loads(bpe_tokenizer(text[: len(text) * 9 // 10], 2048).to_str())["model"]
+    """What BpeTrainer learns from the demo model's parts of a text that is not committed, as a digest."""
+    text = Path(path).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as out:
+        parts, _ = cut(Path(path), Path(out))
+        learned = json.loads(bpe_tokenizer([part.read_text(encoding="utf-8") for part in parts], 2048).to_str())["model"]
     merges = "".join((pair if isinstance(pair, str) else " ".join(pair)) + "\n" for pair in learned["merges"])
     golden = {"text_sha256": hashlib.sha256(text.encode()).hexdigest(), "vocab": 2048,
               "merges_sha256": hashlib.sha256(merges.encode()).hexdigest()}
