@@ -48,7 +48,7 @@ class TiledGemm final : public Gemm {
       add_nothing(call);
       return {};
     }
-    const TileGrid grid = plan_tiles(call.m, call.n);
+    const TileGrid grid = engine_->plan(call.m, call.n, team_.size());
     BF_TRY(engine_->prepare(call, grid, team_.size()));
     std::atomic<std::int64_t> next{0};
     std::atomic<bool> refused{false};

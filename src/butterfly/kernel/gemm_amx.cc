@@ -2,6 +2,7 @@
 // elements of depth, a panel of A holds two tiles of [16 rows][32 elements], one of B two of [16 pairs][16 columns][2].
 #include <immintrin.h>
 
+#include "butterfly/kernel/gemm_ahead_inl.h"
 #include "butterfly/kernel/gemm_kernels.h"
 #include "butterfly/kernel/transpose_avx512_inl.h"
 
@@ -23,10 +24,13 @@ Bf16* tile_of(void* panel, long block, long tile) {
   return reinterpret_cast<Bf16*>(static_cast<char*>(panel) + (2 * block + tile) * kTileBytes);
 }
 
+const Bf16* element(const PanelSource& s, long row, long column) {
+  return static_cast<const Bf16*>(s.from) + row * s.stride + column;
+}
+
 __m512i load_row(const PanelSource& s, long row, long column, long row_end, long column_end) {
   if (row >= row_end) return _mm512_setzero_si512();
-  const Bf16* from = static_cast<const Bf16*>(s.from) + row * s.stride + column;
-  return _mm512_maskz_loadu_epi16(first(column_end - column), from);
+  return _mm512_maskz_loadu_epi16(first(column_end - column), element(s, row, column));
 }
 
 /// 16 lanes of 32 elements whose stored rows are lanes: as they are, or pairs of elements beside those of other lanes.
@@ -34,7 +38,10 @@ template <bool kPairs>
 void pack_lanes_apart(const PanelSource& s, long lane, long k, Bf16* tile) {
   __m512 square[16];
 #pragma GCC unroll 16
-  for (long i = 0; i < kLanes; ++i) square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
+  for (long i = 0; i < kLanes; ++i) {
+    square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
+    prefetch(element(s, lane + i + kPanel, k));  // of the next panel
+  }
   if (kPairs) transpose_square(square);
 #pragma GCC unroll 16
   for (long i = 0; i < kLanes; ++i) _mm512_store_ps(reinterpret_cast<float*>(tile + i * kDepth), square[i]);
@@ -42,16 +49,21 @@ void pack_lanes_apart(const PanelSource& s, long lane, long k, Bf16* tile) {
 
 /// The same for 32 lanes, two tiles, whose stored rows hold one element of each.
 template <bool kPairs>
-void pack_lanes_together(const PanelSource& s, long k, Bf16* tiles) {
+void pack_lanes_together(const PanelSource& s, long lane, long k, Bf16* tiles) {
   // Unpacking alternates the rows within each 128 bits: their lower halves, and their upper ones.
   const __m512i low_order = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
   const __m512i high_order = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+  constexpr long kAhead = 4 * kPanel;  // lanes
+  // Behind the last lanes come the first ones of the next rows.
+  const Bf16* next = lane + kAhead < s.lanes ? element(s, k, lane + kAhead) : element(s, k + kDepth, lane % kAhead);
   __m512 left[16];
   __m512 right[16];
 #pragma GCC unroll 16
   for (long i = 0; i < kLanes; ++i) {
-    const __m512i even = load_row(s, k + 2 * i, 0, s.depth, s.lanes);
-    const __m512i odd = load_row(s, k + 2 * i + 1, 0, s.depth, s.lanes);
+    const __m512i even = load_row(s, k + 2 * i, lane, s.depth, s.lanes);
+    const __m512i odd = load_row(s, k + 2 * i + 1, lane, s.depth, s.lanes);
+    prefetch(next + 2 * i * s.stride);
+    prefetch(next + (2 * i + 1) * s.stride);
     const __m512i low = _mm512_unpacklo_epi16(even, odd);
     const __m512i high = _mm512_unpackhi_epi16(even, odd);
     left[i] = _mm512_castsi512_ps(_mm512_permutex2var_epi64(low, low_order, high));
@@ -68,14 +80,23 @@ void pack_lanes_together(const PanelSource& s, long k, Bf16* tiles) {
   }
 }
 
+/// Along the stored rows, so that memory is read as it lies.
 template <bool kPairs>
-void pack(const PanelSource& s, void* panel) {
-  for (long k = 0; k < s.depth; k += kDepth) {
-    if (s.lanes_together) {
-      pack_lanes_together<kPairs>(s, k, tile_of(panel, k / kDepth, 0));
-    } else {
-      pack_lanes_apart<kPairs>(s, 0, k, tile_of(panel, k / kDepth, 0));
-      pack_lanes_apart<kPairs>(s, kLanes, k, tile_of(panel, k / kDepth, 1));
+void pack(const PanelSource& s, long panel_bytes, void* to) {
+  auto* panels = static_cast<char*>(to);
+  if (s.lanes_together) {
+    for (long k = 0; k < s.depth; k += kDepth) {
+      for (long lane = 0; lane < s.lanes; lane += kPanel) {
+        pack_lanes_together<kPairs>(s, lane, k, tile_of(panels + lane / kPanel * panel_bytes, k / kDepth, 0));
+      }
+    }
+    return;
+  }
+  for (long lane = 0; lane < s.lanes; lane += kPanel) {
+    void* panel = panels + lane / kPanel * panel_bytes;
+    for (long k = 0; k < s.depth; k += kDepth) {
+      pack_lanes_apart<kPairs>(s, lane, k, tile_of(panel, k / kDepth, 0));
+      pack_lanes_apart<kPairs>(s, lane + kLanes, k, tile_of(panel, k / kDepth, 1));
     }
   }
 }
@@ -96,6 +117,7 @@ struct Square {
   long stride;
   bool add;
   const float* next;  // what of C comes next
+  LinesAhead* ahead;
 };
 
 /// C[32, 32] from one panel of each.
@@ -124,13 +146,14 @@ void multiply_panels(const char* a, const char* b, long depth, const Square& to)
     _tile_dpbf16ps(3, 5, 7);
     a += 2 * kTileBytes;
     b += 2 * kTileBytes;
+    to.ahead->fetch();
     if (to.next != nullptr && k < kPanel * kDepth / 2) {
       // Two rows at a time, as the memory takes as long as the products.
-      const float* ahead = to.next + k / (kDepth / 2) * to.stride;
-      _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + kLanes), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + to.stride), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + to.stride + kLanes), _MM_HINT_T1);
+      const float* rows = to.next + k / (kDepth / 2) * to.stride;
+      prefetch(rows);
+      prefetch(rows + kLanes);
+      prefetch(rows + to.stride);
+      prefetch(rows + to.stride + kLanes);
     }
   }
   _tile_stored(0, to.c, bytes);
@@ -146,12 +169,12 @@ void add_bias(const float* bias, long rows, long cols, float* c, long stride) {
 }
 
 /// Where less than a whole panel of rows or columns is left: computed aside, then copied.
-void multiply_edge(const PanelProduct& p, const char* a, float* c, long rows) {
+void multiply_edge(const PanelProduct& p, const char* a, float* c, long rows, LinesAhead& lines) {
   alignas(64) float aside[kPanel * kPanel] = {};
   for (long i = 0; p.add && i < rows; ++i) {
     for (long j = 0; j < p.n; ++j) aside[i * kPanel + j] = c[i * p.c_stride + j];
   }
-  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, p.add, nullptr});
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, p.add, nullptr, &lines});
   if (p.bias != nullptr) add_bias(p.bias, rows, p.n, aside, kPanel);
   for (long i = 0; i < rows; ++i) {
     for (long j = 0; j < p.n; ++j) c[i * p.c_stride + j] = aside[i * kPanel + j];
@@ -159,9 +182,9 @@ void multiply_edge(const PanelProduct& p, const char* a, float* c, long rows) {
 }
 
 /// A whole square that goes past the caches: c is not read before it is written.
-void multiply_streamed(const PanelProduct& p, const char* a, float* c) {
+void multiply_streamed(const PanelProduct& p, const char* a, float* c, LinesAhead& lines) {
   alignas(64) float aside[kPanel * kPanel];
-  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, false, nullptr});
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, false, nullptr, &lines});
   if (p.bias != nullptr) add_bias(p.bias, kPanel, kPanel, aside, kPanel);
   for (long i = 0; i < kPanel; ++i) {
     _mm512_stream_ps(c + i * p.c_stride, _mm512_load_ps(aside + i * kPanel));
@@ -175,17 +198,18 @@ void multiply(const PanelProduct& p) {
   const bool whole_lines = reinterpret_cast<unsigned long>(p.c) % 64 == 0 && p.c_stride % kLanes == 0;
   const bool stream = p.stream && !p.add && whole_lines;
   const char* a = static_cast<const char*>(p.a);
+  LinesAhead lines(p.ahead, (p.m + kPanel - 1) / kPanel * (p.depth / kDepth));
   for (long row = 0; row < p.m; row += kPanel, a += p.a_panel) {
     const long rows = p.m - row < kPanel ? p.m - row : kPanel;
     float* c = p.c + row * p.c_stride;
     if (rows < kPanel || p.n < kPanel) {
-      multiply_edge(p, a, c, rows);
+      multiply_edge(p, a, c, rows, lines);
     } else if (stream) {
-      multiply_streamed(p, a, c);
+      multiply_streamed(p, a, c, lines);
     } else {
       // Beyond the last rows lies another thread's part, or nothing.
       const float* next = row + 2 * kPanel <= p.m ? c + kPanel * p.c_stride : nullptr;
-      multiply_panels(a, static_cast<const char*>(p.b), p.depth, {c, p.c_stride, p.add, next});
+      multiply_panels(a, static_cast<const char*>(p.b), p.depth, {c, p.c_stride, p.add, next, &lines});
       if (p.bias != nullptr) add_bias(p.bias, rows, p.n, c, p.c_stride);
     }
   }

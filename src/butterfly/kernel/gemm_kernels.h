@@ -6,13 +6,21 @@
 
 namespace butterfly {
 
-/// Where a panel comes from: `lanes` rows of op(A), or columns of op(B), of `depth` elements each.
+/// Where panels come from: `lanes` rows of op(A), or columns of op(B), of `depth` elements each.
 struct PanelSource {
   const void* from = nullptr;
   long stride = 0;              // elements between stored rows
   bool lanes_together = false;  // a stored row holds one element of each lane; else all elements of one
-  long lanes = 0;               // at most the panel's
+  long lanes = 0;
   long depth = 0;
+};
+
+/// Rows of memory, distances in bytes.
+struct MemoryRows {
+  const void* from = nullptr;
+  long stride = 0;
+  long bytes = 0;  // of a row
+  long rows = 0;
 };
 
 /// C[m, n] = or += A[m, depth] B[depth, n] (+ bias[n]) from panels of A and one of B.
@@ -27,6 +35,7 @@ struct PanelProduct {
   long depth = 0;  // of the panels, padded
   const float* bias = nullptr;
   bool add = false;
+  MemoryRows ahead;  // worth having in the caches after this product: what the next panel of B is made of
   bool stream = false;  // C is larger than the caches: written past them where that is possible
 };
 
@@ -35,9 +44,10 @@ struct GemmKernels {
   long element_bytes;
   long rows, cols;  // lanes of a panel of A and of B
   long depth_step;  // panels are padded to multiples of it
-  /// Writes rows (or cols) * depth rounded up * element_bytes bytes, 64-byte aligned.
-  void (*pack_rows)(const PanelSource& source, void* panel);
-  void (*pack_cols)(const PanelSource& source, void* panel);
+  /// Writes as many panels as there are lanes for, rows (or cols) * depth rounded up * element_bytes bytes each,
+  /// `panel_bytes` apart, 64-byte aligned.
+  void (*pack_rows)(const PanelSource& source, long panel_bytes, void* panels);
+  void (*pack_cols)(const PanelSource& source, long panel_bytes, void* panels);
   void (*multiply)(const PanelProduct& product);
 };
 

@@ -18,12 +18,23 @@ namespace {
 // Of the reduced dimension at a time: a tile's part of A, 512 KiB or 1 MiB, and a panel of B, 32 or 64 KiB, stay in the
 // caches while C is written once for each.
 constexpr std::int64_t kBlockDepth = 512;
+constexpr std::int64_t kTileRowsMost = 512;
+
+// Each: the others take over what one that is held up leaves.
+constexpr std::int64_t kTilesPerMember = 2;
+constexpr std::int64_t kTileLeast = 128;
+// Of a tile: whole vectors and whole AMX tiles.
+constexpr std::int64_t kTileAlign = 64;
 
 // Of C: more than a core's cache holds.
 constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;
 
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b * b;
+  return divide_up(a, b) * b;
 }
 
 /// One operand of a tile.
@@ -39,10 +50,29 @@ class PackedEngine final : public TileEngine {
 
   std::string_view name() const override { return kernels_.name; }
 
+  /// A tile's part of A is packed for its columns alone, and B for its rows: tiles are as large as the caches and the
+  /// number of threads allow, and cut where that packs least. Each element of C is one chain of sums wherever they end.
+  TileGrid plan(std::int64_t m, std::int64_t n, int members) const override {
+    std::int64_t row_tiles = divide_up(m, kTileRowsMost);
+    std::int64_t col_tiles = 1;
+    const std::int64_t wanted = members == 1 ? 1 : members * kTilesPerMember;
+    while (row_tiles * col_tiles < wanted) {
+      // Another cut of the columns packs A once more, m elements for each of the depth; of the rows B, n elements.
+      const bool may_cut_rows = m / row_tiles >= 2 * kTileLeast;
+      const bool may_cut_cols = n / col_tiles >= 2 * kTileLeast;
+      if (!may_cut_rows && !may_cut_cols) break;
+      const bool rows = may_cut_rows && (!may_cut_cols || n * row_tiles < m * col_tiles);
+      (rows ? row_tiles : col_tiles) *= 2;
+    }
+    const std::int64_t rows = round_up(divide_up(m, row_tiles), kTileAlign);
+    const std::int64_t cols = round_up(divide_up(n, col_tiles), kTileAlign);
+    return {rows, cols, divide_up(m, rows), divide_up(n, cols)};
+  }
+
   Status prepare(const GemmCall& call, const TileGrid& grid, int members) override {
     stream_ = call.k <= kBlockDepth && call.m * call.n * 4 > kStreamedBytes;
     const std::int64_t depth = std::min(call.k, kBlockDepth);
-    const std::int64_t panels = round_up(grid.rows, kernels_.rows) / kernels_.rows;
+    const std::int64_t panels = divide_up(grid.rows, kernels_.rows);
     const auto rows = static_cast<std::uint64_t>(panels * panel_bytes(kernels_.rows, depth));
     const auto cols = static_cast<std::uint64_t>(panel_bytes(kernels_.cols, depth));
     members_.resize(std::max(members_.size(), static_cast<std::size_t>(members)));
@@ -70,16 +100,18 @@ class PackedEngine final : public TileEngine {
                            .m = tile.m,
                            .depth = round_up(depth, kernels_.depth_step),
                            .add = k > 0 || tile.accumulate == Accumulate::kYes,
+                           .ahead = {},
                            .stream = stream_};
-      for (std::int64_t row = 0; row < tile.m; row += kernels_.rows) {
-        kernels_.pack_rows(source(rows, row, std::min(kernels_.rows, tile.m - row), k, depth),
-                           self.rows.data() + row / kernels_.rows * product.a_panel);
-      }
+      kernels_.pack_rows(source(rows, 0, tile.m, k, depth), product.a_panel, self.rows.data());
       for (std::int64_t col = 0; col < tile.n; col += kernels_.cols) {
         product.n = std::min(kernels_.cols, tile.n - col);
         product.c = tile.c + col;
         product.bias = k == 0 && tile.bias != nullptr ? tile.bias + col : nullptr;
-        kernels_.pack_cols(source(cols, col, product.n, k, depth), self.cols.data());
+        kernels_.pack_cols(source(cols, col, product.n, k, depth), panel_bytes(kernels_.cols, depth), self.cols.data());
+        const std::int64_t next = col + kernels_.cols;
+        product.ahead = next < tile.n
+                            ? memory(source(cols, next, std::min(kernels_.cols, tile.n - next), k, depth))
+                            : MemoryRows{};
         kernels_.multiply(product);
       }
     }
@@ -105,6 +137,14 @@ class PackedEngine final : public TileEngine {
             .lanes_together = operand.lanes_together,
             .lanes = lanes,
             .depth = depth};
+  }
+
+  MemoryRows memory(const PanelSource& source) const {
+    const long row = source.lanes_together ? source.lanes : source.depth;
+    return {.from = source.from,
+            .stride = source.stride * kernels_.element_bytes,
+            .bytes = row * kernels_.element_bytes,
+            .rows = source.lanes_together ? source.depth : source.lanes};
   }
 
   const GemmKernels& kernels_;

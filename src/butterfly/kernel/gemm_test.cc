@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(All, Products,
 TEST(ParityProducts, AreTheSameBitsForTeamsOfOneTwoAndThree) {
   for (const Isa isa : {Isa::kReference, supported_isas().back()}) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-      for (const Shape& shape : {Shape{257, 300, 129}, Shape{1030, 520, 64}}) {
+      for (const Shape& shape : {Shape{257, 300, 129}, Shape{1030, 520, 64}, Shape{530, 270, 1100}}) {
         const Operands operands(precision, shape, Transpose::kYes, Transpose::kNo, Accumulate::kYes, true);
         std::vector<std::vector<float>> results;
         for (const int threads : {1, 2, 3}) {
@@ -219,16 +219,30 @@ TEST(ParityProducts, LargerThanTheCachesAreTheSameBitsWhereRowsAreNotWholeLines)
   }
 }
 
+void expect_to_cover(const TileGrid& grid, const Shape& shape) {
+  EXPECT_GE(grid.rows * grid.row_tiles, shape.m);
+  EXPECT_GE(grid.cols * grid.col_tiles, shape.n);
+  EXPECT_LT(grid.rows * (grid.row_tiles - 1), shape.m);
+  EXPECT_LT(grid.cols * (grid.col_tiles - 1), shape.n);
+}
+
 TEST(Gemm, TilesCoverTheMatrixAndAreManyEnoughToShare) {
   for (const Shape& shape : {Shape{1, 1, 0}, Shape{7, 50257, 0}, Shape{1024, 512, 0}, Shape{8192, 4096, 0},
                              Shape{513, 3, 0}, Shape{1000, 1000, 0}}) {
     const TileGrid grid = plan_tiles(shape.m, shape.n);
-    EXPECT_GE(grid.rows * grid.row_tiles, shape.m);
-    EXPECT_GE(grid.cols * grid.col_tiles, shape.n);
-    EXPECT_LT(grid.rows * (grid.row_tiles - 1), shape.m);
-    EXPECT_LT(grid.cols * (grid.col_tiles - 1), shape.n);
-    if (shape.m * shape.n >= 1024 * 512) {
+    expect_to_cover(grid, shape);
+    const bool large = shape.m * shape.n >= 1024 * 512;
+    if (large) {
       EXPECT_GE(grid.row_tiles * grid.col_tiles, 8);
+    }
+    const auto own = make_packed_engine(Precision::kFloat32, supported_isas().back());
+    for (const int members : {1, 2, 3, 8}) {
+      if (own == nullptr) continue;
+      const TileGrid packed = own->plan(shape.m, shape.n, members);
+      expect_to_cover(packed, shape);
+      if (large) {
+        EXPECT_GE(packed.row_tiles * packed.col_tiles, members);
+      }
     }
   }
 }

@@ -16,7 +16,7 @@ struct TileGrid {
   std::int64_t row_tiles = 0, col_tiles = 0;
 };
 /// m and n at least 1. Tiles are large enough to keep the processor busy and, where the matrix is, many enough to
-/// share.
+/// share. The number of threads does not show: an engine's sums may depend on the tile.
 TileGrid plan_tiles(std::int64_t m, std::int64_t n);
 
 /// Computes single tiles, each on the calling thread alone.
@@ -24,6 +24,9 @@ class TileEngine {
  public:
   virtual ~TileEngine() = default;
   virtual std::string_view name() const = 0;
+  /// How to cut C[m, n] for `members` threads. An engine may ask how many there are only where no bit of C depends on
+  /// where tiles end.
+  virtual TileGrid plan(std::int64_t m, std::int64_t n, int /*members*/) const { return plan_tiles(m, n); }
   /// Everything that tile() will need for products like `call` cut like `grid` by `members` threads. Not concurrent.
   virtual Status prepare(const GemmCall& call, const TileGrid& grid, int members) = 0;
   /// The product `tile`, a part of the prepared call; `member` < members is the caller's number. False: it was refused.
