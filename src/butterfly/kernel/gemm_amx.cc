@@ -38,10 +38,7 @@ template <bool kPairs>
 void pack_lanes_apart(const PanelSource& s, long lane, long k, Bf16* tile) {
   __m512 square[16];
 #pragma GCC unroll 16
-  for (long i = 0; i < kLanes; ++i) {
-    square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
-    prefetch(element(s, lane + i + kPanel, k));  // of the next panel
-  }
+  for (long i = 0; i < kLanes; ++i) square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
   if (kPairs) transpose_square(square);
 #pragma GCC unroll 16
   for (long i = 0; i < kLanes; ++i) _mm512_store_ps(reinterpret_cast<float*>(tile + i * kDepth), square[i]);

@@ -30,7 +30,6 @@ void pack_lanes_apart(const PanelSource& s, long lane, float* panel) {
       for (long i = 0; i < kLanes; ++i) {
         const float* row = from + (first_lane + i) * s.stride + k;
         square[i] = first_lane + i < lanes ? _mm512_maskz_loadu_ps(there, row) : _mm512_setzero_ps();
-        prefetch(row + kWidth * s.stride);  // of the next panel
       }
       transpose_square(square);
       float* to = panel + k * kWidth + first_lane;

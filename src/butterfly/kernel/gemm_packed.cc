@@ -93,6 +93,7 @@ class PackedEngine final : public TileEngine {
     const Operand cols{tile.b, tile.b_stride, tile.b_transposed == Transpose::kNo};
     for (std::int64_t k = 0; k < tile.k; k += kBlockDepth) {
       const std::int64_t depth = std::min(kBlockDepth, tile.k - k);
+      const PanelSource a = source(rows, 0, tile.m, k, depth);
       PanelProduct product{.a = self.rows.data(),
                            .a_panel = panel_bytes(kernels_.rows, depth),
                            .b = self.cols.data(),
@@ -102,7 +103,6 @@ class PackedEngine final : public TileEngine {
                            .add = k > 0 || tile.accumulate == Accumulate::kYes,
                            .ahead = {},
                            .stream = stream_};
-      kernels_.pack_rows(source(rows, 0, tile.m, k, depth), product.a_panel, self.rows.data());
       for (std::int64_t col = 0; col < tile.n; col += kernels_.cols) {
         product.n = std::min(kernels_.cols, tile.n - col);
         product.c = tile.c + col;
@@ -112,7 +112,11 @@ class PackedEngine final : public TileEngine {
         product.ahead = next < tile.n
                             ? memory(source(cols, next, std::min(kernels_.cols, tile.n - next), k, depth))
                             : MemoryRows{};
-        kernels_.multiply(product);
+        if (col == 0) {
+          pack_and_multiply(a, product, self.rows.data());
+        } else {
+          kernels_.multiply(product);
+        }
       }
     }
     return true;
@@ -123,6 +127,34 @@ class PackedEngine final : public TileEngine {
     AlignedBuffer rows;  // the panels of a tile's part of A
     AlignedBuffer cols;  // one of B
   };
+
+  /// The product with the first panel of B, and all of A's panels, which the others will find in `panels`.
+  void pack_and_multiply(const PanelSource& a, const PanelProduct& product, std::byte* panels) const {
+    if (a.lanes_together) {
+      kernels_.pack_rows(a, product.a_panel, panels);
+      return kernels_.multiply(product);
+    }
+    // Panel by panel, so that the sums of one hide how long the memory takes for the next.
+    PanelProduct part = product;
+    for (std::int64_t row = 0; row < product.m; row += kernels_.rows) {
+      const std::int64_t next = row + kernels_.rows;
+      std::byte* panel = panels + row / kernels_.rows * product.a_panel;
+      kernels_.pack_rows(lanes_of(a, row), product.a_panel, panel);
+      part.a = panel;
+      part.m = std::min(kernels_.rows, product.m - row);
+      part.c = product.c + row * product.c_stride;
+      part.ahead = next < product.m ? memory(lanes_of(a, next)) : product.ahead;
+      kernels_.multiply(part);
+    }
+  }
+
+  /// The panel of `all`, whose lanes are apart, that begins with lane `lane`.
+  PanelSource lanes_of(const PanelSource& all, std::int64_t lane) const {
+    PanelSource panel = all;
+    panel.from = static_cast<const std::byte*>(all.from) + lane * all.stride * kernels_.element_bytes;
+    panel.lanes = std::min(kernels_.rows, all.lanes - lane);
+    return panel;
+  }
 
   std::int64_t panel_bytes(std::int64_t lanes, std::int64_t depth) const {
     constexpr std::int64_t kLine = 64;
