@@ -12,6 +12,7 @@ struct Vec {
   __m256 v;
 
   static Vec set1(float x) { return {_mm256_set1_ps(x)}; }
+  static void prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
   static Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
   static void store(float* p, Vec x) { _mm256_storeu_ps(p, x.v); }
   static Vec load_first(const float* p, int n) { return {_mm256_maskload_ps(p, first(n))}; }

@@ -13,6 +13,7 @@ struct Vec {
   __m512 v;
 
   static Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+  static void prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
   static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
   static Vec load_first(const float* p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }

@@ -187,9 +187,19 @@ void rope_simd(float* x, const float* cos, const float* sin, float direction, lo
   }
 }
 
+/// Of a row, as long as the memory takes: rows of several matrices are read and written side by side, and the processor
+/// begins anew to fetch ahead at each border of a page.
+inline constexpr long kFetchAhead = 1024;
+
+template <class V, class... Rows>
+inline void fetch_ahead(long i, const Rows*... rows) {
+  (V::prefetch(rows + i + kFetchAhead), ...);
+}
+
 template <class V>
 void silu_mul_simd(const float* gate, const float* up, long n, float* y) {
   each_vector<V>(n, [&](long i, auto at) {
+    fetch_ahead<V>(i, gate, up, y);
     const V g = at.load(gate + i);
     at.store(y + i, V::mul(V::mul(g, sigmoid(g)), at.load(up + i)));
   });
@@ -199,6 +209,7 @@ template <class V>
 void silu_mul_backward_simd(const float* dy, const float* gate, const float* up, long n, float* dgate, float* dup) {
   const V one = V::set1(1.0f);
   each_vector<V>(n, [&](long i, auto at) {
+    fetch_ahead<V>(i, dy, gate, up, dgate, dup);
     const V g = at.load(gate + i);
     const V slope = at.load(dy + i);
     const V s = sigmoid(g);

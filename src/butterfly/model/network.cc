@@ -1,6 +1,7 @@
 #include "butterfly/model/network.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -78,6 +79,7 @@ class PlannedNetwork final : public Network {
       BF_ASSIGN_OR_RETURN(TrainBlock block, make_block(config_, options_.fusion, parameters_, layer));
       blocks_.push_back(block);
     }
+    find_products();
     BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
     tokens_.resize(static_cast<std::size_t>(context_.rows()));
     targets_.resize(static_cast<std::size_t>(context_.rows()));
@@ -112,6 +114,18 @@ class PlannedNetwork final : public Network {
     return run_forward(tokens, targets);
   }
 
+  void clear_gradients() override {
+    team_.run([&](int member) {
+      for (const Parameter& parameter : parameters_.list()) {
+        if (by_products_.contains(parameter.offset)) continue;
+        const std::span<float> gradient = parameters_.gradient(parameter);
+        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
+        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
+      }
+    });
+    context_.weight_gradients = Accumulate::kNo;
+  }
+
   Status backward(float scale, const GradientsReady& ready) override {
     BF_CHECK(kept_, "backward() follows a forward()");
     kept_ = false;
@@ -136,6 +150,7 @@ class PlannedNetwork final : public Network {
     }
     embed_backward(context_, ends_, tokens_, scratch.dx);
     tell(ends_.embedding_range);
+    context_.weight_gradients = Accumulate::kYes;
     return {};
   }
 
@@ -162,6 +177,26 @@ class PlannedNetwork final : public Network {
   }
 
  private:
+  /// The weights of which a backward pass has a product before anything else adds to their gradients.
+  void find_products() {
+    const auto note = [&](const Projection& projection) {
+      for (int i = 0; i < projection.count; ++i) {
+        const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
+        // Joined ones are several parameters.
+        for (const Parameter& parameter : parameters_.list()) {
+          const std::int64_t behind = part.weight + part.rows * projection.cols;
+          if (parameter.offset >= part.weight && parameter.offset < behind) by_products_.insert(parameter.offset);
+        }
+      }
+    };
+    note(ends_.head);
+    for (const TrainBlock& block : blocks_) {
+      for (const Projection* projection : {&block.qkv, &block.attn_output, &block.ffn_in, &block.ffn_down}) {
+        note(*projection);
+      }
+    }
+  }
+
   Status copy_weights_as_bf16() {
     BF_ASSIGN_OR_RETURN(weight_copy_, AlignedBuffer::create(parameters_.weights().size() * sizeof(unsigned short)));
     context_.operand_weights = weight_copy_.data();
@@ -227,6 +262,7 @@ class PlannedNetwork final : public Network {
   TrainContext context_;
   TrainEnds ends_;
   std::vector<TrainBlock> blocks_;
+  std::set<std::int64_t> by_products_;  // offsets of parameters
   TrainMemory memory_;
   std::vector<TokenId> tokens_, targets_;  // of the last forward
   bool kept_ = false;                      // what backward() needs

@@ -77,6 +77,10 @@ class Network {
   /// the counted targets; keeps what backward() needs. Errors: kInvalidArgument for an id outside the vocabulary.
   virtual Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
+  /// All gradients are zero for the next backward(), and for nobody before it: those that a product writes as a whole
+  /// keep their old values until then.
+  virtual void clear_gradients() = 0;
+
   /// Adds the gradient of `scale` * (sum of losses of the last forward) to parameters().gradients().
   virtual Status backward(float scale, const GradientsReady& ready) = 0;
 

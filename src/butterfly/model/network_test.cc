@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "butterfly/model/network_reference_test.h"
 #include "butterfly/model/network_values_test.h"
@@ -174,6 +175,24 @@ TEST(NetworkGradients, AreAddedAndScaled) {
     auto expected = once;
     for (float& value : expected) value *= 1.5f;
     EXPECT_LT(relative_l2(network->parameters().gradients(), expected), 1e-6);
+  }
+}
+
+TEST(NetworkGradients, HaveNothingOfWhatWasThereBeforeTheyWereCleared) {
+  for (const std::string& kind : network_kinds()) {
+    NetworkOptions options = small_options();
+    options.logits_bytes_max = 1;  // the head in chunks: the first writes, the others add
+    const auto network = make_network(network_config(kind), options);
+    forward_backward(*network);
+    const std::vector<float> once = copy_of(network->parameters().gradients());
+    for (const Parameter& parameter : network->parameters().list()) {
+      std::ranges::fill(network->parameters().gradient(parameter), std::numeric_limits<float>::quiet_NaN());
+    }
+    network->clear_gradients();
+    forward_backward(*network);
+    EXPECT_EQ(copy_of(network->parameters().gradients()), once) << kind;
+    forward_backward(*network);
+    EXPECT_GT(relative_l2(network->parameters().gradients(), once), 0.5) << kind << ": the second pass adds";
   }
 }
 

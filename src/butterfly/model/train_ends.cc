@@ -66,9 +66,9 @@ Status head_chunk(const TrainContext& context, const TrainEnds& ends, const Trai
   return {};
 }
 
-/// From the gradients in dlogits: branch rows = dlogits W, dW += dlogits^T (scale * normed).
+/// From the gradients in dlogits: branch rows = dlogits W, dW (+)= dlogits^T (scale * normed).
 Status head_chunk_backward(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                           const RowRange& rows) {
+                           const RowRange& rows, Accumulate accumulate) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
   const std::int64_t weight = ends.head.parts[0].weight;
@@ -91,7 +91,7 @@ Status head_chunk_backward(const TrainContext& context, const TrainEnds& ends, c
                             .b_stride = n,
                             .c_stride = n,
                             .a_transposed = Transpose::kYes,
-                            .accumulate = Accumulate::kYes});
+                            .accumulate = accumulate});
 }
 
 }  // namespace
@@ -168,11 +168,11 @@ Status backward_head(const TrainContext& context, const TrainEnds& ends, const T
                           .normed = scratch.output_scaled,
                           .scale = args.scale});
   RowRange rows = last_chunk(context, scratch);
-  BF_TRY(head_chunk_backward(context, ends, scratch, rows));
+  BF_TRY(head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
   while (rows.begin > 0) {
     rows = {rows.begin - scratch.head_chunk_rows, rows.begin};
     BF_TRY(head_chunk(context, ends, scratch, rows, args.targets));
-    BF_TRY(head_chunk_backward(context, ends, scratch, rows));
+    BF_TRY(head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes));
   }
   norm_backward(context, {.parameters = ends.output_norm,
                           .x = scratch.output,

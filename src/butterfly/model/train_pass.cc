@@ -60,7 +60,8 @@ void residual_norm(const TrainContext& context, const ResidualNormArgs& args) {
     if (args.delta != nullptr) {
       float* sum = args.sum + row * n;
       const float* delta = args.delta + row * n;
-      for (std::int64_t i = 0; i < n; ++i) sum[i] = x[i] + delta[i];
+      std::memcpy(sum, x, static_cast<std::size_t>(n) * sizeof(float));
+      context.kernels->add(delta, n, sum);
       x = sum;
     }
     void* place = context.operand_at(args.normed, row * n);

@@ -85,7 +85,7 @@ Status project_backward(const TrainContext& context, const Projection& projectio
                               .b_stride = projection.cols,
                               .c_stride = projection.cols,
                               .a_transposed = Transpose::kYes,
-                              .accumulate = Accumulate::kYes}));
+                              .accumulate = context.weight_gradients}));
     at += part.rows;
   }
   return {};

@@ -36,7 +36,8 @@ Result<Projection> make_projection(const ParameterSet& parameters, std::initiali
 /// x: operand [rows, cols]; y: [rows, projection.rows()], written. Errors: those of Gemm, here and below.
 Status project(const TrainContext& context, const Projection& projection, const void* x, float* y);
 
-/// dy: operand [rows, projection.rows()]. dx: [rows, cols], written; weights' gradients: added to. Biases' are not
+/// dy: operand [rows, projection.rows()]. dx: [rows, cols], written; weights' gradients: added to, or
+/// written (TrainContext::weight_gradients). Biases' are not
 /// touched: they are sums over rows (train_pass.h).
 Status project_backward(const TrainContext& context, const Projection& projection, const void* dy, const void* x,
                         float* dx);

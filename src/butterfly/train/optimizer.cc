@@ -51,14 +51,6 @@ class FlatOptimizer : public Optimizer {
         chunks_(chunks_of(parameters)),
         partial_sums_(chunks_.size()) {}
 
-  void clear_gradients() override {
-    const std::span<float> gradients = parameters_.gradients();
-    team_.run([&](int member) {
-      const WorkRange range = split_work(static_cast<long>(gradients.size()), member, team_.size());
-      std::memset(gradients.data() + range.begin, 0, static_cast<std::size_t>(range.end - range.begin) * sizeof(float));
-    });
-  }
-
   double gradient_norm() override {
     const float* gradients = parameters_.gradients().data();
     each_chunk([&](const Chunk& chunk, std::size_t index) {

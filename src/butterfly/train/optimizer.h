@@ -20,9 +20,6 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// All gradients become zero, those of frozen parameters too.
-  virtual void clear_gradients() = 0;
-
   /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite
   /// or NaN where one of them is.
   virtual double gradient_norm() = 0;

@@ -41,7 +41,7 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// The gradients are zero.
+  /// The gradients count as zero (Network::clear_gradients()): they are not read before gradients_ready().
   virtual void begin_step(const MicroBatches& share) = 0;
   /// During backward() of a micro-batch, from the end of the flat array to its beginning.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;

@@ -76,7 +76,7 @@ double clip_factor(const StepContext& context, double norm) {
 
 void begin(StepContext& context) {
   std::fill(context.buffers.numbers.begin(), context.buffers.numbers.end(), 0.0);
-  context.optimizer.clear_gradients();
+  context.network.clear_gradients();
   context.reducer.begin_step(context.share);
 }
 

@@ -403,7 +403,6 @@ TEST(Trainer, ANetworkThatDoesNotLearnEndsInvalid) {
   class Idle final : public Optimizer {
    public:
     explicit Idle(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
-    void clear_gradients() override { inner_->clear_gradients(); }
     double gradient_norm() override { return inner_->gradient_norm(); }
     void update(double, double) override {}
     std::int64_t updates() const override { return inner_->updates(); }
