@@ -144,16 +144,20 @@ Status ChannelCollectives::send_tree(MutableByteSpan data, int root) {
 
 Result<bool> ChannelCollectives::share_memory(const ReadableMemory& memory) {
   BF_CHECK(shared_ == nullptr, "memory is shared once");
-  BF_TRY(operation([&]() -> Status {
-    BF_ASSIGN_OR_RETURN(shared_, SharedCollectives::create(exchange_, members_, memory, options_));
-    return {};
-  }));
+  if (size() < 2) return false;
+  auto made = SharedCollectives::create(exchange_, members_, memory, options_);
+  if (!made) {
+    abort();
+    return tl::unexpected(made.error());
+  }
+  shared_ = std::move(*made);
   return shared_ != nullptr;
 }
 
 // After round k, everyone has heard, directly or not, of the 2^k members before him.
 Status ChannelCollectives::barrier() {
   return operation([&]() -> Status {
+    if (shared_ != nullptr) return shared_->barrier();
     const std::array<std::byte, 1> here{};
     std::array<std::byte, 1> there{};
     for (int distance = 1; distance < size(); distance *= 2) {

@@ -22,7 +22,7 @@ constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken comp
 // What is added at a time: stays in the nearest cache while one member after the other is added to it.
 constexpr std::size_t kBlockBytes = 16 * 1024;
 constexpr std::uint64_t kElsewhere = UINT64_MAX;
-constexpr std::array<std::string_view, 3> kOperationNames{"all_reduce", "all_to_all", "all_gather"};
+constexpr std::array<std::string_view, 3> kOperationNames{"all_reduce", "all_to_all", "barrier"};
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
@@ -120,6 +120,8 @@ SharedCollectives::Place* SharedCollectives::places(int member) const {
 }
 
 Result<bool> SharedCollectives::open(Operation operation, std::span<const ByteSpan> given) {
+  // Nobody comes any more where somebody gave up: an operation that has not begun would be half done.
+  BF_TRY(check_members(UINT64_MAX, Deadline::max()));
   ++operations_;
   for (std::size_t reader = 0; reader < given.size(); ++reader) {
     const ByteSpan part = static_cast<int>(reader) == rank_ ? ByteSpan() : given[reader];
@@ -230,6 +232,11 @@ SharedCollectives::Read SharedCollectives::all_gather(std::span<const MutableByt
   return all_to_all(std::vector<ByteSpan>(parts.size(), own), parts);
 }
 
+Status SharedCollectives::barrier() {
+  BF_TRY(open(Operation::kBarrier, std::vector<ByteSpan>(companions_.size())));
+  return {};
+}
+
 Status SharedCollectives::meet() {
   const std::uint64_t number = ++meetings_;
   seat(rank_).came.store(number);
@@ -274,7 +281,10 @@ Status SharedCollectives::check_members(std::uint64_t number, Deadline deadline)
     if (seat(other(i)).came.load() >= number) continue;
     const Channel& companion = *companions_[static_cast<std::size_t>(other(i))];
     if (companion.broken()) {
-      return make_error(ErrorCode::kUnavailable, "{} went away while its memory was read", companion.peer());
+      return make_error(
+          ErrorCode::kUnavailable,
+          "{} went away, or these collectives were aborted, before operation {} of shared memory was done",
+          companion.peer(), operations_);
     }
     if (late) {
       return make_error(ErrorCode::kTimeout, "member {} ({}) did not come to operation {} within {} ms", other(i),

@@ -38,9 +38,10 @@ class SharedCollectives {
   Read all_reduce(MutableByteSpan data, int element_bytes, const ReduceFunction& reduce);
   Read all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine);
   Read all_gather(std::span<const MutableByteSpan> parts);
+  Status barrier();
 
  private:
-  enum class Operation : std::uint8_t { kAllReduce, kAllToAll, kAllGather };
+  enum class Operation : std::uint8_t { kAllReduce, kAllToAll, kBarrier };
   struct Place;
   struct Call;
   struct Seat;
