@@ -39,6 +39,8 @@ SHAPES = {  # model, sequences, their tokens
 }
 FUSIONS = ("qkv", "swiglu", "attention", "cross_entropy", "adamw")
 OURS = "butterfly"
+RANKS = {"threads": ["--engine", "inproc"], "processes": ["--engine", "tcp"],
+         "over TCP": ["--engine", "tcp", "--parallel.shared-memory", "false"]}
 
 
 class Samples:
@@ -185,8 +187,8 @@ def scaling(arguments):
             two = {**one, "batch": 2 * batch}
             alone = [Butterfly(arguments, **one), Butterfly(arguments, **one, extra=["--seed", "2"])]
             ways = {"2 runs of 1": lambda alone=alone: side_by_side(alone, arguments.steps)}
-            for engine in ("inproc", "tcp"):
-                ours = Butterfly(arguments, **two, extra=["--ranks", "2", "--engine", engine])
+            for engine, extra in RANKS.items():
+                ours = Butterfly(arguments, **two, extra=["--ranks", "2", *extra])
                 ways[f"2 ranks, {engine}"] = lambda ours=ours: ours.steps(arguments.steps)
             with contextlib.ExitStack() as stack:
                 if arguments.python:

@@ -50,7 +50,7 @@ Result<ModelConfig> shape_of_run(const RunConfig& config) {
 }
 
 int threads_of_run(const RunConfig& config) {
-  return config.threads > 0 ? config.threads : std::max(1, usable_threads() / config.parallel.ranks);
+  return config.threads > 0 ? config.threads : std::max(1, usable_threads() / ranks_here(config.parallel));
 }
 
 Status find_batch_of_run(const RunConfig& config, ResultForm form) {
@@ -67,7 +67,7 @@ Status find_batch_of_run(const RunConfig& config, ResultForm form) {
   options.moment_arrays = moment_arrays(config.optimizer);
   options.memory_bytes =
       static_cast<std::uint64_t>(kMemoryShare * static_cast<double>(topology.available_memory_bytes)) /
-      static_cast<std::uint64_t>(config.parallel.ranks);
+      static_cast<std::uint64_t>(ranks_here(config.parallel));
   std::fprintf(stderr,
                "%s of memory for each rank, sequences of %d tokens\nmicro-batch  memory     forward and backward\n",
                format_bytes(options.memory_bytes).c_str(), options.network.seq);

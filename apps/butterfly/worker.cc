@@ -62,7 +62,8 @@ Result<int> run(const WorkerCommand& command) {
                    .isa = isa,
                    .token_bytes_max = options.node.memory_bytes,
                    .directory = options.model_directory,
-                   .content = options.content});
+                   .content = options.content,
+                   .shared_memory = options.shared_memory});
   // Training computes at this machine's own speed.
   if (command.train && command.emulate == 1.0) options.ranks = &ranks;
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
@@ -93,7 +94,7 @@ void add_worker(CLI::App& app, Action& action) {
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
   sub->add_flag("!--no-shared-memory", command->shared_memory,
-                "Reach members of a tensor group on this host over connections too");
+                "Reach members of a tensor group, and other ranks, on this host over connections too");
   sub->add_flag("!--no-train", command->train, "Take part in no training run (train --workers)");
   sub->add_option("--join", command->join,
                   "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <thread>
 
 #include "butterfly/train/ranks.h"
 #include "butterfly/train/tiny_run_test.h"
@@ -86,6 +88,62 @@ TEST(TrainRanks, TheDefaultModeStaysWithinTheOrderOfSums) {
   }
 }
 
+/// Buckets that are summed in shared memory, and a rest that is too small for it.
+RunConfig large_run_of(int ranks, RankEngine engine) {
+  RunConfig config = run_of(ranks, engine);
+  config.shape.layers = 2;
+  config.shape.model_dim = 64;
+  config.shape.heads = 4;
+  config.shape.kv_heads = 2;
+  config.shape.head_dim = config.shape.rope.dim = 16;
+  config.shape.ff_dim = 256;
+  config.steps = 8;
+  config.optimizer.rate = 3e-3;
+  config.parallel.bucket_bytes = 300 << 10;
+  return config;
+}
+
+bool shared_memory(const Outcome& outcome) {
+  return std::ranges::any_of(
+      outcome.notes, [](const std::string& note) { return note.find("in shared memory") != std::string::npos; });
+}
+
+TEST(TrainRanks, SharedMemoryAndConnectionsAndThreadsGiveTheSameBits) {
+  for (const bool deterministic : {true, false}) {
+    RunConfig alone = large_run_of(1, RankEngine::kTcp);
+    alone.parallel.deterministic = deterministic;
+    const std::string one = train(alone).result.weights_hash;
+    for (const int ranks : {2, 3, 4}) {
+      RunConfig config = large_run_of(ranks, RankEngine::kTcp);
+      config.parallel.deterministic = deterministic;
+      const Outcome shared = train(config);
+      config.parallel.shared_memory = false;
+      const Outcome connected = train(config);
+      EXPECT_TRUE(shared_memory(shared)) << ranks << " ranks";
+      EXPECT_FALSE(shared_memory(connected)) << ranks << " ranks";
+      EXPECT_EQ(shared.result.weights_hash, connected.result.weights_hash) << ranks << " ranks";
+      if (deterministic) {
+        EXPECT_EQ(shared.result.weights_hash, one) << ranks << " ranks";
+      }
+      // What two ranks sum has one order; the rest of three or more is added in another one by threads.
+      if (!deterministic && ranks > 2) continue;
+      config.parallel.engine = RankEngine::kInproc;
+      EXPECT_EQ(shared.result.weights_hash, train(config).result.weights_hash) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(TrainRanks, WhatIsReadInSharedMemoryIsCountedAsWhatTravels) {
+  RunConfig config = large_run_of(2, RankEngine::kTcp);
+  config.parallel.deterministic = false;
+  const RunSummary shared = train(config).result.summary;
+  config.parallel.shared_memory = false;
+  const RunSummary connected = train(config).result.summary;
+  EXPECT_GT(shared.network_kb_per_s, 0.0);
+  EXPECT_NEAR(shared.network_kb_per_s * shared.avg_step_time, connected.network_kb_per_s * connected.avg_step_time,
+              1e-6 * connected.network_kb_per_s * connected.avg_step_time);
+}
+
 TEST(TrainRanks, PackedGradientsLearnAsWell) {
   RunConfig config = run_of(2, RankEngine::kTcp);
   config.steps = 60;
@@ -111,8 +169,26 @@ TEST(TrainRanks, ARankKilledInMidStepIsMissedByNobody) {
   }
 }
 
+TEST(TrainRanks, ARankKilledWhileItsMemoryIsReadIsMissedByNobody) {
+  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  for (const int delay_us : {0, 300, 1000, 2000, 3000, 5000}) {
+    std::jthread killer;
+    const Outcome survivors = train(large_run_of(3, RankEngine::kTcp), [&](std::int64_t step, const Outcome& so_far) {
+      killer = {};  // waits for it: a process is killed before the run ends
+      if (step != 4) return;
+      killer = std::jthread([=, victim = process_of(so_far, 2)] {
+        std::this_thread::sleep_for(std::chrono::microseconds(delay_us));  // anywhere in the step that begins
+        ::kill(victim, SIGKILL);
+      });
+    });
+    EXPECT_TRUE(shared_memory(survivors));
+    EXPECT_EQ(survivors.result.steps_done, 8);
+    EXPECT_EQ(survivors.result.weights_hash, undisturbed) << "killed " << delay_us << " us after a step";
+  }
+}
+
 TEST(TrainRanks, ARunThatLostARankIsValid) {
-  RunConfig config = run_of(3, RankEngine::kTcp);
+  RunConfig config = large_run_of(3, RankEngine::kTcp);
   config.steps = 250;
   const Outcome survivors = train(config, [&](std::int64_t step, const Outcome& so_far) {
     if (step == 100) ::kill(process_of(so_far, 1), SIGKILL);

@@ -65,6 +65,17 @@ class OneAnswer(WorkersCase):
         self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[1:]),
                                            "--parallel.speeds", "1,3,2"))
 
+    def test_ranks_on_one_host_read_each_others_gradients_in_memory_unless_one_forbids_it(self):
+        two = self.workers(2)
+        apart, = self.workers(1, "--no-shared-memory")
+        note = "read each other's gradients in shared memory"
+        one = self.hash_of(*MARKOV, "--steps", 40)
+        for workers, more, shared in ((two, [], True), (two, ["--parallel.shared-memory", "false"], False),
+                                      ([two[0], apart], [], False)):
+            run = train(*MARKOV, "--steps", 40, "--workers", addresses(workers), *more)
+            self.assertEqual(self.result(run)["weights_hash"], one)
+            self.assertEqual(note in run.stderr, shared, run.stderr)
+
     def test_text_becomes_tokens_here_and_a_worker_has_them_below_its_folder_or_receives_them(self):
         tokenizer, tokens = self.place("tokenizer.json"), self.place("corpus.tokens")
         butterfly("tokenize", "--train", TEXT, "--vocab", "400", "--out", tokenizer)

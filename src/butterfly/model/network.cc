@@ -274,7 +274,7 @@ Result<std::unique_ptr<Network>> Network::create(const ModelConfig& config, cons
   BF_TRY(validate(config));
   BF_TRY(check_supported(config));
   BF_TRY(check_options(config, options));
-  BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config));
+  BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.gradients));
   auto network = std::make_unique<PlannedNetwork>(config, options, std::move(parameters));
   BF_TRY(network->plan());
   return std::unique_ptr<Network>(std::move(network));

@@ -42,6 +42,7 @@ struct NetworkOptions {
   int seq = 0;          // tokens of each
   int threads = 1;
   Isa isa = Isa::kReference;
+  GradientMemory gradients = GradientMemory::kPrivate;
   /// Of logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which are
   /// computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
   std::int64_t logits_bytes_max = std::int64_t{64} << 20;

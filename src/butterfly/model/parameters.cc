@@ -41,9 +41,16 @@ Result<AlignedBuffer> zeroed(std::int64_t elements) {
   return buffer;
 }
 
+/// Zero.
+Result<AlignedBuffer> gradient_buffer(std::int64_t elements, GradientMemory memory) {
+  if (memory == GradientMemory::kPrivate) return zeroed(elements);
+  auto shared = AlignedBuffer::create_shared(static_cast<std::uint64_t>(elements) * sizeof(float));
+  return shared ? std::move(shared) : zeroed(elements);
+}
+
 }  // namespace
 
-Result<ParameterSet> ParameterSet::create(const ModelConfig& config) {
+Result<ParameterSet> ParameterSet::create(const ModelConfig& config, GradientMemory memory) {
   BF_TRY(validate(config));
   std::vector<WeightInfo> weights =
       expected_weights(config, {.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = false});
@@ -63,7 +70,7 @@ Result<ParameterSet> ParameterSet::create(const ModelConfig& config) {
   }
   BF_TRY(check_memory(2 * static_cast<std::uint64_t>(set.padded_size_) * sizeof(float), "weights and gradients"));
   BF_ASSIGN_OR_RETURN(set.weights_, zeroed(set.padded_size_));
-  BF_ASSIGN_OR_RETURN(set.gradients_, zeroed(set.padded_size_));
+  BF_ASSIGN_OR_RETURN(set.gradients_, gradient_buffer(set.padded_size_, memory));
   return set;
 }
 

@@ -15,6 +15,9 @@
 
 namespace butterfly {
 
+/// Whether other processes of this host can be given the gradients to read.
+enum class GradientMemory : std::uint8_t { kPrivate, kShared };
+
 /// Weight decay is for matrices; norms and biases have none.
 enum class DecayGroup : std::uint8_t { kDecayed, kNotDecayed };
 
@@ -37,8 +40,9 @@ struct ParameterRange {
 
 class ParameterSet {
  public:
-  /// All weights of the model, zero; a tied head is its embedding. Errors: those of validate(), kNoMemory.
-  static Result<ParameterSet> create(const ModelConfig& config);
+  /// All weights of the model, zero; a tied head is its embedding. Gradients that cannot be had in shared memory are
+  /// private. Errors: those of validate(), kNoMemory.
+  static Result<ParameterSet> create(const ModelConfig& config, GradientMemory memory = GradientMemory::kPrivate);
 
   const std::vector<Parameter>& list() const { return list_; }
   /// Errors: kNotFound naming the parameter.
@@ -53,6 +57,7 @@ class ParameterSet {
   std::span<const float> weights() const;
   std::span<float> gradients();
   std::span<const float> gradients() const;
+  int gradients_descriptor() const { return gradients_.descriptor(); }  // of their memory; -1: private
   std::span<float> weight(const Parameter& parameter) { return part(weights(), parameter); }
   std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
 

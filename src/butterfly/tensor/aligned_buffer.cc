@@ -20,8 +20,16 @@ Result<AlignedBuffer> AlignedBuffer::create(std::uint64_t bytes) {
   return AlignedBuffer(static_cast<std::byte*>(memory), bytes);
 }
 
+Result<AlignedBuffer> AlignedBuffer::create_shared(std::uint64_t bytes) {
+  AlignedBuffer buffer;
+  BF_ASSIGN_OR_RETURN(buffer.shared_, SharedMemory::create(bytes));
+  buffer.data_ = buffer.shared_.bytes().data();
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
 AlignedBuffer::~AlignedBuffer() {
-  std::free(data_);
+  if (shared_.descriptor() < 0) std::free(data_);
 }
 
 }  // namespace butterfly

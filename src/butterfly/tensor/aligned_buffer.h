@@ -1,5 +1,6 @@
 // Exactly sized, 64-byte aligned memory for what lives as long as a model: packed weights. Large buffers ask for huge
-// pages (measured: reads reach the memory's ceiling only with them). Movable owner; not initialised.
+// pages (measured: reads reach the memory's ceiling only with them). Movable owner; not initialised, but shared memory
+// is zero.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
+#include "butterfly/machine/shared_memory.h"
 
 namespace butterfly {
 
@@ -16,22 +18,30 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   /// Errors: kNoMemory naming the size.
   static Result<AlignedBuffer> create(std::uint64_t bytes);
+  /// The same where other processes of this host can map it. Errors: those of SharedMemory::create().
+  static Result<AlignedBuffer> create_shared(std::uint64_t bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        shared_(std::move(other.shared_)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(shared_, other.shared_);
     return *this;
   }
   ~AlignedBuffer();
 
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// Of the memory that others can map; -1 where it is this process's alone.
+  int descriptor() const { return shared_.descriptor(); }
 
  private:
   AlignedBuffer(std::byte* data, std::uint64_t bytes) : data_(data), bytes_(bytes) {}
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
+  SharedMemory shared_;  // where it is there, it owns the bytes
 };
 
 }  // namespace butterfly

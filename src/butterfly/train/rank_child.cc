@@ -83,11 +83,12 @@ class Child {
     mesh.rank = rank;
     mesh.epoch = news.epoch;
     mesh.still_wanted = [this] { return nothing_new(); };
-    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(child_.listener, members, mesh, options_.member_timeout));
+    BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(child_.listener, members, mesh, config_, options_));
     BF_TRY(take(std::move(collectives)));
     const TrainRank place = train_rank(config_, members, rank, current_);
     if (trainer_) {
       BF_TRY(trainer_->adopt(place));
+      forget_before();
     } else {
       BF_ASSIGN_OR_RETURN(trainer_, options_.make_trainer(config_, place));
     }
@@ -103,6 +104,12 @@ class Child {
     return make_error(ErrorCode::kUnavailable, "rank {} was told to give the run up", child_.number);
   }
 
+  /// What the trainer held before: with it goes what it has mapped of lost ranks' memory.
+  void forget_before() {
+    std::lock_guard lock(mutex_);
+    epochs_.erase(epochs_.begin(), epochs_.end() - 1);
+  }
+
   static constexpr std::int64_t kForeverMs = std::int64_t{1000} * 3600 * 24 * 365;
 
   const RankChild child_;
@@ -113,18 +120,24 @@ class Child {
   Epoch left_{};                                      // the last
   Collectives* current_ = nullptr;                    // the last of epochs_
   std::mutex mutex_;                                  // guards epochs_ against a stop
-  std::vector<std::unique_ptr<Collectives>> epochs_;  // all: a trainer may hold those before, until it adopts others
+  std::vector<std::unique_ptr<Collectives>> epochs_;  // the trainer holds the one before, until it adopts another
   std::unique_ptr<Trainer> trainer_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
-                                                   MeshOptions options, std::chrono::milliseconds member_timeout) {
-  for (const RankProcess& member : members) options.addresses.push_back(member.address);
-  options.dialling = MeshDialling::kHigherRanks;
-  BF_ASSIGN_OR_RETURN(auto mesh, connect_mesh(listener, options, std::chrono::steady_clock::now() + member_timeout));
-  return make_collectives(options.rank, std::move(mesh), {.epoch = options.epoch, .member_timeout = member_timeout});
+                                                   MeshOptions mesh, const RunConfig& config,
+                                                   const RanksOptions& options) {
+  for (const RankProcess& member : members) mesh.addresses.push_back(member.address);
+  mesh.dialling = MeshDialling::kHigherRanks;
+  BF_ASSIGN_OR_RETURN(auto channels,
+                      connect_mesh(listener, mesh, std::chrono::steady_clock::now() + options.member_timeout));
+  return make_collectives(
+      mesh.rank, std::move(channels),
+      {.epoch = mesh.epoch,
+       .member_timeout = options.member_timeout,
+       .shared_memory = config.parallel.shared_memory ? options.shared_memory : SharedMemoryUse::kForbidden});
 }
 
 TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,

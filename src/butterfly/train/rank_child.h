@@ -23,10 +23,11 @@ struct RankChild {
 /// Errors: those that end this rank: of its trainer, or that rank 0 is gone.
 Status run_rank_child(const RankChild& child, const RunConfig& config, const RanksOptions& options);
 
-/// The channels of an epoch's members, of which this process is the one of `options.rank`: each dials those of higher
+/// The channels of an epoch's members, of which this process is the one of `mesh.rank`: each dials those of higher
 /// rank. Errors: those of connect_mesh().
 Result<std::unique_ptr<Collectives>> connect_epoch(Listener& listener, const std::vector<RankProcess>& members,
-                                                   MeshOptions options, std::chrono::milliseconds member_timeout);
+                                                   MeshOptions mesh, const RunConfig& config,
+                                                   const RanksOptions& options);
 
 /// What the trainer of such a rank shall know.
 TrainRank train_rank(const RunConfig& config, const std::vector<RankProcess>& members, int rank,

@@ -60,7 +60,7 @@ class Leader {
   const std::stop_token stop_;
   const std::chrono::milliseconds member_timeout_;
   std::vector<LedRank> others_;                       // who is left of them, ascending
-  std::vector<std::unique_ptr<Collectives>> epochs_;  // all: the trainer may hold those before until it adopts others
+  std::vector<std::unique_ptr<Collectives>> epochs_;  // the trainer holds the one before, until it adopts another
   std::unique_ptr<Trainer> trainer_;
 };
 
@@ -79,6 +79,8 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
   const TrainRank place = train_rank(config_, members, 0, collectives);
   if (trainer_) {
     BF_TRY(trainer_->adopt(place));
+    // With them goes what this process has mapped of lost ranks' memory.
+    if (collectives != nullptr) epochs_.erase(epochs_.begin(), epochs_.end() - 1);
   } else {
     BF_ASSIGN_OR_RETURN(trainer_, source_.make_trainer(place));
   }

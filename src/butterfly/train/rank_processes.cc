@@ -80,7 +80,7 @@ class Processes final : public OtherRanks {
     mesh.session = session_;
     mesh.epoch = epoch;
     mesh.still_wanted = still_wanted;
-    return connect_epoch(*listener_, members, std::move(mesh), options_.member_timeout);
+    return connect_epoch(*listener_, members, std::move(mesh), config_, options_);
   }
   std::string bury(LedRank& rank, const Error& cause) override;
 

@@ -194,7 +194,7 @@ Result<std::unique_ptr<Collectives>> Workers::connect(const std::vector<RankProc
   mesh.epoch = epoch;
   mesh.access = options_.access;
   mesh.still_wanted = still_wanted;
-  BF_ASSIGN_OR_RETURN(auto made, connect_epoch(nobody_, members, std::move(mesh), options_.member_timeout));
+  BF_ASSIGN_OR_RETURN(auto made, connect_epoch(nobody_, members, std::move(mesh), config_, options_));
   std::lock_guard lock(mutex_);
   epoch_ = made.get();
   return made;

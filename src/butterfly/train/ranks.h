@@ -24,7 +24,9 @@ struct RanksOptions {
   std::function<Result<std::unique_ptr<Trainer>>(const RunConfig&, const TrainRank&)> make_trainer = Trainer::create;
   /// For the next bytes of a rank, and for its answer when an epoch has ended. Who is silent longer is lost.
   std::chrono::milliseconds member_timeout{60'000};
-  NodeAccess access{};  // to workers
+  NodeAccess access{};                                        // to workers
+  SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with other ranks on this host, where the run does not
+                                                              // forbid it
 };
 
 /// config.parallel says how many ranks and of what kind. With RankEngine::kTcp and no workers this process forks, which

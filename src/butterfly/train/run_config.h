@@ -63,6 +63,7 @@ struct ParallelConfig {
   bool deterministic = false;  // canonical sums: the same bits for any number of ranks
   GradientCompression compression = GradientCompression::kOff;
   std::int64_t bucket_bytes = 4 << 20;
+  bool shared_memory = true;           // processes of one host read each other's gradients; no bit depends on it
   std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
   std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
 };
@@ -70,6 +71,11 @@ struct ParallelConfig {
 /// Workers count without being counted in `ranks`; this process is rank 0.
 inline int ranks_of(const ParallelConfig& parallel) {
   return parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
+}
+
+/// Ranks that share this machine's cores and memory with this process; workers have their own.
+inline int ranks_here(const ParallelConfig& parallel) {
+  return parallel.workers.empty() ? parallel.ranks : 1;
 }
 
 struct RunConfig {

@@ -255,5 +255,11 @@ TEST(RunConfig, TheFingerprintFollowsWhatDecidesTheBits) {
   EXPECT_NE(fingerprint(other), before);
 }
 
+TEST(RunConfig, RanksOnWorkersTakeNothingOfThisMachine) {
+  EXPECT_EQ(ranks_here({.ranks = 3}), 3);
+  EXPECT_EQ(ranks_here({.ranks = 3, .workers = {"a:1", "b:2"}}), 1);
+  EXPECT_EQ(ranks_of({.ranks = 1, .workers = {"a:1", "b:2"}}), 3);
+}
+
 }  // namespace
 }  // namespace butterfly

@@ -197,6 +197,9 @@ void add_parallel(std::vector<RunKey>& keys) {
                          {"auto", GradientCompression::kAuto}}));
   keys.push_back(
       key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together", BF_AT(parallel.bucket_bytes)));
+  keys.push_back(key("parallel.shared_memory", "", kAround,
+                     "Ranks that are processes of one host read each other's gradients in memory",
+                     BF_AT(parallel.shared_memory)));
   keys.push_back(key("parallel.speeds", "", kAround, "Of the ranks, relative, for uneven shares; none: equal",
                      BF_AT(parallel.speeds)));
   keys.push_back(key("parallel.workers", "workers", kAround,

@@ -65,14 +65,19 @@ int micro_batch_of(const RunConfig& config, int ranks) {
   return most;
 }
 
-Result<int> threads_of(const RunConfig& config, int ranks) {
+Result<int> threads_of(const RunConfig& config) {
   if (config.threads > 0) return config.threads;
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-  const int here = config.parallel.engine == RankEngine::kInproc ? ranks : 1;
-  return std::max(1, topology.usable_threads / here);
+  return std::max(1, topology.usable_threads / ranks_here(config.parallel));
 }
 
-Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
+/// Where ranks are processes, those of one host may read each other's.
+GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank) {
+  const bool may_be_read = rank.size > 1 && config.parallel.engine == RankEngine::kTcp && config.parallel.shared_memory;
+  return may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate;
+}
+
+Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa, GradientMemory gradients,
                                               const std::optional<Checkpoint>& continued) {
   BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
                       Network::create(config.shape, {.precision = config.precision,
@@ -81,7 +86,8 @@ Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa,
                                                      .micro_batch = config.micro_batch,
                                                      .seq = config.seq,
                                                      .threads = config.threads,
-                                                     .isa = isa}));
+                                                     .isa = isa,
+                                                     .gradients = gradients}));
   BF_TRY(network->parameters().freeze(config.frozen));
   if (continued) {
     BF_TRY(load_weights(*continued->weights, network->parameters()));
@@ -113,10 +119,11 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   }
   if (parts.config.seq == 0) parts.config.seq = parts.config.shape.context;
   if (parts.config.micro_batch == 0) parts.config.micro_batch = micro_batch_of(config, rank.size);
-  BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config, rank.size));
+  BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config));
   BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued || known.shape, known));
   BF_TRY(validate(parts.config));
-  BF_ASSIGN_OR_RETURN(parts.network, make_network(parts.config, parts.isa, continued));
+  BF_ASSIGN_OR_RETURN(parts.network,
+                      make_network(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
   ParameterSet& parameters = parts.network->parameters();
   BF_ASSIGN_OR_RETURN(parts.optimizer,
                       make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.network->team()));

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "butterfly/machine/topology.h"
+
 namespace butterfly {
 namespace {
 
@@ -22,6 +26,20 @@ TEST(RunParts, ARotatingShapeByNameTakesTheContextOfItsSequences) {
     EXPECT_EQ(parts->config.shape.context, context) << seq;
     EXPECT_EQ(parts->network->options().seq, seq == 0 ? context : seq);
   }
+}
+
+TEST(RunParts, RanksOfThisMachineDivideItsThreadsAndThoseOnWorkersDoNot) {
+  const int all = detect_topology().value().usable_threads;
+  RunConfig config = named_run("tinytransformer-tiny", 16);
+  config.global_batch = 8;
+  config.threads = 0;
+  const auto threads = [&] { return make_run_parts(config, {.rank = 0, .size = 2}).value().config.threads; };
+  for (const RankEngine engine : {RankEngine::kInproc, RankEngine::kTcp}) {
+    config.parallel = {.ranks = 2, .engine = engine};
+    EXPECT_EQ(threads(), std::max(1, all / 2));
+  }
+  config.parallel.workers = {"127.0.0.1:7000"};
+  EXPECT_EQ(threads(), all);
 }
 
 TEST(RunParts, AShapeWithATableOfPositionsKeepsItsContext) {

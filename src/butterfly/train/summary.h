@@ -16,15 +16,19 @@ struct RunSummary {
   double tokens_per_sec = 0.0, samples_per_sec = 0.0;                    // all ranks together
   double avg_loss = 0.0, final_loss = 0.0;
   std::uint64_t peak_memory_allocated = 0, avg_memory_allocated = 0;  // bytes that the run asked for, on this rank
-  std::uint64_t peak_memory_reserved = 0, avg_memory_reserved = 0;    // bytes resident, of the process
-  StepPhases phases{};                                                // means, without the first two steps
-  double communication_hidden_s = 0.0;                                // behind the backward pass
+  std::uint64_t peak_memory_reserved = 0,
+                avg_memory_reserved = 0;  // bytes resident, of the process; gradients of other ranks that
+                                          // it reads in their memory among them
+  StepPhases phases{};                    // means, without the first two steps
+  double communication_hidden_s = 0.0;    // behind the backward pass
   double flops_per_step = 0.0, flops_per_token = 0.0;
   std::string flops_convention{};
   double mfu = 0.0;  // share of peak_gflops that this rank used; 0: the peak is not known
   double peak_gflops = 0.0;
-  std::string peak_source{};      // how it was measured
-  double network_kb_per_s = 0.0;  // sent by this rank, 1000 bytes
+  std::string peak_source{};  // how it was measured
+  /// 1000 bytes of gradients that this rank sent to others, over connections or by their reading them in its memory:
+  /// what an algorithm moves, whichever way. Headers, acknowledgements and what ranks agree upon are not counted.
+  double network_kb_per_s = 0.0;
   double network_s = 0.0, network_s_variance = 0.0, compression_s = 0.0, compression_s_variance = 0.0;  // per step
 };
 

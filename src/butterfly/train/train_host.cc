@@ -26,7 +26,8 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
         parts.first_state = task->first_state;
         return make_trainer(std::move(parts), rank);
       },
-      .member_timeout = options_.member_timeout};
+      .member_timeout = options_.member_timeout,
+      .shared_memory = options_.shared_memory};
   RankChild child{.number = task->number, .leader = leader, .listener = connections.members};
   child.mesh.session = connections.session;
   child.mesh.access = connections.access;

@@ -23,6 +23,7 @@ struct TrainHostOptions {
   std::string directory{};            // below it token files are found by content; empty: all are received
   ContentFunctions content{};         // needed where there is a directory
   std::chrono::milliseconds member_timeout{60'000};
+  SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with other ranks on this host
 };
 
 class TrainHost final : public RankHost {

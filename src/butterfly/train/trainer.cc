@@ -54,7 +54,8 @@ class RunTrainer final : public Trainer {
   Error with_last_good(Error error);
   Error ended_by(Error error);
 
-  Status agree();
+  Status agree(const TrainObserver& observer);
+  Status share_gradients(const TrainObserver& observer);
   RunState state() const;
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
@@ -114,15 +115,26 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   return {};
 }
 
-Status RunTrainer::agree() {
+Status RunTrainer::agree(const TrainObserver& observer) {
   if (agreed_) return {};
   RunState now = state();
   BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
+  BF_TRY(share_gradients(observer));
   BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
   if (now.step != step_) BF_TRY(set_state(now));
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
   agreed_ = true;
+  return {};
+}
+
+Status RunTrainer::share_gradients(const TrainObserver& observer) {
+  if (rank_.collectives == nullptr) return {};
+  ParameterSet& parameters = network_.parameters();
+  BF_ASSIGN_OR_RETURN(const bool shared,
+                      rank_.collectives->share_memory({.bytes = std::as_writable_bytes(parameters.gradients()),
+                                                       .descriptor = parameters.gradients_descriptor()}));
+  if (shared && observer.note) observer.note("the ranks read each other's gradients in shared memory");
   return {};
 }
 
@@ -214,7 +226,7 @@ std::uint64_t RunTrainer::allocated_bytes() const {
 }
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
-  BF_TRY(agree());
+  BF_TRY(agree(observer));
   stopped_ = false;
   if (!audit_) audit_.emplace(network_.parameters());
   BF_TRY(take_steps(observer, stop));

@@ -38,15 +38,13 @@ Status ChannelCollectives::all_reduce(MutableByteSpan data, int element_bytes, c
   BF_CHECK(element_bytes > 0 && data.size() % static_cast<std::size_t>(element_bytes) == 0, "whole elements");
   const Elements elements{.data = data, .element_bytes = static_cast<std::uint64_t>(element_bytes), .reduce = reduce};
   if (algorithm == AllReduceAlgorithm::kAuto) algorithm = choose_all_reduce(size(), data.size());
-  return operation([&] {
-    switch (algorithm) {
-      case AllReduceAlgorithm::kDirect:
-        return reduce_direct(elements);
-      case AllReduceAlgorithm::kRecursiveHalving:
-        return reduce_halving(elements);
-      default:
-        return reduce_ring(elements);
-    }
+  return operation([&]() -> Status {
+    if (algorithm == AllReduceAlgorithm::kDirect) return reduce_direct(elements);
+    if (algorithm == AllReduceAlgorithm::kRecursiveHalving) return reduce_halving(elements);
+    BF_ASSIGN_OR_RETURN(const bool done, done_in_memory([&](SharedCollectives& shared) {
+                          return shared.all_reduce(data, element_bytes, reduce);
+                        }));
+    return done ? Status{} : reduce_ring(elements);
   });
 }
 

@@ -11,7 +11,7 @@
 namespace butterfly {
 namespace {
 
-// Up to so many bytes together, parts go to everyone at once instead of in a ring.
+// Up to so many bytes together, parts go to everyone at once instead of in a ring, and are not looked for in memory.
 constexpr std::uint64_t kGatherDirectBytesMax = 256 * 1024;
 
 std::uint64_t total_bytes(std::span<const MutableByteSpan> parts) {
@@ -37,7 +37,8 @@ ChannelCollectives::ChannelCollectives(int rank, std::vector<std::shared_ptr<Cha
                                        const CollectivesOptions& options)
     : options_(options),
       exchange_(rank, members, {.epoch = options.epoch, .member_timeout = options.member_timeout}),
-      pieces_(std::move(members), options.epoch, options.member_timeout),
+      pieces_(members, options.epoch, options.member_timeout),
+      members_(std::move(members)),
       to_(pieces_.members()),
       from_(pieces_.members()) {
   BF_CHECK(options.piece_bytes > 0, "pieces have bytes");
@@ -78,7 +79,10 @@ Status ChannelCollectives::all_to_all(std::span<const ByteSpan> parts, std::span
   const auto me = static_cast<std::size_t>(rank());
   BF_CHECK(parts.size() == members && mine.size() == members, "one part for each member");
   copy_own_part(parts[me], mine[me]);
-  return operation([&] {
+  return operation([&]() -> Status {
+    BF_ASSIGN_OR_RETURN(const bool done,
+                        done_in_memory([&](SharedCollectives& shared) { return shared.all_to_all(parts, mine); }));
+    if (done) return {};
     std::ranges::copy(parts, to_.begin());
     std::ranges::copy(mine, from_.begin());
     to_[me] = {};
@@ -92,6 +96,11 @@ Status ChannelCollectives::all_gather(std::span<const MutableByteSpan> parts) {
   const auto me = static_cast<std::size_t>(rank());
   const std::uint64_t bytes = total_bytes(parts);
   return operation([&]() -> Status {
+    bool done = false;
+    if (bytes > kGatherDirectBytesMax) {
+      BF_ASSIGN_OR_RETURN(done, done_in_memory([&](SharedCollectives& shared) { return shared.all_gather(parts); }));
+    }
+    if (done) return {};
     if (size() == 2 || bytes <= kGatherDirectBytesMax) {
       for (std::size_t member = 0; member < parts.size(); ++member) {
         if (member == me) continue;
@@ -133,9 +142,22 @@ Status ChannelCollectives::send_tree(MutableByteSpan data, int root) {
   return {};
 }
 
+Result<bool> ChannelCollectives::share_memory(const ReadableMemory& memory) {
+  BF_CHECK(shared_ == nullptr, "memory is shared once");
+  if (size() < 2) return false;
+  auto made = SharedCollectives::create(exchange_, members_, memory, options_);
+  if (!made) {
+    abort();
+    return tl::unexpected(made.error());
+  }
+  shared_ = std::move(*made);
+  return shared_ != nullptr;
+}
+
 // After round k, everyone has heard, directly or not, of the 2^k members before him.
 Status ChannelCollectives::barrier() {
   return operation([&]() -> Status {
+    if (shared_ != nullptr) return shared_->barrier();
     const std::array<std::byte, 1> here{};
     std::array<std::byte, 1> there{};
     for (int distance = 1; distance < size(); distance *= 2) {

@@ -1,5 +1,6 @@
 // Collectives over one channel to each other member. What goes to many at once, and what is exchanged between partners,
-// is a ChannelExchange; what is pipelined (rings, trees) moves in pieces. Threads as for Collectives.
+// is a ChannelExchange; what is pipelined (rings, trees) moves in pieces; what is large and in memory that all share is
+// left to SharedCollectives. Threads as for Collectives.
 #pragma once
 
 #include <atomic>
@@ -9,15 +10,9 @@
 #include "butterfly/wire/channel_exchange.h"
 #include "butterfly/wire/collectives.h"
 #include "butterfly/wire/piece_channels.h"
+#include "butterfly/wire/shared_collectives.h"
 
 namespace butterfly {
-
-/// A range of elements, halved again and again.
-struct ElementRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::uint64_t size() const { return end - begin; }
-};
 
 class ChannelCollectives final : public Collectives {
  public:
@@ -31,6 +26,7 @@ class ChannelCollectives final : public Collectives {
   Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) override;
   Status all_gather(std::span<const MutableByteSpan> parts) override;
   Status broadcast(MutableByteSpan data, int root) override;
+  Result<bool> share_memory(const ReadableMemory& memory) override;
   Status barrier() override;
   CollectiveStats stats() const override;
   void abort() override { pieces_.close(); }
@@ -59,6 +55,15 @@ class ChannelCollectives final : public Collectives {
     return status;
   }
 
+  /// Where all members share memory, and it is in it: it is done.
+  template <typename Work>
+  Result<bool> done_in_memory(const Work& work) {
+    if (shared_ == nullptr) return false;
+    BF_ASSIGN_OR_RETURN(const std::optional<std::uint64_t> sent, work(*shared_));
+    bytes_sent_.fetch_add(sent.value_or(0), std::memory_order_relaxed);
+    return sent.has_value();
+  }
+
   Status reduce_direct(const Elements& elements);
   Status reduce_ring(const Elements& elements);
   Status reduce_halving(const Elements& elements);
@@ -75,6 +80,8 @@ class ChannelCollectives final : public Collectives {
   const CollectivesOptions options_;
   ChannelExchange exchange_;
   PieceChannels pieces_;
+  const std::vector<std::shared_ptr<Channel>> members_;
+  std::unique_ptr<SharedCollectives> shared_;  // of the thread that operates
   std::vector<ByteSpan> to_;
   std::vector<MutableByteSpan> from_;
   Payload scratch_;

@@ -1,7 +1,8 @@
 // Collective operations over bytes among the members of an epoch: each has a channel to every other, or all are threads
-// of one process. A reduce function makes sums of what only its caller understands. Blocking; one operation at a time
-// for each Collectives, on any thread; abort() and stats() from any thread. All members call the same operations in the
-// same order. The bits of sums over all_to_all() and of kDirect do not depend on how bytes travel; the others' do.
+// of one process; members who are processes of one host can read each other's memory. A reduce function makes sums of
+// what only its caller understands. Blocking; one operation at a time for each Collectives, on any thread; abort() and
+// stats() from any thread. All members call the same operations in the same order. The bits of sums over all_to_all()
+// and of kDirect do not depend on how bytes travel; the others' do.
 //
 // Errors of every operation: kUnavailable (a member is gone, or abort() was called), kTimeout, kProtocol (sizes,
 // operations or epochs that disagree). All are reasons to end the epoch: the first one wakes and fails all members, the
@@ -18,6 +19,7 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
 #include "butterfly/wire/channel.h"
+#include "butterfly/wire/exchange.h"
 
 namespace butterfly {
 
@@ -32,6 +34,13 @@ enum class AllReduceAlgorithm : std::uint8_t {
   kRecursiveHalving,  // halves exchanged with partners at distances n/2, n/4, ...: few steps
 };
 
+/// A range of elements.
+struct ElementRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t size() const { return end - begin; }
+};
+
 /// "auto", "direct", "ring", "halving".
 std::string_view to_string(AllReduceAlgorithm algorithm);
 
@@ -41,8 +50,14 @@ AllReduceAlgorithm choose_all_reduce(int members, std::uint64_t bytes);
 
 struct CollectiveStats {
   std::uint64_t operations = 0;
-  std::uint64_t bytes_sent = 0;  // payloads; between threads, what the others read of this member's
+  std::uint64_t bytes_sent = 0;  // payloads; between threads and in shared memory, what others read of this member's
   std::uint64_t wait_ns = 0;     // inside calls
+};
+
+/// What other processes may read where it lies: all of a SharedMemory.
+struct ReadableMemory {
+  MutableByteSpan bytes{};
+  int descriptor = -1;  // -1: nobody else's
 };
 
 class Collectives {
@@ -71,6 +86,12 @@ class Collectives {
   /// data of `root` to all.
   virtual Status broadcast(MutableByteSpan data, int root) = 0;
 
+  /// Called by all members at once, at most once: from here on large operations on data in this memory read it where it
+  /// lies, with the same bits, where all members are processes of one host that may share memory; otherwise nothing
+  /// changes. The memory outlives the Collectives' operations. Whether anything has; between threads nothing
+  /// has to.
+  virtual Result<bool> share_memory(const ReadableMemory& /*memory*/) { return false; }
+
   /// Returns when all members have called it.
   virtual Status barrier() = 0;
   virtual CollectiveStats stats() const = 0;
@@ -80,9 +101,10 @@ class Collectives {
 };
 
 struct CollectivesOptions {
-  Epoch epoch{};                                     // messages of another are refused
-  std::chrono::milliseconds member_timeout{60'000};  // for a member's next bytes
-  std::uint64_t piece_bytes = 128 * 1024;            // of a pipelined transfer
+  Epoch epoch{};                                              // messages of another are refused
+  std::chrono::milliseconds member_timeout{60'000};           // for a member's next bytes
+  std::uint64_t piece_bytes = 128 * 1024;                     // of a pipelined transfer
+  SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // share_memory()
 };
 
 /// One channel for each member, nothing for `rank` itself; shared with whoever ends the epoch by closing them.

@@ -154,7 +154,7 @@ TEST_P(CollectivesFailureTest, AMemberThatNeverComesCostsNoMoreThanTheTimeout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CollectivesFailureTest, ::testing::Values("threads", "inproc", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Kinds, CollectivesFailureTest, ::testing::Values("threads", "inproc", "tcp", "memory"),
                          [](const auto& kind) { return kind.param; });
 
 TEST(Collectives, WhoGivesUpBetweenThreadsWaitsForThoseWhoReadItsMemory) {

@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "butterfly/machine/shared_memory.h"
 #include "butterfly/wire/collectives.h"
 #include "butterfly/wire/exchange_mesh_test.h"
 
 namespace butterfly {
 
-/// "threads": members read each other's memory; "inproc", "tcp", "tls": over channels of that kind.
+/// "threads": members read each other's memory; "inproc", "tcp", "tls": over channels of that kind; "memory": over tcp,
+/// with a memory of each that the others have mapped.
 class CollectivesMesh {
  public:
   CollectivesMesh(const std::string& kind, int members, const CollectivesOptions& options = test_options()) {
@@ -18,10 +20,19 @@ class CollectivesMesh {
       ends = make_inproc_collectives(members, options);
       return;
     }
-    channels = connect_all(kind, members);
+    channels = connect_all(kind == "memory" ? "tcp" : kind, members);
     for (int rank = 0; rank < members; ++rank) {
       ends.push_back(make_collectives(rank, channels[static_cast<std::size_t>(rank)], options));
     }
+    if (kind != "memory") return;
+    for (int rank = 0; rank < members; ++rank) memories.push_back(SharedMemory::create(kMemoryBytes).value());
+    expect_ok([&](Collectives& end) -> Status {
+      const SharedMemory& memory = memories[static_cast<std::size_t>(end.rank())];
+      BF_ASSIGN_OR_RETURN(const bool shared,
+                          end.share_memory({.bytes = memory.bytes(), .descriptor = memory.descriptor()}));
+      EXPECT_EQ(shared, members > 1);
+      return {};
+    });
   }
 
   /// Pieces are short, so that a few KiB are a pipeline.
@@ -51,7 +62,10 @@ class CollectivesMesh {
     }
   }
 
-  ChannelTable channels;  // none for "threads"
+  static constexpr std::size_t kMemoryBytes = 8 << 20;
+
+  ChannelTable channels;               // none for "threads"
+  std::vector<SharedMemory> memories;  // of "memory"
   std::vector<std::unique_ptr<Collectives>> ends;
 };
 

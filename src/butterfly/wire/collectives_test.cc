@@ -317,7 +317,7 @@ TEST_P(CollectivesTest, TheyMayBeUsedByAnotherThreadThanTheOneThatMadeThemAndByO
   for (const auto& end : mesh.ends) EXPECT_EQ(end->stats().operations, 3u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CollectivesTest, ::testing::Values("threads", "inproc", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Kinds, CollectivesTest, ::testing::Values("threads", "inproc", "tcp", "memory"),
                          [](const auto& kind) { return kind.param; });
 
 TEST(Collectives, WorkOverTls) {

@@ -2,12 +2,16 @@
 // from it. The members call in the same order with sizes that agree. Used by one thread of each member at a time.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
 
 namespace butterfly {
+
+/// Whether members that are processes of one host may reach each other through memory.
+enum class SharedMemoryUse : std::uint8_t { kAllowed, kForbidden };
 
 class Exchange {
  public:

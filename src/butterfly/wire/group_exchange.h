@@ -13,8 +13,6 @@
 
 namespace butterfly {
 
-enum class SharedMemoryUse : std::uint8_t { kAllowed, kForbidden };
-
 struct GroupOptions {
   Epoch epoch{};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;
@@ -49,8 +47,7 @@ class GroupExchange final : public Exchange {
   Status find_shared_memory();
   Result<std::vector<int>> find_neighbours(Exchange& greeting);
   /// The segment that `neighbours`, with this member among them, share, from the first of them; nothing where it fails.
-  Result<std::optional<SharedMemory>> offer_segment(Exchange& greeting, const std::vector<int>& neighbours);
-  Result<std::optional<SharedMemory>> ask_for_segment(Exchange& greeting, const std::vector<int>& neighbours);
+  Result<std::optional<SharedMemory>> segment_of(Exchange& greeting, const std::vector<int>& neighbours);
 
   const std::vector<std::shared_ptr<Channel>> members_;
   const GroupOptions options_;

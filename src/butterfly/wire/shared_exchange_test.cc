@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -67,27 +66,19 @@ TEST(GroupExchange, EnginesKeepTheirNames) {
   EXPECT_EQ(parse_exchange_engine("carrier pigeon"), ExchangeEngine::kNone);
 }
 
-TEST(SharedMemory, IsGivenToThoseWhoKnowItsNameAndIsTheSame) {
+TEST(SharedSegment, IsGivenToThoseWhoKnowItsNameAndIsTheSame) {
   const SharedMemory mine = SharedMemory::create(4096).value();
   const SegmentOffer offer = SegmentOffer::create().value();
   const SegmentRequest request = SegmentRequest::connect(offer.name()).value();
-  ASSERT_TRUE(offer.hand_out(mine, 1, after_ms(5000)));
+  ASSERT_TRUE(offer.hand_out(mine.descriptor(), 1, after_ms(5000)));
   const SharedMemory theirs = request.take(4096, after_ms(5000)).value();
   EXPECT_NE(mine.bytes().data(), theirs.bytes().data());
   mine.bytes()[4095] = std::byte{42};
   EXPECT_EQ(theirs.bytes()[4095], std::byte{42});
-  EXPECT_EQ(::ftruncate(theirs.descriptor().get(), 0), -1) << "or the other would die of reading";
+  EXPECT_EQ(::ftruncate(theirs.descriptor(), 0), -1) << "or the other would die of reading";
 }
 
-TEST(SharedMemory, OfAnotherSizeOrWithoutSealsIsRefused) {
-  const SharedMemory mine = SharedMemory::create(4096).value();
-  EXPECT_EQ(SharedMemory::adopt(Fd(::dup(mine.descriptor().get())), 8192).error().code, ErrorCode::kProtocol);
-  Fd unsealed(::memfd_create("test", MFD_CLOEXEC));
-  ASSERT_EQ(::ftruncate(unsealed.get(), 4096), 0);
-  EXPECT_EQ(SharedMemory::adopt(std::move(unsealed), 4096).error().code, ErrorCode::kProtocol);
-}
-
-TEST(SharedMemory, AnOfferThatIsNotThereOrNotKeptIsSaid) {
+TEST(SharedSegment, AnOfferThatIsNotThereOrNotKeptIsSaid) {
   EXPECT_EQ(SegmentRequest::connect("butterfly-nobody").error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(SegmentRequest::connect("").error().code, ErrorCode::kUnavailable);
   auto offer = std::make_unique<SegmentOffer>(SegmentOffer::create().value());
@@ -96,7 +87,8 @@ TEST(SharedMemory, AnOfferThatIsNotThereOrNotKeptIsSaid) {
   offer.reset();
   EXPECT_EQ(request.take(4096, after_ms(5000)).error().code, ErrorCode::kUnavailable);
   const SegmentOffer waits = SegmentOffer::create().value();
-  EXPECT_EQ(waits.hand_out(SharedMemory::create(64).value(), 1, after_ms(20)).error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(waits.hand_out(SharedMemory::create(64).value().descriptor(), 1, after_ms(20)).error().code,
+            ErrorCode::kTimeout);
 }
 
 TEST(SharedExchange, CountsThatCannotBeEndTheExchange) {

@@ -1,7 +1,5 @@
 #include "butterfly/wire/shared_segment.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,8 +14,6 @@
 
 namespace butterfly {
 namespace {
-
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // who maps it can rely on every byte
 
 tl::unexpected<Error> failed(const char* what) {
   return make_error(ErrorCode::kIo, "{}: {}", what, system_message(errno));
@@ -60,41 +56,6 @@ Status wait_readable(const Fd& socket, Deadline deadline, const char* what) {
 
 }  // namespace
 
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : descriptor_(std::move(other.descriptor_)), bytes_(std::exchange(other.bytes_, {})) {}
-
-SharedMemory::~SharedMemory() {
-  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-Result<SharedMemory> SharedMemory::map(Fd descriptor, std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
-  if (memory == MAP_FAILED) return failed("cannot map shared memory");
-  return SharedMemory(std::move(descriptor), {static_cast<std::byte*>(memory), bytes});
-}
-
-Result<SharedMemory> SharedMemory::create(std::size_t bytes) {
-  Fd descriptor(::memfd_create("butterfly", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!descriptor.valid()) return failed("cannot create shared memory");
-  // Allocated now: running out later would be a signal and no error.
-  if (const int error = ::posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    return make_error(ErrorCode::kNoMemory, "no {} bytes of shared memory: {}", bytes, system_message(error));
-  }
-  if (::fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) return failed("cannot seal shared memory");
-  return map(std::move(descriptor), bytes);
-}
-
-Result<SharedMemory> SharedMemory::adopt(Fd descriptor, std::size_t bytes) {
-  struct stat status {};
-  if (::fstat(descriptor.get(), &status) != 0) return failed("cannot look at shared memory");
-  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (static_cast<std::size_t>(status.st_size) != bytes || seals < 0 || (seals & kSeals) != kSeals) {
-    return make_error(ErrorCode::kProtocol, "shared memory of {} bytes with seals {}, {} with {} were expected",
-                      status.st_size, seals, bytes, kSeals);
-  }
-  return map(std::move(descriptor), bytes);
-}
-
 std::string sharing_scope() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -115,7 +76,7 @@ Result<SegmentOffer> SegmentOffer::create() {
   return SegmentOffer(std::move(socket), std::move(name));
 }
 
-Status SegmentOffer::hand_out(const SharedMemory& memory, int count, Deadline deadline) const {
+Status SegmentOffer::hand_out(int descriptor, int count, Deadline deadline) const {
   while (count > 0) {
     BF_TRY(wait_readable(socket_, deadline, "not every process asked for its shared memory"));
     const Fd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -125,7 +86,6 @@ Status SegmentOffer::hand_out(const SharedMemory& memory, int count, Deadline de
     control->cmsg_level = SOL_SOCKET;
     control->cmsg_type = SCM_RIGHTS;
     control->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = memory.descriptor().get();
     std::memcpy(CMSG_DATA(control), &descriptor, sizeof(descriptor));
     if (::sendmsg(peer.get(), &message.header, MSG_NOSIGNAL) != 1) return failed("cannot pass shared memory on");
     --count;
@@ -155,7 +115,7 @@ Result<SharedMemory> SegmentRequest::take(std::size_t bytes, Deadline deadline) 
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(control), sizeof(descriptor));
-  return SharedMemory::adopt(Fd(descriptor), bytes);
+  return SharedMemory::adopt(descriptor, bytes);
 }
 
 }  // namespace butterfly

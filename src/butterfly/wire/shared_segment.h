@@ -1,42 +1,22 @@
-// Memory that processes of one user on one host share. It never has a name in a file system: its descriptor travels
-// over a socket between the processes, so nothing is left of it when the last of them is gone, however that went.
-// A SharedMemory owns its mapping; an offer and a request own a socket. Not thread-safe.
+// How processes of one user on one host come to share memory (machine/shared_memory.h): its descriptor travels over a
+// local socket between them, and never has a name in a file system. An offer and a request own a socket. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "butterfly/base/bytes.h"
+#include "butterfly/machine/shared_memory.h"
 #include "butterfly/wire/socket.h"
 
 namespace butterfly {
 
-class SharedMemory {
- public:
-  /// Zeroed, of a size that nobody can change any more. Errors: kNoMemory, kIo.
-  static Result<SharedMemory> create(std::size_t bytes);
-
-  /// What another process created. Errors: kProtocol for one of another size or whose size may change, kIo.
-  static Result<SharedMemory> adopt(Fd descriptor, std::size_t bytes);
-
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&&) = delete;
-  ~SharedMemory();
-
-  MutableByteSpan bytes() const { return bytes_; }
-  const Fd& descriptor() const { return descriptor_; }
-
- private:
-  SharedMemory(Fd descriptor, MutableByteSpan bytes) : descriptor_(std::move(descriptor)), bytes_(bytes) {}
-  static Result<SharedMemory> map(Fd descriptor, std::size_t bytes);
-
-  Fd descriptor_;
-  MutableByteSpan bytes_;
-};
-
 /// Which processes can share memory: those of one boot of one kernel, one network namespace (two namespaces are two
 /// hosts to the wire, so that an emulated link is not passed by) and one user. Empty: unknown.
 std::string sharing_scope();
+
+/// As members tell it to each other, padded with zeros.
+inline constexpr std::size_t kSharingScopeBytes = 96;
 
 /// Gives a segment to processes that know the name of the offer, which is a secret of 128 bits.
 class SegmentOffer {
@@ -46,8 +26,9 @@ class SegmentOffer {
 
   const std::string& name() const { return name_; }
 
-  /// To `count` processes of this user, each of which has connected already. Errors: kTimeout, kIo.
-  Status hand_out(const SharedMemory& memory, int count, Deadline deadline) const;
+  /// The memory's descriptor to `count` processes of this user, each of which has connected already. Errors: kTimeout,
+  /// kIo.
+  Status hand_out(int descriptor, int count, Deadline deadline) const;
 
  private:
   SegmentOffer(Fd socket, std::string name) : socket_(std::move(socket)), name_(std::move(name)) {}

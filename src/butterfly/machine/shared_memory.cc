@@ -1,0 +1,75 @@
+#include "butterfly/machine/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "butterfly/base/units.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
+namespace butterfly {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::uint64_t kHugePage = 2ull << 20;
+
+std::string message_of(int error) {
+  return std::generic_category().message(error);
+}
+
+tl::unexpected<Error> failed(const char* what) {
+  return make_error(ErrorCode::kIo, "{}: {}", what, message_of(errno));
+}
+
+}  // namespace
+
+SharedMemory::~SharedMemory() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Status SharedMemory::map(std::uint64_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (memory == MAP_FAILED) return failed("cannot map shared memory");
+  bytes_ = {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)};
+  if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);
+  return {};
+}
+
+Result<SharedMemory> SharedMemory::create(std::uint64_t bytes) {
+  SharedMemory made(::memfd_create("butterfly", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (made.descriptor_ < 0) return failed("cannot create shared memory");
+  if (::ftruncate(made.descriptor_, static_cast<off_t>(bytes)) != 0) return failed("cannot size shared memory");
+  BF_TRY(made.map(bytes));
+  // Pages become huge ones when they are touched through the mapping, and not when the file system allocates them.
+  if (bytes >= kHugePage) ::madvise(made.bytes_.data(), bytes, MADV_POPULATE_WRITE);
+  // All of them, now: running out later would be a signal and no error.
+  if (const int error = ::posix_fallocate(made.descriptor_, 0, static_cast<off_t>(bytes)); error != 0) {
+    return make_error(ErrorCode::kNoMemory, "the operating system refused {} of shared memory: {}", format_bytes(bytes),
+                      message_of(error));
+  }
+  if (::fcntl(made.descriptor_, F_ADD_SEALS, kSeals) != 0) return failed("cannot seal shared memory");
+  return made;
+}
+
+Result<SharedMemory> SharedMemory::adopt(int descriptor, std::uint64_t bytes) {
+  SharedMemory made(descriptor);
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return failed("cannot look at shared memory");
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  if (static_cast<std::uint64_t>(status.st_size) != bytes || seals < 0 || (seals & kSeals) != kSeals) {
+    return make_error(ErrorCode::kProtocol, "shared memory of {} bytes with seals {}, {} with {} were expected",
+                      status.st_size, seals, bytes, kSeals);
+  }
+  BF_TRY(made.map(bytes));
+  return made;
+}
+
+}  // namespace butterfly
