@@ -1,6 +1,7 @@
 #include "butterfly/stage/exchange_calibration.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "butterfly/stage/tell_all.h"
@@ -23,10 +24,13 @@ struct Sizes {
   Times many, one;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+/// Of a skewed lot, whose sum a run takes: the mean without the fastest and the slowest eighth, what happens once is no
+/// measure.
+double typical(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t cut = values.size() < 3 ? 0 : std::max<std::size_t>(1, values.size() / 8);
+  const auto kept = std::span(values).subspan(cut, values.size() - 2 * cut);
+  return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
 }
 
 /// What passes by `clock` while one block runs.
@@ -52,7 +56,7 @@ Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int r
   while (static_cast<int>(rounds.size()) < count) {
     BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kTogether, trial.clock_ns));
   }
-  return median(std::move(rounds));
+  return typical(std::move(rounds));
 }
 
 /// The first is not counted, others had the caches meanwhile.
@@ -64,7 +68,7 @@ Result<double> alone_in_turn_ns(const ExchangeTrial& trial, int rows) {
     BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kAlone, trial.worked_ns));
     count = rounds_within(kAloneNs, rounds.front(), kAloneMin, kAloneMax);
   }
-  return median(std::move(rounds));
+  return typical(std::move(rounds));
 }
 
 /// The members take turns; whose turn it is not waits in the exchange.
@@ -83,7 +87,7 @@ struct ExchangeTime {
   double exchange_s = 0.0, block_s = 0.0;
 };
 
-ExchangeTime exchange_time(std::span<const Sizes> members, Times Sizes::* size) {
+ExchangeTime exchange_time(std::span<const Sizes> members, Times Sizes::*size) {
   double together = 0.0, alone = 0.0;
   for (const Sizes& member : members) {
     // They begin and end each round together, but for when they hear of it: the mean.
