@@ -9,10 +9,10 @@
 namespace butterfly {
 namespace {
 
-constexpr double kBudgetNs = 40e6;  // for the blocks of one size that all run together
-constexpr double kAloneNs = 10e6;   // for those that one member runs alone
-constexpr int kColdBlocks = 2;      // not counted: caches, pages and TCP's windows are cold
-constexpr int kBlocksMin = 3, kBlocksMax = 24, kAloneMin = 2, kAloneMax = 6;
+constexpr double kBudgetNs = 100e6;  // for the blocks of one size that all run together: several steps of small models
+constexpr double kAloneNs = 10e6;    // for those that one member runs alone
+constexpr int kColdBlocks = 2;       // not counted: caches, pages and TCP's windows are cold
+constexpr int kBlocksMin = 3, kBlocksMax = 64, kAloneMin = 2, kAloneMax = 6;
 constexpr double kExchangesOfABlock = 2.0;
 
 /// Of a block.
