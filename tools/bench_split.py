@@ -27,6 +27,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 PROCESS = "1 process"
 LINKS = {"1 Gbit/s": ("1gbit", {}, "64k"), "100 Mbit/s": ("100mbit", {}, "4k"), "1 Gbit/s, 5 ms": ("1gbit", {1: (5, 0)}, "64k")}
+SPLITS = {"pipeline": "uniform", "tensor": "tensor"}
 
 
 class Workers:
@@ -135,7 +136,7 @@ def over_links(arguments):
     for name in arguments.links or LINKS:
         rate, slow, burst = LINKS[name]
         with Lab(3, rate=rate, slow=slow, burst=burst) as lab, Workers(arguments, 2, lab) as workers:
-            ways = {"2 workers, pipeline": workers.options("uniform"), "2 workers, tensor": workers.options("tensor")}
+            ways = {f"2 workers, {way}": workers.options(SPLITS[way]) for way in arguments.splits}
             results = measure(arguments, ways, workers.inside(0))
             show(f"links of {name}", results, None)
 
@@ -156,6 +157,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64, help="tokens decoded")
     parser.add_argument("--links", nargs="*", choices=LINKS, metavar="LINK",
                         help=f"two workers in network namespaces, over links of {', '.join(map(repr, LINKS))}; none named: all")
+    parser.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS), help="over links; without it: both")
     parser.add_argument("--emulate", type=float, default=1.0, help="four workers of this share of a thread's speed")
     parser.add_argument("--butterfly", default="build/release/bin/butterfly")
     arguments = parser.parse_args()

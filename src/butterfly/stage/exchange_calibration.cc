@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "butterfly/stage/tell_all.h"
 
 namespace butterfly {
 namespace {
 
-constexpr double kBudgetNs = 40e6;  // for the blocks of one size that all run together
-constexpr double kAloneNs = 10e6;   // for those that one member runs alone
-constexpr int kColdBlocks = 2;      // not counted: caches, pages and TCP's windows are cold
-constexpr int kBlocksMin = 3, kBlocksMax = 24, kAloneMin = 2, kAloneMax = 6;
+constexpr double kBudgetNs = 100e6;  // for the blocks of one size that all run together: several steps of small models
+constexpr double kAloneNs = 10e6;    // for those that one member runs alone
+constexpr int kColdBlocks = 2;       // not counted: caches, pages and TCP's windows are cold
+constexpr int kBlocksMin = 3, kBlocksMax = 64, kAloneMin = 2, kAloneMax = 6;
 constexpr double kExchangesOfABlock = 2.0;
 
 /// Of a block.
@@ -19,10 +20,17 @@ struct Times {
   double together_ns = 0.0, alone_ns = 0.0;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+struct Sizes {
+  Times many, one;
+};
+
+/// Of a skewed lot, whose sum a run takes: the mean without the fastest and the slowest eighth, what happens once is no
+/// measure.
+double typical(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t cut = values.size() < 3 ? 0 : std::max<std::size_t>(1, values.size() / 8);
+  const auto kept = std::span(values).subspan(cut, values.size() - 2 * cut);
+  return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
 }
 
 /// What passes by `clock` while one block runs.
@@ -48,7 +56,7 @@ Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int r
   while (static_cast<int>(rounds.size()) < count) {
     BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kTogether, trial.clock_ns));
   }
-  return median(std::move(rounds));
+  return typical(std::move(rounds));
 }
 
 /// The first is not counted, others had the caches meanwhile.
@@ -60,7 +68,7 @@ Result<double> alone_in_turn_ns(const ExchangeTrial& trial, int rows) {
     BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kAlone, trial.worked_ns));
     count = rounds_within(kAloneNs, rounds.front(), kAloneMin, kAloneMax);
   }
-  return median(std::move(rounds));
+  return typical(std::move(rounds));
 }
 
 /// The members take turns; whose turn it is not waits in the exchange.
@@ -79,18 +87,14 @@ struct ExchangeTime {
   double exchange_s = 0.0, block_s = 0.0;
 };
 
-Result<ExchangeTime> exchange_time(Exchange& exchange, const ExchangeTrial& trial, int rows) {
-  Times mine;
-  BF_ASSIGN_OR_RETURN(mine.together_ns, together_ns(exchange, trial, rows));
-  BF_ASSIGN_OR_RETURN(mine.alone_ns, alone_ns(exchange, trial, rows));
-  BF_ASSIGN_OR_RETURN(const std::vector<Times> members, tell_all(exchange, mine));
-  // They begin and end each round together, but for when they hear of it: the mean.
-  const auto add = [](double sum, const Times& member) { return sum + member.together_ns; };
-  const double together =
-      std::accumulate(members.begin(), members.end(), 0.0, add) / static_cast<double>(members.size());
-  const double alone = std::ranges::max(members, {}, &Times::alone_ns).alone_ns;
-  return ExchangeTime{.exchange_s = std::max(0.0, together - alone) / kExchangesOfABlock * 1e-9,
-                      .block_s = together * 1e-9};
+ExchangeTime exchange_time(std::span<const Sizes> members, Times Sizes::*size) {
+  double together = 0.0, alone = 0.0;
+  for (const Sizes& member : members) {
+    // They begin and end each round together, but for when they hear of it: the mean.
+    together += (member.*size).together_ns / static_cast<double>(members.size());
+    alone = std::max(alone, (member.*size).alone_ns);
+  }
+  return {.exchange_s = std::max(0.0, together - alone) / kExchangesOfABlock * 1e-9, .block_s = together * 1e-9};
 }
 
 }  // namespace
@@ -98,8 +102,17 @@ Result<ExchangeTime> exchange_time(Exchange& exchange, const ExchangeTrial& tria
 Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial& trial) {
   BF_ASSIGN_OR_RETURN(const auto ready, tell_all(exchange, static_cast<std::uint8_t>(trial.ready)));
   if (std::ranges::count(ready, 0) > 0) return ExchangeTimes{};
-  BF_ASSIGN_OR_RETURN(const ExchangeTime one, exchange_time(exchange, trial, 1));
-  BF_ASSIGN_OR_RETURN(const ExchangeTime many, exchange_time(exchange, trial, trial.many_rows));
+  Sizes mine;
+  // In the order of a run, whose prompt comes before its answers. Many rows keep all members busy for long: by then the
+  // system gave each a core of its own where it has one, which those that wake each other all the time wait for, and
+  // TCP knows the line.
+  BF_ASSIGN_OR_RETURN(mine.many.together_ns, together_ns(exchange, trial, trial.many_rows));
+  BF_ASSIGN_OR_RETURN(mine.one.together_ns, together_ns(exchange, trial, 1));
+  BF_ASSIGN_OR_RETURN(mine.many.alone_ns, alone_ns(exchange, trial, trial.many_rows));
+  BF_ASSIGN_OR_RETURN(mine.one.alone_ns, alone_ns(exchange, trial, 1));
+  BF_ASSIGN_OR_RETURN(const std::vector<Sizes> members, tell_all(exchange, mine));
+  const ExchangeTime one = exchange_time(members, &Sizes::one);
+  const ExchangeTime many = exchange_time(members, &Sizes::many);
   return ExchangeTimes{.one_row_s = one.exchange_s,
                        .many_rows = trial.many_rows,
                        .many_rows_s = many.exchange_s,

@@ -23,9 +23,9 @@ struct ExchangeTrial {
   std::function<std::uint64_t()> worked_ns;                // what of it was computing, up to the last exchange
 };
 
-/// Collective. Members agree on everything that decides how often they exchange. Takes some tens of milliseconds for
-/// each size and each member; more only where five blocks do. Nothing is measured where a member is not ready. Errors:
-/// those of the exchange and of the trial; the group is at an end then.
+/// Collective. Members agree on everything that decides how often they exchange. Takes about a tenth of a second
+/// for each size and some hundredths for each member; more only where five blocks do. Nothing is measured where a
+/// member is not ready. Errors: those of the exchange and of the trial; the group is at an end then.
 Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial& trial);
 
 }  // namespace butterfly

@@ -95,8 +95,9 @@ class Channel {
   virtual bool broken() const = 0;
 
   /// For how long the other side has not acknowledged what was sent, although it should have: its host or the way
-  /// there is gone. 0 while nothing is under way, or the other side merely does not read.
-  virtual std::chrono::milliseconds unacknowledged() const { return std::chrono::milliseconds(0); }
+  /// there is gone. 0 while nothing is under way, or the other side merely does not read. As far as earlier calls can
+  /// tell: to be asked again and again. From any thread.
+  virtual std::chrono::milliseconds unacknowledged() { return std::chrono::milliseconds(0); }
 
   /// "10.0.0.2:7000", "inproc".
   virtual std::string peer() const = 0;

@@ -77,13 +77,6 @@ void disable_nagle(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-std::chrono::milliseconds unacknowledged(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof(info);
-  const bool known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0;
-  return std::chrono::milliseconds(known && info.tcpi_unacked > 0 ? info.tcpi_last_ack_recv : 0);
-}
-
 Result<Fd> listen_on(const SocketAddress& address, const std::string& name) {
   BF_ASSIGN_OR_RETURN(Fd fd, make_socket(address.storage.ss_family));
   const int on = 1;

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "butterfly/wire/ack_watch.h"
 #include "butterfly/wire/address.h"
 
 namespace butterfly {
@@ -58,9 +59,8 @@ Result<int> poll_until(std::span<pollfd> fds, Deadline deadline);
 Result<Fd> make_socket(int family);
 void disable_nagle(int fd);
 
-/// How long segments have been under way without any acknowledgement; 0 where none are. A peer that does not read keeps
-/// acknowledging.
-std::chrono::milliseconds unacknowledged(int fd);
+/// Nothing awaited where the socket knows nothing.
+Acknowledgements acknowledgements(int fd);
 
 /// How fast a connection is, as the kernel measured it.
 struct DeliveryRate {

@@ -141,6 +141,11 @@ StreamCopies TcpChannel::copies() const {
   return copies;
 }
 
+std::chrono::milliseconds TcpChannel::unacknowledged() {
+  const std::lock_guard lock(ack_mutex_);
+  return ack_watch_.owed(acknowledgements(stream_->fd()), std::chrono::steady_clock::now());
+}
+
 bool TcpChannel::broken() const {
   if (closed_) return true;
   pollfd look{.fd = stream_->fd(), .events = POLLRDHUP, .revents = 0};

@@ -29,7 +29,7 @@ class TcpChannel final : public Channel {
     stats.writes = stream_->copies().writes;
     return stats;
   }
-  std::chrono::milliseconds unacknowledged() const override { return butterfly::unacknowledged(stream_->fd()); }
+  std::chrono::milliseconds unacknowledged() override;
   std::string peer() const override { return peer_; }
 
   /// How often this channel copied bytes in user space; `butterfly bench wire` shows it.
@@ -61,6 +61,9 @@ class TcpChannel final : public Channel {
   StatsCounters stats_;
   std::atomic<bool> closed_{false};
   std::atomic<std::uint64_t> kept_bytes_{0};
+
+  std::mutex ack_mutex_;
+  AckWatch ack_watch_;
 
   FrameReader reader_;                    // the receiving thread's
   std::optional<PackingSender> packing_;  // the sending caller's
