@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "butterfly/train/gradient_codec.h"
 #include "butterfly/train/gradient_tree.h"
 #include "butterfly/train/replicas_test.h"
 
@@ -356,7 +357,9 @@ SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gr
         lossy = lossy || (report->buckets[method] > 0 && is_lossy(static_cast<GradientCompression>(method)));
       if (!lossy) {
         EXPECT_EQ(std::ranges::count(residual, 0.0F), static_cast<std::ptrdiff_t>(kBig)) << "step " << step;
-        if (owed != 0.0F) EXPECT_EQ(gradients[7], 2 * (gradient(step, 7) + owed)) << "step " << step;
+        if (owed != 0.0F) {
+          EXPECT_EQ(gradients[7], 2 * (gradient(step, 7) + owed)) << "step " << step;
+        }
       }
       if (rank == 0) {
         steps.lossy += lossy ? 1 : 0;
