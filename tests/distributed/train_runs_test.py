@@ -143,13 +143,20 @@ class Ranks(Runs):
                     self.assertEqual(several["weights_hash"], alone)
 
     def test_the_default_mode_stays_within_the_noise_of_reordered_sums(self):
+        # Rounding grows from step to step as in any chaotic system: to 1e-6 in 20 steps, to some percent in 200. How
+        # far another order of the same sums is away by then says what is noise: micro-batches of two sequences on one
+        # rank. Each order has a growth of its own, a few times that of another.
         exact = self.losses(*EXACT, "--steps", STEPS)
+        reordered = self.losses(*EXACT, "--steps", STEPS, "--micro-batch", "2")
+        self.assertNotEqual(reordered, exact)
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 losses = self.losses(*MODEL, "--steps", STEPS, "--ranks", ranks)
                 self.assertEqual(len(losses), STEPS)
-                for step, (loss, expected) in enumerate(zip(losses, exact)):
-                    self.assertLess(abs(loss - expected), 1e-4 * expected, f"step {step}")
+                noise = 1e-7  # of a loss, in fp32
+                for step, (loss, expected, other) in enumerate(zip(losses, exact, reordered)):
+                    noise = max(noise, abs(other - expected) / expected)
+                    self.assertLess(abs(loss - expected), 8 * noise * expected, f"step {step}")
 
     def test_a_killed_rank_is_missed_by_nobody(self):
         undisturbed = self.result(*EXACT, "--steps", LONG)["weights_hash"]

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <sstream>
 
 #include "butterfly/base/log.h"
@@ -22,10 +23,19 @@ constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0
 constexpr std::string_view kMagic = "butterfly-products 2";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
-constexpr double kSecondsPerRateMax = 1;  // one run is enough where it takes so long
-constexpr std::int64_t kCols = 2048;      // a model's dimension, as models go
-constexpr int kHeadDim = 64;              // of attention
-constexpr int kPattern = 0x3c;            // every byte of the weights: an ordinary number in each type
+constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer for more: tells what all would take
+constexpr int kSliceRepeats = 3;
+constexpr double kPackShare = 0.25;   // weights are packed once and multiplied with several times
+constexpr std::int64_t kCols = 2048;  // a model's dimension, as models go
+constexpr int kHeadDim = 64;          // of attention
+constexpr int kPattern = 0x3c;        // every byte of the weights: an ordinary number in each type
+
+template <typename Work>
+double seconds_of(const Work& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 /// Rows of activations with memory of their own.
 struct Activations {
@@ -54,18 +64,19 @@ class Measurement {
   Measurement(const ProductOptions& options)
       : kernels_(kernels_for(options.isa)),
         team_(options.threads),
-        weight_bytes_(options.weight_bytes),
-        prefill_weight_bytes_(options.prefill_weight_bytes),
+        options_(options),
         one_(kernels_, 1),
         many_(kernels_, options.prefill_rows) {}
 
   Result<ProductRate> measure(DType type) {
     ProductRate rate{.type = std::string(to_string(type))};
     {
-      BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, weight_bytes_));
+      BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.weight_bytes, one_));
+      BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, bytes));
       rate.decode_gb_per_s = static_cast<double>(large.bytes()) / product_seconds(large, one_) * 1e-9;
     }
-    BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, prefill_weight_bytes_));
+    BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.prefill_weight_bytes, many_));
+    BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, bytes));
     const double flops = 2.0 * static_cast<double>(many_.view.rows) * static_cast<double>(small.rows() * kCols);
     rate.prefill_gflops = flops / product_seconds(small, many_) * 1e-9;
     return rate;
@@ -117,6 +128,25 @@ class Measurement {
     return usual_seconds([&] { kernels_.attention(args); });
   }
 
+  /// All, or as much as one product takes seconds_max for. Where that is less than all, computing takes longer than
+  /// reading from memory would, and a cache that holds it changes nothing.
+  Result<std::uint64_t> affordable_bytes(DType type, std::uint64_t weight_bytes, const Activations& x) {
+    const std::uint64_t panels = *row_bytes(type, kCols) * kPanel * static_cast<unsigned>(team_.size());
+    const auto slice = std::max(panels, static_cast<std::uint64_t>(kSliceBytes / x.view.rows));
+    const std::uint64_t slice_bytes = std::min(weight_bytes, slice);
+    double slice_s = std::numeric_limits<double>::infinity();
+    for (int repeat = 0; repeat < kSliceRepeats; ++repeat) {
+      Result<PackedMatrix> packed;
+      const double pack_s = seconds_of([&] { packed = pack(type, slice_bytes); });
+      if (!packed) return tl::unexpected(packed.error());
+      const double product_s = with_product(*packed, x, [](const auto& product) { return seconds_of(product); });
+      slice_s = std::min(slice_s, std::max(kPackShare * pack_s, product_s));
+    }
+    const double affordable = static_cast<double>(slice_bytes) * options_.seconds_max / slice_s;
+    if (affordable >= static_cast<double>(weight_bytes)) return weight_bytes;
+    return std::max(slice_bytes, static_cast<std::uint64_t>(affordable));
+  }
+
   Result<PackedMatrix> pack(DType type, std::uint64_t weight_bytes) {
     const std::uint64_t row = *row_bytes(type, kCols);
     const auto rows = std::max<std::int64_t>(kPanel, static_cast<std::int64_t>(weight_bytes / row));
@@ -126,29 +156,32 @@ class Measurement {
                               team_);
   }
 
-  double product_seconds(const PackedMatrix& weights, const Activations& x) {
+  template <typename Timing>
+  double with_product(const PackedMatrix& weights, const Activations& x, const Timing& timing) {
     std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
     const LinearJob job{.weights = &weights, .x = &x.view, .lanes = LaneBorders::single(kCols), .y = y.data()};
-    return usual_seconds([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
+    return timing([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
+  }
+
+  double product_seconds(const PackedMatrix& weights, const Activations& x) {
+    return with_product(weights, x, [this](const auto& product) { return usual_seconds(product); });
   }
 
   template <typename Run>
-  static double usual_seconds(const Run& run) {
+  double usual_seconds(const Run& run) const {
     double spent = 0;
     int repeats = 0;
     run();  // touches everything once
-    while ((repeats < kRepeats || spent < kSecondsPerRate) && spent < kSecondsPerRateMax) {
-      const auto begin = std::chrono::steady_clock::now();
-      run();
-      spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    while ((repeats < kRepeats || spent < kSecondsPerRate) && spent < options_.seconds_max) {
+      spent += seconds_of(run);
       ++repeats;
     }
-    return std::max(spent / repeats, 1e-9);
+    return std::max(spent / std::max(repeats, 1), 1e-9);
   }
 
   const Kernels& kernels_;
   ThreadTeam team_;
-  const std::uint64_t weight_bytes_, prefill_weight_bytes_;
+  const ProductOptions options_;
   const Activations one_, many_;
   std::vector<std::byte> source_;
 };

@@ -22,9 +22,10 @@ struct ProductOptions {
   std::uint64_t weight_bytes = std::uint64_t{256} << 20;
   std::uint64_t prefill_weight_bytes = std::uint64_t{32} << 20;
   std::int64_t prefill_rows = 128;
+  double seconds_max = 0.3;  // of a figure's products; where they would take longer, fewer weights are multiplied with
 };
 
-/// Measures now: f32, f16, bf16, q8_0, q4_0 and kAttention, together in a few seconds on vector instruction sets.
+/// Measures now: f32, f16, bf16, q8_0, q4_0 and kAttention, in a few seconds, on a slow machine too.
 /// Errors: kInvalidArgument (threads < 1, ISA not supported here), kNoMemory.
 Result<std::vector<ProductRate>> measure_products(const ProductOptions& options);
 

@@ -26,6 +26,21 @@ TEST(ProductRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
   EXPECT_FALSE(measure_products({.threads = 0}));
 }
 
+// Fails when a slow machine packs all of what a fast one does: no machine has so much memory.
+TEST(ProductRates, WhereTimeIsShortFewerWeightsAreEnough) {
+  constexpr std::uint64_t kTooMany = std::uint64_t{1} << 46;
+  const auto rates = measure_products({.isa = Isa::kReference,
+                                       .weight_bytes = kTooMany,
+                                       .prefill_weight_bytes = kTooMany,
+                                       .prefill_rows = 1,
+                                       .seconds_max = 1e-3});
+  ASSERT_TRUE(rates) << rates.error().message;
+  for (const ProductRate& rate : *rates) {
+    EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
+    EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
+  }
+}
+
 TEST(ProductRates, TextComesBackAndDamagedTextIsRefused) {
   const std::vector<ProductRate> rates{{"f32", 10.5, 80}, {"f16", 11, 81},  {"bf16", 12, 82},
                                        {"q8_0", 13, 83},  {"q4_0", 14, 84}, {"attention", 15, 85}};

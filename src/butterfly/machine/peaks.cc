@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kRepeats = 3;                  // a peak is the best of them
 constexpr double kSecondsPerRepeat = 0.004;  // at least: long against timer and wake-up, short for the user
+constexpr double kSecondsOfMemory = 0.3;     // where one reading takes as long, it is enough
 constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
 
 double seconds_of(const auto& work) {
@@ -58,16 +59,18 @@ class Buffer {
 };
 
 double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {
-  double best = 1e30;
+  double best = 1e30, spent = 0.0;
   const long granules = static_cast<long>(bytes / kReadGranule);
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    best = std::min(best, seconds_of([&] {
-                      team.run([&](int member) {
-                        const WorkRange range = split_work(granules, member, team.size());
-                        sink += loops.read(data + range.begin * static_cast<long>(kReadGranule),
-                                           static_cast<std::size_t>(range.end - range.begin) * kReadGranule);
-                      });
-                    }));
+  for (int repeat = 0; repeat < kRepeats && spent < kSecondsOfMemory; ++repeat) {
+    const double seconds = seconds_of([&] {
+      team.run([&](int member) {
+        const WorkRange range = split_work(granules, member, team.size());
+        sink += loops.read(data + range.begin * static_cast<long>(kReadGranule),
+                           static_cast<std::size_t>(range.end - range.begin) * kReadGranule);
+      });
+    });
+    best = std::min(best, seconds);
+    spent += seconds;
   }
   return static_cast<double>(bytes) / best * 1e-9;
 }

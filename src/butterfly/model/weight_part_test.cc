@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
 #include "butterfly/model/export_model.h"
 #include "butterfly/model/gguf_test_files.h"
 #include "butterfly/model/shard.h"
@@ -67,6 +71,31 @@ TEST(WeightParts, OfEverySourceAreTheRowsAndColumnsOfTheWhole) {
   }
 }
 
+/// Puts a space behind the header, so that no tensor of more than a byte an element is aligned.
+void misalign(const std::string& path) {
+  std::stringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  std::string bytes = content.str();
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes.insert(sizeof(header) + header, " ");
+  ++header;
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST(WeightParts, OfAFileThatDoesNotAlignItsTensorsAreTheSame) {
+  for (const char* architecture : {"llama", "gpt2"}) {
+    const TempDir dir;
+    const Checkpoint original = small_checkpoint(architecture);
+    ASSERT_TRUE(export_model(original, dir / "model", {}));
+    misalign(dir / "model/model.safetensors");
+    const auto read = open_checkpoint(dir / "model", {.vocabulary_required = false});
+    ASSERT_TRUE(read) << read.error().message;
+    expect_parts(*read->weights);
+  }
+}
+
 TEST(WeightParts, OfQuantisedMatricesAreWholeBlocks) {
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
     const TempDir dir;
@@ -76,11 +105,14 @@ TEST(WeightParts, OfQuantisedMatricesAreWholeBlocks) {
     const auto read = open_checkpoint(dir / "model.gguf");
     ASSERT_TRUE(read) << read.error().message;
     expect_parts(*read->weights);
-    const auto part = read->weights->find_part("blk.0.ffn_down.weight", {32, 64, {0, 32}, {16, 48}});
-    ASSERT_FALSE(part);
-    EXPECT_EQ(part.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(part.error().message,
-                HasSubstr("blk.0.ffn_down.weight has blocks of 32 columns, 16 to 48 were asked for"));
+    for (const IndexRange& cols : {IndexRange{16, 48}, {0, 48}, {16, 64}}) {
+      const auto part = read->weights->find_part("blk.0.ffn_down.weight", {32, 64, {0, 32}, cols});
+      ASSERT_FALSE(part);
+      EXPECT_EQ(part.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_THAT(part.error().message,
+                  HasSubstr(fmt::format("blk.0.ffn_down.weight has blocks of 32 columns, {} to {} were asked for",
+                                        cols.begin, cols.end)));
+    }
   }
 }
 

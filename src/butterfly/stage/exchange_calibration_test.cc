@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "butterfly/wire/inproc_exchange.h"
@@ -16,6 +17,7 @@ struct Member {
   bool ready = true;
   std::uint64_t every_third_ns = 0;  // that a block of one row takes longer
   std::function<Status(int block)> on_block{};
+  std::function<void()> when_alone{};
 
   std::uint64_t now_ns = 0, worked_ns = 0;
   int together[2] = {}, alone[2] = {};  // blocks of one row, of many
@@ -28,6 +30,7 @@ struct Member {
     if (company == Company::kAlone) {
       worked_ns += size == 0 ? alone_ns : many_alone_ns;
       now_ns += 7'000'000;
+      if (when_alone) when_alone();
       ++alone[size];
       return {};
     }
@@ -107,6 +110,22 @@ TEST(ExchangeCalibration, TheSlowestMemberSaysHowOftenAllMeasure) {
     EXPECT_EQ(member.together[0], 2 + 3);
     EXPECT_EQ(member.together[1], 2 + 5);
   }
+}
+
+// Fails when members do not wait for each other's turns: what they then take is not what each takes alone.
+TEST(ExchangeCalibration, WhoRunsAloneIsAlone) {
+  std::atomic<int> running{0}, together{0};
+  const auto when_alone = [&] {
+    if (++running > 1) ++together;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough to be met by who is not to run now
+    --running;
+  };
+  for (const Member& member :
+       measured({{.when_alone = when_alone}, {.when_alone = when_alone}, {.when_alone = when_alone}})) {
+    EXPECT_TRUE(member.result);
+    EXPECT_GE(member.alone[0], 1 + 2);
+  }
+  EXPECT_EQ(together, 0);
 }
 
 TEST(ExchangeCalibration, ComputingThatOutlastsTheClockIsNoNegativeExchange) {
