@@ -43,7 +43,7 @@ Result<double> timed(const ExchangeTrial& trial, int rows, Company company,
 
 int rounds_within(double budget_ns, double of_one_ns, int least, int most) {
   return static_cast<int>(
-      std::clamp(budget_ns / std::max(of_one_ns, 1.0), static_cast<double>(least), static_cast<double>(most)));
+      std::clamp(budget_ns / std::max(1.0, of_one_ns), static_cast<double>(least), static_cast<double>(most)));
 }
 
 /// The first that counts says to all alike how many there is time for.
