@@ -1,7 +1,7 @@
-// Large matrix products for training, cut into fixed tiles that the thread team shares, each computed on one thread: by
-// our own kernels where they are faster (AVX-512 in fp32, AMX in bf16), else by oneDNN. fp32, or bf16 operands with
-// fp32 sums. The tiles depend on the shape alone, so the number of threads does not show in the bits. Not reentrant for
-// one Gemm.
+// Large matrix products for training, cut into tiles that the thread team shares, each computed on one thread: by our
+// own kernels where they are faster (AVX-512 in fp32, AMX in bf16), else by oneDNN. fp32, or bf16 operands with fp32
+// sums. The number of threads does not show in the bits: tiles that could do depend on the shape alone. Not reentrant
+// for one Gemm.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The half of a Gemm that every engine shares: C is cut into tiles that depend on its shape alone, the members of the
-// team take them from a common counter, and no tile's reduced dimension is cut. Engines compute one tile, on one
-// thread.
+// The half of a Gemm that every engine shares: C is cut into tiles, the members of the team take them from a common
+// counter, and no tile's reduced dimension is cut. Engines compute one tile, on one thread, and say how to cut where no
+// bit depends on it.
 #pragma once
 
 #include <cstdint>
