@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::uint64_t kHugePage = 2ull << 20;
+constexpr std::uint64_t kPage = 4096;
 
 std::string message_of(int error) {
   return std::generic_category().message(error);
@@ -26,6 +27,20 @@ std::string message_of(int error) {
 
 tl::unexpected<Error> failed(const char* what) {
   return make_error(ErrorCode::kIo, "{}: {}", what, message_of(errno));
+}
+
+/// Where so many bytes can be mapped on huge pages: what the system chooses by itself is seldom aligned to them. Null
+/// where nothing has to be.
+void* reserve_aligned(std::uint64_t bytes) {
+  if (bytes < kHugePage) return nullptr;
+  const std::uint64_t pages = (bytes + kPage - 1) / kPage * kPage;
+  void* all = ::mmap(nullptr, pages + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(all);
+  const std::uint64_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(all) % kHugePage) % kHugePage;
+  if (before > 0) ::munmap(begin, before);
+  if (before < kHugePage) ::munmap(begin + before + pages, kHugePage - before);
+  return begin + before;
 }
 
 }  // namespace
@@ -36,7 +51,9 @@ SharedMemory::~SharedMemory() {
 }
 
 Status SharedMemory::map(std::uint64_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  void* const place = reserve_aligned(bytes);
+  const int flags = place == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
+  void* memory = ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, descriptor_, 0);
   if (memory == MAP_FAILED) return failed("cannot map shared memory");
   bytes_ = {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)};
   if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);
