@@ -4,6 +4,7 @@ worker dies on the way; who does not take part says so; credentials."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -64,6 +65,11 @@ class OneAnswer(WorkersCase):
         self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers)))
         self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[1:]),
                                            "--parallel.speeds", "1,3,2"))
+        workers[0].terminate()
+        log = workers[0].process.stderr.read().decode()
+        for ranks in (3, 4):
+            self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n.*step 1/40, loss [0-9.]+\n")
+        self.assertEqual(len(re.findall("training .*: step 40/40, loss [0-9.]+\n.*: the run is over", log)), 2)
 
     def test_ranks_on_one_host_read_each_others_gradients_in_memory_unless_one_forbids_it(self):
         two = self.workers(2)

@@ -19,22 +19,38 @@ Result<Payload> refuse_payload(std::uint64_t bytes) {
   return make_error(ErrorCode::kProtocol, "a control message came with a payload of {} bytes, it has none", bytes);
 }
 
+thread_local bool protobuf_complained = false;
+
+/// protobuf writes to stderr of text that is not UTF-8, and sends it nevertheless.
+void listen_to_protobuf() {
+  static const auto before = google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string&) { protobuf_complained = true; });
+  (void)before;
+  protobuf_complained = false;
+}
+
 }  // namespace
 
 Status ControlLink::send(const control::ControlMessage& message) {
+  listen_to_protobuf();
   Message framed;
   framed.meta.resize(message.ByteSizeLong());
   message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(framed.meta.data()));
+  if (protobuf_complained) {
+    return make_error(ErrorCode::kInvalidArgument, "a message to {} has a name that is not UTF-8", peer());
+  }
   std::lock_guard lock(sending_);
   return channel_->send(std::move(framed), after_ms(kSendTimeoutMs));
 }
 
 Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
   BF_ASSIGN_OR_RETURN(const Message framed, channel_->receive(refuse_payload, deadline));
+  listen_to_protobuf();
   control::ControlMessage message;
   if (!message.ParseFromArray(framed.meta.data(), static_cast<int>(framed.meta.size())) ||
       message.body_case() == control::ControlMessage::BODY_NOT_SET) {
-    return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no control message", peer(), framed.meta.size());
+    return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no control message whose names are UTF-8",
+                      peer(), framed.meta.size());
   }
   return message;
 }

@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "butterfly/wire/inproc.h"
+
 namespace butterfly {
 namespace {
 
@@ -42,6 +44,39 @@ TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
   control::Node message;
   store(many, message);
   EXPECT_FALSE(read_node(message));
+}
+
+/// "left" became "l\xffft" on its way.
+std::vector<std::byte> hello_with_a_name_that_is_not_utf8() {
+  control::ControlMessage message;
+  store(node(), *message.mutable_worker_hello()->mutable_node());
+  std::string bytes = message.SerializeAsString();
+  bytes[bytes.find("left") + 1] = '\xff';
+  const ByteSpan span = as_bytes(bytes);
+  return {span.begin(), span.end()};
+}
+
+// Fails when protobuf prints what it thinks of a peer's names.
+TEST(ControlLink, NamesThatAreNotUtf8AreRefusedInASentenceAndNothingIsPrinted) {
+  auto [near, far] = make_inproc_pair();
+  ControlLink link(std::move(near));
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(far->send({.meta = hello_with_a_name_that_is_not_utf8()}, after_ms(1000)));
+  const auto heard = link.receive(after_ms(1000));
+  control::ControlMessage said;
+  said.mutable_worker_hello()->mutable_node()->set_name(
+      "l\xff"
+      "ft");
+  const Status sent = link.send(said);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_FALSE(heard);
+  EXPECT_EQ(heard.error().code, ErrorCode::kProtocol);
+  EXPECT_NE(heard.error().message.find("whose names are UTF-8"), std::string::npos) << heard.error().message;
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(sent.error().message.find("has a name that is not UTF-8"), std::string::npos) << sent.error().message;
+  said.mutable_worker_hello()->mutable_node()->set_name("left");
+  EXPECT_TRUE(link.send(said)) << "the next message is not blamed";
 }
 
 TEST(ControlLink, ExchangeTimesTravelAndWhatNoClockShowsIsNothingMeasured) {

@@ -92,7 +92,9 @@ class Child {
     } else {
       BF_ASSIGN_OR_RETURN(trainer_, options_.make_trainer(config_, place));
     }
-    BF_TRY(trainer_->run(TrainObserver{}, std::stop_token{}));
+    if (child_.observer.note)
+      child_.observer.note(fmt::format("epoch {}: rank {} of {}", news.epoch.value, rank, members.size()));
+    BF_TRY(trainer_->run(child_.observer, std::stop_token{}));
     return {};
   }
 

@@ -14,10 +14,11 @@ inline constexpr const char* kNoAddress = "-";
 
 struct RankChild {
   int number = 0;
-  RankControl leader{};    // to rank 0
-  Listener& listener;      // where lower ranks are accepted
-  MeshOptions mesh{};      // its session and access
-  std::stop_token stop{};  // gives the run up
+  RankControl leader{};      // to rank 0
+  Listener& listener;        // where lower ranks are accepted
+  MeshOptions mesh{};        // its session and access
+  std::stop_token stop{};    // gives the run up
+  TrainObserver observer{};  // its notes also tell of each epoch that begins
 };
 
 /// Errors: those that end this rank: of its trainer, or that rank 0 is gone.

@@ -2,10 +2,49 @@
 
 #include <fmt/ranges.h>
 
+#include <optional>
+
 #include "butterfly/base/log.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/train/rank_child.h"
 
 namespace butterfly {
+namespace {
+
+constexpr std::chrono::seconds kSaysStepEvery{10};
+
+/// Says in this worker's log how far the run is: the first step of each epoch, one each few seconds, the last.
+class Progress {
+ public:
+  explicit Progress(const std::string& model) : model_(model) {}
+
+  TrainObserver observer() {
+    TrainObserver observer;
+    observer.note = [this](const std::string& text) {
+      log().info("training {}: {}", model_, text);
+      said_ = {};
+    };
+    observer.step = [this](const StepReport& report, std::int64_t steps) {
+      const auto now = std::chrono::steady_clock::now();
+      const bool last = report.stop || report.step + 1 == steps;
+      if (!last && said_ && now - *said_ < kSaysStepEvery) return;
+      said_ = now;
+      log().info("training {}: step {}/{}, loss {:.4f}", model_, report.step + 1, steps, report.loss);
+    };
+    return observer;
+  }
+
+ private:
+  const std::string model_;
+  std::optional<std::chrono::steady_clock::time_point> said_;  // in this epoch
+};
+
+/// A name for people: a run may have none, and a peer chose it.
+std::string model_of(const RunConfig& config) {
+  return printable(config.shape.name.empty() ? config.shape.architecture : config.shape.name);
+}
+
+}  // namespace
 
 Status TrainHost::take_part(const RankConnections& connections, std::stop_token stop) {
   RankControl leader(connections.leader);
@@ -32,7 +71,11 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
   child.mesh.session = connections.session;
   child.mesh.access = connections.access;
   child.stop = stop;
-  return run_rank_child(child, task->config, options);
+  Progress progress(model_of(task->config));
+  child.observer = progress.observer();
+  BF_TRY(run_rank_child(child, task->config, options));
+  log().info("training {}: the run is over", model_of(task->config));
+  return {};
 }
 
 /// What the run is, and everything that it is about.
