@@ -35,7 +35,7 @@ struct PanelProduct {
   long depth = 0;  // of the panels, padded
   const float* bias = nullptr;
   bool add = false;
-  MemoryRows ahead;  // worth having in the caches after this product: what the next panel of B is made of
+  MemoryRows ahead;     // worth having in the caches after this product: what the next panel of B is made of
   bool stream = false;  // C is larger than the caches: written past them where that is possible
 };
 

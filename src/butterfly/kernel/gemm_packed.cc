@@ -109,9 +109,8 @@ class PackedEngine final : public TileEngine {
         product.bias = k == 0 && tile.bias != nullptr ? tile.bias + col : nullptr;
         kernels_.pack_cols(source(cols, col, product.n, k, depth), panel_bytes(kernels_.cols, depth), self.cols.data());
         const std::int64_t next = col + kernels_.cols;
-        product.ahead = next < tile.n
-                            ? memory(source(cols, next, std::min(kernels_.cols, tile.n - next), k, depth))
-                            : MemoryRows{};
+        product.ahead =
+            next < tile.n ? memory(source(cols, next, std::min(kernels_.cols, tile.n - next), k, depth)) : MemoryRows{};
         if (col == 0) {
           pack_and_multiply(a, product, self.rows.data());
         } else {
