@@ -16,6 +16,9 @@ constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wa
 // A member that has given the mesh up listens, but does not answer: an attempt ends, the next may take twice as long.
 constexpr std::chrono::milliseconds kFirstAttempt{250};
 
+/// Of the dialling member: it counts on this connection. An attempt that it has given up ends without it.
+constexpr std::uint16_t kCountedMessage = 6;
+
 /// "rank3@7".
 std::string rank_label(int rank, Epoch epoch) {
   return fmt::format("rank{}@{}", rank, epoch.value);
@@ -28,16 +31,38 @@ Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& opti
   connecting.introduction.label = rank_label(options.rank, options.epoch);
   connecting.peer_name = fmt::format("rank {} at {}", member, address);
   for (auto attempt = kFirstAttempt;;) {
-    auto channel = connect_tcp(address, connecting, std::min(deadline, std::chrono::steady_clock::now() + attempt));
-    if (channel) return std::shared_ptr<Channel>(std::move(*channel));
-    const ErrorCode code = channel.error().code;
+    const Deadline attempt_ends = std::min(deadline, std::chrono::steady_clock::now() + attempt);
+    auto channel = connect_tcp(address, connecting, attempt_ends);
+    const Status counted = channel ? (*channel)->send({.type = kCountedMessage, .epoch = options.epoch}, attempt_ends)
+                                   : tl::unexpected(channel.error());
+    if (counted) return std::shared_ptr<Channel>(std::move(*channel));
+    const ErrorCode code = counted.error().code;
     const bool may_come = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
-    if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) {
-      return tl::unexpected(std::move(channel).error());
-    }
+    if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) return tl::unexpected(counted.error());
     BF_TRY(options.still_wanted());
     if (code == ErrorCode::kTimeout) attempt *= 2;
     std::this_thread::sleep_for(kPause);
+  }
+}
+
+/// Whether the member at the other end counts on this connection, however it fared since: one that went away right
+/// after it was connected must not be waited for, since no other member may notice. False: it has given the attempt
+/// up, to try again.
+Result<bool> counted_on(Channel& channel, const MeshOptions& options, Deadline deadline) {
+  const auto no_payload = [&](std::uint64_t) -> Result<Payload> {
+    return make_error(ErrorCode::kProtocol, "{} sent a payload before it was connected", channel.peer());
+  };
+  for (;;) {
+    auto message = channel.receive(no_payload, std::min(deadline, after_ms(kLookEveryMs)));
+    if (message && message->type == kCountedMessage && message->epoch == options.epoch) return true;
+    if (message) {
+      return make_error(ErrorCode::kProtocol, "{} sent a message of type {} before it was connected", channel.peer(),
+                        message->type);
+    }
+    if (message.error().code == ErrorCode::kUnavailable) return false;
+    const bool late = std::chrono::steady_clock::now() >= deadline;
+    if (message.error().code != ErrorCode::kTimeout || late) return tl::unexpected(std::move(message).error());
+    BF_TRY(options.still_wanted());
   }
 }
 
@@ -103,7 +128,8 @@ Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, c
       log().info("rank {} turned a connection away that does not belong to its mesh", options.rank);
       continue;
     }
-    if (arrival->channel->broken()) continue;  // an attempt that its member has given up, to try again
+    BF_ASSIGN_OR_RETURN(const bool counted, counted_on(*arrival->channel, options, deadline));
+    if (!counted) continue;
     if (!members[*member]) --missing;
     members[*member] = std::move(arrival->channel);
   }

@@ -117,6 +117,39 @@ TEST(Mesh, AMemberThatListensLaterIsDialledAgain) {
   EXPECT_TRUE(theirs) << theirs.error().message;
 }
 
+TEST(Mesh, AMemberThatWasConnectedAndIsGoneIsNotWaitedForButAnAttemptThatItGaveUpIs) {
+  for (const bool connected : {true, false}) {
+    const Meeting meeting(2);
+    std::atomic<bool> gone = false;
+    std::thread other([&] {
+      if (connected) {
+        EXPECT_TRUE(meeting.connect(1));
+      } else {
+        ConnectOptions attempt;
+        attempt.introduction = {
+            .role = ConnectionRole::kData, .session = meeting.options(0).session, .label = "rank1@7"};
+        EXPECT_TRUE(connect_tcp(meeting.listener(0).address(), attempt, after_ms(5000)));
+      }
+      gone = true;
+    });
+    MeshOptions options = meeting.options(0);
+    int asked_since = 0;
+    options.still_wanted = [&]() -> Status {
+      if (gone && ++asked_since == 5) return make_error(ErrorCode::kCancelled, "waits for another attempt");
+      return {};
+    };
+    const auto mesh = connect_mesh(meeting.listener(0), options, after_ms(10'000));
+    other.join();
+    if (connected) {
+      ASSERT_TRUE(mesh) << mesh.error().message;
+      EXPECT_FALSE((*mesh)[1]->receive({}, after_ms(5000)));
+    } else {
+      ASSERT_FALSE(mesh);
+      EXPECT_EQ(mesh.error().code, ErrorCode::kCancelled) << mesh.error().message;
+    }
+  }
+}
+
 TEST(Mesh, WhoDoesNotComeIsNamedAtTheDeadline) {
   const Meeting meeting(4);
   std::array<std::optional<Error>, 2> seen;
