@@ -10,6 +10,8 @@
 namespace butterfly {
 namespace {
 
+constexpr std::chrono::seconds kRunEndTimeout{2};
+
 /// A peer chose the label: only what can be printed safely.
 std::string printable(const std::string& label, const std::string& peer) {
   std::string text = label;
@@ -77,6 +79,7 @@ void WorkerSession::begin_training(ChannelPtr leader) {
     if (!done) log().warn("the training run of {} ended here: {}", coordinator_, done.error().message);
     std::lock_guard ending(mutex_);
     training_now_ = false;
+    changed_.notify_all();
   });
 }
 
@@ -117,11 +120,13 @@ void WorkerSession::run_control() {
     if (!handle(*message)) break;
   }
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     ending_ = true;
     work_stop_.request_stop();
     preparation_stop_.request_stop();
     changed_.notify_all();
+    // What ended the run is on its way over the run's own connection.
+    if (released_) changed_.wait_for(lock, kRunEndTimeout, [&] { return !training_now_; });
   }
   training_stop_.request_stop();
   members_.close();
