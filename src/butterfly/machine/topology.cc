@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -84,7 +85,20 @@ int affinity_threads(int fallback) {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : fallback;
 }
 
+/// The first digits of the identifier that the kernel drew when it started; containers of one machine share it.
+std::uint64_t read_machine() {
+  const std::string id = read_text("/proc/sys/kernel/random/boot_id");
+  std::uint64_t machine = 0;
+  std::from_chars(id.data(), id.data() + std::min<std::size_t>(id.size(), 8), machine, 16);
+  return machine;
+}
+
 }  // namespace
+
+CorePlace this_core() {
+  static const std::uint64_t machine = read_machine();
+  return {.machine = machine, .cpu = sched_getcpu()};
+}
 
 Result<Topology> detect_topology() {
   BF_ASSIGN_OR_RETURN(const HwlocTopology loaded, load_hwloc());

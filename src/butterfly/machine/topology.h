@@ -36,6 +36,17 @@ Result<Topology> detect_topology();
 /// Text for people, a few lines.
 std::string describe(const Topology& topology);
 
+/// Where a thread runs, as seen from anywhere: threads of one place take turns.
+struct CorePlace {
+  std::uint64_t machine = 0;  // of one start of one machine; 0: unknown
+  std::int32_t cpu = -1;      // hardware thread
+  bool known() const { return machine != 0 && cpu >= 0; }
+  friend bool operator==(const CorePlace&, const CorePlace&) = default;
+};
+
+/// Of the calling thread, at this moment; costs some tens of nanoseconds.
+CorePlace this_core();
+
 /// What the control groups of a process leave to it. Nothing means no limit.
 struct CgroupLimits {
   std::optional<std::uint64_t> memory_bytes;            // the smallest limit from the process's group up to the root

@@ -1,11 +1,13 @@
 #include "butterfly/machine/topology.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace butterfly {
 namespace {
@@ -91,6 +93,32 @@ TEST(Topology, CountsOfThisMachineFitTogether) {
       static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   EXPECT_LE(topology->memory_bytes, installed + (installed >> 3));
   EXPECT_NE(describe(*topology).find(topology->cpu_name), std::string::npos);
+}
+
+TEST(Topology, ThreadsOfOneMachineAreOnItsCores) {
+  const CorePlace mine = this_core();
+  CorePlace other;
+  std::thread([&] { other = this_core(); }).join();
+  EXPECT_TRUE(mine.known());
+  EXPECT_LT(mine.cpu, static_cast<int>(sysconf(_SC_NPROCESSORS_CONF)));
+  EXPECT_EQ(mine.machine, other.machine);
+}
+
+TEST(Topology, AThreadThatIsTiedToACoreIsFoundThere) {
+  cpu_set_t usable;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(usable), &usable), 0);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &usable)) continue;
+    CorePlace place;
+    std::thread([&] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      place = this_core();
+    }).join();
+    EXPECT_EQ(place.cpu, cpu);
+  }
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "butterfly/stage/exchange_calibration.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <numeric>
 #include <span>
+#include <thread>
+#include <utility>
 
 #include "butterfly/stage/tell_all.h"
 
@@ -14,6 +18,9 @@ constexpr double kAloneNs = 10e6;    // for those that one member runs alone
 constexpr int kColdBlocks = 2;       // not counted: caches, pages and TCP's windows are cold
 constexpr int kBlocksMin = 3, kBlocksMax = 64, kAloneMin = 2, kAloneMax = 6;
 constexpr double kExchangesOfABlock = 2.0;
+constexpr std::size_t kLotBlocks = 6;  // after which members hear which cores the others were on
+constexpr int kPartingsMax = 4;
+constexpr std::chrono::milliseconds kRest{1};
 
 /// Of a block.
 struct Times {
@@ -46,17 +53,60 @@ int rounds_within(double budget_ns, double of_one_ns, int least, int most) {
       std::clamp(budget_ns / std::max(1.0, of_one_ns), static_cast<double>(least), static_cast<double>(most)));
 }
 
+/// A block as one member saw it.
+struct Round {
+  double ns = 0.0;
+  CorePlace core{};
+};
+using Lot = std::array<Round, kLotBlocks>;
+
+Result<Round> round_together(const ExchangeTrial& trial, int rows) {
+  BF_ASSIGN_OR_RETURN(const double ns, timed(trial, rows, Company::kTogether, trial.clock_ns));
+  return Round{.ns = ns, .core = trial.core()};
+}
+
+bool shared_a_core(std::span<const Lot> members, std::size_t block) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const CorePlace& core = members[i][block].core;
+    for (std::size_t j = 0; core.known() && j < i; ++j) {
+      if (members[j][block].core == core) return true;
+    }
+  }
+  return false;
+}
+
+/// All wake from a rest at once and compute for a while: the system gives each a core of its own where it has one.
+Status part(const ExchangeTrial& trial, int rows) {
+  std::this_thread::sleep_for(kRest);
+  return trial.block(rows, Company::kAlone);
+}
+
 /// The first that counts says to all alike how many there is time for.
 Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int rows) {
   for (int i = 0; i < kColdBlocks; ++i) BF_TRY(trial.block(rows, Company::kTogether));
-  BF_ASSIGN_OR_RETURN(const double once, timed(trial, rows, Company::kTogether, trial.clock_ns));
-  BF_ASSIGN_OR_RETURN(const std::vector<double> all, tell_all(exchange, once));
-  const int count = rounds_within(kBudgetNs, *std::ranges::max_element(all), kBlocksMin, kBlocksMax);
-  std::vector<double> rounds{once};
-  while (static_cast<int>(rounds.size()) < count) {
-    BF_ASSIGN_OR_RETURN(rounds.emplace_back(), timed(trial, rows, Company::kTogether, trial.clock_ns));
+  Lot mine;
+  BF_ASSIGN_OR_RETURN(mine[0], round_together(trial, rows));
+  BF_ASSIGN_OR_RETURN(const std::vector<double> all, tell_all(exchange, mine[0].ns));
+  const auto count =
+      static_cast<std::size_t>(rounds_within(kBudgetNs, *std::ranges::max_element(all), kBlocksMin, kBlocksMax));
+  std::vector<double> rounds;
+  std::vector<double> apart;  // of them
+  int partings = 0;
+  std::size_t begin = 1;
+  while (apart.size() < count && rounds.size() < 2 * count) {
+    const std::size_t end = std::min(kLotBlocks, count - apart.size());
+    for (std::size_t i = std::exchange(begin, 0); i < end; ++i) {
+      BF_ASSIGN_OR_RETURN(mine[i], round_together(trial, rows));
+    }
+    BF_ASSIGN_OR_RETURN(const std::vector<Lot> lots, tell_all(exchange, mine));
+    const std::size_t apart_before = apart.size();
+    for (std::size_t i = 0; i < end; ++i) {
+      rounds.push_back(mine[i].ns);
+      if (!shared_a_core(lots, i)) apart.push_back(mine[i].ns);
+    }
+    if (2 * (apart.size() - apart_before) < end && partings++ < kPartingsMax) BF_TRY(part(trial, rows));
   }
-  return typical(std::move(rounds));
+  return typical(static_cast<int>(apart.size()) >= kBlocksMin ? std::move(apart) : std::move(rounds));
 }
 
 /// The first is not counted, others had the caches meanwhile.

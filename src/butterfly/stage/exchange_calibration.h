@@ -7,6 +7,7 @@
 
 #include <functional>
 
+#include "butterfly/machine/topology.h"
 #include "butterfly/plan/exchange_times.h"
 #include "butterfly/wire/exchange.h"
 
@@ -21,8 +22,13 @@ struct ExchangeTrial {
   std::function<Status(int rows, Company company)> block;  // together it exchanges twice, alone never
   std::function<std::uint64_t()> clock_ns;                 // what passes
   std::function<std::uint64_t()> worked_ns;                // what of it was computing, up to the last exchange
+  std::function<CorePlace()> core = this_core;             // that the block ran on
 };
 
+/// Members that wake each other all the time are kept on one core where a machine has another for them, which happens
+/// seldom in a run: such blocks do not count where there are others. Where a machine has fewer cores than members, all
+/// do.
+///
 /// Collective. Members agree on everything that decides how often they exchange. Takes about a tenth of a second
 /// for each size and some hundredths for each member; more only where five blocks do. Nothing is measured where a
 /// member is not ready. Errors: those of the exchange and of the trial; the group is at an end then.

@@ -16,10 +16,14 @@ struct Member {
   std::uint64_t many_together_ns = 20'000'000, many_alone_ns = 14'000'000;
   bool ready = true;
   std::uint64_t every_third_ns = 0;  // that a block of one row takes longer
+  std::uint64_t crowded_ns = 0;      // that any block takes longer where this member is on core 0
+  int home = -1;  // on which core it is from when it computes alone until some blocks later; else on 0
   std::function<Status(int block)> on_block{};
   std::function<void()> when_alone{};
 
   std::uint64_t now_ns = 0, worked_ns = 0;
+  CorePlace core{};
+  int since_alone = 1000;
   int together[2] = {}, alone[2] = {};  // blocks of one row, of many
   std::vector<int> sizes{};             // of the blocks in turn, each change
   Result<ExchangeTimes> result = ExchangeTimes{};
@@ -27,6 +31,8 @@ struct Member {
   Status block(int rows, Company company) {
     const int size = rows == 1 ? 0 : 1;
     if (sizes.empty() || sizes.back() != rows) sizes.push_back(rows);
+    since_alone = company == Company::kAlone ? 0 : since_alone + 1;
+    if (home >= 0) core = {.machine = 1, .cpu = since_alone < 10 ? home : 0};
     if (company == Company::kAlone) {
       worked_ns += size == 0 ? alone_ns : many_alone_ns;
       now_ns += 7'000'000;
@@ -39,6 +45,7 @@ struct Member {
     const int at = together[size]++;
     now_ns += (at < 2 || at == 7 ? 50 : 1) * (size == 0 ? together_ns : many_together_ns);
     if (size == 0 && at % 3 == 1) now_ns += every_third_ns;
+    if (core.cpu == 0) now_ns += crowded_ns;
     worked_ns += 12345;
     return {};
   }
@@ -48,7 +55,8 @@ struct Member {
                                           .many_rows = 64,
                                           .block = [this](int rows, Company company) { return block(rows, company); },
                                           .clock_ns = [this] { return now_ns; },
-                                          .worked_ns = [this] { return worked_ns; }});
+                                          .worked_ns = [this] { return worked_ns; },
+                                          .core = [this] { return core; }});
   }
 };
 
@@ -95,6 +103,32 @@ TEST(ExchangeCalibration, SlowBlocksCountByHowManyTheyAre) {
     ASSERT_TRUE(member.result) << member.result.error().message;
     EXPECT_NEAR(member.result->one_row_block_s, 1130e-6, 1e-9) << "a run takes the sum of them";
     EXPECT_NEAR(member.result->one_row_s, 165e-6, 1e-9);
+  }
+}
+
+TEST(ExchangeCalibration, BlocksOfMembersOnOneCoreDoNotCountWhereTheyCanPart) {
+  for (const Member& member : measured({{.crowded_ns = 900'000, .home = 1}, {.crowded_ns = 900'000, .home = 2}})) {
+    ASSERT_TRUE(member.result) << member.result.error().message;
+    EXPECT_DOUBLE_EQ(member.result->one_row_s, 100e-6);
+    EXPECT_DOUBLE_EQ(member.result->many_rows_s, 3e-3);
+  }
+}
+
+TEST(ExchangeCalibration, BlocksOfMembersOnOneCoreCountWhereThereIsNoOther) {
+  for (const Member& member : measured({{.crowded_ns = 900'000, .home = 0}, {.crowded_ns = 900'000, .home = 0}})) {
+    ASSERT_TRUE(member.result) << member.result.error().message;
+    EXPECT_DOUBLE_EQ(member.result->one_row_s, 550e-6);
+    EXPECT_LE(member.alone[0], 4 + 1 + 6) << "they try to part some times, not for ever";
+  }
+}
+
+TEST(ExchangeCalibration, MembersOfOtherMachinesShareNoCore) {
+  std::vector<Member> members{{.crowded_ns = 900'000}, {.crowded_ns = 900'000}};
+  members[0].core = {.machine = 1, .cpu = 0};
+  members[1].core = {.machine = 2, .cpu = 0};
+  for (const Member& member : measured(members)) {
+    EXPECT_DOUBLE_EQ(member.result->one_row_s, 550e-6);
+    EXPECT_EQ(member.alone[0], 1 + 6);
   }
 }
 
