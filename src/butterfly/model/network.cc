@@ -114,15 +114,17 @@ class PlannedNetwork final : public Network {
     return run_forward(tokens, targets);
   }
 
-  void clear_gradients() override {
+  void clear_gradients(std::span<float> into) override {
+    BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
     team_.run([&](int member) {
       for (const Parameter& parameter : parameters_.list()) {
         if (by_products_.contains(parameter.offset)) continue;
-        const std::span<float> gradient = parameters_.gradient(parameter);
+        const std::span<float> gradient = ParameterSet::part(into, parameter);
         const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
         std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
       }
     });
+    context_.gradients = into.data();
     context_.weight_gradients = Accumulate::kNo;
   }
 

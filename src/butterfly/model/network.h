@@ -78,11 +78,12 @@ class Network {
   /// the counted targets; keeps what backward() needs. Errors: kInvalidArgument for an id outside the vocabulary.
   virtual Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
-  /// All gradients are zero for the next backward(), and for nobody before it: those that a product writes as a whole
-  /// keep their old values until then.
-  virtual void clear_gradients() = 0;
+  /// From the next backward() on, gradients go to `into`, which is as long as parameters().gradients(): these, until it
+  /// is called. They count as zero there, for the next backward() and for nobody before it: those that a product writes
+  /// as a whole keep their old values until then, what is of no parameter keeps them.
+  virtual void clear_gradients(std::span<float> into) = 0;
 
-  /// Adds the gradient of `scale` * (sum of losses of the last forward) to parameters().gradients().
+  /// Adds the gradient of `scale` * (sum of losses of the last forward).
   virtual Status backward(float scale, const GradientsReady& ready) = 0;
 
   /// The loss alone, nothing kept. Same arguments and errors as forward().

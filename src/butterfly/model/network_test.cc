@@ -188,11 +188,27 @@ TEST(NetworkGradients, HaveNothingOfWhatWasThereBeforeTheyWereCleared) {
     for (const Parameter& parameter : network->parameters().list()) {
       std::ranges::fill(network->parameters().gradient(parameter), std::numeric_limits<float>::quiet_NaN());
     }
-    network->clear_gradients();
+    network->clear_gradients(network->parameters().gradients());
     forward_backward(*network);
     EXPECT_EQ(copy_of(network->parameters().gradients()), once) << kind;
     forward_backward(*network);
     EXPECT_GT(relative_l2(network->parameters().gradients(), once), 0.5) << kind << ": the second pass adds";
+  }
+}
+
+TEST(NetworkGradients, GoWhereTheyWereToldToAndNowhereElse) {
+  for (const std::string& kind : network_kinds()) {
+    const auto network = make_network(network_config(kind), small_options());
+    forward_backward(*network);
+    const std::vector<float> once = copy_of(network->parameters().gradients());
+    std::vector<float> elsewhere(once.size(), 0.0F);
+    for (const Parameter& parameter : network->parameters().list()) {
+      std::ranges::fill(ParameterSet::part(elsewhere, parameter), std::numeric_limits<float>::quiet_NaN());
+    }
+    network->clear_gradients(elsewhere);
+    forward_backward(*network);
+    EXPECT_EQ(elsewhere, once) << kind;
+    EXPECT_EQ(copy_of(network->parameters().gradients()), once) << kind;
   }
 }
 

@@ -61,14 +61,15 @@ class ParameterSet {
   std::span<float> weight(const Parameter& parameter) { return part(weights(), parameter); }
   std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
 
-  /// SHA-256 of all weights, lower-case hex.
-  std::string hash() const;
-
- private:
+  /// Of a flat array of a value for each weight.
   static std::span<float> part(std::span<float> all, const Parameter& parameter) {
     return all.subspan(static_cast<std::size_t>(parameter.offset), static_cast<std::size_t>(parameter.size()));
   }
 
+  /// SHA-256 of all weights, lower-case hex.
+  std::string hash() const;
+
+ private:
   std::vector<Parameter> list_;
   std::int64_t padded_size_ = 0;
   AlignedBuffer weights_, gradients_;

@@ -64,10 +64,11 @@ std::unique_ptr<BucketSum> make_plain_sum(Collectives& collectives, std::span<fl
   return std::make_unique<PlainSum>(collectives, gradients);
 }
 
-BucketReducer::BucketReducer(Collectives& collectives, std::int64_t elements, std::int64_t bucket_bytes,
+BucketReducer::BucketReducer(Collectives& collectives, std::span<float> gradients, std::int64_t bucket_bytes,
                              std::unique_ptr<BucketSum> sum, std::unique_ptr<CollectiveQueue> queue)
     : collectives_(collectives),
-      buckets_(backward_buckets(elements, bucket_bytes)),
+      gradients_(gradients),
+      buckets_(backward_buckets(static_cast<std::int64_t>(gradients.size()), bucket_bytes)),
       sum_(std::move(sum)),
       queue_(std::move(queue)) {}
 
@@ -82,6 +83,11 @@ void BucketReducer::begin_step(const MicroBatches& share) {
   submitted_ = 0;
   in_step_ = true;
   status_ = sum_->begin_step(share);
+}
+
+std::span<float> BucketReducer::fresh_gradients(int micro_batch) {
+  const std::span<float> leaf = status_ ? sum_->leaf() : gradients_;
+  return leaf.empty() && micro_batch == share_.first ? gradients_ : leaf;
 }
 
 void BucketReducer::gradients_ready(int micro_batch, ParameterRange range) {

@@ -19,6 +19,8 @@ class BucketSum {
 
   /// Errors: kNoMemory.
   virtual Status begin_step(const MicroBatches& /*share*/) { return {}; }
+  /// As GradientReducer::fresh_gradients(); nothing: in the gradients the micro-batches add up.
+  virtual std::span<float> leaf() { return {}; }
   /// After the backward pass of a micro-batch that is not the last.
   virtual void micro_batch_done() {}
   /// Before the first bucket of a step. Adds what it sends by the formula.
@@ -42,8 +44,8 @@ ParameterRange part_of(ParameterRange range, int member, int members);
 
 class BucketReducer final : public GradientReducer {
  public:
-  /// `collectives` is borrowed. `elements`: of the flat array.
-  BucketReducer(Collectives& collectives, std::int64_t elements, std::int64_t bucket_bytes,
+  /// `collectives` is borrowed. `gradients`: the flat array.
+  BucketReducer(Collectives& collectives, std::span<float> gradients, std::int64_t bucket_bytes,
                 std::unique_ptr<BucketSum> sum, std::unique_ptr<CollectiveQueue> queue);
   /// Aborts the collectives in the middle of a step: the other ranks wait for its buckets.
   ~BucketReducer() override;
@@ -51,6 +53,7 @@ class BucketReducer final : public GradientReducer {
   BucketReducer& operator=(const BucketReducer&) = delete;
 
   void begin_step(const MicroBatches& share) override;
+  std::span<float> fresh_gradients(int micro_batch) override;
   void gradients_ready(int micro_batch, ParameterRange range) override;
   void micro_batch_done(int micro_batch) override;
   Result<ReduceReport> finish() override;
@@ -61,6 +64,7 @@ class BucketReducer final : public GradientReducer {
   Status reduce(std::size_t index);
 
   Collectives& collectives_;
+  const std::span<float> gradients_;
   const std::vector<ParameterRange> buckets_;
   const std::unique_ptr<BucketSum> sum_;
   MicroBatches share_{};

@@ -25,6 +25,7 @@ class CanonicalSum final : public BucketSum {
     share_ = share;
     return tree_.begin(share);
   }
+  std::span<float> leaf() override { return tree_.leaf(); }
   void micro_batch_done() override { tree_.take(); }
   Status begin_exchange(ReduceReport& report) override;
   Status reduce(std::size_t index, ParameterRange bucket, ReduceReport& report) override;

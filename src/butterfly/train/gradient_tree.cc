@@ -16,6 +16,13 @@ Subtree parent(const Subtree& left) {
   return {.first = left.first, .count = 2 * left.count};
 }
 
+/// The left one's sum and the right one's, into the right one: the last is where it is wanted.
+void merge_last(std::vector<SubtreeSum>& stack, Subtree subtree) {
+  add_to(stack.back().values, stack.end()[-2].values);
+  stack.erase(stack.end() - 2);
+  stack.back().subtree = subtree;
+}
+
 /// How many subtrees are held at most while leaves [first, last) are taken one by one.
 std::size_t held_at_most(int first, int last) {
   std::size_t most = 0;
@@ -36,6 +43,13 @@ std::vector<Subtree> maximal_subtrees(int first, int last) {
   return subtrees;
 }
 
+void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work) {
+  constexpr long kBlockElements = 32 * 1024;
+  for (; range.begin < range.end; range.begin += kBlockElements) {
+    work({.begin = range.begin, .end = std::min(range.end, range.begin + kBlockElements)});
+  }
+}
+
 void add_to(std::span<float> into, std::span<const float> from) {
   BF_CHECK(into.size() == from.size());
   float* __restrict sum = into.data();
@@ -49,16 +63,11 @@ std::span<float> fold_subtrees(std::vector<SubtreeSum> sums) {
   for (const SubtreeSum& sum : sums) {
     stack.push_back(sum);
     while (stack.size() > 1 && are_siblings(stack.end()[-2].subtree, stack.back().subtree)) {
-      add_to(stack.end()[-2].values, stack.back().values);
-      stack.pop_back();
-      stack.back().subtree = parent(stack.back().subtree);
+      merge_last(stack, parent(stack.end()[-2].subtree));
     }
   }
   // What is left has no right sibling: the halves beyond the last leaf are empty.
-  while (stack.size() > 1) {
-    add_to(stack.end()[-2].values, stack.back().values);
-    stack.pop_back();
-  }
+  while (stack.size() > 1) merge_last(stack, stack.end()[-2].subtree);
   return stack.back().values;
 }
 
@@ -70,6 +79,10 @@ Status GradientTree::begin(const MicroBatches& share) {
     while (buffers_.size() < needed) {
       BF_ASSIGN_OR_RETURN(AlignedBuffer made, AlignedBuffer::create(gradients_.size_bytes()));
       buffers_.push_back(std::move(made));
+      parallel([&](WorkRange range) {  // what is of no parameter is added, too
+        const std::span<float> zeros = buffer(buffers_.size() - 1);
+        std::fill(zeros.begin() + range.begin, zeros.begin() + range.end, 0.0F);
+      });
     }
     held_.reserve(needed);
   }
@@ -89,32 +102,34 @@ void GradientTree::parallel(const std::function<void(WorkRange)>& work) const {
   team_->run([&](int member) { work(split_work(count, member, team_->size())); });
 }
 
+bool GradientTree::completes_a_subtree() const {
+  return !held_.empty() && are_siblings(held_.back(), {.first = next_, .count = 1});
+}
+
+std::span<float> GradientTree::leaf() const {
+  return next_ == share_.last - 1 || completes_a_subtree() ? gradients_ : buffer(held_.size());
+}
+
 void GradientTree::take() {
   BF_CHECK(next_ < share_.last - 1, "the last micro-batch stays in the gradients");
+  const bool completes = completes_a_subtree();
   Subtree subtree{.first = next_++, .count = 1};
+  if (!completes) return held_.push_back(subtree);
   // Into the held subtrees that it completes, each into the one before it.
   std::size_t end = held_.size();
   for (; end > 0 && are_siblings(held_[end - 1], subtree); --end) subtree = parent(held_[end - 1]);
-  const bool completes = end < held_.size();
-  if (!completes) held_.push_back(subtree);
   parallel([&](WorkRange range) {
-    const auto begin = static_cast<std::size_t>(range.begin);
-    const auto size = static_cast<std::size_t>(range.end - range.begin);
-    const std::span<float> leaf = gradients_.subspan(begin, size);
-    if (completes) {
-      add_to(buffer(held_.size() - 1).subspan(begin, size), leaf);
+    in_blocks(range, [&](WorkRange block) {
+      const auto begin = static_cast<std::size_t>(block.begin);
+      const auto size = static_cast<std::size_t>(block.end - block.begin);
+      add_to(buffer(held_.size() - 1).subspan(begin, size), gradients_.subspan(begin, size));
       for (std::size_t i = held_.size() - 1; i > end; --i) {
         add_to(buffer(i - 1).subspan(begin, size), buffer(i).subspan(begin, size));
       }
-    } else {
-      std::ranges::copy(leaf, buffer(held_.size() - 1).begin() + range.begin);
-    }
-    std::ranges::fill(leaf, 0.0F);
+    });
   });
-  if (completes) {
-    held_.resize(end + 1);
-    held_.back() = subtree;
-  }
+  held_.resize(end + 1);
+  held_.back() = subtree;
 }
 
 std::vector<SubtreeSum> GradientTree::complete(ParameterRange range) {

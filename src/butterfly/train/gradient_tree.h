@@ -35,6 +35,9 @@ struct SubtreeSum {
 /// returned; the others are scratch afterwards. At least one.
 std::span<float> fold_subtrees(std::vector<SubtreeSum> sums);
 
+/// Calls `work` for one block after the other: so small that what is added to it several times stays in the cache.
+void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work);
+
 /// into += from.
 void add_to(std::span<float> into, std::span<const float> from);
 
@@ -47,7 +50,11 @@ class GradientTree {
   /// Makes room. Errors: kNoMemory.
   Status begin(const MicroBatches& share);
 
-  /// The gradients are the next leaf, which is not the last: takes them and leaves zeros.
+  /// Where the next leaf belongs, as long as the gradients: these, or memory of the tree. Its values are what was there
+  /// before.
+  std::span<float> leaf() const;
+
+  /// leaf() is the next leaf, and not the last.
   void take();
 
   /// The maximal subtrees of the share, ascending; the last is the one in the gradients.
@@ -57,6 +64,7 @@ class GradientTree {
   std::vector<SubtreeSum> complete(ParameterRange range);
 
  private:
+  bool completes_a_subtree() const;
   std::span<float> buffer(std::size_t index) const;
   void parallel(const std::function<void(WorkRange)>& work) const;
 

@@ -14,10 +14,19 @@ namespace {
 /// The backward passes of one rank add up already.
 class AccumulatingReducer final : public GradientReducer {
  public:
-  void begin_step(const MicroBatches& /*share*/) override {}
+  explicit AccumulatingReducer(std::span<float> gradients) : gradients_(gradients) {}
+
+  void begin_step(const MicroBatches& share) override { first_ = share.first; }
+  std::span<float> fresh_gradients(int micro_batch) override {
+    return micro_batch == first_ ? gradients_ : std::span<float>();
+  }
   void gradients_ready(int /*micro_batch*/, ParameterRange /*range*/) override {}
   void micro_batch_done(int /*micro_batch*/) override {}
   Result<ReduceReport> finish() override { return ReduceReport{}; }
+
+ private:
+  std::span<float> gradients_;
+  int first_ = 0;
 };
 
 /// The canonical tree on one rank.
@@ -30,6 +39,7 @@ class LocalTreeReducer final : public GradientReducer {
     share_ = share;
     begun_ = tree_.begin(share);
   }
+  std::span<float> fresh_gradients(int /*micro_batch*/) override { return begun_ ? tree_.leaf() : gradients_; }
   void gradients_ready(int /*micro_batch*/, ParameterRange /*range*/) override {}
   void micro_batch_done(int micro_batch) override {
     if (begun_ && micro_batch != share_.last - 1) tree_.take();
@@ -47,9 +57,11 @@ class LocalTreeReducer final : public GradientReducer {
 
  private:
   void fold(WorkRange range) {
-    const std::span<float> sum = fold_subtrees(tree_.complete({.begin = range.begin, .end = range.end}));
-    const std::span<float> to = gradients_.subspan(static_cast<std::size_t>(range.begin), sum.size());
-    if (sum.data() != to.data()) std::ranges::copy(sum, to.begin());
+    in_blocks(range, [&](WorkRange block) {
+      const std::span<float> sum = fold_subtrees(tree_.complete({.begin = block.begin, .end = block.end}));
+      const std::span<float> to = gradients_.subspan(static_cast<std::size_t>(block.begin), sum.size());
+      if (sum.data() != to.data()) std::ranges::copy(sum, to.begin());
+    });
   }
 
   std::span<float> gradients_;
@@ -62,7 +74,7 @@ class LocalTreeReducer final : public GradientReducer {
 }  // namespace
 
 std::unique_ptr<GradientReducer> make_local_reducer(std::span<float> gradients, bool deterministic, ThreadTeam* team) {
-  if (!deterministic) return std::make_unique<AccumulatingReducer>();
+  if (!deterministic) return std::make_unique<AccumulatingReducer>(gradients);
   return std::make_unique<LocalTreeReducer>(gradients, team);
 }
 
@@ -92,8 +104,8 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
     sum = make_plain_sum(*options.collectives, options.gradients);
   }
   BF_ASSIGN_OR_RETURN(auto queue, CollectiveQueue::create());
-  return std::make_unique<BucketReducer>(*options.collectives, static_cast<std::int64_t>(options.gradients.size()),
-                                         options.bucket_bytes, std::move(sum), std::move(queue));
+  return std::make_unique<BucketReducer>(*options.collectives, options.gradients, options.bucket_bytes, std::move(sum),
+                                         std::move(queue));
 }
 
 }  // namespace butterfly

@@ -41,11 +41,13 @@ class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// The gradients count as zero (Network::clear_gradients()): they are not read before gradients_ready().
   virtual void begin_step(const MicroBatches& share) = 0;
+  /// Where the gradients of the next micro-batch go, alone (Network::clear_gradients()); nothing: they are added to
+  /// those of the one before it. Those of the last go to ParameterSet::gradients().
+  virtual std::span<float> fresh_gradients(int micro_batch) = 0;
   /// During backward() of a micro-batch, from the end of the flat array to its beginning.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
-  /// After backward() of a micro-batch; the gradients may be taken away and zeroed here.
+  /// After backward() of a micro-batch.
   virtual void micro_batch_done(int micro_batch) = 0;
   /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any
   /// more.

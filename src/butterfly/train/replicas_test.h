@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -27,6 +28,7 @@ inline Floats leaf_gradients(std::size_t elements, int step, int micro_batch) {
 struct Replica {
   Floats gradients;
   std::unique_ptr<GradientReducer> reducer;
+  std::span<float> place{};  // where its backward passes add
 };
 
 class Replicas {
@@ -60,7 +62,7 @@ class Replicas {
   }
 
   static Result<ReduceReport> take_step(Replica& replica, int number, const MicroBatches& share) {
-    std::ranges::fill(replica.gradients, 0.0F);
+    std::ranges::fill(replica.gradients, std::numeric_limits<float>::quiet_NaN());  // of the step before
     replica.reducer->begin_step(share);
     for (int micro_batch = share.first; micro_batch < share.last; ++micro_batch) {
       backward(replica, number, micro_batch);
@@ -70,11 +72,14 @@ class Replicas {
   }
 
   static void backward(Replica& replica, int number, int micro_batch) {
+    const std::span<float> fresh = replica.reducer->fresh_gradients(micro_batch);
+    std::ranges::fill(fresh, 0.0F);
+    if (!fresh.empty()) replica.place = fresh;
     const Floats leaf = leaf_gradients(replica.gradients.size(), number, micro_batch);
     for (auto end = static_cast<std::int64_t>(leaf.size()); end > 0;) {
       const std::int64_t begin = std::max<std::int64_t>(0, end - 100);
       for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-        replica.gradients[i] += leaf[i];
+        replica.place[i] += leaf[i];
       }
       replica.reducer->gradients_ready(micro_batch, {.begin = begin, .end = end});
       end = begin;

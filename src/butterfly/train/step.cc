@@ -43,6 +43,8 @@ void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
 }
 
 Status backward(StepContext& context, int micro_batch) {
+  const std::span<float> fresh = context.reducer.fresh_gradients(micro_batch);
+  if (!fresh.empty()) context.network.clear_gradients(fresh);
   const auto scale = static_cast<float>(1.0 / static_cast<double>(tokens_of_step(context)));
   BF_TRY(context.network.backward(scale,
                                   [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
@@ -76,7 +78,6 @@ double clip_factor(const StepContext& context, double norm) {
 
 void begin(StepContext& context) {
   std::fill(context.buffers.numbers.begin(), context.buffers.numbers.end(), 0.0);
-  context.network.clear_gradients();
   context.reducer.begin_step(context.share);
 }
 

@@ -24,7 +24,7 @@ class TamperedNetwork final : public Network {
     BF_ASSIGN_OR_RETURN(const double loss, inner_.forward(tokens, targets));
     return loss * loss_factor;
   }
-  void clear_gradients() override { inner_.clear_gradients(); }
+  void clear_gradients(std::span<float> into) override { inner_.clear_gradients(into); }
   Status backward(float scale, const GradientsReady& ready) override {
     return inner_.backward(scale * gradient_factor, ready);
   }
