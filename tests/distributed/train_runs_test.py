@@ -80,13 +80,16 @@ class Runs(unittest.TestCase):
         self.assertTrue(result["valid"], run.stderr)
         return result
 
-    def losses(self, *arguments):
-        log = self.place("losses.jsonl")
+    def of_steps(self, key, *arguments):
+        log = self.place("log.jsonl")
         self.result(*arguments, "--log-file", log)
         with open(log, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         os.remove(log)
-        return [line["loss"] for line in lines if line["event"] == "step"]
+        return [line[key] for line in lines if line["event"] == "step"]
+
+    def losses(self, *arguments):
+        return self.of_steps("loss", *arguments)
 
     def refusal(self, *arguments):
         """The one sentence that a run ends with."""
@@ -201,6 +204,15 @@ class Honesty(Runs):
         self.assertLess(self.result(*MODEL, "--steps", "3")["mfu"], 1.0)
         with open(file, encoding="utf-8") as opened:
             self.assertNotIn("fp32_gflops 0.5", opened.read())
+
+
+class Compression(Runs):
+    def test_auto_probes_connections_and_not_memory_that_is_read_where_it_lies(self):
+        for shared in ("true", "false"):
+            sent = self.of_steps("bytes_sent", *MODEL, "--steps", "8", "--ranks", "2", "--engine", "tcp",
+                                 "--compression", "auto", "--parallel.shared-memory", shared)
+            self.assertEqual(len(sent), 8)
+            self.assertEqual(len(set(sent)) == 1, shared == "true", sent)
 
 
 class Failures(Runs):

@@ -32,6 +32,7 @@ class BucketSum {
   virtual Status end_step(ReduceReport& /*report*/) { return {}; }
 
   virtual std::vector<std::span<float>> residuals() { return {}; }
+  virtual std::uint64_t residual_bytes() const { return 0; }
 };
 
 /// `elements` in buckets of so many bytes, a multiple of 64, from the end to the beginning; the last may be smaller.
@@ -58,6 +59,7 @@ class BucketReducer final : public GradientReducer {
   void micro_batch_done(int micro_batch) override;
   Result<ReduceReport> finish() override;
   std::vector<std::span<float>> residuals() override { return sum_->residuals(); }
+  std::uint64_t residual_bytes() const override { return sum_->residual_bytes(); }
 
  private:
   void submit(std::size_t buckets);

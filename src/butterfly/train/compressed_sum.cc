@@ -58,7 +58,8 @@ class CompressedSum final : public BucketSum {
   }
 
   Status begin_step(const MicroBatches& /*share*/) override {
-    if (method_ == GradientCompression::kAuto) purpose_ = choice_.next_step();
+    // What is read where it lies does not travel.
+    if (method_ == GradientCompression::kAuto && !collectives_.reads_memory()) purpose_ = choice_.next_step();
     step_begin_ = Clock::now();
     probing_s_ = 0.0;
     return {};
@@ -69,6 +70,7 @@ class CompressedSum final : public BucketSum {
     owes_.assign(owes_.size(), !residual_.empty());  // who asks may write
     return residual_.empty() ? std::vector<std::span<float>>{} : std::vector<std::span<float>>{residual_};
   }
+  std::uint64_t residual_bytes() const override { return residual_.size_bytes(); }
 
  private:
   GradientCodec& codec(GradientCompression method) { return *codecs_[static_cast<std::size_t>(method)]; }

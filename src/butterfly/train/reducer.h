@@ -56,6 +56,8 @@ class GradientReducer {
   /// What lossy codecs on this rank still owe, as long as the flat parameters; nothing without such a codec. Part of a
   /// checkpoint, one for each rank; may be read and written between steps.
   virtual std::vector<std::span<float>> residuals() { return {}; }
+  /// Of them. Who asks for them themselves says that they may be other than zero.
+  virtual std::uint64_t residual_bytes() const { return 0; }
 };
 
 struct ReducerOptions {

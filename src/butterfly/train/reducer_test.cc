@@ -250,6 +250,19 @@ TEST(DistCompressedReducer, WhatIsOwedIsPaidByABucketThatTravelsAsItIs) {
   }
 }
 
+TEST(DistCompressedReducer, AskingHowMuchResidualsTakeMakesNobodyPayThem) {
+  Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
+  std::vector<std::span<float>> residuals;
+  for (Replica& replica : replicas.replicas) residuals.push_back(replica.reducer->residuals()[0]);
+  replicas.step(0, 2);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(replicas.replicas[rank].reducer->residual_bytes(), kElements * sizeof(float));
+    std::ranges::fill(residuals[rank], 1000.0F);  // nobody has said so
+  }
+  replicas.step(1, 2);
+  expect_near_exact(replicas.replicas[0].gradients, 1, 2, 0.01);
+}
+
 TEST(DistCompressedReducer, WhatIsWrittenToResidualsBetweenStepsIsPaidEachTime) {
   Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
   replicas.step(0, 2);

@@ -219,9 +219,8 @@ StepContext RunTrainer::context() {
 std::uint64_t RunTrainer::allocated_bytes() const {
   const NetworkMemory memory = network_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
-                        memory.scratch_bytes + writer_.memory_bytes();
+                        memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
   for (const std::span<float> moment : parts_.optimizer->moments()) bytes += moment.size_bytes();
-  for (const std::span<float> residual : reducer_->residuals()) bytes += residual.size_bytes();
   return bytes;
 }
 

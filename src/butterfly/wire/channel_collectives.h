@@ -27,6 +27,7 @@ class ChannelCollectives final : public Collectives {
   Status all_gather(std::span<const MutableByteSpan> parts) override;
   Status broadcast(MutableByteSpan data, int root) override;
   Result<bool> share_memory(const ReadableMemory& memory) override;
+  bool reads_memory() const override { return shared_ != nullptr; }
   Status barrier() override;
   CollectiveStats stats() const override;
   void abort() override { pieces_.close(); }

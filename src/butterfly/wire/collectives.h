@@ -91,6 +91,8 @@ class Collectives {
   /// changes. The memory outlives the Collectives' operations. Whether anything has; between threads nothing
   /// has to.
   virtual Result<bool> share_memory(const ReadableMemory& /*memory*/) { return false; }
+  /// What share_memory() said.
+  virtual bool reads_memory() const { return false; }
 
   /// Returns when all members have called it.
   virtual Status barrier() = 0;
