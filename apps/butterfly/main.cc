@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "unknown_word.h"
 
 namespace butterfly::app {
 namespace {
@@ -79,6 +80,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const bool refused = error.get_exit_code() != 0;  // not so when help or the version was asked for
+    if (const auto unknown = refused ? unknown_word(app) : std::nullopt) {
+      std::fprintf(stderr, "butterfly: %s\n", unknown->c_str());
+      return kExitBadInput;
+    }
     const int code = app.exit(error);
     return code == 0 ? kExitOk : kExitBadInput;
   }
