@@ -8,7 +8,8 @@ set -euo pipefail
 case "${1:-}" in
   '') mode=(--dry-run --Werror) ;;
   --fix) mode=(-i) ;;
-  *) fail "unknown option '$1' (known: --fix)" ;;
+  -h | --help) sed -n '2,4s/^# \{0,1\}//p' "$0" && exit 0 ;;
+  *) fail "unknown option '$1'; try --help" ;;
 esac
 tool=$(command -v clang-format-16) || fail "clang-format-16 is missing; scripts/setup.sh installs it"
 cd "$root"

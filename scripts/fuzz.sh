@@ -10,6 +10,10 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 shift || true
+case $seconds in
+  -h | --help) sed -n '2,7s/^# \{0,1\}//p' scripts/fuzz.sh && exit 0 ;;
+  '' | *[!0-9]*) echo "fuzz.sh: '$seconds' is no number of seconds; try --help" >&2 && exit 2 ;;
+esac
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
   for source in tests/fuzz/*_fuzz.cc; do targets+=("$(basename "$source" .cc)"); done

@@ -12,7 +12,8 @@ while [ $# -gt 0 ]; do
     --preset) preset=${2:?} && shift ;;
     --minutes) minutes=${2:?} && shift ;;
     --since) since=${2:?} && shift ;;
-    -*) fail "unknown option '$1' (known: --preset, --minutes, --since)" ;;
+    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -*) fail "unknown option '$1'; try --help" ;;
     *) chosen+=("$1") ;;
   esac
   shift
