@@ -203,7 +203,7 @@ TEST(NetworkGradients, GoWhereTheyWereToldToAndNowhereElse) {
     const std::vector<float> once = copy_of(network->parameters().gradients());
     std::vector<float> elsewhere(once.size(), 0.0F);
     for (const Parameter& parameter : network->parameters().list()) {
-      std::ranges::fill(ParameterSet::part(elsewhere, parameter), std::numeric_limits<float>::quiet_NaN());
+      std::ranges::fill(ParameterSet::part(std::span(elsewhere), parameter), std::numeric_limits<float>::quiet_NaN());
     }
     network->clear_gradients(elsewhere);
     forward_backward(*network);

@@ -62,7 +62,8 @@ class ParameterSet {
   std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
 
   /// Of a flat array of a value for each weight.
-  static std::span<float> part(std::span<float> all, const Parameter& parameter) {
+  template <typename T>
+  static std::span<T> part(std::span<T> all, const Parameter& parameter) {
     return all.subspan(static_cast<std::size_t>(parameter.offset), static_cast<std::size_t>(parameter.size()));
   }
 

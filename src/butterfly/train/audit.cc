@@ -46,10 +46,6 @@ class Findings {
   AuditVerdict verdict_;
 };
 
-std::span<const float> part(std::span<const float> all, const Parameter& parameter) {
-  return all.subspan(static_cast<std::size_t>(parameter.offset), static_cast<std::size_t>(parameter.size()));
-}
-
 std::string hash_of(std::span<const float> values) {
   return to_hex(sha256(std::as_bytes(values)));
 }
@@ -145,7 +141,8 @@ std::string to_string(const AuditVerdict& verdict) {
 
 Audit::Audit(const ParameterSet& parameters) {
   for (const Parameter& parameter : parameters.list()) {
-    parameters_.push_back({.parameter = parameter, .first_hash = hash_of(part(parameters.weights(), parameter))});
+    parameters_.push_back(
+        {.parameter = parameter, .first_hash = hash_of(ParameterSet::part(parameters.weights(), parameter))});
   }
 }
 
@@ -165,7 +162,7 @@ void Audit::step(const StepReport& report, const ParameterSet& parameters) {
   formula_bytes_ += report.reduced.formula_bytes;
   for (Watched& watched : parameters_) {
     if (watched.gradient_seen) continue;
-    const std::span<const float> gradient = part(parameters.gradients(), watched.parameter);
+    const std::span<const float> gradient = ParameterSet::part(parameters.gradients(), watched.parameter);
     watched.gradient_seen =
         std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
   }
@@ -179,7 +176,7 @@ AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& fac
   }
   std::vector<std::string> without_gradient, unmoved, moved_though_frozen;
   for (const Watched& watched : parameters_) {
-    const bool moved = hash_of(part(parameters.weights(), watched.parameter)) != watched.first_hash;
+    const bool moved = hash_of(ParameterSet::part(parameters.weights(), watched.parameter)) != watched.first_hash;
     if (watched.parameter.frozen) {
       if (moved) moved_though_frozen.push_back(watched.parameter.name);
       continue;
