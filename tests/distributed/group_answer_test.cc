@@ -14,6 +14,7 @@
 #include "butterfly/model/random_weights.h"
 #include "butterfly/plan/cost.h"
 #include "butterfly/stage/stage_host.h"
+#include "completed_step.h"
 
 namespace butterfly {
 namespace {
@@ -72,13 +73,7 @@ Result<std::vector<float>> logits_of(Pipeline& pipeline, int vocab) {
   }
   std::map<int, std::vector<float>> logits;  // by text: steps of other plans have other neighbours
   while (!schedule.idle()) {
-    for (;;) {
-      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
-      if (!step) break;
-      BF_TRY(pipeline.submit(std::move(*step)));
-    }
-    BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
-    schedule.completed(step);
+    BF_ASSIGN_OR_RETURN(Step step, completed_step(pipeline, schedule));
     std::int64_t row = 0;
     for (const SequenceRun& run : step.batch.runs) {
       if (run.logits_from == run.rows) continue;

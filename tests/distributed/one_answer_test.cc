@@ -13,6 +13,7 @@
 #include "butterfly/infer/schedule.h"
 #include "butterfly/model/convert.h"
 #include "butterfly/stage/test_group_test.h"
+#include "completed_step.h"
 
 namespace butterfly {
 namespace {
@@ -66,13 +67,7 @@ Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, const Ca
   for (int i = 1; i <= c.neighbours; ++i) schedule.add(prompt(prompt_tokens / i + i, i, vocab));
   Answer answer;
   while (!schedule.idle()) {
-    while (true) {
-      BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
-      if (!step) break;
-      BF_TRY(pipeline.submit(std::move(*step)));
-    }
-    BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
-    schedule.completed(step);
+    BF_ASSIGN_OR_RETURN(Step step, completed_step(pipeline, schedule));
     std::int64_t row = 0;
     for (const SequenceRun& sequence : step.batch.runs) {
       if (sequence.logits_from == sequence.rows) continue;
