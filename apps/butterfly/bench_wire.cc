@@ -66,7 +66,7 @@ Status measure_exchanges(Ends& ends, std::size_t bytes, Cell& cell) {
   const int count = bytes <= 65'536 ? 400 : bytes <= (1u << 20) ? 50 : 4;
   const int warm = bytes <= 65'536 ? 50 : 1;
   const ChannelStats before = ends.near->stats();
-  const Status status = side_by_side(
+  Status status = side_by_side(
       [&]() -> Status {
         for (int i = 0; i < warm + count; ++i) {
           const std::uint64_t begin = trace::now_ns();

@@ -101,14 +101,14 @@ Result<Residuals> gather_residuals(Collectives* collectives, std::span<const std
   if (mine.empty()) return all;
   const bool collects = rank_of(collectives) == 0;
   if (collects) all.resize(ranks);
-  for (std::size_t i = 0; i < mine.size(); ++i) {
+  for (const std::span<float> residual : mine) {
     std::vector<ByteSpan> parts(ranks);
     std::vector<MutableByteSpan> pieces(ranks);
-    if (!collects) parts[0] = std::as_bytes(mine[i]);
+    if (!collects) parts[0] = std::as_bytes(residual);
     for (std::size_t rank = 0; collects && rank < ranks; ++rank) {
-      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(mine[i].size_bytes()));
-      if (rank == 0) std::memcpy(buffer.data(), mine[i].data(), mine[i].size_bytes());
-      if (rank != 0) pieces[rank] = {buffer.data(), mine[i].size_bytes()};
+      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(residual.size_bytes()));
+      if (rank == 0) std::memcpy(buffer.data(), residual.data(), residual.size_bytes());
+      if (rank != 0) pieces[rank] = {buffer.data(), residual.size_bytes()};
       all[rank].push_back(std::move(buffer));
     }
     if (ranks > 1) BF_TRY(collectives->all_to_all(parts, pieces));

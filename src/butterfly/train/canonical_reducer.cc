@@ -118,7 +118,7 @@ Status CanonicalSum::reduce(std::size_t /*index*/, ParameterRange bucket, Reduce
       sums.push_back({.subtree = subtrees_[member][i], .values = values});
     }
   }
-  const std::span<float> sum = fold_subtrees(std::move(sums));
+  const std::span<float> sum = fold_subtrees(sums);
   if (sum.data() != mine.data()) std::ranges::copy(sum, mine.begin());
 
   std::vector<MutableByteSpan> parts;

@@ -57,7 +57,7 @@ void add_to(std::span<float> into, std::span<const float> from) {
   for (std::size_t i = 0; i < from.size(); ++i) sum[i] += add[i];
 }
 
-std::span<float> fold_subtrees(std::vector<SubtreeSum> sums) {
+std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums) {
   BF_CHECK(!sums.empty());
   std::vector<SubtreeSum> stack;
   for (const SubtreeSum& sum : sums) {

@@ -33,7 +33,7 @@ struct SubtreeSum {
 
 /// The sum of all leaves from the sums of subtrees that make them up, ascending: in the values of one of them, which is
 /// returned; the others are scratch afterwards. At least one.
-std::span<float> fold_subtrees(std::vector<SubtreeSum> sums);
+std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums);
 
 /// Calls `work` for one block after the other: so small that what is added to it several times stays in the cache.
 void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work);

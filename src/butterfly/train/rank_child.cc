@@ -62,7 +62,7 @@ class Child {
 
   /// Errors: those that no other epoch would mend.
   Status take_part(const RankNews& news) {
-    const Status done = train(news);
+    Status done = train(news);
     if (done) return {};
     if (current_ != nullptr) current_->abort();
     if (ends_epoch(done.error())) return leave(news.epoch, done.error().message);

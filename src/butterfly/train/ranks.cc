@@ -53,8 +53,8 @@ Result<TrainResult> train_with_threads(const RunConfig& config, const TrainObser
 
 }  // namespace
 
-Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer, std::stop_token stop,
-                                     const RanksOptions& options) {
+Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer,
+                                     const std::stop_token& stop, const RanksOptions& options) {
   if (!config.parallel.workers.empty()) return train_with_workers(config, observer, stop, options);
   if (config.parallel.ranks == 1) return run_rank(config, TrainRank{}, observer, stop, options);
   if (config.parallel.engine == RankEngine::kTcp) return train_with_processes(config, observer, stop, options);

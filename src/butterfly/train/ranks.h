@@ -33,7 +33,7 @@ struct RanksOptions {
 /// it should do while it has one thread. The observer's notes name the processes, and who was lost. Errors: those of
 /// Trainer::create() and Trainer::run() on any rank; kUnavailable where epochs end again and again although nobody is
 /// lost.
-Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer, std::stop_token stop,
-                                     const RanksOptions& options = {});
+Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer,
+                                     const std::stop_token& stop, const RanksOptions& options = {});
 
 }  // namespace butterfly

@@ -224,7 +224,8 @@ Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& 
 
 Status prune_checkpoints(CheckpointFiles& files, const std::string& directory, int keep) {
   for (const std::string& name : names_in(directory)) {
-    if (name.starts_with(kUnfinished) || name.starts_with(kRemoved)) BF_TRY(files.remove(directory + "/" + name));
+    if (!name.starts_with(kUnfinished) && !name.starts_with(kRemoved)) continue;
+    BF_TRY(files.remove(fmt::format("{}/{}", directory, name)));
   }
   const std::vector<std::int64_t> steps = saved_steps(directory);
   const std::size_t kept = static_cast<std::size_t>(std::max(1, keep));

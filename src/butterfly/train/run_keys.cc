@@ -41,11 +41,11 @@ Status from_value(T& target, const KeyValue& value) {
 }
 
 template <typename Access>
-RunKey key(std::string name, std::string alias, KeyRole role, std::string help, Access at) {
-  return {.name = std::move(name),
-          .alias = std::move(alias),
+RunKey key(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at) {
+  return {.name = name,
+          .alias = alias,
           .role = role,
-          .help = std::move(help),
+          .help = help,
           .get = [at](const RunConfig& config) { return to_value(at(const_cast<RunConfig&>(config))); },
           .set = [at](RunConfig& config, const KeyValue& value) { return from_value(at(config), value); }};
 }
@@ -55,13 +55,13 @@ using Names = std::vector<std::pair<std::string, T>>;
 
 /// One of a few names.
 template <typename Access>
-RunKey choice(std::string name, std::string alias, KeyRole role, const std::string& help, Access at,
+RunKey choice(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at,
               Names<ValueAt<Access>> names) {
   std::vector<std::string> known;
   for (const auto& [spelling, value] : names) known.push_back(spelling);
   const std::string all = fmt::format("{}", fmt::join(known, ", "));
-  return {.name = std::move(name),
-          .alias = std::move(alias),
+  return {.name = name,
+          .alias = alias,
           .role = role,
           .help = help + ": " + all,
           .get = [at, names](const RunConfig& config) -> KeyValue {
@@ -82,11 +82,11 @@ RunKey choice(std::string name, std::string alias, KeyRole role, const std::stri
 
 /// What has a to_string() and a parser of its own.
 template <typename Access, typename Parse>
-RunKey parsed(std::string name, std::string help, Access at, Parse parse) {
-  return {.name = std::move(name),
+RunKey parsed(const std::string& name, const std::string& help, Access at, Parse parse) {
+  return {.name = name,
           .alias = {},
           .role = KeyRole::kDecides,
-          .help = std::move(help),
+          .help = help,
           .get = [at](const RunConfig& config) -> KeyValue {
             return std::string(to_string(at(const_cast<RunConfig&>(config))));
           },
