@@ -12,7 +12,7 @@ import time
 import unittest
 from contextlib import ExitStack
 
-from program import PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment
+from program import PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment, supported_isas
 from security_test import Admission, Cluster
 
 TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
@@ -21,8 +21,8 @@ SMALL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "8", "--mi
 MARKOV = ["--data", "synthetic:markov"]
 
 
-def train(*arguments):
-    return butterfly("train", *SMALL, *arguments, text=True)
+def train(*arguments, isa=None):
+    return butterfly("train", *SMALL, *arguments, text=True, isa=isa)
 
 
 def addresses(workers):
@@ -41,12 +41,17 @@ class WorkersCase(unittest.TestCase):
     def workers(self, count, *arguments):
         return [self.stack.enter_context(Worker(*arguments)) for _ in range(count)]
 
+    def tokenizer(self):
+        path = self.place("tokenizer.json")
+        butterfly("tokenize", "--train", TEXT, "--vocab", "400", "--out", path)
+        return path
+
     def result(self, run):
         self.assertEqual(run.returncode, 0, run.stderr)
         return json.loads(run.stdout)
 
-    def hash_of(self, *arguments):
-        result = self.result(train(*arguments))
+    def hash_of(self, *arguments, isa=None):
+        result = self.result(train(*arguments, isa=isa))
         self.assertTrue(result["valid"], result)
         return result["weights_hash"]
 
@@ -71,6 +76,15 @@ class OneAnswer(WorkersCase):
             self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n(.*shared memory\n)?.*step 1/40, loss [0-9.]+\n")
         self.assertEqual(len(re.findall("training .*: step 40/40, loss [0-9.]+\n.*: the run is over", log)), 2)
 
+    # Fails when ranks compute with instructions of their own: what each updates alone would drift apart.
+    def test_all_compute_with_the_instructions_that_every_one_of_them_has(self):
+        least = supported_isas()[0]
+        run = ["--data", TEXT, "--tokenizer", self.tokenizer(), "--steps", 3]
+        one = self.hash_of(*run, isa=least)
+        for rank_zero, worker in ((None, least), (least, None)):
+            other = self.stack.enter_context(Worker(isa=worker))
+            self.assertEqual(one, self.hash_of(*run, "--workers", other.address, isa=rank_zero))
+
     def test_ranks_on_one_host_read_each_others_gradients_in_memory_unless_one_forbids_it(self):
         two = self.workers(2)
         apart, = self.workers(1, "--no-shared-memory")
@@ -83,8 +97,7 @@ class OneAnswer(WorkersCase):
             self.assertEqual(note in run.stderr, shared, run.stderr)
 
     def test_text_becomes_tokens_here_and_a_worker_has_them_below_its_folder_or_receives_them(self):
-        tokenizer, tokens = self.place("tokenizer.json"), self.place("corpus.tokens")
-        butterfly("tokenize", "--train", TEXT, "--vocab", "400", "--out", tokenizer)
+        tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
         butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, "--out", tokens)
         without, = self.workers(1)
         has, = self.workers(1, "--model-dir", self.folder)
@@ -160,6 +173,12 @@ class Refusals(WorkersCase):
         worker, = self.workers(1, "--no-train")
         said = self.refusal(train(*MARKOV, "--steps", 5, "--workers", worker.address))
         self.assertIn(f"worker {worker.address} does not train", said)
+
+    def test_a_worker_receives_no_more_tokens_than_it_has_memory_for(self):
+        worker, = self.workers(1, "--memory", "1K")
+        said = self.refusal(train("--data", TEXT, "--tokenizer", self.tokenizer(), "--workers", worker.address))
+        self.assertIn(f"worker {worker.address}: the tokens of the run have", said)
+        self.assertIn("of the 1024 that this worker offers are left", said)
 
     def test_one_sentence_for_what_cannot_be(self):
         worker, = self.workers(1)

@@ -228,7 +228,7 @@ void expect_to_cover(const TileGrid& grid, const Shape& shape) {
 
 TEST(Gemm, TilesCoverTheMatrixAndAreManyEnoughToShare) {
   for (const Shape& shape : {Shape{1, 1, 0}, Shape{7, 50257, 0}, Shape{1024, 512, 0}, Shape{8192, 4096, 0},
-                             Shape{513, 3, 0}, Shape{1000, 1000, 0}}) {
+                             Shape{513, 3, 0}, Shape{1000, 1000, 0}, Shape{7, 100'000, 0}, Shape{100'000, 7, 0}}) {
     const TileGrid grid = plan_tiles(shape.m, shape.n);
     expect_to_cover(grid, shape);
     const bool large = shape.m * shape.n >= 1024 * 512;

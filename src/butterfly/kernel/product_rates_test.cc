@@ -10,6 +10,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::uint64_t kFewBytes = 64 * 1024;
+constexpr double kNobodyIsSoFast = 3e4;  // what no time at all would be read as
 
 TEST(ProductRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
   for (const Isa isa : supported_isas()) {
@@ -21,6 +22,8 @@ TEST(ProductRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
     for (const ProductRate& rate : rates) {
       EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
       EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
+      EXPECT_LT(rate.decode_gb_per_s, kNobodyIsSoFast) << rate.type;
+      EXPECT_LT(rate.prefill_gflops, kNobodyIsSoFast) << rate.type;
     }
   }
   EXPECT_FALSE(measure_products({.threads = 0}));

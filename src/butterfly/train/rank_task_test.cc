@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "butterfly/model/sha256.h"
@@ -22,6 +24,7 @@ RankTask a_task() {
 
 TEST(RankTask, SurvivesItsText) {
   RankTask task = a_task();
+  task.isa = Isa::kAvx2;
   task.first_state = FirstState::kReceived;
   task.config.data.files = {"tokens-0"};
   task.tokens = {{.name = "tokens-0", .bytes = 100, .sha256 = std::string(64, 'a')}};
@@ -30,9 +33,12 @@ TEST(RankTask, SurvivesItsText) {
   EXPECT_EQ(read->number, 2);
   EXPECT_EQ(read->config.steps, 77);
   EXPECT_EQ(read->config.shape.layers, task.config.shape.layers);
+  EXPECT_EQ(read->isa, Isa::kAvx2);
   EXPECT_EQ(read->first_state, FirstState::kReceived);
   ASSERT_EQ(read->tokens.size(), 1u);
+  EXPECT_EQ(read->tokens[0].name, "tokens-0");
   EXPECT_EQ(read->tokens[0].bytes, 100u);
+  EXPECT_EQ(read->tokens[0].sha256, std::string(64, 'a'));
 }
 
 // Fails when a place on rank 0's machine, or one that a stranger names, is looked at on this one.
@@ -60,9 +66,17 @@ TEST(RankTask, WhatIsNoTaskIsRefusedInOneSentence) {
     other[key] = -1;
     bad.push_back(other.dump());
   }
-  auto number = good;
-  number["number"] = 0;
-  bad.push_back(number.dump());
+  const auto changed = [&](const char* key, const nlohmann::json& value) {
+    auto other = good;
+    other[key] = value;
+    bad.push_back(other.dump());
+  };
+  for (const int number : {0, 1025}) changed("number", number);
+  changed("tokens", nlohmann::json::object());
+  RankTask many = a_task();
+  many.config.data.files = {"tokens-0"};
+  many.tokens.assign(4097, {.name = "tokens-0", .bytes = 100, .sha256 = std::string(64, 'a')});
+  bad.push_back(to_json(many));
   for (const std::string& text : bad) {
     const auto read = parse_rank_task(text);
     ASSERT_FALSE(read) << text;
@@ -71,19 +85,63 @@ TEST(RankTask, WhatIsNoTaskIsRefusedInOneSentence) {
 }
 
 TEST(RankTask, AFileThatItDoesNotBringIsRefused) {
-  auto json = nlohmann::json::parse(to_json(a_task()));
-  RunConfig hostile = a_task().config;
-  hostile.data.files = {"/etc/passwd"};
-  json["run"] = to_toml(hostile);
-  const auto read = parse_rank_task(json.dump());
-  ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().code, ErrorCode::kProtocol);
+  const auto read = [](const std::vector<std::string>& files, const std::string& validation_file,
+                       const std::vector<TaskTokens>& tokens) {
+    RankTask task = a_task();
+    task.config.data.files = files;
+    task.config.data.validation_file = validation_file;
+    task.tokens = tokens;
+    return parse_rank_task(to_json(task));
+  };
+  const TaskTokens brought{.name = "tokens-0", .bytes = 100, .sha256 = std::string(64, 'a')};
+  EXPECT_TRUE(read({"tokens-0"}, "tokens-0", {brought}));
+  for (const auto& refused :
+       {read({"/etc/passwd"}, "", {}), read({"tokens-0", "/etc/passwd"}, "", {brought}),
+        read({"tokens-0"}, "/etc/passwd", {brought}), read({"tokens-0", "synthetic:markov"}, "", {brought})}) {
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kProtocol);
+  }
+}
+
+// Fails when two machines would not find the same file by its content, or a run would be validated with what it learns.
+TEST(RankTask, TokensAreNamedInOrderWithWhatTheirFilesHoldAndThoseForValidationLast) {
+  const TestFolder folder;
+  DataConfig config;
+  std::vector<std::string> paths;
+  for (const int count : {300, 200, 100}) {
+    paths.push_back(fmt::format("{}/{}.tokens", folder.path(), count));
+    auto writer = TokenFileWriter::create(paths.back(), 16, {});
+    ASSERT_TRUE(writer && writer->append(std::vector<TokenId>(static_cast<std::size_t>(count), TokenId(7))) &&
+                writer->finish());
+  }
+  config.files = {paths[0], paths[1]};
+  config.validation_file = paths[2];
+  const auto data = open_dataset(config, {.vocab = 16, .seq = 16});
+  ASSERT_TRUE(data) << data.error().message;
+  const auto named = name_tokens(**data, config);
+  ASSERT_TRUE(named) << named.error().message;
+  EXPECT_EQ(config.files, (std::vector<std::string>{"tokens-0", "tokens-1"}));
+  EXPECT_EQ(config.validation_file, "tokens-2");
+  ASSERT_EQ(named->size(), paths.size());
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    std::ifstream file(paths[i], std::ios::binary);
+    const std::string content(std::istreambuf_iterator<char>(file), {});
+    Sha256 hash;
+    hash.add(as_bytes(content));
+    EXPECT_EQ((*named)[i].what.bytes, content.size());
+    EXPECT_EQ((*named)[i].what.sha256, hash.finish().value());
+  }
 }
 
 class TokensOnTheirWay : public ::testing::Test {
  protected:
-  TokensOnTheirWay() : ids_(100, std::byte{7}) {
-    const auto header = token_file_header(16, {}, 50);
+  TokensOnTheirWay() { fill(100); }
+
+  /// Ids that are another wherever they stand.
+  void fill(std::size_t bytes) {
+    ids_.resize(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) ids_[i] = static_cast<std::byte>(i % 251);
+    const auto header = token_file_header(16, {}, bytes / 2);
     tokens_.header = header;
     tokens_.ids = ids_;
     std::vector<std::byte> whole(header.begin(), header.end());
@@ -106,9 +164,12 @@ class TokensOnTheirWay : public ::testing::Test {
 };
 
 TEST_F(TokensOnTheirWay, ArriveAsTheyWere) {
-  const auto got = travel(tokens_.what);
-  ASSERT_TRUE(got) << got.error().message;
-  EXPECT_EQ(got->data()[kTokenHeaderBytes], std::byte{7});
+  for (const std::size_t bytes : {std::size_t{100}, (std::size_t{9} << 20) + 2}) {  // in one piece, in several
+    fill(bytes);
+    const auto got = travel(tokens_.what);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_TRUE(std::ranges::equal(ids_, std::span(got->data(), tokens_.what.bytes).subspan(kTokenHeaderBytes)));
+  }
 }
 
 TEST_F(TokensOnTheirWay, OtherBytesThanAnnouncedAreRefused) {
@@ -120,7 +181,10 @@ TEST_F(TokensOnTheirWay, OtherBytesThanAnnouncedAreRefused) {
   for (const std::uint64_t bytes : {tokens_.what.bytes - 1, tokens_.what.bytes + 1, std::uint64_t{10}}) {
     other = tokens_.what;
     other.bytes = bytes;
-    EXPECT_FALSE(travel(other)) << bytes;
+    const auto refused = travel(other);
+    ASSERT_FALSE(refused) << bytes;
+    if (bytes > tokens_.what.bytes) continue;
+    EXPECT_THAT(refused.error().message, HasSubstr("a piece of")) << "before it is written anywhere";
   }
 }
 

@@ -117,6 +117,38 @@ TEST(SharedCollectives, PartsComeWhereTheyBelongWhetherTheyLieInTheMemoryOrElsew
   }
 }
 
+// Fails when an operation ends here while another member still reads what this one gave.
+TEST(SharedCollectives, WhoeverIsDoneMayWriteOverWhatItGave) {
+  constexpr std::size_t kMembers = 3, kPart = 100'000;  // floats
+  const CollectivesMesh mesh("memory", kMembers);
+  mesh.expect_ok([&](Collectives& end) -> Status {
+    const auto me = static_cast<std::size_t>(end.rank());
+    const auto given = floats_in(mesh.memories[me], 0, kMembers * kPart);
+    std::vector<float> got(given.size());
+    std::vector<ByteSpan> to;
+    std::vector<MutableByteSpan> from;
+    for (std::size_t member = 0; member < kMembers; ++member) {
+      to.push_back(std::as_bytes(given.subspan(member * kPart, kPart)));
+      from.push_back(std::as_writable_bytes(std::span(got).subspan(member * kPart, kPart)));
+    }
+    for (int round = 0; round < 20; ++round) {
+      std::ranges::fill(given, static_cast<float>(me + 1));
+      BF_TRY(sum(end, given));
+      std::ranges::fill(given.subspan(me * kPart, kPart), 6.0f + 1);  // the part whose sum the others took from here
+      EXPECT_EQ(std::ranges::count(given, 6.0f), 2 * kPart) << "member " << me;
+      std::ranges::fill(given, static_cast<float>(me + 1));
+      BF_TRY(end.all_to_all(to, from));
+      std::ranges::fill(given, 0.0f);
+      for (std::size_t member = 0; member < kMembers; ++member) {
+        const auto part = std::span(got).subspan(member * kPart, kPart);
+        if (member == me) continue;
+        EXPECT_EQ(std::ranges::count(part, static_cast<float>(member + 1)), kPart) << member << " to " << me;
+      }
+    }
+    return {};
+  });
+}
+
 TEST(SharedCollectives, AreNotMadeUnlessAllMaySharesAsMuch) {
   const auto shares = [](const std::function<ReadableMemory(int rank, const SharedMemory&)>& given,
                          SharedMemoryUse last_use) {

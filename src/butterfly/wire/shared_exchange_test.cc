@@ -92,17 +92,22 @@ TEST(SharedSegment, AnOfferThatIsNotThereOrNotKeptIsSaid) {
 }
 
 TEST(SharedExchange, CountsThatCannotBeEndTheExchange) {
-  SharedMemory memory = SharedMemory::create(SharedExchange::segment_bytes(2)).value();
-  // Two bells, then four rings, which begin with what was written into them; the third leads from member 1 to member 0.
-  constexpr std::size_t kBells = 128;
-  const std::size_t written = kBells + 2 * (memory.bytes().size() - kBells) / 4;
-  std::ranges::fill(memory.bytes().subspan(written, 8), std::byte{0x7f});
-  const auto channels = connect_all("inproc", 2);
-  SharedExchange exchange(0, std::move(memory), channels[0], {});
-  ExchangeBuffers buffers(2, 0, 0, [](std::size_t sender, std::size_t) { return sender == 1 ? 100 : 0; });
-  const Status status = exchange.exchange(buffers.to, buffers.from);
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kProtocol) << status.error().message;
+  // Two bells, then four rings, which begin with a line that says how much was written into them and one that says how
+  // much was read; the second leads from member 0 to member 1, the third back.
+  constexpr std::size_t kBells = 128, kLine = 64;
+  for (const std::size_t sender : {0u, 1u}) {
+    SharedMemory memory = SharedMemory::create(SharedExchange::segment_bytes(2)).value();
+    const std::size_t ring_bytes = (memory.bytes().size() - kBells) / 4;
+    const std::size_t theirs = kBells + (sender == 0 ? ring_bytes + kLine : 2 * ring_bytes);
+    std::ranges::fill(memory.bytes().subspan(theirs, 8), std::byte{0x7f});
+    const auto channels = connect_all("inproc", 2);
+    SharedExchange exchange(0, std::move(memory), channels[0], {});
+    ExchangeBuffers buffers(2, 0, 0, [=](std::size_t from, std::size_t) { return from == sender ? 100 : 0; });
+    const Status status = exchange.exchange(buffers.to, buffers.from);
+    ASSERT_FALSE(status) << sender;
+    EXPECT_EQ(status.error().code, ErrorCode::kProtocol) << status.error().message;
+    EXPECT_THAT(status.error().message, HasSubstr(sender == 0 ? "bytes more than there were" : "bytes are in a ring"));
+  }
 }
 
 /// A process that makes an exchange with this one, three rounds of it, and then waits to be killed.
