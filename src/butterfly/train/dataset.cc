@@ -145,7 +145,11 @@ Result<std::unique_ptr<Dataset>> open_dataset(const DataConfig& config, const Da
     return make_error(ErrorCode::kInvalidArgument, "{} is a whole corpus, data.files names {} more",
                       config.files.front(), config.files.size() - 1);
   }
-  return make_synthetic(config.files.front(), config.seed, options);
+  if (!config.validation_file.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "{} has tokens of its own to validate on, not those of '{}'",
+                      config.files.front(), config.validation_file);
+  }
+  return make_synthetic(config, options);
 }
 
 }  // namespace butterfly

@@ -288,9 +288,23 @@ TEST(Dataset, TheMarkovChainHasTheEntropyThatItStates) {
   EXPECT_NEAR(unigram, data->stats().unigram_entropy, 2e-3);
 }
 
+TEST(Dataset, SyntheticCorporaHaveTokensToValidateOnUnlessNoneAreWanted) {
+  for (const std::string name : {"synthetic:random", "synthetic:markov"}) {
+    const auto some = must_open({.files = {name}}, {.vocab = 16, .seq = 64, .global_batch = 4});
+    EXPECT_EQ(some->stats().validation_tokens, 16384);
+    EXPECT_EQ(some->validation_windows(64), 256);
+    const auto none =
+        must_open({.files = {name}, .validation_share = 0.0}, {.vocab = 16, .seq = 64, .global_batch = 4});
+    EXPECT_EQ(none->stats().validation_tokens, 0);
+    EXPECT_EQ(none->validation_windows(64), 0);
+  }
+}
+
 TEST(Dataset, SyntheticCorporaAreWhole) {
   const DatasetOptions options{.vocab = 10, .seq = 8};
   EXPECT_THAT(refusal({.files = {"synthetic:markov", "b.txt"}}, options), HasSubstr("names 1 more"));
+  EXPECT_THAT(refusal({.files = {"synthetic:markov"}, .validation_file = "b.txt"}, options),
+              HasSubstr("not those of 'b.txt'"));
   EXPECT_THAT(refusal({.files = {"synthetic:poems"}}, options), HasSubstr("is no synthetic corpus"));
   EXPECT_THAT(refusal({.files = {"synthetic:random"}}, {.vocab = 3, .seq = 8}), HasSubstr("has 3 tokens, at least 4"));
 }

@@ -16,12 +16,13 @@ constexpr std::uint64_t kSuccessors = 4;
 class Synthetic : public Dataset {
  public:
   enum class Kind { kRandom, kMarkov };
-  Synthetic(Kind kind, std::uint64_t seed, const DatasetOptions& options)
+  Synthetic(Kind kind, const DataConfig& config, const DatasetOptions& options)
       : kind_(kind),
-        seed_(seed),
+        seed_(config.seed),
+        validation_tokens_(config.validation_share > 0 ? kValidationTokens : 0),
         vocab_(static_cast<std::uint64_t>(options.vocab)),
         global_batch_(options.global_batch),
-        next_(vocab_, seed) {}
+        next_(vocab_, config.seed) {}
 
   int vocab() const override { return static_cast<int>(vocab_); }
 
@@ -29,7 +30,7 @@ class Synthetic : public Dataset {
     const double uniform = std::log(static_cast<double>(vocab_));
     // Chances of 1/2, 1/4, 1/8 and 1/8 are 1.75 bits.
     return {.train_tokens = kTrainTokens,
-            .validation_tokens = kValidationTokens,
+            .validation_tokens = validation_tokens_,
             .unigram_entropy = uniform,
             .known_entropy = kind_ == Kind::kRandom ? uniform : 1.75 * std::log(2.0)};
   }
@@ -38,12 +39,12 @@ class Synthetic : public Dataset {
     fill(static_cast<std::uint64_t>(step * global_batch_ + index), tokens, targets);
   }
 
-  std::int64_t validation_windows(int seq) const override { return (kValidationTokens + seq - 1) / seq; }
+  std::int64_t validation_windows(int seq) const override { return (validation_tokens_ + seq - 1) / seq; }
 
   void validation_window(std::int64_t window, std::span<TokenId> tokens, std::span<TokenId> targets) const override {
     fill(~static_cast<std::uint64_t>(window), tokens, targets);
     const auto seq = static_cast<std::int64_t>(targets.size());
-    for (std::int64_t i = std::max<std::int64_t>(0, kValidationTokens - window * seq); i < seq; ++i) {
+    for (std::int64_t i = std::max<std::int64_t>(0, validation_tokens_ - window * seq); i < seq; ++i) {
       targets[static_cast<std::size_t>(i)] = TokenId(-1);
     }
   }
@@ -68,6 +69,7 @@ class Synthetic : public Dataset {
 
   Kind kind_;
   std::uint64_t seed_;
+  std::int64_t validation_tokens_;
   std::uint64_t vocab_;
   std::int64_t global_batch_;
   Permutation next_;
@@ -75,8 +77,8 @@ class Synthetic : public Dataset {
 
 }  // namespace
 
-Result<std::unique_ptr<Dataset>> make_synthetic(const std::string& name, std::uint64_t seed,
-                                                const DatasetOptions& options) {
+Result<std::unique_ptr<Dataset>> make_synthetic(const DataConfig& config, const DatasetOptions& options) {
+  const std::string& name = config.files.front();
   const bool random = name == "synthetic:random";
   if (!random && name != "synthetic:markov") {
     return make_error(ErrorCode::kNotFound,
@@ -89,7 +91,7 @@ Result<std::unique_ptr<Dataset>> make_synthetic(const std::string& name, std::ui
                       known.vocab, kSuccessors);
   }
   const auto kind = random ? Synthetic::Kind::kRandom : Synthetic::Kind::kMarkov;
-  return std::unique_ptr<Dataset>(std::make_unique<Synthetic>(kind, seed, known));
+  return std::unique_ptr<Dataset>(std::make_unique<Synthetic>(kind, config, known));
 }
 
 }  // namespace butterfly

@@ -10,9 +10,8 @@
 
 namespace butterfly {
 
-/// "synthetic:random" or "synthetic:markov" (open_dataset() says what they are). Errors: kNotFound for another name,
-/// kInvalidArgument for a vocabulary of fewer than 4 tokens.
-Result<std::unique_ptr<Dataset>> make_synthetic(const std::string& name, std::uint64_t seed,
-                                                const DatasetOptions& options);
+/// What config.files names: "synthetic:random" or "synthetic:markov" (open_dataset() says what they are). Errors:
+/// kNotFound for another name, kInvalidArgument for a vocabulary of fewer than 4 tokens.
+Result<std::unique_ptr<Dataset>> make_synthetic(const DataConfig& config, const DatasetOptions& options);
 
 }  // namespace butterfly
