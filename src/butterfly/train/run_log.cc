@@ -53,7 +53,8 @@ ordered_json to_json(const StepReport& report) {
 std::string to_json(const TrainResult& result) {
   ordered_json json = ordered_json::parse(to_json(result.summary), nullptr, false);
   json["steps_done"] = result.steps_done;
-  json["validation_loss"] = result.validation_loss;
+  json["validation_loss"] = nullptr;
+  if (result.validation_loss > 0.0) json["validation_loss"] = result.validation_loss;  // else nothing was evaluated
   json["weights_hash"] = result.weights_hash;
   json["verdict"] = to_string(result.verdict);
   json["valid"] = result.verdict.valid;

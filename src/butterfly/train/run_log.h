@@ -42,7 +42,8 @@ class RunLog {
   Status status_{};
 };
 
-/// Everything about a finished run as one JSON object: summary, verdict, weights' hash, steps, validation loss.
+/// Everything about a finished run as one JSON object: summary, verdict, weights' hash, steps, validation loss
+/// (null where nothing was evaluated).
 std::string to_json(const TrainResult& result);
 
 }  // namespace butterfly

@@ -70,6 +70,11 @@ TEST(RunLog, ALossThatIsNoNumberIsNull) {
   EXPECT_TRUE(lines(config.log_file).at(1).at("loss").is_null());
 }
 
+TEST(RunLog, WhatWasNotEvaluatedIsNull) {
+  EXPECT_TRUE(nlohmann::json::parse(to_json(TrainResult{})).at("validation_loss").is_null());
+  EXPECT_EQ(nlohmann::json::parse(to_json(TrainResult{.validation_loss = 2.5})).at("validation_loss"), 2.5);
+}
+
 TEST(RunLog, AResumedRunGoesOnInItsFile) {
   RunConfig config = logged("run_log_resumed.jsonl");
   ASSERT_TRUE(RunLog::open(config));
