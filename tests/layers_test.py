@@ -19,10 +19,10 @@ TREE = {
     "src/butterfly/tensor/view.h": '#include "butterfly/base/result.h"\n',
     "src/butterfly/kernel/CMakeLists.txt": "butterfly_module(kernel DEPS tensor)\n",
     "src/butterfly/kernel/table.h": "struct Table;\n",
-    "src/butterfly/kernel/avx2.cc": '#include <immintrin.h>\n#include "butterfly/kernel/table.h"\n',
-    "src/butterfly/kernel/linear.cc": '#include "butterfly/base/result.h"\n#include "butterfly/tensor/view.h"\n'
+    "src/butterfly/kernel/inference/avx2.cc": '#include <immintrin.h>\n#include "butterfly/kernel/table.h"\n',
+    "src/butterfly/kernel/inference/linear.cc": '#include "butterfly/base/result.h"\n#include "butterfly/tensor/view.h"\n'
                                       '#include "butterfly/trace/trace.h"\n',
-    "src/butterfly/wire/channel.h": '#include "butterfly/base/result.h"\n',
+    "src/butterfly/wire/channel/channel.h": '#include "butterfly/base/result.h"\n',
     "src/butterfly/api/door.cc": '#include "butterfly/door.h"\n',
     "include/butterfly/door.h": '#include <string>\n#include "butterfly/base/result.h"\n',
 }
@@ -76,7 +76,7 @@ class Layers(unittest.TestCase):
         self.expect_violation({"src/butterfly/attic/a.h": ""}, "src/butterfly/attic: has no row")
 
     def test_files_with_their_own_instruction_set_stay_plain(self):
-        self.expect_violation({"src/butterfly/kernel/avx2.cc": "#include <immintrin.h>\n#include <vector>\n"},
+        self.expect_violation({"src/butterfly/kernel/inference/avx2.cc": "#include <immintrin.h>\n#include <vector>\n"},
                               "avx2.cc: reaches vector")
 
     def test_plainness_is_followed_through_headers(self):

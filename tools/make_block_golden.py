@@ -23,7 +23,7 @@ TOKENS = 5
 
 @dataclass(frozen=True)
 class Block:
-    """Field names and values are those of ModelConfig in src/butterfly/model/config.h."""
+    """Field names and values are those of ModelConfig in src/butterfly/model/core/config.h."""
 
     norm: str = "rms"  # or "layer"
     norm_epsilon: float = 1e-5

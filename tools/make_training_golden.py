@@ -26,7 +26,7 @@ BATCH, SEQ, STEPS = 2, 17, 10
 
 @dataclass(frozen=True)
 class Model:
-    """Field names and values are those of ModelConfig in src/butterfly/model/config.h."""
+    """Field names and values are those of ModelConfig in src/butterfly/model/core/config.h."""
 
     architecture: str = "llama"
     norm: str = "rms"  # or "layer"

@@ -3,7 +3,7 @@
 
     echo "steps 3" | PEER/bin/python tools/training_peer.py --model tinytransformer-small --batch 8 --seq 128 --threads 2
 
-Same shapes as src/butterfly/model/config.cc, same data (random tokens, new ones each step), same step: mean cross-entropy,
+Same shapes as src/butterfly/model/core/config.cc, same data (random tokens, new ones each step), same step: mean cross-entropy,
 gradients clipped to norm 1, AdamW with decay on matrices. What PyTorch is good at is used: query, key and value in one
 product, gate and up in one, F.scaled_dot_product_attention, the fused AdamW. bf16 is autocast over fp32 weights.
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "butterfly/base/log.h"
-#include "butterfly/wire/credentials.h"
+#include "butterfly/wire/enrolment/credentials.h"
 
 namespace butterfly::app {
 

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "butterfly/wire/tcp.h"
+#include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly::app {
 

@@ -9,8 +9,8 @@
 #include "bench.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/collectives.h"
-#include "butterfly/wire/mesh.h"
+#include "butterfly/wire/collective/collectives.h"
+#include "butterfly/wire/collective/mesh.h"
 
 namespace butterfly::app {
 namespace {

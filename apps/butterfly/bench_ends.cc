@@ -4,10 +4,10 @@
 
 #include <thread>
 
-#include "butterfly/wire/authority.h"
-#include "butterfly/wire/credentials.h"
-#include "butterfly/wire/spin.h"
-#include "butterfly/wire/tcp_channel.h"
+#include "butterfly/wire/enrolment/authority.h"
+#include "butterfly/wire/enrolment/credentials.h"
+#include "butterfly/wire/channel/spin.h"
+#include "butterfly/wire/channel/tcp_channel.h"
 
 namespace butterfly::app {
 namespace {

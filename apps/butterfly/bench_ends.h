@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "butterfly/wire/byte_stream.h"
+#include "butterfly/wire/channel/byte_stream.h"
 
 namespace butterfly::app {
 

@@ -8,8 +8,8 @@
 
 #include "bench.h"
 #include "butterfly/base/units.h"
-#include "butterfly/kernel/dispatch.h"
-#include "butterfly/kernel/row_codec.h"
+#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/inference/row_codec.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/arena.h"

@@ -6,7 +6,7 @@
 
 #include "bench.h"
 #include "butterfly/base/units.h"
-#include "butterfly/infer/schedule.h"
+#include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"

@@ -13,9 +13,9 @@
 #include "bench.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/train/permutation.h"
-#include "butterfly/wire/byte_stream.h"
-#include "butterfly/wire/tcp_channel.h"
+#include "butterfly/train/data/permutation.h"
+#include "butterfly/wire/channel/byte_stream.h"
+#include "butterfly/wire/channel/tcp_channel.h"
 
 namespace butterfly::app {
 namespace {

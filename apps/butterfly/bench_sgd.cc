@@ -14,7 +14,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/sgd_replica.h"
-#include "butterfly/wire/mesh.h"
+#include "butterfly/wire/collective/mesh.h"
 
 namespace butterfly::app {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench_ends.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/spin.h"
+#include "butterfly/wire/channel/spin.h"
 
 namespace butterfly::app {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include "butterfly/wire/credentials.h"
-#include "butterfly/wire/enrolment.h"
+#include "butterfly/wire/enrolment/credentials.h"
+#include "butterfly/wire/enrolment/enrolment.h"
 #include "cluster.h"
 
 namespace butterfly::app {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "access.h"
-#include "butterfly/cluster/node_status.h"
+#include "butterfly/cluster/control/node_status.h"
 #include "cluster.h"
 #include "commands.h"
 

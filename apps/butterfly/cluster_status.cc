@@ -12,7 +12,7 @@
 
 #include "access.h"
 #include "butterfly/base/units.h"
-#include "butterfly/cluster/node_status.h"
+#include "butterfly/cluster/control/node_status.h"
 #include "cluster.h"
 #include "commands.h"
 #include "running.h"

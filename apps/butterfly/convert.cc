@@ -1,5 +1,5 @@
 // butterfly convert: a model, or a random one of a named shape, to a GGUF file. Progress goes to stderr.
-#include "butterfly/model/convert.h"
+#include "butterfly/model/format/convert.h"
 
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/random_weights.h"
+#include "butterfly/model/core/random_weights.h"
 #include "commands.h"
 
 namespace butterfly::app {

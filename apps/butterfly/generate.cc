@@ -1,11 +1,11 @@
 // butterfly generate: continues a text. The text alone goes to stdout, as it comes; the summary to stderr.
-#include "butterfly/infer/generate.h"
+#include "butterfly/infer/request/generate.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/units.h"
-#include "butterfly/wire/codec.h"
+#include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 #include "predicted.h"
 #include "running.h"

@@ -1,5 +1,5 @@
 // butterfly perplexity: how well a model predicts a text file.
-#include "butterfly/infer/perplexity.h"
+#include "butterfly/infer/request/perplexity.h"
 
 #include <unistd.h>
 

@@ -9,10 +9,10 @@
 #include <iterator>
 #include <memory>
 
-#include "butterfly/model/checkpoint.h"
-#include "butterfly/plan/cluster_file.h"
-#include "butterfly/plan/simulated_plan.h"
-#include "butterfly/plan/strategy.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/plan/description/cluster_file.h"
+#include "butterfly/plan/simulation/simulated_plan.h"
+#include "butterfly/plan/partition/strategy.h"
 #include "commands.h"
 
 namespace butterfly::app {

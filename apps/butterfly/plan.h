@@ -8,10 +8,10 @@
 
 #include "access.h"
 #include "butterfly/base/result.h"
-#include "butterfly/model/config.h"
-#include "butterfly/plan/plan.h"
-#include "butterfly/plan/simulator.h"
-#include "butterfly/plan/training_cost.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/plan/partition/plan.h"
+#include "butterfly/plan/simulation/simulator.h"
+#include "butterfly/plan/cost/training_cost.h"
 
 namespace butterfly::app {
 

@@ -1,6 +1,6 @@
 // butterfly plan --workers: the cluster as its workers describe themselves and measure their links.
-#include "butterfly/cluster/node_status.h"
-#include "butterfly/infer/known_cluster.h"
+#include "butterfly/cluster/control/node_status.h"
+#include "butterfly/infer/deployment/known_cluster.h"
 #include "plan.h"
 
 namespace butterfly::app {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "butterfly/infer/deployment.h"
+#include "butterfly/infer/deployment/deployment.h"
 
 namespace butterfly::app {
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "butterfly/plan/strategy.h"
+#include "butterfly/plan/partition/strategy.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/codec.h"
+#include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 
 namespace butterfly::app {

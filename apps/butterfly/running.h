@@ -8,8 +8,8 @@
 
 #include "access.h"
 #include "butterfly/base/result.h"
-#include "butterfly/infer/deployment.h"
-#include "butterfly/model/checkpoint.h"
+#include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly::app {

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "butterfly/model/vocabulary_file.h"
+#include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/text/utf8.h"
 #include "commands.h"

@@ -7,12 +7,12 @@
 #include <fstream>
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/mapped_file.h"
-#include "butterfly/model/tokenizer_json_writer.h"
+#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/train/token_file.h"
-#include "butterfly/train/token_source.h"
+#include "butterfly/train/data/token_file.h"
+#include "butterfly/train/data/token_source.h"
 
 namespace butterfly::app {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "butterfly/base/result.h"
-#include "butterfly/train/run_config.h"
-#include "butterfly/train/run_log.h"
-#include "butterfly/train/trainer.h"
+#include "butterfly/train/config/run_config.h"
+#include "butterfly/train/run/run_log.h"
+#include "butterfly/train/run/trainer.h"
 
 namespace butterfly::app {
 

@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "butterfly/base/units.h"
-#include "butterfly/kernel/dispatch.h"
+#include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/train/find_batch.h"
-#include "butterfly/train/training_peak.h"
+#include "butterfly/train/run/find_batch.h"
+#include "butterfly/train/run/training_peak.h"
 #include "train.h"
 
 namespace butterfly::app {

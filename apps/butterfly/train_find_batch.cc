@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/units.h"
-#include "butterfly/kernel/dispatch.h"
+#include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/checkpoint.h"
-#include "butterfly/model/vocabulary_file.h"
-#include "butterfly/train/find_batch.h"
-#include "butterfly/train/token_file.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/vocabulary_file.h"
+#include "butterfly/train/run/find_batch.h"
+#include "butterfly/train/data/token_file.h"
 #include "running.h"
 #include "train.h"
 

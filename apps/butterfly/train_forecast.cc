@@ -1,5 +1,5 @@
 #include "butterfly/machine/node.h"
-#include "butterfly/plan/training_cost.h"
+#include "butterfly/plan/cost/training_cost.h"
 #include "train.h"
 
 namespace butterfly::app {

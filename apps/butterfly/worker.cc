@@ -1,14 +1,14 @@
 // butterfly worker: offers this machine to a coordinator.
 #include "butterfly/base/units.h"
-#include "butterfly/cluster/worker_server.h"
+#include "butterfly/cluster/worker/worker_server.h"
 
 #include <cstdio>
 
-#include "butterfly/kernel/product_rates.h"
+#include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/model/checkpoint.h"
+#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/stage/stage_host.h"
-#include "butterfly/train/train_host.h"
+#include "butterfly/train/ranks/train_host.h"
 #include "commands.h"
 #include "running.h"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "butterfly/infer/pipeline.h"
-#include "butterfly/infer/schedule.h"
+#include "butterfly/infer/deployment/pipeline.h"
+#include "butterfly/infer/request/batch_schedule.h"
 
 namespace butterfly {
 

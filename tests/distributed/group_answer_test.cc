@@ -6,13 +6,13 @@
 #include <map>
 #include <thread>
 
-#include "butterfly/cluster/membership.h"
-#include "butterfly/cluster/worker_server.h"
-#include "butterfly/infer/cluster_deployment.h"
-#include "butterfly/infer/sampler.h"
-#include "butterfly/infer/schedule.h"
-#include "butterfly/model/random_weights.h"
-#include "butterfly/plan/cost.h"
+#include "butterfly/cluster/membership/membership.h"
+#include "butterfly/cluster/worker/worker_server.h"
+#include "butterfly/infer/deployment/cluster_deployment.h"
+#include "butterfly/infer/request/sampler.h"
+#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/model/core/random_weights.h"
+#include "butterfly/plan/cost/cost.h"
 #include "butterfly/stage/stage_host.h"
 #include "completed_step.h"
 

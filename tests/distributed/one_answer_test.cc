@@ -8,10 +8,10 @@
 #include <deque>
 #include <filesystem>
 
-#include "butterfly/infer/deployment.h"
-#include "butterfly/infer/sampler.h"
-#include "butterfly/infer/schedule.h"
-#include "butterfly/model/convert.h"
+#include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/infer/request/sampler.h"
+#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/model/format/convert.h"
 #include "butterfly/stage/test_group_test.h"
 #include "completed_step.h"
 

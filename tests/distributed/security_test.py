@@ -1,5 +1,5 @@
 """A cluster with credentials, from `butterfly cluster init` to a revoked worker: who is let in, and that the text is the
-same. What single bytes do is tested in src/butterfly/wire/tls_test.cc."""
+same. What single bytes do is tested in src/butterfly/wire/enrolment/tls_test.cc."""
 
 import json
 import os

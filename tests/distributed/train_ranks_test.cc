@@ -9,8 +9,8 @@
 #include <csignal>
 #include <thread>
 
-#include "butterfly/train/ranks.h"
-#include "butterfly/train/tiny_run_test.h"
+#include "butterfly/train/ranks/ranks.h"
+#include "butterfly/train/run/tiny_run_test.h"
 
 namespace butterfly {
 namespace {

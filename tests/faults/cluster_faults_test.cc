@@ -9,7 +9,7 @@
 #include <array>
 #include <csignal>
 
-#include "butterfly/cluster/fake_stage_test.h"
+#include "butterfly/cluster/membership/fake_stage_test.h"
 
 namespace butterfly {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "butterfly/wire/frame.h"
+#include "butterfly/wire/channel/frame.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/wire/certificates.h"
-#include "butterfly/wire/enrolment.h"
-#include "butterfly/wire/frame.h"
-#include "butterfly/wire/join_token.h"
+#include "butterfly/wire/enrolment/certificates.h"
+#include "butterfly/wire/enrolment/enrolment.h"
+#include "butterfly/wire/channel/frame.h"
+#include "butterfly/wire/enrolment/join_token.h"
 
 namespace {
 

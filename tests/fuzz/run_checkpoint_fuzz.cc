@@ -1,5 +1,5 @@
 // Any text as the manifest and as the state of a saved run: refused with a message, or read without harm.
-#include "butterfly/train/run_checkpoint.h"
+#include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "seeds.h"
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {

@@ -1,8 +1,8 @@
 // Any bytes as a safetensors file and as the JSON files beside it: refused with a message, or readable to the last
 // byte.
-#include "butterfly/model/hugging_face_config.h"
-#include "butterfly/model/hugging_face_weights.h"
-#include "butterfly/model/safetensors.h"
+#include "butterfly/model/format/hugging_face/hugging_face_config.h"
+#include "butterfly/model/format/hugging_face/hugging_face_weights.h"
+#include "butterfly/model/format/hugging_face/safetensors.h"
 #include "seeds.h"
 
 namespace {

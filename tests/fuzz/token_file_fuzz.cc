@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "butterfly/train/token_file.h"
+#include "butterfly/train/data/token_file.h"
 #include "seeds.h"
 
 namespace {

@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "butterfly/cluster/control.pb.h"
-#include "butterfly/cluster/weight_transfer.h"
-#include "butterfly/model/random_weights.h"
+#include "butterfly/cluster/worker/weight_transfer.h"
+#include "butterfly/model/core/random_weights.h"
 #include "butterfly/stage/fetched_weights.h"
-#include "butterfly/wire/inproc.h"
+#include "butterfly/wire/channel/inproc.h"
 #include "seeds.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/model/tokenizer_json.h"
-#include "butterfly/model/vocabulary_file.h"
+#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/wire/digest.h"
 #include "golden_data.h"

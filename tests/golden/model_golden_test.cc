@@ -7,7 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "butterfly/infer/deployment.h"
+#include "butterfly/infer/deployment/deployment.h"
 #include "golden_data.h"
 
 namespace butterfly {

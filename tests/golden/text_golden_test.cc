@@ -8,9 +8,9 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "butterfly/model/gguf.h"
-#include "butterfly/model/tokenizer_json.h"
-#include "butterfly/model/vocabulary_gguf.h"
+#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/gguf/gguf_vocabulary.h"
 #include "butterfly/text/tokenizer.h"
 #include "golden_data.h"
 

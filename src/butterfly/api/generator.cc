@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "butterfly/base/units.h"
-#include "butterfly/infer/deployment.h"
-#include "butterfly/infer/generate.h"
+#include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/infer/request/generate.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/checkpoint.h"
+#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly {

@@ -1,7 +1,7 @@
 #include "butterfly/model.h"
 
-#include "butterfly/model/checkpoint.h"
-#include "butterfly/model/config.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/core/config.h"
 
 namespace butterfly {
 

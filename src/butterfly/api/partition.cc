@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "butterfly/api/convert.h"
-#include "butterfly/model/config.h"
-#include "butterfly/plan/plan.h"
-#include "butterfly/plan/strategy.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/plan/partition/plan.h"
+#include "butterfly/plan/partition/strategy.h"
 
 namespace butterfly {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "butterfly/stage/tell_all.h"
+#include "butterfly/stage/all_gather.h"
 
 namespace butterfly {
 namespace {

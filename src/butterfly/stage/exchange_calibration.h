@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "butterfly/machine/topology.h"
-#include "butterfly/plan/exchange_times.h"
-#include "butterfly/wire/exchange.h"
+#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/wire/exchange/exchange.h"
 
 namespace butterfly {
 

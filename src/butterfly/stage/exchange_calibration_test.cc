@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "butterfly/wire/inproc_exchange.h"
+#include "butterfly/wire/exchange/inproc_exchange.h"
 
 namespace butterfly {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/cluster/weights.h"
-#include "butterfly/model/config.h"
-#include "butterfly/model/weights.h"
-#include "butterfly/plan/plan.h"
+#include "butterfly/cluster/worker/weights.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/model/core/weights.h"
+#include "butterfly/plan/partition/plan.h"
 #include "butterfly/stage/stage_parts.h"
 
 namespace butterfly {

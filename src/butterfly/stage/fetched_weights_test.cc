@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/cluster/weight_transfer.h"
-#include "butterfly/model/random_weights.h"
-#include "butterfly/plan/cost.h"
+#include "butterfly/cluster/worker/weight_transfer.h"
+#include "butterfly/model/core/random_weights.h"
+#include "butterfly/plan/cost/cost.h"
 #include "butterfly/stage/stage_parts.h"
 
 namespace butterfly {

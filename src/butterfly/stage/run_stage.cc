@@ -1,6 +1,6 @@
 #include "butterfly/stage/run_stage.h"
 
-#include "butterfly/kernel/row_codec.h"
+#include "butterfly/kernel/inference/row_codec.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {

@@ -4,7 +4,7 @@
 #include <stop_token>
 
 #include "butterfly/base/result.h"
-#include "butterfly/cluster/stage_links.h"
+#include "butterfly/cluster/worker/stage_links.h"
 #include "butterfly/stage/stage.h"
 
 namespace butterfly {

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "butterfly/base/check.h"
-#include "butterfly/kernel/dispatch.h"
-#include "butterfly/model/rotary.h"
+#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/model/core/rotary.h"
 #include "butterfly/stage/exchange_calibration.h"
-#include "butterfly/stage/tell_all.h"
+#include "butterfly/stage/all_gather.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "butterfly/cluster/worker_delegate.h"
+#include "butterfly/cluster/worker/worker_delegate.h"
 #include "butterfly/stage/stage.h"
 
 namespace butterfly {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "butterfly/plan/cost.h"
+#include "butterfly/plan/cost/cost.h"
 
 namespace butterfly {
 

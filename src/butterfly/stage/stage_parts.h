@@ -14,11 +14,11 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/thread_team.h"
-#include "butterfly/model/block.h"
-#include "butterfly/model/config.h"
-#include "butterfly/model/ends.h"
-#include "butterfly/model/weights.h"
-#include "butterfly/plan/plan.h"
+#include "butterfly/model/inference/block.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/model/inference/embedding.h"
+#include "butterfly/model/core/weights.h"
+#include "butterfly/plan/partition/plan.h"
 
 namespace butterfly {
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/model/random_weights.h"
+#include "butterfly/model/core/random_weights.h"
 
 namespace butterfly {
 namespace {

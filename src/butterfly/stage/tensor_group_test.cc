@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/random_weights.h"
+#include "butterfly/model/core/random_weights.h"
 #include "butterfly/stage/run_stage.h"
 #include "butterfly/stage/test_group_test.h"
-#include "butterfly/wire/inproc.h"
+#include "butterfly/wire/channel/inproc.h"
 
 namespace butterfly {
 namespace {

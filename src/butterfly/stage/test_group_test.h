@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "butterfly/model/checkpoint.h"
+#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/stage/stage.h"
-#include "butterfly/wire/inproc_exchange.h"
+#include "butterfly/wire/exchange/inproc_exchange.h"
 
 namespace butterfly {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "butterfly/train/small_mlp.h"
-#include "butterfly/wire/collectives.h"
+#include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
 

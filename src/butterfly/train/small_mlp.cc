@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "butterfly/base/check.h"
-#include "butterfly/train/permutation.h"
+#include "butterfly/train/data/permutation.h"
 
 namespace butterfly {
 namespace {

@@ -1,0 +1,55 @@
+// What a coordinator asks of one worker for one epoch: an assignment for each stage that it has a share of, in pipeline
+// order. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/ids.h"
+#include "butterfly/plan/partition/plan.h"
+
+namespace butterfly {
+
+/// A model by content, so that two machines agree on it whatever the file is called.
+struct ModelIdentity {
+  std::string hash{};       // SHA-256 of its files, lower-case hex
+  std::uint64_t bytes = 0;  // that were hashed
+  std::string name{};       // for people
+};
+
+/// What a node has done since its worker began.
+struct StageWork {
+  std::uint64_t steps = 0;
+  std::uint64_t busy_ns = 0;
+};
+
+/// Its epoch, model, config, options and number of stages are those of every other one of the same epoch.
+struct Assignment {
+  Epoch epoch{};
+  ModelIdentity model{};
+  std::string config{};   // the model's configuration, as the layer above serialises it
+  std::string options{};  // threads, cache type and the like, as the layer above serialises them
+  StageAssignment stage{};
+  Rank rank{};  // of the stage in the pipeline, the same for all members of a tensor group
+  int stages = 1;
+  std::string next_address{};  // of the worker that leads the next stage; empty: results go to the coordinator, or
+                               // this member does not lead
+  std::vector<std::string> holders{};  // addresses of workers with the model's file, the one to ask first in front
+  std::vector<std::string> group{};    // addresses of the members of its tensor group, by lanes; empty: it is alone
+  int member = 0;                      // which of them this is; the first leads
+
+  bool leads() const { return member == 0; }
+};
+
+/// "stage 2 of 3", "stage 2 of 3, lanes 3-5".
+std::string describe(const Assignment& assignment);
+
+/// Of all that one worker has: "stages 1 and 3 of 4".
+std::string describe(std::span<const Assignment> assignments);
+
+/// How many stages a worker may have in one epoch.
+inline constexpr int kSharesMax = 128;
+
+}  // namespace butterfly

@@ -1,0 +1,315 @@
+#include "butterfly/cluster/control/control_link.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::int64_t kSendTimeoutMs = 2000;
+constexpr int kLayersMax = 1 << 20;
+constexpr int kStagesMax = 1 << 16;
+constexpr int kHoldersMax = 16;
+
+Result<Payload> refuse_payload(std::uint64_t bytes) {
+  return make_error(ErrorCode::kProtocol, "a control message came with a payload of {} bytes, it has none", bytes);
+}
+
+thread_local bool protobuf_complained = false;
+
+/// protobuf writes to stderr of text that is not UTF-8, and sends it nevertheless.
+void listen_to_protobuf() {
+  static const auto before = google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string&) { protobuf_complained = true; });
+  (void)before;
+  protobuf_complained = false;
+}
+
+}  // namespace
+
+Status ControlLink::send(const control::ControlMessage& message) {
+  listen_to_protobuf();
+  Message framed;
+  framed.meta.resize(message.ByteSizeLong());
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(framed.meta.data()));
+  if (protobuf_complained) {
+    return make_error(ErrorCode::kInvalidArgument, "a message to {} has a name that is not UTF-8", peer());
+  }
+  std::lock_guard lock(sending_);
+  return channel_->send(std::move(framed), after_ms(kSendTimeoutMs));
+}
+
+Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const Message framed, channel_->receive(refuse_payload, deadline));
+  listen_to_protobuf();
+  control::ControlMessage message;
+  if (!message.ParseFromArray(framed.meta.data(), static_cast<int>(framed.meta.size())) ||
+      message.body_case() == control::ControlMessage::BODY_NOT_SET) {
+    return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no control message whose names are UTF-8",
+                      peer(), framed.meta.size());
+  }
+  return message;
+}
+
+std::string input_label(Rank stage) {
+  return fmt::format("input.{}", stage.value);
+}
+
+std::string output_label(Rank stage) {
+  return fmt::format("output.{}", stage.value);
+}
+
+std::string member_label(Rank stage, int member) {
+  return fmt::format("member{}.{}", member, stage.value);
+}
+
+std::string data_label(const std::string& what, Epoch epoch) {
+  return fmt::format("{}@{}", what, epoch.value);
+}
+
+namespace {
+
+/// All of `text` as a number, written the one way that std::to_chars does.
+std::optional<std::uint32_t> parse_number(std::string_view text) {
+  std::uint32_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stopped != end || std::to_string(value) != text) return std::nullopt;
+  return value;
+}
+
+bool is_data(const std::string& what) {
+  if (what == kWeightsLabel || what == kHolderLabel) return true;
+  const std::size_t dot = what.find('.');
+  if (dot == std::string::npos) return false;
+  const auto stage = parse_number(std::string_view(what).substr(dot + 1));
+  if (!stage || *stage >= kStagesMax) return false;
+  const Rank rank(static_cast<int>(*stage));
+  if (what == input_label(rank) || what == output_label(rank)) return true;
+  for (int member = 0; member < kLanes; ++member) {
+    if (what == member_label(rank, member)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<DataLabel> parse_data_label(const std::string& label) {
+  const std::size_t at = label.find('@');
+  if (at == std::string::npos) return std::nullopt;
+  DataLabel parsed{.what = label.substr(0, at)};
+  if (!is_data(parsed.what)) return std::nullopt;
+  const auto epoch = parse_number(std::string_view(label).substr(at + 1));
+  if (!epoch) return std::nullopt;
+  parsed.epoch = Epoch(*epoch);
+  return parsed;
+}
+
+void store(const Error& error, control::Failure& failure, Epoch epoch) {
+  failure.set_epoch(epoch.value);
+  failure.set_code(static_cast<std::uint32_t>(error.code));
+  failure.set_message(error.message);
+}
+
+Error read_failure(const control::Failure& failure, const std::string& peer) {
+  const bool known = failure.code() <= static_cast<std::uint32_t>(ErrorCode::kCancelled);
+  return {.code = known ? static_cast<ErrorCode>(failure.code()) : ErrorCode::kProtocol,
+          .message = fmt::format("{}: {}", peer, failure.message())};
+}
+
+void store(const NodeDescriptor& node, control::Node& message) {
+  message.set_name(node.name);
+  message.set_isa(std::string(to_string(node.isa)));
+  message.set_threads(node.threads);
+  message.set_memory_bytes(node.memory_bytes);
+  message.set_memory_read_gb_per_s(node.memory_read_gb_per_s);
+  message.set_fp32_gflops(node.fp32_gflops);
+  message.set_int8_gops(node.int8_gops);
+  if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
+  for (const ProductRate& rate : node.products) {
+    auto* product = message.add_products();
+    product->set_type(rate.type);
+    product->set_decode_gb_per_s(rate.decode_gb_per_s);
+    product->set_prefill_gflops(rate.prefill_gflops);
+  }
+}
+
+namespace {
+
+Result<std::vector<ProductRate>> read_products(const control::Node& message) {
+  constexpr int kProductsMax = 16;
+  if (message.products_size() > kProductsMax) {
+    return make_error(ErrorCode::kProtocol, "a worker says how fast {} types are, the limit is {}",
+                      message.products_size(), kProductsMax);
+  }
+  std::vector<ProductRate> rates;
+  for (const auto& product : message.products()) {
+    if (!parse_dtype(product.type()) && product.type() != kAttention) {
+      return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
+    }
+    for (const double speed : {product.decode_gb_per_s(), product.prefill_gflops()}) {
+      if (!std::isfinite(speed) || speed < 0) {
+        return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", product.type(), speed);
+      }
+    }
+    rates.push_back({product.type(), product.decode_gb_per_s(), product.prefill_gflops()});
+  }
+  return rates;
+}
+
+}  // namespace
+
+Result<NodeDescriptor> read_node(const control::Node& message) {
+  auto isa = parse_isa(message.isa());
+  if (!isa) return make_error(ErrorCode::kProtocol, "a worker describes itself: {}", isa.error().message);
+  if (message.threads() < 1) {
+    return make_error(ErrorCode::kProtocol, "a worker says that it has {} threads", message.threads());
+  }
+  for (const double speed :
+       {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops(), message.emulated_speed()}) {
+    if (!std::isfinite(speed) || speed < 0) {
+      return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
+    }
+  }
+  BF_ASSIGN_OR_RETURN(auto products, read_products(message));
+  return NodeDescriptor{.name = message.name(),
+                        .isa = *isa,
+                        .threads = message.threads(),
+                        .memory_bytes = message.memory_bytes(),
+                        .memory_read_gb_per_s = message.memory_read_gb_per_s(),
+                        .fp32_gflops = message.fp32_gflops(),
+                        .int8_gops = message.int8_gops(),
+                        .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0,
+                        .products = std::move(products)};
+}
+
+void store(const StageAssignment& stage, control::Stage& message) {
+  message.set_first_layer(stage.first_layer);
+  message.set_last_layer(stage.last_layer);
+  message.set_embedding(stage.embedding);
+  message.set_head(stage.head);
+  message.set_first_lane(stage.lanes.first);
+  message.set_last_lane(stage.lanes.last);
+}
+
+StageAssignment read_stage(const control::Stage& message) {
+  return {.first_layer = message.first_layer(),
+          .last_layer = message.last_layer(),
+          .embedding = message.embedding(),
+          .head = message.head(),
+          .lanes = {.first = message.first_lane(), .last = message.last_lane()}};
+}
+
+void store(const ExchangeTimes& times, control::ReadyShare& message) {
+  if (!times.measured()) return;
+  message.set_one_row_us(times.one_row_s * 1e6);
+  message.set_many_rows(times.many_rows);
+  message.set_many_rows_us(times.many_rows_s * 1e6);
+  message.set_one_row_block_us(times.one_row_block_s * 1e6);
+  message.set_many_rows_block_us(times.many_rows_block_s * 1e6);
+}
+
+ExchangeTimes read_exchange_times(const control::ReadyShare& message) {
+  const std::array times_us{message.one_row_us(), message.many_rows_us(), message.one_row_block_us(),
+                            message.many_rows_block_us()};
+  if (!std::ranges::all_of(times_us, [](double us) { return std::isfinite(us) && us >= 0.0; })) return {};
+  return {.one_row_s = times_us[0] * 1e-6,
+          .many_rows = message.many_rows(),
+          .many_rows_s = times_us[1] * 1e-6,
+          .one_row_block_s = times_us[2] * 1e-6,
+          .many_rows_block_s = times_us[3] * 1e-6};
+}
+
+void store(std::span<const Assignment> assignments, control::Assign& message) {
+  const Assignment& any = assignments.front();
+  message.set_epoch(any.epoch.value);
+  message.set_model_hash(any.model.hash);
+  message.set_model_bytes(any.model.bytes);
+  message.set_model_name(any.model.name);
+  message.set_config(any.config);
+  message.set_options(any.options);
+  message.set_stages(any.stages);
+  for (const std::string& holder : any.holders) message.add_holders(holder);
+  for (const Assignment& assignment : assignments) {
+    control::Share& share = *message.add_shares();
+    store(assignment.stage, *share.mutable_stage());
+    share.set_rank(assignment.rank.value);
+    share.set_next_address(assignment.next_address);
+    for (const std::string& address : assignment.group) share.add_group(address);
+    share.set_member(assignment.member);
+  }
+}
+
+namespace {
+
+Status check_group(const control::Share& share) {
+  const int members = std::max(1, share.group_size());
+  if (members > kLanes || share.member() < 0 || share.member() >= members) {
+    return make_error(ErrorCode::kProtocol, "an assignment as member {} of {}, a tensor group has at most {}",
+                      share.member(), members, kLanes);
+  }
+  const LaneRange lanes{.first = share.stage().first_lane(), .last = share.stage().last_lane()};
+  if (lanes.first < 0 || lanes.last <= lanes.first || lanes.last > kLanes || lanes.whole() != (members == 1)) {
+    return make_error(ErrorCode::kProtocol, "an assignment of lanes {} to {} in a group of {}", lanes.first, lanes.last,
+                      members);
+  }
+  return {};
+}
+
+Status check_share(const control::Share& share, int stages) {
+  const auto& stage = share.stage();
+  if (stage.first_layer() < 0 || stage.last_layer() < stage.first_layer() || stage.last_layer() > kLayersMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment of layers {} to {}", stage.first_layer(),
+                      stage.last_layer());
+  }
+  if (stages > kStagesMax || share.rank() < 0 || share.rank() >= stages) {
+    return make_error(ErrorCode::kProtocol, "an assignment of stage {} of {}", share.rank(), stages);
+  }
+  BF_TRY(check_group(share));
+  const bool sends_on = share.member() == 0 && share.rank() + 1 < stages;
+  if (sends_on == share.next_address().empty()) {
+    return make_error(ErrorCode::kProtocol, "member {} of stage {} of {} with '{}' as the next worker", share.member(),
+                      share.rank(), stages, share.next_address());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Assignment>> read_assignments(const control::Assign& message) {
+  if (message.shares().empty() || message.shares_size() > kSharesMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment of {} stages to one worker, expected 1 to {}",
+                      message.shares_size(), kSharesMax);
+  }
+  if (message.holders_size() > kHoldersMax) {
+    return make_error(ErrorCode::kProtocol, "an assignment with {} holders of its weights, the limit is {}",
+                      message.holders_size(), kHoldersMax);
+  }
+  std::vector<Assignment> assignments;
+  for (const control::Share& share : message.shares()) {
+    BF_TRY(check_share(share, message.stages()));
+    if (!assignments.empty() && share.rank() <= assignments.back().rank.value) {
+      return make_error(ErrorCode::kProtocol, "an assignment of stage {} after stage {}", share.rank(),
+                        assignments.back().rank.value);
+    }
+    assignments.push_back(
+        {.epoch = Epoch(message.epoch()),
+         .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
+         .config = message.config(),
+         .options = message.options(),
+         .stage = read_stage(share.stage()),
+         .rank = Rank(share.rank()),
+         .stages = message.stages(),
+         .next_address = share.next_address(),
+         .holders = {message.holders().begin(), message.holders().end()},
+         .group = {share.group().begin(), share.group().end()},
+         .member = share.member()});
+  }
+  return assignments;
+}
+
+}  // namespace butterfly

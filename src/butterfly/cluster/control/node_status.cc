@@ -1,0 +1,166 @@
+#include "butterfly/cluster/control/node_status.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "butterfly/cluster/control/control_link.h"
+
+namespace butterfly {
+namespace {
+
+Result<control::ControlMessage> ask(const std::string& address, const control::ControlMessage& question,
+                                    const NodeAccess& access, Deadline deadline,
+                                    const SessionId& session = make_session_id()) {
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kStatus, .session = session, .label = "status"};
+  connecting.access = access;
+  BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
+  ControlLink link(std::move(channel));
+  BF_TRY(link.send(question));
+  BF_ASSIGN_OR_RETURN(auto answer, link.receive(deadline));
+  if (answer.has_failure()) return tl::unexpected(read_failure(answer.failure(), address));
+  return answer;
+}
+
+Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
+  WorkerStatus status;
+  BF_ASSIGN_OR_RETURN(status.node, read_node(message.node()));
+  status.coordinator = message.coordinator();
+  status.epoch = Epoch(message.epoch());
+  status.model = message.model();
+  for (const control::Stage& stage : message.stages()) status.stages.push_back(read_stage(stage));
+  status.memory_bytes = message.memory_bytes();
+  status.steps = message.steps();
+  status.busy_s = static_cast<double>(message.busy_ns()) * 1e-9;
+  status.uptime_s = static_cast<double>(message.uptime_ns()) * 1e-9;
+  return status;
+}
+
+Result<CoordinatorStatus> read_coordinator(const control::CoordinatorStatus& message) {
+  CoordinatorStatus status{
+      .name = message.name(), .epoch = Epoch(message.epoch()), .last_change = message.last_change()};
+  for (const auto& one : message.members()) {
+    BF_ASSIGN_OR_RETURN(NodeDescriptor node, read_node(one.node()));
+    node.address = one.address();
+    status.members.push_back({.node = std::move(node), .phi = one.phi(), .leaving = one.leaving()});
+  }
+  return status;
+}
+
+/// What a peer says of a link.
+Result<LinkStatus> read_link(const control::Link& message, const std::string& from) {
+  constexpr int kTimesMax = 16;
+  LinkStatus link{.to = message.address(),
+                  .link = {.latency_us = message.latency_us(), .gb_per_s = message.gb_per_s()},
+                  .age_s = message.age_s(),
+                  .error = message.error()};
+  bool sane = message.times_size() <= kTimesMax;
+  const auto check = [&](double number) { sane = sane && std::isfinite(number) && number >= 0; };
+  for (const double number : {link.link.latency_us, link.link.gb_per_s, link.age_s}) check(number);
+  for (const auto& time : message.times()) {
+    check(time.us());
+    if (sane) link.times.push_back({.bytes = time.bytes(), .us = time.us()});
+  }
+  if (!sane) return make_error(ErrorCode::kProtocol, "{} says of a link what cannot be measured", from);
+  return link;
+}
+
+double seconds_since(Deadline begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+Result<NodeStatus> ask_status(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  control::ControlMessage question;
+  question.mutable_status_wanted();
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(address, question, access, deadline));
+  NodeStatus status;
+  if (answer.has_worker_status()) {
+    BF_ASSIGN_OR_RETURN(status.worker, read_worker(answer.worker_status()));
+    status.worker->node.address = address;
+  } else if (answer.has_coordinator_status()) {
+    BF_ASSIGN_OR_RETURN(status.coordinator, read_coordinator(answer.coordinator_status()));
+  } else {
+    return make_error(ErrorCode::kProtocol, "{} answered a question about its status with something else", address);
+  }
+  return status;
+}
+
+Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQuestion& question,
+                                          const NodeAccess& access, Deadline deadline) {
+  control::ControlMessage asked;
+  for (const std::string& address : question.to) asked.mutable_measure_links()->add_addresses(address);
+  asked.mutable_measure_links()->set_fresh(question.fresh);
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(from, asked, access, deadline, question.session));
+  if (!answer.has_links()) {
+    return make_error(ErrorCode::kProtocol, "{} answered a question about its links with something else", from);
+  }
+  std::vector<LinkStatus> links;
+  for (const auto& one : answer.links().links()) {
+    BF_ASSIGN_OR_RETURN(LinkStatus link, read_link(one, from));
+    links.push_back(std::move(link));
+  }
+  return links;
+}
+
+Result<std::string> ask_rebalance(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  control::ControlMessage question;
+  question.mutable_rebalance_wanted();
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(address, question, access, deadline));
+  if (!answer.has_rebalanced()) {
+    return make_error(ErrorCode::kProtocol, "{} is no coordinator that could plan again", address);
+  }
+  return answer.rebalanced().outcome();
+}
+
+namespace {
+
+/// Seconds one way of a message with this payload and of its answer without one, the median of `times`.
+Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const Payload payload, allocate_payload(bytes));
+  std::vector<double> seconds;
+  for (int i = 0; i < times; ++i) {
+    const Deadline begin = std::chrono::steady_clock::now();
+    BF_TRY(channel.send({.payload = payload}, deadline));
+    BF_TRY(channel.receive({}, deadline));
+    seconds.push_back(seconds_since(begin));
+  }
+  const auto middle = seconds.begin() + times / 2;
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
+}
+
+}  // namespace
+
+Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline) {
+  constexpr std::uint64_t kBulkBytes = 1 << 20;
+  constexpr int kBulkMessages = 8;
+  constexpr std::array<std::pair<std::uint64_t, int>, 3> kSizes{{{64, 51}, {8192, 21}, {kBulkBytes, 5}}};
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kProbe, .session = make_session_id(), .label = "probe"};
+  connecting.access = access;
+  BF_ASSIGN_OR_RETURN(const ChannelPtr channel, connect_tcp(address, connecting, deadline));
+
+  LinkStatus status{.to = address};
+  double back_s = 0;  // the way of a small answer
+  for (const auto& [bytes, times] : kSizes) {
+    BF_ASSIGN_OR_RETURN(const double both_s, round_trip_s(*channel, bytes, times, deadline));
+    if (status.times.empty()) back_s = both_s / 2;
+    status.times.push_back({.bytes = bytes, .us = std::max(both_s - back_s, 0.0) * 1e6});
+  }
+  status.link.latency_us = status.times.front().us;
+
+  BF_ASSIGN_OR_RETURN(const Payload bulk, allocate_payload(kBulkBytes));
+  const Deadline begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->send({.payload = bulk}, deadline));
+  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->receive({}, deadline));
+  const double bytes = static_cast<double>(kBulkBytes) * kBulkMessages;
+  // The way of the last one's end and of its answer is latency, which counts by itself.
+  const double all_s = seconds_since(begin);
+  status.link.gb_per_s = bytes / std::max({all_s - 2 * back_s, all_s / 2, 1e-9}) * 1e-9;
+  return status;
+}
+
+}  // namespace butterfly

@@ -1,0 +1,364 @@
+#include "butterfly/cluster/membership/worker_registry.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include "butterfly/base/log.h"
+
+namespace butterfly {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDialTimeout{2000};
+constexpr milliseconds kFirstPause{100};  // between two attempts; doubled until the last
+constexpr milliseconds kLastPause{2000};
+constexpr int kStrangersAttempts = 5;  // to reach an address that never answered
+constexpr int kBeatsMissed = 3;        // of our own, before we doubt ourselves
+
+Deadline now() {
+  return std::chrono::steady_clock::now();
+}
+
+std::string title(const Member& member) {
+  return fmt::format("worker {}", member.address);
+}
+
+}  // namespace
+
+Roster::Roster(const ClusterOptions& options, std::string name)
+    : options_(options),
+      name_(std::move(name)),
+      silence_counts_from_(now()),
+      last_beat_(now()),
+      heartbeat_([this](const std::stop_token& stop) { run_heartbeat(stop); }) {}
+
+Roster::~Roster() {
+  heartbeat_.request_stop();
+  decltype(dialling_) dialling;
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;  // nobody dials any more
+    dialling.swap(dialling_);
+    for (auto& [address, one] : dialling) one->thread.request_stop();
+    changed_.notify_all();
+  }
+  dialling.clear();  // joins
+  heartbeat_.join();
+  control::ControlMessage release;
+  release.mutable_release();
+  std::unique_lock lock(mutex_);
+  for (const MemberPtr& member : members_) {
+    if (!member->gone) static_cast<void>(member->link->send(release));
+  }
+  const auto free = [&] {
+    return std::ranges::all_of(members_, [](const auto& member) { return member->released || member->gone; });
+  };
+  if (!changed_.wait_until(lock, now() + options_.release_timeout, free)) {
+    log().warn("not every worker confirmed its release");
+  }
+  lock.unlock();
+  for (const MemberPtr& member : members_) member->link->close();
+  for (const MemberPtr& member : members_) member->monitor.join();
+}
+
+/// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
+/// worker that refuses says so.
+Result<Roster::Greeting> Roster::knock(const std::string& address, Deadline deadline, std::stop_token stop) const {
+  ConnectOptions connecting;
+  connecting.introduction = {.role = ConnectionRole::kControl, .session = session_, .label = name_};
+  connecting.access = options_.access;
+  connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
+  connecting.stop = std::move(stop);
+  for (int number = 1;; ++number) {
+    BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
+    auto link = std::make_unique<ControlLink>(std::move(channel));
+    auto answer = link->receive(deadline);
+    if (answer) return Greeting{.link = std::move(link), .answer = std::move(*answer)};
+    const bool cut = answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kProtocol;
+    if (!cut || number == kHandshakesMax) return tl::unexpected(std::move(answer).error());
+    std::this_thread::sleep_for(kFirstPause);
+  }
+}
+
+Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, std::stop_token stop) const {
+  BF_ASSIGN_OR_RETURN(Greeting greeting, knock(address, deadline, std::move(stop)));
+  const control::ControlMessage& message = greeting.answer;
+  auto member = std::make_shared<Member>();
+  member->address = address;
+  member->silence = PhiAccrual(options_.heartbeat);
+  member->link = std::move(greeting.link);
+  const std::string who = title(*member);
+  if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), who));
+  if (!message.has_worker_hello()) return make_error(ErrorCode::kProtocol, "{} did not say hello", who);
+  if (const auto& version = message.worker_hello().program_version(); version != BUTTERFLY_VERSION) {
+    log().warn("{} runs version {}, this program is {}", who, version, BUTTERFLY_VERSION);
+  }
+  auto node = read_node(message.worker_hello().node());
+  if (!node) return make_error(node.error().code, "{}: {}", who, node.error().message);
+  member->node = std::move(*node);
+  member->node.address = address;
+  member->trains = message.worker_hello().trains();
+  return member;
+}
+
+Status Roster::greet_all(const std::vector<std::string>& addresses, Deadline deadline) {
+  std::vector<std::optional<Result<MemberPtr>>> answers(addresses.size());
+  {
+    std::vector<std::jthread> dialling;
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      dialling.emplace_back([&, i] { answers[i].emplace(greet(addresses[i], deadline, {})); });
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    order_.insert(order_.end(), addresses.begin(), addresses.end());
+  }
+  for (auto& answer : answers) {
+    BF_ASSIGN_OR_RETURN(MemberPtr member, std::move(*answer));
+    admit(std::move(member));
+  }
+  return {};
+}
+
+void Roster::changed(std::string what) {
+  last_change_ = std::move(what);
+  version_.fetch_add(1, std::memory_order_acq_rel);
+  changed_.notify_all();
+}
+
+void Roster::admit(MemberPtr member) {
+  MemberPtr before;  // an earlier life of the same worker; its thread has ended or is about to
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = std::ranges::find(members_, member->address, [](const auto& one) { return one->address; });
+    if (known != members_.end()) {
+      before = *known;
+      members_.erase(known);
+    }
+    if (std::ranges::find(order_, member->address) == order_.end()) order_.push_back(member->address);
+    member->silence.heard(now());
+    members_.push_back(member);
+    member->monitor = std::thread([this, member] { run_monitor(member); });
+    changed(fmt::format("{} joined", title(*member)));
+  }
+  if (before) before->monitor.join();
+}
+
+void Roster::want(const std::string& address) {
+  std::vector<std::unique_ptr<Dialling>> over;  // joined without the lock
+  std::lock_guard lock(mutex_);
+  for (auto it = dialling_.begin(); it != dialling_.end();) {
+    if (it->second->over) over.push_back(std::move(it->second));
+    it = it->second ? std::next(it) : dialling_.erase(it);
+  }
+  if (ending_ || dialling_.contains(address)) return;
+  if (dialling_.size() >= kDiallingMax) {
+    log().warn("{} is not dialled: {} others are", address, dialling_.size());
+    return;
+  }
+  auto dialling = std::make_unique<Dialling>();
+  try {
+    dialling->thread = std::jthread([this, address, &mine = *dialling](const std::stop_token& stop) {
+      run_dialling(address, stop);
+      mine.over = true;
+    });
+  } catch (const std::system_error& error) {
+    log().warn("{} cannot be dialled: {}", address, error.what());
+    return;
+  }
+  dialling_[address] = std::move(dialling);
+}
+
+void Roster::run_dialling(const std::string& address, const std::stop_token& stop) {
+  milliseconds pause = kFirstPause;
+  int failures = 0;
+  while (!stop.stop_requested()) {
+    bool ever_here = false;
+    {
+      std::unique_lock lock(mutex_);
+      ever_here = std::ranges::find(members_, address, [](const auto& m) { return m->address; }) != members_.end();
+      const auto lost = [&] {
+        return std::ranges::none_of(members_, [&](const auto& m) { return m->address == address && !m->gone; });
+      };
+      if (!changed_.wait(lock, stop, lost)) return;
+      changed_.wait_until(lock, stop, exiled_until_[address], [] { return false; });
+    }
+    auto member = greet(address, now() + kDialTimeout, stop);
+    if (member) {
+      log().info("worker {} joins", address);
+      admit(std::move(*member));
+      pause = kFirstPause;
+      failures = 0;
+      continue;
+    }
+    if (!ever_here && ++failures >= kStrangersAttempts) return;
+    log().debug("{}", member.error().message);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, stop, pause, [] { return false; });
+    pause = std::min(2 * pause, kLastPause);
+  }
+}
+
+std::vector<MemberPtr> Roster::usable() const {
+  std::lock_guard lock(mutex_);
+  std::vector<MemberPtr> all;
+  for (const std::string& address : order_) {
+    for (const MemberPtr& member : members_) {
+      if (member->address == address && !member->gone && !member->leaving) all.push_back(member);
+    }
+  }
+  return all;
+}
+
+bool Roster::wait_for_change(std::uint64_t seen, Deadline deadline, std::stop_token stop) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, std::move(stop), deadline, [&] { return version() != seen; });
+}
+
+std::string Roster::last_change() const {
+  std::lock_guard lock(mutex_);
+  return last_change_;
+}
+
+void Roster::observe(MemberObserver* observer) {
+  std::lock_guard lock(observing_);
+  observers_.push_back(observer);
+}
+
+void Roster::forget(MemberObserver* observer) {
+  std::lock_guard lock(observing_);
+  std::erase(observers_, observer);
+}
+
+void Roster::release_leaving() {
+  control::ControlMessage release;
+  release.mutable_release();
+  std::vector<MemberPtr> leaving;
+  {
+    std::lock_guard lock(mutex_);
+    std::ranges::copy_if(members_, std::back_inserter(leaving),
+                         [](const auto& member) { return member->leaving && !member->gone; });
+  }
+  for (const MemberPtr& member : leaving) static_cast<void>(member->link->send(release));
+}
+
+void Roster::expel(const std::string& address, const Error& cause) {
+  MemberPtr expelled;
+  {
+    std::lock_guard lock(mutex_);
+    exiled_until_[address] = now() + kExile;
+    const auto found = std::ranges::find(members_, address, [](const auto& one) { return one->address; });
+    if (found != members_.end()) expelled = *found;
+  }
+  if (expelled) lose(expelled, cause);
+}
+
+Deadline Roster::due(const Member& member) const {
+  std::lock_guard lock(mutex_);
+  // A coordinator that stood still has asked nobody: silence meanwhile means nothing.
+  const bool stood_still = now() - last_beat_ > kBeatsMissed * options_.heartbeat;
+  const Deadline counts_from = stood_still ? now() : silence_counts_from_;
+  return std::max(member.silence.last_heard(), counts_from) + options_.dead_after;
+}
+
+void Roster::run_monitor(const MemberPtr& member) {
+  for (;;) {
+    const auto message = member->link->receive(due(*member));
+    if (message) {
+      handle(member, *message);
+    } else if (message.error().code != ErrorCode::kTimeout) {
+      return lose(member, message.error());
+    } else if (due(*member) <= now()) {
+      return lose(member, {.code = ErrorCode::kUnavailable,
+                           .message = fmt::format("it said nothing for {} ms", options_.dead_after.count())});
+    }
+  }
+}
+
+void Roster::handle(const MemberPtr& member, const control::ControlMessage& message) {
+  {
+    std::lock_guard lock(mutex_);
+    member->silence.heard(now());
+    if (std::exchange(member->suspected, false)) log().info("{} is heard again", title(*member));
+    if (message.has_leave() && !std::exchange(member->leaving, true)) changed(title(*member) + " leaves");
+    if (message.has_released()) {
+      member->released = true;
+      changed_.notify_all();
+    }
+  }
+  std::lock_guard lock(observing_);
+  for (MemberObserver* observer : observers_) observer->on_message(*member, message);
+}
+
+void Roster::lose(const MemberPtr& member, const Error& cause) {
+  bool left = false;  // was let go, and needed by nobody
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(member->gone, true)) return;
+    left = member->released;
+  }
+  member->link->close();
+  if (!left) {
+    std::lock_guard lock(observing_);
+    for (MemberObserver* observer : observers_) observer->on_gone(*member, cause);
+  }
+  {
+    // Last, so that whoever sees another membership also sees that the epoch has failed.
+    std::lock_guard lock(mutex_);
+    if (!ending_) {
+      changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));
+    }
+    changed_.notify_all();
+  }
+  if (options_.lost == LostWorkers::kDialAgain) want(member->address);
+}
+
+std::uint64_t Roster::ping() {
+  control::ControlMessage message;
+  const std::uint64_t sequence = ping_sequence_.fetch_add(1) + 1;
+  message.mutable_ping()->set_sequence(sequence);
+  std::vector<MemberPtr> living;
+  {
+    std::lock_guard lock(mutex_);
+    std::ranges::copy_if(members_, std::back_inserter(living), [](const auto& member) { return !member->gone; });
+  }
+  // A worker that cannot be reached is noticed by its monitor.
+  for (const MemberPtr& member : living) static_cast<void>(member->link->send(message));
+  return sequence;
+}
+
+void Roster::run_heartbeat(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    ping();
+    std::unique_lock lock(mutex_);
+    const Deadline beat = now();
+    if (beat - last_beat_ > kBeatsMissed * options_.heartbeat) silence_counts_from_ = beat;
+    last_beat_ = beat;
+    for (const MemberPtr& member : members_) {
+      const double phi = member->gone ? 0 : member->silence.phi(beat);
+      if (phi > PhiAccrual::kSuspicious && !std::exchange(member->suspected, true)) {
+        log().warn("{} is suspected: silent for {:.0f} ms", title(*member),
+                   std::chrono::duration<double, std::milli>(beat - member->silence.last_heard()).count());
+      }
+    }
+    changed_.wait_until(lock, stop, beat + options_.heartbeat, [] { return false; });
+  }
+}
+
+void Roster::describe(control::CoordinatorStatus& status) const {
+  status.set_name(name_);
+  std::lock_guard lock(mutex_);
+  status.set_last_change(last_change_);
+  for (const MemberPtr& member : members_) {
+    if (member->gone) continue;
+    auto* one = status.add_members();
+    one->set_address(member->address);
+    store(member->node, *one->mutable_node());
+    one->set_phi(member->silence.phi(now()));
+    one->set_leaving(member->leaving);
+  }
+}
+
+}  // namespace butterfly

@@ -1,0 +1,130 @@
+// The workers that a coordinator is connected with, and that it would like to be. A member's control connection lives
+// as long as the member, through all epochs; one thread listens to each, one sends all heartbeats, one per lost or
+// announced address dials it. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/membership/phi_accrual.h"
+
+namespace butterfly {
+
+/// A worker that has said hello.
+struct Member {
+  std::string address{};
+  NodeDescriptor node{};
+  bool trains = false;  // takes part in training runs
+  std::unique_ptr<ControlLink> link{};
+  std::atomic<bool> has_file{false};  // of the model that its epochs run
+  // Guarded by the roster's mutex:
+  bool gone = false, leaving = false, released = false, suspected = false;
+  PhiAccrual silence{std::chrono::milliseconds(200)};
+  std::thread monitor{};
+};
+/// Also an epoch's that the worker is part of, which may outlast the worker.
+using MemberPtr = std::shared_ptr<Member>;
+
+/// Whoever wants to know what members say: the epoch that runs, the next that prepares. Called from the members'
+/// threads, one call at a time.
+class MemberObserver {
+ public:
+  virtual ~MemberObserver() = default;
+  virtual void on_message(const Member& member, const control::ControlMessage& message) = 0;
+  virtual void on_gone(const Member& member, const Error& cause) = 0;
+};
+
+class Roster {
+ public:
+  Roster(const ClusterOptions& options, std::string name);
+  /// Releases every member and waits for their confirmation, for release_timeout at most.
+  ~Roster();
+
+  /// Connects with all of them, in parallel. Errors: those of connect_cluster().
+  Status greet_all(const std::vector<std::string>& addresses, Deadline deadline);
+
+  /// Dials this address until it answers, gives up when it never did (anybody may announce anything), and dials it
+  /// again whenever it is lost. Nothing happens where it is dialled already, or kDiallingMax others are.
+  void want(const std::string& address);
+  static constexpr std::size_t kDiallingMax = 256;
+
+  /// Members that can be given work, by the order of their addresses' first appearance.
+  std::vector<MemberPtr> usable() const;
+
+  /// Changes whenever usable() does.
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+  /// Waits until version() is another than `seen`. False: the deadline passed, or `stop` was requested.
+  bool wait_for_change(std::uint64_t seen, Deadline deadline, std::stop_token stop) const;
+
+  /// Why the member that was lost or began to leave last did so; one sentence.
+  std::string last_change() const;
+
+  /// forget() ends the observation; no call is under way any more on return.
+  void observe(MemberObserver* observer);
+  void forget(MemberObserver* observer);
+
+  /// Asks every member for a pong with the sequence number that is returned.
+  std::uint64_t ping();
+
+  /// Lets those go that asked for it; no epoch uses them any more.
+  void release_leaving();
+
+  /// Ends a member's life as if it had died, and lets kExile pass before it is dialled again.
+  void expel(const std::string& address, const Error& cause);
+  static constexpr std::chrono::milliseconds kExile{30'000};
+
+  const SessionId& session() const { return session_; }
+  const ClusterOptions& options() const { return options_; }
+  void describe(control::CoordinatorStatus& status) const;
+
+ private:
+  struct Greeting {
+    std::unique_ptr<ControlLink> link;
+    control::ControlMessage answer;
+  };
+  Result<Greeting> knock(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  Result<MemberPtr> greet(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  void admit(MemberPtr member);
+  void run_monitor(const MemberPtr& member);
+  void handle(const MemberPtr& member, const control::ControlMessage& message);
+  void lose(const MemberPtr& member, const Error& cause);
+  void run_heartbeat(const std::stop_token& stop);
+  struct Dialling {
+    std::atomic<bool> over{false};
+    std::jthread thread;
+  };
+  void run_dialling(const std::string& address, const std::stop_token& stop);
+  Deadline due(const Member& member) const;
+  void changed(std::string what);
+
+  const ClusterOptions options_;
+  const SessionId session_ = make_session_id();
+  const std::string name_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable_any changed_;
+  std::vector<MemberPtr> members_;  // the dead too, until their threads are joined
+  std::vector<std::string> order_;  // addresses as they first appeared
+  std::map<std::string, std::unique_ptr<Dialling>> dialling_;
+  std::map<std::string, Deadline> exiled_until_;
+  std::atomic<std::uint64_t> ping_sequence_{0};
+  std::string last_change_;
+  std::atomic<std::uint64_t> version_{1};
+  Deadline silence_counts_from_{};  // our own heartbeats were sent in time since then
+  Deadline last_beat_{};
+  bool ending_ = false;
+  std::mutex observing_;  // held during calls; never taken while mutex_ is held
+  std::vector<MemberObserver*> observers_;
+  std::jthread heartbeat_;
+};
+
+}  // namespace butterfly

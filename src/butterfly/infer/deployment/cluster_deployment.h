@@ -1,0 +1,19 @@
+// A model deployed on worker processes, and kept so when they die, leave and join: each change of the membership ends
+// an epoch and begins the next over whoever is there.
+#pragma once
+
+#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/infer/deployment/deployment.h"
+
+namespace butterfly {
+
+/// Errors: those of Deployment::create().
+Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options);
+
+/// A plan for the checkpoint, as the options ask for. Errors: those of make_plan().
+Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options);
+
+/// What every epoch of a checkpoint has in common: its configuration and its weights.
+StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions& options);
+
+}  // namespace butterfly

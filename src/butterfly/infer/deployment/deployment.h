@@ -1,0 +1,92 @@
+// A model made ready to run, wherever its layers are: all in this process, over nodes that are threads of this
+// process, or over worker processes. Owns stages, threads and channels; the pipeline is valid as long as it lives.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/infer/deployment/pipeline.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/plan/cost/forecast.h"
+#include "butterfly/plan/partition/plan.h"
+#include "butterfly/wire/exchange/group_exchange.h"
+#include "butterfly/wire/channel/tcp.h"
+
+namespace butterfly {
+
+struct DeploymentOptions {
+  int threads = 1;                     // of each node in this process; workers decide on their own
+  int nodes = 1;                       // in this process, where there are no workers
+  std::vector<std::string> workers{};  // "host:port"
+  std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
+  std::string split = "uniform";
+  PlanGoal goal = PlanGoal::kLatency;
+  std::optional<CustomPlan> custom{};  // for the split of this name
+  bool measure_links = false;          // before the first plan, where that plan or its predictions need them
+  int sequences = 1;                   // that will run side by side, for the plan's memory
+  std::vector<Isa> isas{};             // of the nodes in this process, repeated in turn; empty: choose_isa()
+  std::optional<DType> kv_type{};      // none: kv_type_for(config)
+  DType wire_type = DType::kF32;       // of activations between nodes; is_wire_type(); others than kF32 change the text
+  Compression compression = Compression::kOff;         // of activations between processes: the text stays
+  std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
+  std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives
+  std::int64_t dead_after_ms = 1500;                   // a worker that is silent for so long is dead
+  std::int64_t recover_within_ms = 60'000;             // for workers to come back or join where too few are left
+  std::stop_token stop{};                              // ends waiting for workers
+  std::function<void(const std::string&)> progress{};  // lines for people, on long work
+  NodeAccess access{};
+};
+
+/// What one working node holds.
+struct NodeReport {
+  std::string name;
+  StageAssignment assignment;
+  std::uint64_t memory_bytes = 0;
+  ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
+  ExchangeTimes exchange_times{};                   // as they measured it before their first step
+};
+
+/// One unchanging membership of a cluster, and why it came to be.
+struct EpochReport {
+  std::uint32_t epoch = 0;
+  int workers = 0;                 // that work; others may stand by
+  std::string cause{};             // of the end of the epoch before; empty for the first
+  double ready_s = 0;              // from the moment when that was noticed
+  std::uint64_t weight_bytes = 0;  // that the coordinator sent
+};
+
+class Deployment {
+ public:
+  /// Errors: those of planning (kNoMemory, kInvalidArgument), of the weights, of reaching workers.
+  static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const DeploymentOptions& options);
+  virtual ~Deployment() = default;
+
+  virtual Pipeline& pipeline() = 0;
+
+  /// Working nodes in pipeline order.
+  virtual std::vector<NodeReport> nodes() const = 0;
+
+  virtual const Plan& plan() const = 0;
+
+  /// What the plan that runs predicts for such a run, from what nodes and links measured before it; nothing within one
+  /// process, or where a node was not measured.
+  virtual std::optional<RunForecast> forecast(const RunShape&) const { return std::nullopt; }
+
+  /// Every epoch so far; none within one process.
+  virtual std::vector<EpochReport> epochs() const { return {}; }
+
+  /// Bytes that steps moved between processes, tokens and logits included; 0 within one process.
+  virtual std::uint64_t wire_bytes() const = 0;
+
+  /// The same in more detail, for the epoch that runs; nothing within one process.
+  virtual DataTraffic traffic() const { return {}; }
+};
+
+}  // namespace butterfly

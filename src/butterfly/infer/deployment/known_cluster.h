@@ -1,0 +1,40 @@
+// What a coordinator knows of its workers beyond their own description: how fast they turned out to be, and the links
+// between them where somebody measured those. Not thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "butterfly/cluster/membership/membership.h"
+#include "butterfly/plan/description/cluster_model.h"
+
+namespace butterfly {
+
+class KnownCluster {
+ public:
+  /// Measures every link between these members, and from here to each, that is not known yet; a tenth of a second
+  /// for each. What cannot be measured by the deadline stays unknown.
+  void learn_links(const Membership& membership, const Members& members, const NodeAccess& access, Deadline deadline);
+  void learn_link(const std::string& from, const std::string& to, const LinkDescriptor& link);
+
+  /// How many times slower than it says of itself a worker is; 1 until learnt.
+  void learn_slowness(const std::string& address, double slowness);
+  double slowness(const std::string& address) const;
+
+  /// For planning: nodes with the speed that they showed, workers of one address on one host, links that were
+  /// measured. One that was not counts as the slowest of those that were, or as PlanCluster assumes.
+  PlanCluster cluster(const std::vector<NodeDescriptor>& nodes) const;
+
+  /// Stands for the coordinator in learn_link().
+  static constexpr const char* kHere = "";
+
+ private:
+  bool knows(const std::string& from, const std::string& to) const;
+  LinkDescriptor link(const std::string& from, const std::string& to) const;
+
+  std::map<std::string, double> slowness_;
+  std::map<std::pair<std::string, std::string>, LinkDescriptor> links_;
+};
+
+}  // namespace butterfly

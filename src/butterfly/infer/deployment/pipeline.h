@@ -1,0 +1,52 @@
+// The way from tokens to logits, wherever the layers are: in this process, or behind channels to other nodes.
+// Steps go in and come out in order; several may be under way. Not thread-safe: one user.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/stage/stage.h"
+#include "butterfly/stage/stage_step.h"
+#include "butterfly/wire/channel/channel.h"
+
+namespace butterfly {
+
+class Pipeline {
+ public:
+  virtual ~Pipeline() = default;
+
+  /// Sends a step of i32 tokens on its way. Errors: kUnavailable (a node is gone), kTimeout.
+  virtual Status submit(Step step) = 0;
+
+  /// The oldest submitted step, with f32 logits [logit_rows, vocab] as its tensor. Errors: as submit, and whatever the
+  /// step failed with on its node.
+  virtual Result<Step> next() = 0;
+
+  /// After submit() or next() failed with `cause`: makes the pipeline ready again where that is possible, with fewer or
+  /// other nodes. Every step that was under way is lost, and so is what the nodes knew of every sequence.
+  /// Errors: `cause` where nothing can be done about it; why no other nodes could take over.
+  virtual Status recover(const Error& cause) = 0;
+
+  /// Stages in a row: how many steps can be computed at the same time.
+  virtual int depth() const = 0;
+
+  /// Bytes sent and received on data channels so far; 0 within one process.
+  virtual std::uint64_t wire_bytes() const = 0;
+};
+
+/// All layers in this process, on the caller's thread.
+std::unique_ptr<Pipeline> make_local_pipeline(std::unique_ptr<Stage> stage);
+
+struct ChannelPipelineOptions {
+  int depth = 1;
+  int vocab = 0;
+  std::int64_t step_timeout_ms = 600'000;  // a step that takes longer is an error
+};
+
+/// Stages behind channels, which must outlive the pipeline: `input` leads to the first stage, `output` comes from the
+/// last.
+std::unique_ptr<Pipeline> make_channel_pipeline(Channel& input, Channel& output, const ChannelPipelineOptions& options);
+
+}  // namespace butterfly

@@ -1,0 +1,178 @@
+#include "butterfly/infer/request/generate.h"
+
+#include <optional>
+#include <set>
+
+#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/request/text_stream.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+/// The texts that one call works on: what was asked, what came, and what the pipeline shall compute next.
+class Texts {
+ public:
+  Texts(const Tokenizer& tokenizer, std::span<const Request> requests, const GenerateOptions& options, int depth,
+        const TextSink& sink)
+      : tokenizer_(tokenizer),
+        requests_(requests),
+        options_(options),
+        sink_(sink),
+        schedule_({.rows_max = options.prefill_chunk, .depth = depth}),
+        generations_(requests.size()) {
+    for (const Request& request : requests) {
+      schedule_.add(request.prompt);
+      // Only a text that begins here loses the space that some vocabularies put in front.
+      const bool begins = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
+      streams_.emplace_back(tokenizer, StreamingDetokenizer::Options{.first_in_text = begins}, request.stops);
+    }
+  }
+
+  Schedule& schedule() { return schedule_; }
+
+  /// Samples one token for every row of logits in `step`, streams its text, and ends texts that are complete.
+  void accept(Step& step) {
+    const trace::Scope scope(trace::Zone::kInferSample);
+    std::int64_t row = 0;
+    for (const SequenceRun& run : step.batch.runs) {
+      if (run.logits_from == run.rows) continue;
+      const std::span<float> logits = step.tensor.row(row++);
+      const auto index = static_cast<std::size_t>(run.sequence.value);
+      if (generations_[index].reason == FinishReason::kCancelled) continue;
+      const std::span<const TokenId> history = schedule_.tokens(run.sequence);
+      const SampleKey key{requests_[index].sample_index, history.size()};
+      accept(index, sample(logits, requests_[index].sampling, history, key));
+    }
+  }
+
+  void cancel() {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (!done_.contains(i)) end(i, FinishReason::kCancelled);
+    }
+  }
+
+  bool all_done() const { return done_.size() == requests_.size(); }
+  std::vector<Generation> take() { return std::move(generations_); }
+
+ private:
+  void accept(std::size_t index, TokenId token) {
+    const Request& request = requests_[index];
+    Generation& generation = generations_[index];
+    if (generation.tokens.empty()) generation.first_token_s = seconds();
+    if (!request.ignore_end && tokenizer_.is_end(token)) return end(index, FinishReason::kEndToken);
+    const SequenceId sequence(static_cast<std::int32_t>(index));
+    schedule_.append(sequence, token);
+    generation.tokens.push_back(token);
+    emit(index, streams_[index].push(token));
+    if (streams_[index].stopped()) return end(index, FinishReason::kStop);
+    if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(index, FinishReason::kLength);
+    if (static_cast<int>(schedule_.tokens(sequence).size()) >= options_.context) end(index, FinishReason::kContext);
+  }
+
+  void emit(std::size_t index, const std::string& text) {
+    if (text.empty()) return;
+    generations_[index].text += text;
+    if (sink_) sink_(index, text);
+  }
+
+  void end(std::size_t index, FinishReason reason) {
+    emit(index, streams_[index].finish());
+    generations_[index].reason = reason;
+    generations_[index].total_s = seconds();
+    done_.insert(index);
+    schedule_.finish(SequenceId(static_cast<std::int32_t>(index)));
+  }
+
+  double seconds() const { return static_cast<double>(trace::now_ns() - begin_ns_) * 1e-9; }
+
+  const Tokenizer& tokenizer_;
+  std::span<const Request> requests_;
+  GenerateOptions options_;
+  const TextSink& sink_;
+  Schedule schedule_;
+  std::vector<TextStream> streams_;
+  std::vector<Generation> generations_;
+  std::set<std::size_t> done_;
+  std::uint64_t begin_ns_ = trace::now_ns();
+};
+
+/// Submits what can be submitted and takes what comes back first.
+Status advance(Pipeline& pipeline, Schedule& schedule, Texts& texts) {
+  while (true) {
+    BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule.next_step());
+    if (!step) break;
+    BF_TRY(pipeline.submit(std::move(*step)));
+  }
+  BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
+  schedule.completed(step);
+  texts.accept(step);
+  return {};
+}
+
+Status validate(std::span<const Request> requests, const GenerateOptions& options) {
+  if (options.prefill_chunk <= 0) {
+    return make_error(ErrorCode::kInvalidArgument, "the prefill chunk is {} tokens, it must be at least 1",
+                      options.prefill_chunk);
+  }
+  for (const Request& request : requests) {
+    BF_TRY(validate(request.sampling));
+    if (request.tokens_max <= 0) {
+      return make_error(ErrorCode::kInvalidArgument, "{} tokens were asked for, at least 1 is needed",
+                        request.tokens_max);
+    }
+    if (request.prompt.empty() || static_cast<int>(request.prompt.size()) >= options.context) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "the prompt has {} tokens, the model's context of {} has room for 1 to {}",
+                        request.prompt.size(), options.context, options.context - 1);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kEndToken:
+      return "end";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::string_view text) {
+  const TokenId bos = tokenizer.vocabulary().bos;
+  if (text.empty()) {
+    if (bos.value < 0)
+      return make_error(ErrorCode::kInvalidArgument, "the prompt is empty and this model has no token to begin with");
+    return std::vector<TokenId>{bos};
+  }
+  return tokenizer.encode(text);
+}
+
+Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& tokenizer,
+                                         std::span<const Request> requests, const GenerateOptions& options,
+                                         const TextSink& sink, std::stop_token stop) {
+  BF_TRY(validate(requests, options));
+  Texts texts(tokenizer, requests, options, pipeline.depth(), sink);
+  Schedule& schedule = texts.schedule();
+  while (!schedule.idle()) {
+    const Status status = advance(pipeline, schedule, texts);
+    if (stop.stop_requested()) texts.cancel();
+    if (status) continue;
+    if (texts.all_done()) break;  // nobody waits for what was lost
+    BF_TRY(pipeline.recover(status.error()));
+    schedule.replay(pipeline.depth());
+  }
+  return texts.take();
+}
+
+}  // namespace butterfly

@@ -1,0 +1,57 @@
+// Text in, text out: requests are tokenised, run through a pipeline side by side, sampled and streamed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/infer/deployment/pipeline.h"
+#include "butterfly/infer/request/sampler.h"
+#include "butterfly/text/tokenizer.h"
+
+namespace butterfly {
+
+struct Request {
+  std::vector<TokenId> prompt;  // at least one token; see encode_prompt
+  int tokens_max = 128;         // generated at most; the context may end a text earlier
+  SamplingOptions sampling;
+  std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
+  std::vector<std::string> stops;  // a text ends before the first of these
+  bool ignore_end = false;         // go on after an end token
+};
+
+enum class FinishReason : std::uint8_t { kLength, kContext, kEndToken, kStop, kCancelled };
+const char* to_string(FinishReason reason);
+
+struct Generation {
+  std::vector<TokenId> tokens;  // generated, without the prompt
+  std::string text;
+  FinishReason reason = FinishReason::kLength;
+  double first_token_s = 0;  // from the call to the first sampled token
+  double total_s = 0;        // to the last
+};
+
+struct GenerateOptions {
+  int prefill_chunk = 512;  // prompt tokens per step
+  int context = 0;          // the model's
+};
+
+/// Called with each piece of text of request `index` as it comes; pieces join to Generation::text.
+using TextSink = std::function<void(std::size_t index, std::string_view text)>;
+
+/// Tokens of a prompt. An empty text is the beginning-of-text token alone. Errors: those of the tokenizer;
+/// kInvalidArgument when there is nothing to start from.
+Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
+
+/// Continues every request. When nodes die, the texts go on over those that remain: the tokens so far are replayed, and
+/// the reader sees a pause and the same text. A requested `stop` ends all texts as kCancelled with what they have.
+/// Errors: kInvalidArgument (a prompt longer than the context, an option out of range), those of the pipeline
+/// that it cannot recover from.
+Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& tokenizer,
+                                         std::span<const Request> requests, const GenerateOptions& options,
+                                         const TextSink& sink, std::stop_token stop = {});
+
+}  // namespace butterfly

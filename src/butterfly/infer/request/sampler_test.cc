@@ -1,0 +1,91 @@
+#include "butterfly/infer/request/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace butterfly {
+namespace {
+
+TEST(Sampler, GreedyTakesTheLowestIdOfTheBest) {
+  std::vector<float> logits{1.0f, 3.0f, 3.0f, -1.0f};
+  EXPECT_EQ(sample(logits, {}, {}, {}), TokenId(1));
+}
+
+TEST(Sampler, NotANumberIsNeverChosen) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> logits{nan, 0.5f, nan, 0.25f};
+  EXPECT_EQ(sample(logits, {}, {}, {}), TokenId(1));
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    std::vector<float> again = logits;
+    const TokenId token = sample(again, {.temperature = 1.0f}, {}, {.position = i});
+    EXPECT_TRUE(token == TokenId(1) || token == TokenId(3));
+  }
+}
+
+TEST(Sampler, DrawsInProportionToProbability) {
+  const std::vector<float> logits{std::log(0.6f), std::log(0.3f), std::log(0.1f)};
+  std::map<int, int> counts;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) {
+    std::vector<float> copy = logits;
+    ++counts[sample(copy, {.temperature = 1.0f, .seed = 5}, {}, {.position = static_cast<std::uint64_t>(i)}).value];
+  }
+  // Three standard deviations of a binomial with 20,000 draws are below 0.011.
+  EXPECT_NEAR(counts[0] / double{kDraws}, 0.6, 0.011);
+  EXPECT_NEAR(counts[1] / double{kDraws}, 0.3, 0.011);
+  EXPECT_NEAR(counts[2] / double{kDraws}, 0.1, 0.011);
+}
+
+TEST(Sampler, TheSameKeyDrawsTheSameNumberAndOthersDiffer) {
+  EXPECT_EQ(uniform_at(1, 2, 3), uniform_at(1, 2, 3));
+  EXPECT_NE(uniform_at(1, 2, 3), uniform_at(1, 2, 4));
+  EXPECT_NE(uniform_at(1, 2, 3), uniform_at(1, 3, 3));
+  EXPECT_NE(uniform_at(1, 2, 3), uniform_at(2, 2, 3));
+}
+
+TEST(Sampler, UniformNumbersMatchThePublishedGenerator) {
+  // Philox 4x32-10 with zero key and counter begins 6627e8d5 (known-answer file of Random123).
+  EXPECT_EQ(uniform_at(0, 0, 0), static_cast<float>(0x6627e8) * 0x1p-24f);
+  // All ones: 408f276d.
+  EXPECT_EQ(uniform_at(~0ull, ~0ull, ~0ull), static_cast<float>(0x408f27) * 0x1p-24f);
+}
+
+std::map<int, int> support(const SamplingOptions& base) {
+  std::map<int, int> counts;
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    std::vector<float> logits{std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+    ++counts[sample(logits, base, {}, {.position = i}).value];
+  }
+  return counts;
+}
+
+TEST(Sampler, CutOffsKeepExactlyTheTokensTheyName) {
+  EXPECT_EQ(support({.temperature = 1.0f}).size(), 4u);
+  EXPECT_EQ(support({.temperature = 1.0f, .top_k = 2}).size(), 2u);
+  EXPECT_EQ(support({.temperature = 1.0f, .top_p = 0.75f}).size(), 2u);
+  EXPECT_EQ(support({.temperature = 1.0f, .top_p = 0.85f}).size(), 3u);
+  EXPECT_EQ(support({.temperature = 1.0f, .min_p = 0.25f}).size(), 3u);
+  EXPECT_EQ(support({.temperature = 1.0f, .top_k = 1}).size(), 1u);
+}
+
+TEST(Sampler, ThePenaltyTurnsARepeatedTokenDown) {
+  std::vector<float> logits{2.0f, 1.5f};
+  const std::vector<TokenId> history{TokenId(0)};
+  EXPECT_EQ(sample(logits, {.repeat_penalty = 2.0f}, history, {}), TokenId(1));
+  std::vector<float> forgotten{2.0f, 1.5f};
+  EXPECT_EQ(sample(forgotten, {.repeat_penalty = 2.0f, .repeat_window = 0}, history, {}), TokenId(0));
+}
+
+TEST(Sampler, OptionsOutOfRangeAreNamed) {
+  EXPECT_EQ(validate({.top_p = 1.5f}).error().message, "top-p is 1.5, it must be above 0 and at most 1");
+  EXPECT_FALSE(validate({.temperature = -1.0f}));
+  EXPECT_FALSE(validate({.temperature = std::numeric_limits<float>::quiet_NaN()}));
+  EXPECT_FALSE(validate({.repeat_penalty = 0.0f}));
+  EXPECT_TRUE(validate({}));
+}
+
+}  // namespace
+}  // namespace butterfly

@@ -1,0 +1,57 @@
+#include "butterfly/infer/request/text_stream.h"
+
+#include <gtest/gtest.h>
+
+namespace butterfly {
+namespace {
+
+/// A byte-level vocabulary of single letters and two longer pieces.
+Tokenizer letters() {
+  Vocabulary vocabulary;
+  vocabulary.kind = TokenizerKind::kByteBpe;
+  for (char c = 'a'; c <= 'z'; ++c) vocabulary.pieces.emplace_back(1, c);
+  vocabulary.pieces.emplace_back("stop");
+  vocabulary.pieces.emplace_back("xyz");
+  vocabulary.types.assign(vocabulary.pieces.size(), TokenType::kNormal);
+  auto tokenizer = Tokenizer::create(std::move(vocabulary));
+  EXPECT_TRUE(tokenizer);
+  return std::move(*tokenizer);
+}
+
+struct Seen {
+  std::string text;
+  bool stopped = false;
+};
+
+Seen stream(const Tokenizer& tokenizer, const std::vector<int>& tokens, std::vector<std::string> stops) {
+  TextStream stream(tokenizer, {.first_in_text = true}, std::move(stops));
+  Seen seen;
+  for (const int token : tokens) seen.text += stream.push(TokenId(token));
+  seen.text += stream.finish();
+  seen.stopped = stream.stopped();
+  return seen;
+}
+
+TEST(TextStream, AStopStringOverSeveralTokensNeverShows) {
+  const Tokenizer tokenizer = letters();
+  const Seen seen = stream(tokenizer, {0, 1, 18, 19, 14, 15, 2}, {"stop"});  // a b s t o p c
+  EXPECT_EQ(seen.text, "ab");
+  EXPECT_TRUE(seen.stopped);
+}
+
+TEST(TextStream, WhatOnlyLooksLikeAStopStringComesOutAfterAll) {
+  const Tokenizer tokenizer = letters();
+  EXPECT_EQ(stream(tokenizer, {0, 18, 19, 14, 1}, {"stop"}).text, "astob");
+  EXPECT_EQ(stream(tokenizer, {0, 18, 19, 14}, {"stop"}).text, "asto");
+  EXPECT_EQ(stream(tokenizer, {18, 18, 19, 14, 15}, {"stop"}).text, "s");
+}
+
+TEST(TextStream, TheFirstOfSeveralStopStringsEndsTheText) {
+  const Tokenizer tokenizer = letters();
+  EXPECT_EQ(stream(tokenizer, {0, 27, 26}, {"stop", "yz"}).text, "ax");
+  EXPECT_EQ(stream(tokenizer, {0, 26, 27}, {"", "yz"}).text, "astopx");
+  EXPECT_EQ(stream(tokenizer, {0, 26, 27}, {}).text, "astopxyz");
+}
+
+}  // namespace
+}  // namespace butterfly

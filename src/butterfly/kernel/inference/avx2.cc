@@ -1,0 +1,236 @@
+// AVX2 with FMA and F16C: 16 floats are two registers, every operation is done on both halves.
+#include <immintrin.h>
+
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/simd_inl.h"
+
+namespace butterfly {
+namespace {
+
+struct Vec {
+  static constexpr int kAttentionRowsAtOnce = 4;
+  __m256 a, b;
+
+  static Vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static Vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static Vec load_first(const float* p, int n) {
+    alignas(32) float values[kPanel] = {};
+    for (int i = 0; i < n; ++i) values[i] = p[i];
+    return load(values);
+  }
+  static Vec load_half(const unsigned short* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  static Vec load_bf16(const unsigned short* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+  static Vec load_quants(const unsigned char* q) { return {widen_quants(q), widen_quants(q + 8)}; }
+  static float widen_half(unsigned short half) { return _cvtsh_ss(half); }
+  static void store_half(unsigned char* p, Vec x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void store(float* p, Vec x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+  }
+  static Vec fma(Vec x, Vec y, Vec z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static Vec add(Vec x, Vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+  static Vec sub(Vec x, Vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+  static Vec mul(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+  static Vec max(Vec x, Vec y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+  static Vec min(Vec x, Vec y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+  static Vec abs(Vec x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+  }
+  float largest() const {
+    const __m256 both = _mm256_max_ps(a, b);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+  }
+  static Vec add_exponent(Vec p, Vec t) { return {shift_in(p.a, t.a), shift_in(p.b, t.b)}; }
+  static Vec zero_where_below(Vec value, Vec x, Vec limit) {
+    return {_mm256_and_ps(value.a, _mm256_cmp_ps(x.a, limit.a, _CMP_NLT_UQ)),
+            _mm256_and_ps(value.b, _mm256_cmp_ps(x.b, limit.b, _CMP_NLT_UQ))};
+  }
+  static int store_quants(Vec low, Vec high, signed char* q) {
+    const __m256i words_low = _mm256_packs_epi32(round_quants(low.a), round_quants(low.b));
+    const __m256i words_high = _mm256_packs_epi32(round_quants(high.a), round_quants(high.b));
+    store_bytes(words_low, words_high, reinterpret_cast<unsigned char*>(q));
+    const __m256i sums = _mm256_madd_epi16(_mm256_add_epi16(words_low, words_high), _mm256_set1_epi16(1));
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+  }
+  /// Rounded half away from zero, at most 127; NaN gives 0.
+  static void store_quants_away(Vec low, Vec high, unsigned char* q) {
+    store_bytes(_mm256_packs_epi32(round_away(low.a), round_away(low.b)),
+                _mm256_packs_epi32(round_away(high.a), round_away(high.b)), q);
+  }
+
+ private:
+  static void store_bytes(__m256i words_low, __m256i words_high, unsigned char* q) {
+    // Packing works within 128-bit halves; the permutation restores the order.
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words_low, words_high),
+                                                      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), bytes);
+  }
+  static __m256 widen_quants(const unsigned char* q) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q))));
+  }
+  static __m256i round_away(__m256 x) {
+    const __m256 number = _mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q));
+    const __m256 clamped = _mm256_min_ps(_mm256_max_ps(number, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f));
+    const __m256 sign = _mm256_and_ps(clamped, _mm256_set1_ps(-0.0f));
+    return _mm256_cvttps_epi32(_mm256_add_ps(clamped, _mm256_or_ps(sign, _mm256_set1_ps(kBelowHalf))));
+  }
+  static __m256 widen_bf16(const unsigned short* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static __m256 shift_in(__m256 p, __m256 t) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+  }
+  static __m256i round_quants(__m256 x) {
+    const __m256 clamped = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f));
+    return _mm256_cvtps_epi32(clamped);
+  }
+};
+
+// VPMADDUBSW adds two products in 16 bits with saturation. Nibbles (0..15 times +-127) never come near it, and eight
+// such pairs still fit. Bytes are multiplied as |w| times x with w's sign: 128 * 127 * 2 = 32512 fits.
+template <PackedType kType>
+struct Dot {
+  __m256i sum = _mm256_setzero_si256();
+
+  void add(__m256i weights, __m256i quads) {
+    if constexpr (kType == PackedType::kQ4_0) {
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(weights, quads));
+    } else {
+      const __m256i centred = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(centred), _mm256_sign_epi8(quads, centred));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+  }
+  __m256 value(int x_sum) const {
+    if constexpr (kType == PackedType::kQ4_0) {
+      const __m256i dot = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+      return _mm256_cvtepi32_ps(_mm256_sub_epi32(dot, _mm256_set1_epi32(8 * x_sum)));
+    } else {
+      return _mm256_cvtepi32_ps(sum);
+    }
+  }
+};
+
+template <PackedType kType, int M, int N>
+void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+  static_assert(N == 1, "two registers a panel leave room for one panel");
+  constexpr bool kNibbles = kType == PackedType::kQ4_0;
+  constexpr long kBlockBytes = (kNibbles ? 16 : 32) * kPanel;
+  constexpr long kAhead = 4096;
+  const long blocks = a.cols / 32;
+  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const signed char* x = a.xq + row * a.cols;
+  const __m256i low_mask = _mm256_set1_epi8(15);
+  Vec acc[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) acc[m] = Vec::set1(0.0f);
+  for (long block = k_begin / 32; block < k_end / 32; ++block) {
+    Dot<kType> dot[M][2];
+#pragma GCC unroll 8
+    for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
+      const unsigned char* at = w + block * kBlockBytes + step * 64;
+      if constexpr (M == 1) __builtin_prefetch(at + kAhead);
+      const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+      const __m256i right = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32));
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        const signed char* values = x + m * a.cols + block * 32 + step * 4;
+        int quad;
+        __builtin_memcpy(&quad, values, 4);
+        const __m256i quads = _mm256_set1_epi32(quad);
+        if constexpr (kNibbles) {
+          int upper;
+          __builtin_memcpy(&upper, values + 16, 4);
+          const __m256i uppers = _mm256_set1_epi32(upper);
+          dot[m][0].add(_mm256_and_si256(left, low_mask), quads);
+          dot[m][1].add(_mm256_and_si256(right, low_mask), quads);
+          dot[m][0].add(_mm256_and_si256(_mm256_srli_epi16(left, 4), low_mask), uppers);
+          dot[m][1].add(_mm256_and_si256(_mm256_srli_epi16(right, 4), low_mask), uppers);
+        } else {
+          dot[m][0].add(left, quads);
+          dot[m][1].add(right, quads);
+        }
+      }
+    }
+    const unsigned char* scales = w + blocks * kBlockBytes + block * 2 * kPanel;
+    const Vec w_scale = Vec::load_half(reinterpret_cast<const unsigned short*>(scales));
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      const int sum = a.x_sums[(row + m) * blocks + block];
+      const Vec scale = Vec::mul(w_scale, Vec::set1(a.x_scales[(row + m) * blocks + block]));
+      acc[m] = Vec::fma({dot[m][0].value(sum), dot[m][1].value(sum)}, scale, acc[m]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) Vec::store(tile + m * kPanel, acc[m]);
+}
+
+template <PackedType kType>
+constexpr TileTable<6, 1> kFloatTable = {{
+    {float_tile<Vec, kType, 1, 1>},
+    {float_tile<Vec, kType, 2, 1>},
+    {float_tile<Vec, kType, 3, 1>},
+    {float_tile<Vec, kType, 4, 1>},
+    {float_tile<Vec, kType, 5, 1>},
+    {float_tile<Vec, kType, 6, 1>},
+}};
+
+template <PackedType kType>
+constexpr TileTable<3, 1> kQuantTable = {{
+    {quant_tile<kType, 1, 1>},
+    {quant_tile<kType, 2, 1>},
+    {quant_tile<kType, 3, 1>},
+}};
+
+void linear(const LinearArgs& a) {
+  switch (a.type) {
+    case PackedType::kF32:
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
+    case PackedType::kF16:
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF16>, a.cols * 4);
+    case PackedType::kBF16:
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kBF16>, a.cols * 4);
+    case PackedType::kQ8_0:
+      return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ8_0>, a.cols);
+    case PackedType::kQ4_0:
+      return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ4_0>, a.cols);
+  }
+}
+
+}  // namespace
+
+constinit const Kernels kAvx2Kernels = {
+    .name = "avx2",
+    .linear = linear,
+    .fold = fold_row,
+    .quantize_row = quantize_row_simd<Vec>,
+    .attention = attention_simd<Vec>,
+    .rms_norm = rms_norm_simd<Vec>,
+    .layer_norm = layer_norm_simd<Vec>,
+    .rope = rope_row,
+    .silu_mul = silu_mul_row,
+    .gelu_mul = gelu_mul_row,
+    .silu = silu_row,
+    .gelu = gelu_row,
+    .add = add_row,
+    .store_key = store_cached_simd<Vec, kPanel>,
+    .store_value = store_cached_simd<Vec, 1>,
+    .floats_to_halves = floats_to_halves_simd<Vec>,
+    .halves_to_floats = halves_to_floats_simd<Vec>,
+    .floats_to_q8_0 = floats_to_q8_0_simd<Vec>,
+    .q8_0_to_floats = q8_0_to_floats_simd<Vec>,
+};
+
+}  // namespace butterfly

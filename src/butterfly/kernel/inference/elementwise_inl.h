@@ -1,0 +1,145 @@
+// Elementwise kernels as plain scalar code, compiled once per instruction set: the compiler may vectorise them, the
+// bits stay, since every operation is exactly rounded and nothing is reassociated or contracted.
+// Internal linkage throughout (see kernels.h).
+#pragma once
+
+#include "butterfly/kernel/inference/kernels.h"
+
+namespace butterfly {
+namespace {
+
+inline unsigned bits_of(float x) {
+  return __builtin_bit_cast(unsigned, x);
+}
+inline float float_of(unsigned bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+// exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8); ln 2 in two parts.
+constexpr float kLog2E = 0x1.715476p+0f;
+constexpr float kLn2High = 0x1.62e400p-1f;
+constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+// Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
+constexpr float kRoundMagic = 12582912.0f;
+constexpr float kExpLowest = -86.0f;  // below: 0; keeps 2^n * exp(r) normal
+constexpr float kExpHighest = 88.0f;
+constexpr float kExpC[8] = {1.0f, 1.0f, 0.5f, 1.0f / 6, 1.0f / 24, 1.0f / 120, 1.0f / 720, 1.0f / 5040};
+
+inline float exp_scalar(float x) {
+  const float clamped = x < kExpHighest ? x : kExpHighest;
+  const float t = __builtin_fmaf(clamped, kLog2E, kRoundMagic);
+  const float n = t - kRoundMagic;
+  float r = __builtin_fmaf(n, -kLn2High, clamped);
+  r = __builtin_fmaf(n, -kLn2Low, r);
+  float p = kExpC[7];
+  p = __builtin_fmaf(p, r, kExpC[6]);
+  p = __builtin_fmaf(p, r, kExpC[5]);
+  p = __builtin_fmaf(p, r, kExpC[4]);
+  p = __builtin_fmaf(p, r, kExpC[3]);
+  p = __builtin_fmaf(p, r, kExpC[2]);
+  p = __builtin_fmaf(p, r, kExpC[1]);
+  p = __builtin_fmaf(p, r, kExpC[0]);
+  const float value = float_of(bits_of(p) + (bits_of(t) << 23));
+  return x < kExpLowest ? 0.0f : value;
+}
+
+inline float silu_scalar(float x) {
+  return x / (1.0f + exp_scalar(-x));
+}
+
+// 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), tanh(u) = 1 - 2 / (1 + exp(2u)).
+// https://arxiv.org/abs/1606.08415
+inline float gelu_scalar(float x) {
+  const float cubic = __builtin_fmaf(0.044715f * x * x, x, x);
+  const float tanh_u = 1.0f - 2.0f / (1.0f + exp_scalar(2.0f * 0.7978845608028654f * cubic));
+  return 0.5f * x * (1.0f + tanh_u);
+}
+
+// Nearest half, ties to even (see tensor/half.h, whose header would bring standard ones along).
+inline unsigned short half_of(float value) {
+  const unsigned bits = bits_of(value);
+  const unsigned sign = (bits >> 16) & 0x8000u;
+  const unsigned magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<unsigned short>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
+  if (magnitude >= 0x477ff000u) return static_cast<unsigned short>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {
+    return static_cast<unsigned short>(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  return static_cast<unsigned short>(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+void rope_row(float* x, const float* cos, const float* sin, long pairs, bool adjacent) {
+  const long step = adjacent ? 2 : 1;
+  const long partner = adjacent ? 1 : pairs;
+  for (long i = 0; i < pairs; ++i) {
+    float* a = x + i * step;
+    const float first = a[0];
+    const float second = a[partner];
+    a[0] = __builtin_fmaf(first, cos[i], -(second * sin[i]));
+    a[partner] = __builtin_fmaf(first, sin[i], second * cos[i]);
+  }
+}
+
+void silu_mul_row(const float* gate, const float* up, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = silu_scalar(gate[i]) * up[i];
+}
+void gelu_mul_row(const float* gate, const float* up, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = gelu_scalar(gate[i]) * up[i];
+}
+void silu_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = silu_scalar(x[i]);
+}
+void gelu_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = gelu_scalar(x[i]);
+}
+void add_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = y[i] + x[i];
+}
+
+template <int kStep>
+void store_cached(const float* x, long n, bool half, unsigned char* out) {
+  if (half) {
+    auto* halves = reinterpret_cast<unsigned short*>(out);
+    // Saturated: an infinite value would turn into NaN where masked keys are multiplied by zero.
+    for (long i = 0; i < n; ++i) {
+      const float low = x[i] < -65504.0f ? -65504.0f : x[i];
+      halves[i * kStep] = half_of(low > 65504.0f ? 65504.0f : low);
+    }
+  } else {
+    auto* floats = reinterpret_cast<float*>(out);
+    for (long i = 0; i < n; ++i) floats[i * kStep] = x[i];
+  }
+}
+
+// The lane tree on tiles of `count` floats: adds present neighbours in place, returns the tile that holds the sum.
+inline float* fold_lanes(float** tiles, int lanes, long count) {
+  for (int width = 1; width < lanes; width *= 2) {
+    for (int i = 0; i < lanes; i += 2 * width) {
+      float* left = tiles[i];
+      const float* right = tiles[i + width];
+      if (left == nullptr) {
+        tiles[i] = tiles[i + width];
+      } else if (right != nullptr) {
+        for (long e = 0; e < count; ++e) left[e] = left[e] + right[e];
+      }
+    }
+  }
+  return tiles[0];
+}
+
+void fold_row(float* const* sums, long n, const float* bias, const float* residual, float* y) {
+  constexpr long kTile = 512;  // 8 rows of it stay in the first-level cache
+  for (long at = 0; at < n; at += kTile) {
+    const long count = n - at < kTile ? n - at : kTile;
+    float* tiles[8];
+    for (int lane = 0; lane < 8; ++lane) tiles[lane] = sums[lane] != nullptr ? sums[lane] + at : nullptr;
+    float* sum = fold_lanes(tiles, 8, count);
+    if (bias != nullptr) {
+      for (long i = 0; i < count; ++i) sum[i] = sum[i] + bias[at + i];
+    }
+    for (long i = 0; i < count; ++i) y[at + i] = residual[at + i] + sum[i];
+  }
+}
+
+}  // namespace
+}  // namespace butterfly

@@ -1,0 +1,77 @@
+#include "butterfly/kernel/inference/linear.h"
+
+#include <algorithm>
+
+#include "butterfly/base/check.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+static_assert(static_cast<int>(PackedType::kF32) == static_cast<int>(DType::kF32));
+static_assert(static_cast<int>(PackedType::kF16) == static_cast<int>(DType::kF16));
+static_assert(static_cast<int>(PackedType::kBF16) == static_cast<int>(DType::kBF16));
+static_assert(static_cast<int>(PackedType::kQ8_0) == static_cast<int>(DType::kQ8_0));
+static_assert(static_cast<int>(PackedType::kQ4_0) == static_cast<int>(DType::kQ4_0));
+
+void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin, std::int64_t end) {
+  const PackedMatrix& w = *job.weights;
+  LinearArgs args;
+  args.type = static_cast<PackedType>(w.type());
+  args.weights = w.data();
+  args.panel_stride = w.panel_stride();
+  args.cols = w.cols();
+  args.out_rows = w.rows();
+  args.panel_begin = begin;
+  args.panel_end = end;
+  args.x = job.x->values;
+  args.x_stride = job.x->cols;
+  args.xq = reinterpret_cast<const signed char*>(job.x->quants);
+  args.x_scales = job.x->scales;
+  args.x_sums = job.x->sums;
+  args.rows = job.x->rows;
+  args.lane_begin = job.lanes.data();
+  args.lanes = job.lanes.count();
+  args.bias = job.bias;
+  args.residual = job.residual;
+  args.y = job.y;
+  args.y_stride = job.y_stride == 0 ? w.rows() : job.y_stride;
+  kernels.linear(args);
+}
+
+}  // namespace
+
+void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row) {
+  const std::int64_t blocks = x.cols / kQuantBlock;
+  kernels.quantize_row(x.values + row * x.cols, x.cols, reinterpret_cast<signed char*>(x.quants) + row * x.cols,
+                       x.scales + row * blocks, x.sums + row * blocks);
+}
+
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs) {
+  const trace::Scope scope(trace::Zone::kKernelMatmul, static_cast<std::uint32_t>(jobs.front().x->rows));
+  std::int64_t work = 0;  // columns of panels: jobs may have lanes of different widths
+  std::uint64_t flops = 0;
+  std::uint64_t bytes = 0;
+  for (const LinearJob& job : jobs) {
+    BF_CHECK(job.x->cols == job.weights->cols() && job.lanes.cols() > 0);
+    const auto cols = static_cast<std::uint64_t>(job.lanes.cols());
+    work += job.weights->panels() * job.lanes.cols();
+    flops += 2 * static_cast<std::uint64_t>(job.x->rows * job.weights->rows()) * cols;
+    bytes += job.weights->bytes() * cols / static_cast<std::uint64_t>(job.weights->cols());
+  }
+  trace::add(trace::Counter::kKernelFlops, flops);
+  trace::add(trace::Counter::kKernelWeightBytes, bytes);
+  team.run([&](int member) {
+    const WorkRange mine = split_work(work, member, team.size());
+    std::int64_t first = 0;
+    for (const LinearJob& job : jobs) {
+      const std::int64_t panels = job.weights->panels();
+      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / job.lanes.cols(), 0, panels);
+      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / job.lanes.cols(), 0, panels);
+      if (begin < end) run_panels(kernels, job, begin, end);
+      first += panels * job.lanes.cols();
+    }
+  });
+}
+
+}  // namespace butterfly

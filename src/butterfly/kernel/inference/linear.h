@@ -1,0 +1,44 @@
+// Matrix products on a thread team: what blocks call. Work is cut along output panels, never along the reduced
+// dimension, so the number of threads does not show in the result.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/machine/thread_team.h"
+
+namespace butterfly {
+
+/// Rows of activations as products take them: floats, and where the weights are quantised also blocks of int8.
+/// All memory belongs to the caller and is sized for rows x cols.
+struct ActivationRows {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  const float* values = nullptr;  // [rows, cols]
+  std::int8_t* quants = nullptr;  // [rows, cols]
+  float* scales = nullptr;        // [rows, cols / 32]
+  std::int32_t* sums = nullptr;   // [rows, cols / 32]
+};
+
+/// One product: y[rows, weights.rows()] = lanes of x * weights^T (+ bias) (+ residual). The lanes may cover a part of
+/// the columns.
+struct LinearJob {
+  const PackedMatrix* weights = nullptr;
+  const ActivationRows* x = nullptr;
+  LaneBorders lanes;
+  const float* bias = nullptr;      // [weights.rows()] or null
+  const float* residual = nullptr;  // same layout as y, or null
+  float* y = nullptr;               // [rows, y_stride]
+  std::int64_t y_stride = 0;        // elements; 0: weights.rows()
+};
+
+/// Fills quants, scales and sums of `row` from its values.
+void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row);
+
+/// Runs independent products side by side; all read finished inputs.
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs);
+
+}  // namespace butterfly

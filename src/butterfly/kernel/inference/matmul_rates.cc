@@ -1,0 +1,251 @@
+#include "butterfly/kernel/inference/matmul_rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <sstream>
+
+#include "butterfly/base/log.h"
+#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/inference/linear.h"
+#include "butterfly/machine/measurement_cache.h"
+#include "butterfly/tensor/aligned_buffer.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+constexpr std::string_view kMagic = "butterfly-products 2";
+constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
+constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
+constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer for more: tells what all would take
+constexpr int kSliceRepeats = 3;
+constexpr double kPackShare = 0.25;   // weights are packed once and multiplied with several times
+constexpr std::int64_t kCols = 2048;  // a model's dimension, as models go
+constexpr int kHeadDim = 64;          // of attention
+constexpr int kPattern = 0x3c;        // every byte of the weights: an ordinary number in each type
+
+template <typename Work>
+double seconds_of(const Work& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Rows of activations with memory of their own.
+struct Activations {
+  Activations(const Kernels& kernels, std::int64_t rows)
+      : values(static_cast<std::size_t>(rows * kCols), 0.5f),
+        quants(values.size()),
+        scales(values.size() / kQuantBlock),
+        sums(scales.size()),
+        view{.rows = rows,
+             .cols = kCols,
+             .values = values.data(),
+             .quants = quants.data(),
+             .scales = scales.data(),
+             .sums = sums.data()} {
+    for (std::int64_t row = 0; row < rows; ++row) quantize_activation_row(kernels, view, row);
+  }
+  std::vector<float> values;
+  std::vector<std::int8_t> quants;
+  std::vector<float> scales;
+  std::vector<std::int32_t> sums;
+  ActivationRows view;
+};
+
+class Measurement {
+ public:
+  Measurement(const ProductOptions& options)
+      : kernels_(kernels_for(options.isa)),
+        team_(options.threads),
+        options_(options),
+        one_(kernels_, 1),
+        many_(kernels_, options.prefill_rows) {}
+
+  Result<ProductRate> measure(DType type) {
+    ProductRate rate{.type = std::string(to_string(type))};
+    {
+      BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.weight_bytes, one_));
+      BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, bytes));
+      rate.decode_gb_per_s = static_cast<double>(large.bytes()) / product_seconds(large, one_) * 1e-9;
+    }
+    BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.prefill_weight_bytes, many_));
+    BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, bytes));
+    const double flops = 2.0 * static_cast<double>(many_.view.rows) * static_cast<double>(small.rows() * kCols);
+    rate.prefill_gflops = flops / product_seconds(small, many_) * 1e-9;
+    return rate;
+  }
+
+  /// Keys and values of a segment, which a cache holds as a rule; each head is one thread's.
+  Result<ProductRate> measure_attention() {
+    const double threads = team_.size();
+    const double kv_bytes = 2.0 * kAttentionSegment * kHeadDim * sizeof(std::uint16_t);
+    const double row_flops = 4.0 * kAttentionSegment * kHeadDim;
+    BF_ASSIGN_OR_RETURN(const double one_s, attention_seconds(1));
+    BF_ASSIGN_OR_RETURN(const double many_s, attention_seconds(kAttentionRows));
+    return ProductRate{.type = std::string(kAttention),
+                       .decode_gb_per_s = threads * kv_bytes / one_s * 1e-9,
+                       .prefill_gflops = threads * kAttentionRows * row_flops / many_s * 1e-9};
+  }
+
+ private:
+  /// One head's `rows` over a segment of keys.
+  Result<double> attention_seconds(int rows) {
+    constexpr int kPages = kAttentionSegment / kKvPageTokens;
+    constexpr std::size_t kPageBytes = std::size_t{kKvPageTokens} * kHeadDim * sizeof(std::uint16_t);
+    const std::vector<unsigned char> pages(kPages * kPageBytes, kPattern);
+    const std::vector<float> q(static_cast<std::size_t>(rows) * kHeadDim, 0.5f);
+    std::vector<float> out(q.size());
+    constexpr std::uint64_t kScratch = kAttentionRows * (kAttentionSegment + 2 * kHeadDim) * sizeof(float);
+    BF_ASSIGN_OR_RETURN(const AlignedBuffer scratch, AlignedBuffer::create(kScratch));
+    std::array<const unsigned char*, kPages> page_of{};
+    for (std::size_t i = 0; i < page_of.size(); ++i) page_of[i] = pages.data() + i * kPageBytes;
+    std::array<const float*, kAttentionRows> q_rows{};
+    std::array<float*, kAttentionRows> out_rows{};
+    std::array<int, kAttentionRows> visible{};
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+      q_rows[row] = q.data() + row * kHeadDim;
+      out_rows[row] = out.data() + row * kHeadDim;
+      visible[row] = kAttentionSegment;
+    }
+    const AttentionArgs args{.k_pages = page_of.data(),
+                             .v_pages = page_of.data(),
+                             .half = true,
+                             .head_dim = kHeadDim,
+                             .v_stride = kHeadDim,
+                             .scale = 0.125f,
+                             .rows = rows,
+                             .q = q_rows.data(),
+                             .out = out_rows.data(),
+                             .visible = visible.data(),
+                             .scratch = reinterpret_cast<float*>(scratch.data())};
+    return usual_seconds([&] { kernels_.attention(args); });
+  }
+
+  /// All, or as much as one product takes seconds_max for. Where that is less than all, computing takes longer than
+  /// reading from memory would, and a cache that holds it changes nothing.
+  Result<std::uint64_t> affordable_bytes(DType type, std::uint64_t weight_bytes, const Activations& x) {
+    const std::uint64_t panels = *row_bytes(type, kCols) * kPanel * static_cast<unsigned>(team_.size());
+    const auto slice = std::max(panels, static_cast<std::uint64_t>(kSliceBytes / x.view.rows));
+    const std::uint64_t slice_bytes = std::min(weight_bytes, slice);
+    double slice_s = std::numeric_limits<double>::infinity();
+    for (int repeat = 0; repeat < kSliceRepeats; ++repeat) {
+      Result<PackedMatrix> packed;
+      const double pack_s = seconds_of([&] { packed = pack(type, slice_bytes); });
+      if (!packed) return tl::unexpected(packed.error());
+      const double product_s = with_product(*packed, x, [](const auto& product) { return seconds_of(product); });
+      slice_s = std::min(slice_s, std::max(kPackShare * pack_s, product_s));
+    }
+    const double affordable = static_cast<double>(slice_bytes) * options_.seconds_max / slice_s;
+    if (affordable >= static_cast<double>(weight_bytes)) return weight_bytes;
+    return std::max(slice_bytes, static_cast<std::uint64_t>(affordable));
+  }
+
+  Result<PackedMatrix> pack(DType type, std::uint64_t weight_bytes) {
+    const std::uint64_t row = *row_bytes(type, kCols);
+    const auto rows = std::max<std::int64_t>(kPanel, static_cast<std::int64_t>(weight_bytes / row));
+    const std::size_t bytes = row * static_cast<std::size_t>(rows);
+    if (source_.size() < bytes) source_.resize(bytes, static_cast<std::byte>(kPattern));
+    return PackedMatrix::pack({.type = type, .rows = rows, .cols = kCols, .bytes = ByteSpan(source_).first(bytes)},
+                              team_);
+  }
+
+  template <typename Timing>
+  double with_product(const PackedMatrix& weights, const Activations& x, const Timing& timing) {
+    std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
+    const LinearJob job{.weights = &weights, .x = &x.view, .lanes = LaneBorders::single(kCols), .y = y.data()};
+    return timing([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
+  }
+
+  double product_seconds(const PackedMatrix& weights, const Activations& x) {
+    return with_product(weights, x, [this](const auto& product) { return usual_seconds(product); });
+  }
+
+  template <typename Run>
+  double usual_seconds(const Run& run) const {
+    double spent = 0;
+    int repeats = 0;
+    run();  // touches everything once
+    while ((repeats < kRepeats || spent < kSecondsPerRate) && spent < options_.seconds_max) {
+      spent += seconds_of(run);
+      ++repeats;
+    }
+    return std::max(spent / std::max(repeats, 1), 1e-9);
+  }
+
+  const Kernels& kernels_;
+  ThreadTeam team_;
+  const ProductOptions options_;
+  const Activations one_, many_;
+  std::vector<std::byte> source_;
+};
+
+}  // namespace
+
+Result<std::vector<ProductRate>> measure_products(const ProductOptions& options) {
+  if (options.threads < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "products need at least 1 thread, not {}", options.threads);
+  }
+  const std::vector<Isa>& supported = supported_isas();
+  if (std::ranges::find(supported, options.isa) == supported.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "this machine does not support {}", to_string(options.isa));
+  }
+  Measurement measurement(options);
+  std::vector<ProductRate> rates;
+  for (const DType type : kTypes) {
+    BF_ASSIGN_OR_RETURN(ProductRate rate, measurement.measure(type));
+    rates.push_back(std::move(rate));
+  }
+  BF_ASSIGN_OR_RETURN(ProductRate attention, measurement.measure_attention());
+  rates.push_back(std::move(attention));
+  return rates;
+}
+
+std::vector<ProductRate> remembered_products(Isa isa, int threads, const std::string& cpu_name) {
+  const auto cache = MeasurementCache::open("products", fmt::format("{}\n{}\n{}", cpu_name, to_string(isa), threads));
+  if (!cache) return {};
+  if (auto rates = parse_products(cache->load())) return std::move(*rates);
+  const auto lock = cache->lock();
+  if (auto rates = parse_products(cache->load())) return std::move(*rates);  // another process was first
+  auto rates = measure_products({.isa = isa, .threads = threads});
+  if (!rates) {
+    log().warn("products are not measured: {}", rates.error().message);
+    return {};
+  }
+  cache->store(serialize(*rates));
+  return std::move(*rates);
+}
+
+std::string serialize(const std::vector<ProductRate>& rates) {
+  std::string text = fmt::format("{}\n", kMagic);
+  for (const ProductRate& rate : rates) {
+    text += fmt::format("{} {:.6g} {:.6g}\n", rate.type, rate.decode_gb_per_s, rate.prefill_gflops);
+  }
+  return text;
+}
+
+std::optional<std::vector<ProductRate>> parse_products(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  if (!std::getline(lines, line) || line != kMagic) return std::nullopt;
+  std::vector<ProductRate> rates;
+  for (std::size_t i = 0; i <= kTypes.size(); ++i) {
+    const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kAttention;
+    ProductRate rate;
+    if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops)) return std::nullopt;
+    if (rate.type != type) return std::nullopt;
+    for (const double number : {rate.decode_gb_per_s, rate.prefill_gflops}) {
+      if (!std::isfinite(number) || number < 0.0) return std::nullopt;
+    }
+    rates.push_back(std::move(rate));
+  }
+  return rates;
+}
+
+}  // namespace butterfly

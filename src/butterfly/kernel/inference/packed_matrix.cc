@@ -1,0 +1,243 @@
+#include "butterfly/kernel/inference/packed_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "butterfly/base/check.h"
+#include "butterfly/tensor/half.h"
+
+namespace butterfly {
+namespace {
+
+std::int64_t panel_stride_of(DType type, std::int64_t cols) {
+  const std::int64_t blocks = cols / kQuantBlock;
+  switch (type) {
+    case DType::kF32:
+      return cols * kPanel * 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return (cols * kPanel * 2 + 63) / 64 * 64;
+    case DType::kQ8_0:
+      return (blocks * (kQuantBlock * kPanel + 2 * kPanel) + 63) / 64 * 64;
+    case DType::kQ4_0:
+      return (blocks * (kQuantBlock / 2 * kPanel + 2 * kPanel) + 63) / 64 * 64;
+    case DType::kI32:
+      break;
+  }
+  return 0;
+}
+
+template <typename Element>
+void pack_float_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                      std::byte* panel) {
+  auto* out = reinterpret_cast<Element*>(panel);
+  for (std::int64_t i = 0; i < kPanel; ++i) {
+    if (i >= rows) {
+      for (std::int64_t k = 0; k < cols; ++k) out[k * kPanel + i] = Element{};
+      continue;
+    }
+    const std::byte* row = source + i * stride;
+    for (std::int64_t k = 0; k < cols; ++k)
+      std::memcpy(&out[k * kPanel + i], row + k * sizeof(Element), sizeof(Element));
+  }
+}
+
+/// `Block` is BlockQ8_0 or BlockQ4_0; both pack 4 bytes of `quants` at a time.
+template <typename Block>
+void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                      std::byte* panel) {
+  constexpr std::int64_t kBytes = sizeof(Block::quants);
+  constexpr unsigned char kZero = kBytes == kQuantBlock ? 128 : 0x88;
+  const std::int64_t blocks = cols / kQuantBlock;
+  auto* quants = reinterpret_cast<unsigned char*>(panel);
+  auto* scales = reinterpret_cast<std::uint16_t*>(panel + blocks * kBytes * kPanel);
+  for (std::int64_t i = 0; i < kPanel; ++i) {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      unsigned char* out = quants + b * kBytes * kPanel + i * 4;
+      Block block;
+      if (i < rows) {
+        std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
+      } else {
+        block.scale = 0;
+        std::memset(block.quants, kBytes == kQuantBlock ? 0 : kZero, kBytes);
+      }
+      scales[b * kPanel + i] = block.scale;
+      for (std::int64_t j = 0; j < kBytes; ++j) {
+        const auto byte = static_cast<unsigned char>(block.quants[j]);
+        out[j / 4 * 4 * kPanel + j % 4] = kBytes == kQuantBlock ? byte ^ 0x80 : byte;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+namespace {
+
+template <typename Element>
+void unpack_float_row(const std::byte* panel, std::int64_t i, const IndexRange& cols, std::byte* out) {
+  const auto* from = reinterpret_cast<const Element*>(panel);
+  for (std::int64_t k = cols.begin; k < cols.end; ++k, out += sizeof(Element)) {
+    std::memcpy(out, &from[k * kPanel + i], sizeof(Element));
+  }
+}
+
+/// What pack_quant_panel() did with one of its rows of `cols` columns.
+template <typename Block>
+void unpack_quant_row(const std::byte* panel, std::int64_t i, std::int64_t cols, const IndexRange& of_cols,
+                      std::byte* out) {
+  constexpr std::int64_t kBytes = sizeof(Block::quants);
+  const auto* quants = reinterpret_cast<const unsigned char*>(panel);
+  const auto* scales = reinterpret_cast<const std::uint16_t*>(panel + cols / kQuantBlock * kBytes * kPanel);
+  for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += sizeof(Block)) {
+    const unsigned char* from = quants + b * kBytes * kPanel + i * 4;
+    Block block;
+    block.scale = scales[b * kPanel + i];
+    for (std::int64_t j = 0; j < kBytes; ++j) {
+      const unsigned char byte = from[j / 4 * 4 * kPanel + j % 4];
+      const auto quant = static_cast<unsigned char>(kBytes == kQuantBlock ? byte ^ 0x80 : byte);
+      std::memcpy(&block.quants[j], &quant, 1);
+    }
+    std::memcpy(out, &block, sizeof(Block));
+  }
+}
+
+}  // namespace
+
+MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols) const {
+  const int block = block_elements(type);
+  BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows, "a part has rows of the whole");
+  BF_CHECK(0 <= of_cols.begin && of_cols.begin < of_cols.end && of_cols.end <= cols, "a part has columns of the whole");
+  BF_CHECK(of_cols.begin % block == 0 && of_cols.end % block == 0, "a part has whole blocks");
+  const std::uint64_t step = stride == 0 ? *row_bytes(type, static_cast<std::uint64_t>(cols)) : stride;
+  const std::uint64_t before = *row_bytes(type, static_cast<std::uint64_t>(of_cols.begin));
+  const std::uint64_t wide = *row_bytes(type, static_cast<std::uint64_t>(of_cols.size()));
+  const std::uint64_t begin = static_cast<std::uint64_t>(of_rows.begin) * step + before;
+  const std::uint64_t size = static_cast<std::uint64_t>(of_rows.size() - 1) * step + wide;
+  return {type, of_rows.size(), of_cols.size(), bytes.subspan(begin, size), step};
+}
+
+std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(type, cols));
+}
+
+Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& team) {
+  if (source.type == DType::kI32) return make_error(ErrorCode::kUnsupported, "an i32 matrix cannot be multiplied");
+  const auto row = row_bytes(source.type, static_cast<std::uint64_t>(source.cols));
+  const std::uint64_t stride = source.stride == 0 ? row.value_or(0) : source.stride;
+  const auto gaps = checked_multiply(stride, static_cast<std::uint64_t>(source.rows - 1));
+  if (source.rows <= 0 || source.cols <= 0 || !row || !gaps || checked_add(*gaps, *row) != source.bytes.size()) {
+    return make_error(ErrorCode::kBadData, "a {} matrix of {} x {} cannot have {} bytes", to_string(source.type),
+                      source.rows, source.cols, source.bytes.size());
+  }
+  PackedMatrix packed;
+  packed.type_ = source.type;
+  packed.rows_ = source.rows;
+  packed.cols_ = source.cols;
+  packed.panel_stride_ = panel_stride_of(source.type, source.cols);
+  BF_ASSIGN_OR_RETURN(packed.buffer_,
+                      AlignedBuffer::create(static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
+  team.run([&](int member) {
+    const WorkRange range = split_work(packed.panels(), member, team.size());
+    for (std::int64_t panel = range.begin; panel < range.end; ++panel) {
+      const std::int64_t first = panel * kPanel;
+      const std::int64_t rows = std::min<std::int64_t>(kPanel, source.rows - first);
+      const auto step = static_cast<std::int64_t>(stride);
+      const std::byte* from = source.bytes.data() + first * step;
+      std::byte* to = packed.buffer_.data() + panel * packed.panel_stride_;
+      switch (source.type) {
+        case DType::kF32:
+          pack_float_panel<std::uint32_t>(from, step, rows, source.cols, to);
+          break;
+        case DType::kF16:
+        case DType::kBF16:
+          pack_float_panel<std::uint16_t>(from, step, rows, source.cols, to);
+          break;
+        case DType::kQ8_0:
+          pack_quant_panel<BlockQ8_0>(from, step, rows, source.cols, to);
+          break;
+        case DType::kQ4_0:
+          pack_quant_panel<BlockQ4_0>(from, step, rows, source.cols, to);
+          break;
+        case DType::kI32:
+          break;
+      }
+    }
+  });
+  return packed;
+}
+
+void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out,
+                          std::uint64_t stride) const {
+  BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows_, "rows of this matrix");
+  BF_CHECK(0 <= of_cols.begin && of_cols.begin < of_cols.end && of_cols.end <= cols_, "columns of this matrix");
+  const int block = block_elements(type_);
+  BF_CHECK(of_cols.begin % block == 0 && of_cols.end % block == 0, "whole blocks");
+  const std::uint64_t wide = *row_bytes(type_, static_cast<std::uint64_t>(of_cols.size()));
+  BF_CHECK(stride * static_cast<std::uint64_t>(of_rows.size() - 1) + wide <= out.size(), "room for the rows");
+  std::byte* to = out.data();
+  for (std::int64_t row = of_rows.begin; row < of_rows.end; ++row, to += stride) {
+    const std::byte* panel = buffer_.data() + row / kPanel * panel_stride_;
+    const std::int64_t i = row % kPanel;
+    switch (type_) {
+      case DType::kF32:
+        unpack_float_row<std::uint32_t>(panel, i, of_cols, to);
+        break;
+      case DType::kF16:
+      case DType::kBF16:
+        unpack_float_row<std::uint16_t>(panel, i, of_cols, to);
+        break;
+      case DType::kQ8_0:
+        unpack_quant_row<BlockQ8_0>(panel, i, cols_, of_cols, to);
+        break;
+      case DType::kQ4_0:
+        unpack_quant_row<BlockQ4_0>(panel, i, cols_, of_cols, to);
+        break;
+      case DType::kI32:
+        break;
+    }
+  }
+}
+
+void PackedMatrix::unpack_row(std::int64_t row, std::span<float> out) const {
+  BF_CHECK(row >= 0 && row < rows_ && out.size() == static_cast<std::size_t>(cols_));
+  const std::byte* panel = buffer_.data() + row / kPanel * panel_stride_;
+  const std::int64_t i = row % kPanel;
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(panel);
+  const std::int64_t blocks = cols_ / kQuantBlock;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(panel);
+  const auto scale = [&](std::int64_t b, std::int64_t block_size) {
+    return half_to_float(reinterpret_cast<const std::uint16_t*>(panel + blocks * block_size * kPanel)[b * kPanel + i]);
+  };
+  for (std::int64_t k = 0; k < cols_; ++k) {
+    const std::int64_t b = k / kQuantBlock;
+    const std::int64_t within = k % kQuantBlock;
+    float& value = out[static_cast<std::size_t>(k)];
+    switch (type_) {
+      case DType::kF32:
+        value = reinterpret_cast<const float*>(panel)[k * kPanel + i];
+        break;
+      case DType::kF16:
+        value = half_to_float(halves[k * kPanel + i]);
+        break;
+      case DType::kBF16:
+        value = bfloat16_to_float(halves[k * kPanel + i]);
+        break;
+      case DType::kQ8_0: {
+        const int quant = bytes[b * 32 * kPanel + within / 4 * 4 * kPanel + i * 4 + within % 4] - 128;
+        value = scale(b, 32) * static_cast<float>(quant);
+        break;
+      }
+      case DType::kQ4_0: {
+        const std::int64_t half = within % 16;
+        const int byte = bytes[b * 16 * kPanel + half / 4 * 4 * kPanel + i * 4 + half % 4];
+        value = scale(b, 16) * static_cast<float>((within < 16 ? byte & 15 : byte >> 4) - 8);
+        break;
+      }
+      case DType::kI32:
+        break;
+    }
+  }
+}
+
+}  // namespace butterfly

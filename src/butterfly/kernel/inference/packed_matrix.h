@@ -1,0 +1,76 @@
+// A weight matrix in the one layout that serves one row and many: panels of 16 interleaved outputs, so that a
+// vector register holds 16 outputs and each output is one chain along the reduced dimension.
+//   float types: panel[k][16]
+//   q8_0: blocks of 32 k, each [8 quads][16 outputs][4 k] bytes holding quant + 128; then scales[block][16] as halves
+//   q4_0: blocks of 32 k, each [4 quads][16 outputs][4 k] bytes, low nibble k, high nibble k + 16, holding quant + 8
+// The last panel is padded with zeros. Immutable after pack(), thread-safe to read. Owns its memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "butterfly/base/bytes.h"
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/machine/thread_team.h"
+#include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+/// Half-open range of rows, columns, heads and the like.
+struct IndexRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool contains(std::int64_t index) const { return index >= begin && index < end; }
+  friend bool operator==(const IndexRange&, const IndexRange&) = default;
+};
+
+/// A matrix as files store it, or a part of one: `rows` outputs of `cols` inputs, row after row.
+struct MatrixView {
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  ByteSpan bytes;            // from the first element to the last
+  std::uint64_t stride = 0;  // bytes from one row to the next; 0: rows touch
+
+  /// A part of this, over the same bytes. Borders of columns lie between blocks of the type.
+  MatrixView part(const IndexRange& of_rows, const IndexRange& of_cols) const;
+};
+
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+
+  /// Errors: kUnsupported (type), kBadData (bytes do not match the shape), kNoMemory.
+  static Result<PackedMatrix> pack(const MatrixView& source, ThreadTeam& team);
+
+  /// Bytes that pack() will take for this shape.
+  static std::uint64_t packed_bytes(DType type, std::int64_t rows, std::int64_t cols);
+
+  DType type() const { return type_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  std::int64_t panels() const { return (rows_ + kPanel - 1) / kPanel; }
+  std::int64_t panel_stride() const { return panel_stride_; }
+  std::uint64_t bytes() const { return buffer_.bytes(); }
+  const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(buffer_.data()); }
+  bool quantised() const { return block_elements(type_) > 1; }
+
+  /// Row `row` as floats; out has cols() elements.
+  void unpack_row(std::int64_t row, std::span<float> out) const;
+
+  /// Rows and columns as they were before pack(), bit for bit: row r of them begins at out[r * stride]. Borders of
+  /// columns lie between blocks of the type.
+  void unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out, std::uint64_t stride) const;
+
+ private:
+  AlignedBuffer buffer_;
+  DType type_ = DType::kF32;
+  std::int64_t rows_ = 0;
+  std::int64_t cols_ = 0;
+  std::int64_t panel_stride_ = 0;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,480 @@
+// Every instruction set of this machine equals `reference` by memcmp, whatever the rows, threads and lanes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/inference/linear.h"
+#include "butterfly/kernel/inference/parity_values_test.h"
+#include "butterfly/tensor/half.h"
+
+namespace butterfly {
+namespace {
+
+std::vector<std::byte> random_matrix(DType type, std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * *row_bytes(type, static_cast<std::uint64_t>(cols)));
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(0.0f, 0.1f);
+  if (type == DType::kF32) {
+    for (std::size_t i = 0; i < bytes.size(); i += 4) {
+      const float value = normal(engine);
+      std::memcpy(&bytes[i], &value, 4);
+    }
+  } else if (type == DType::kF16 || type == DType::kBF16) {
+    for (std::size_t i = 0; i < bytes.size(); i += 2) {
+      const float value = normal(engine);
+      const std::uint16_t half = type == DType::kF16 ? float_to_half(value) : float_to_bfloat16(value);
+      std::memcpy(&bytes[i], &half, 2);
+    }
+  } else {
+    // Random quants, -128 and nibble 0 included: the extremes that saturating instructions would get wrong.
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(engine());
+    const auto step = static_cast<std::size_t>(block_bytes(type));
+    for (std::size_t i = 0; i < bytes.size(); i += step) {
+      const std::uint16_t scale = float_to_half(std::fabs(normal(engine)) * 0.1f);
+      std::memcpy(&bytes[i], &scale, 2);
+    }
+  }
+  return bytes;
+}
+
+struct Activations {
+  Activations(const Kernels& kernels, std::int64_t rows, std::int64_t cols, std::vector<float> x)
+      : values(std::move(x)) {
+    quants.resize(static_cast<std::size_t>(rows * cols));
+    scales.resize(static_cast<std::size_t>(rows * cols / 32 + 1));
+    sums.resize(scales.size());
+    view = {rows, cols, values.data(), quants.data(), scales.data(), sums.data()};
+    if (cols % kQuantBlock == 0) {
+      for (std::int64_t r = 0; r < rows; ++r) quantize_activation_row(kernels, view, r);
+    }
+  }
+  std::vector<float> values;
+  std::vector<std::int8_t> quants;
+  std::vector<float> scales;
+  std::vector<std::int32_t> sums;
+  ActivationRows view;
+};
+
+struct Shape {
+  std::int64_t rows, outputs, cols, head;
+};
+
+class ParityLinear : public testing::TestWithParam<DType> {};
+
+std::vector<float> product(Isa isa, int threads, const PackedMatrix& w, const Shape& shape, const LaneBorders& lanes) {
+  const Kernels& kernels = kernels_for(isa);
+  ThreadTeam team(threads);
+  Activations x(kernels, shape.rows, shape.cols, random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7));
+  const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
+  const auto residual = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
+  std::vector<float> y(residual.size());
+  const LinearJob job{&w, &x.view, lanes, bias.data(), residual.data(), y.data()};
+  run_linear(kernels, team, std::span(&job, 1));
+  return y;
+}
+
+TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndLanes) {
+  const DType type = GetParam();
+  const bool quantised = block_elements(type) > 1;
+  const Shape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},    {3, 40, 96, 16}, {5, 33, 160, 8},
+                          {7, 64, 768, 32}, {13, 30, 256, 64}, {31, 18, 512, 32}, {6, 5, 172, 8},  {1, 100, 7, 1}};
+  ThreadTeam packers(2);
+  for (const Shape& shape : shapes) {
+    if (quantised && shape.cols % kQuantBlock != 0) continue;
+    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
+    const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, packers);
+    ASSERT_TRUE(w);
+    for (const LaneBorders& lanes : {LaneBorders::single(shape.cols), LaneBorders::canonical(shape.cols, shape.head)}) {
+      const auto expected = product(Isa::kReference, 1, *w, shape, lanes);
+      for (const Isa isa : supported_isas()) {
+        for (const int threads : {1, 2, 3}) {
+          EXPECT_TRUE(same_bits(product(isa, threads, *w, shape, lanes), expected))
+              << to_string(isa) << " " << threads << " threads " << shape.rows << "x" << shape.outputs << "x"
+              << shape.cols;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ParityLinear, RowsDoNotDependOnTheirNeighbours) {
+  const DType type = GetParam();
+  const Shape many{9, 48, 128, 32};
+  ThreadTeam team(1);
+  const auto bytes = random_matrix(type, many.outputs, many.cols, 4);
+  const auto w = PackedMatrix::pack({type, many.outputs, many.cols, bytes}, team);
+  ASSERT_TRUE(w);
+  const auto lanes = LaneBorders::canonical(many.cols, 32);
+  for (const Isa isa : supported_isas()) {
+    const auto all = product(isa, 1, *w, many, lanes);
+    const auto one = product(isa, 1, *w, {1, many.outputs, many.cols, 32}, lanes);
+    // Row 0 has the same inputs in both: the generators are seeded alike and fill row by row.
+    EXPECT_EQ(std::memcmp(all.data(), one.data(), one.size() * sizeof(float)), 0) << to_string(isa);
+  }
+}
+
+TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
+  // The negative control: the same numbers in one chain instead of lanes must differ somewhere.
+  const Shape shape{4, 64, 768, 32};
+  ThreadTeam team(1);
+  const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
+  const auto w = PackedMatrix::pack({GetParam(), shape.outputs, shape.cols, bytes}, team);
+  ASSERT_TRUE(w);
+  EXPECT_FALSE(same_bits(product(Isa::kReference, 1, *w, shape, LaneBorders::single(shape.cols)),
+                         product(Isa::kReference, 1, *w, shape, LaneBorders::canonical(shape.cols, 32))));
+}
+
+/// The product by members that hold `division` lanes each: every one packs its columns alone and adds up its nodes of
+/// the tree, on an instruction set of its own; the sums meet in fold().
+std::vector<float> divided_product(const MatrixView& source, const Shape& shape, const std::vector<int>& division,
+                                   int threads, bool in_order = true) {
+  const LaneBorders borders = LaneBorders::canonical(shape.cols, shape.head);
+  const std::vector<Isa> isas = supported_isas();
+  ThreadTeam team(threads);
+  const auto values = random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7);
+  std::vector<std::vector<float>> sums(kLanes);
+  int first = 0;
+  for (std::size_t member = 0; member < division.size(); ++member) {
+    const LaneRange lanes{first, first + division[member]};
+    first = lanes.last;
+    const IndexRange cols{borders.at(lanes.first), borders.at(lanes.last)};
+    if (cols.size() == 0) continue;
+    const Kernels& kernels = kernels_for(isas[member % isas.size()]);
+    const auto w = PackedMatrix::pack(source.part({0, shape.outputs}, cols), team);
+    std::vector<float> own;
+    for (std::int64_t r = 0; r < shape.rows; ++r) {
+      own.insert(own.end(), values.begin() + r * shape.cols + cols.begin, values.begin() + r * shape.cols + cols.end);
+    }
+    const Activations x(kernels, shape.rows, cols.size(), own);
+    std::vector<LinearJob> jobs;
+    for (const LaneRange& node : subtrees(lanes)) {
+      const LaneBorders of_node = borders.node(node, static_cast<int>(cols.begin));
+      if (of_node.cols() == 0) continue;
+      auto& y = sums[static_cast<std::size_t>(node.first)];
+      y.resize(static_cast<std::size_t>(shape.rows * shape.outputs));
+      jobs.push_back({&*w, &x.view, of_node, nullptr, nullptr, y.data()});
+    }
+    run_linear(kernels, team, jobs);
+  }
+  if (!in_order) std::rotate(sums.begin(), sums.begin() + 1, sums.end());
+  const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
+  auto y = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    float* rows[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      auto& sum = sums[static_cast<std::size_t>(lane)];
+      rows[lane] = sum.empty() ? nullptr : sum.data() + r * shape.outputs;
+    }
+    const Kernels& kernels = kernels_for(isas[static_cast<std::size_t>(r) % isas.size()]);
+    kernels.fold(rows, shape.outputs, bias.data(), y.data() + r * shape.outputs, y.data() + r * shape.outputs);
+  }
+  return y;
+}
+
+const std::vector<std::vector<int>> kDivisions = {{8},          {4, 4},    {3, 3, 2},       {1, 2, 5},
+                                                  {2, 2, 2, 2}, {1, 6, 1}, {1, 2, 1, 3, 1}, {1, 1, 1, 1, 1, 1, 1, 1}};
+
+TEST_P(ParityLinear, LanesAddedUpByDifferentMembersGiveTheBitsOfOneProduct) {
+  const DType type = GetParam();
+  const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8}, {2, 17, 512, 64}, {4, 33, 170, 1}};
+  ThreadTeam team(1);
+  for (const Shape& shape : shapes) {
+    if (block_elements(type) > 1 && shape.cols % kQuantBlock != 0) continue;
+    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
+    const MatrixView source{type, shape.outputs, shape.cols, bytes};
+    const auto w = PackedMatrix::pack(source, team);
+    const auto lanes = LaneBorders::canonical(shape.cols, shape.head);
+    const auto expected = product(Isa::kReference, 1, *w, shape, lanes);
+    for (const auto& division : kDivisions) {
+      for (const int threads : {1, 3}) {
+        EXPECT_TRUE(same_bits(divided_product(source, shape, division, threads), expected))
+            << division.size() << " members, " << threads << " threads, " << shape.cols << " columns";
+      }
+    }
+  }
+}
+
+TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
+  // The negative control of the test above.
+  const Shape shape{4, 64, 768, 32};
+  const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
+  const MatrixView source{GetParam(), shape.outputs, shape.cols, bytes};
+  const std::vector<int> division(kLanes, 1);
+  EXPECT_TRUE(same_bits(divided_product(source, shape, division, 1), divided_product(source, shape, {8}, 1)));
+  EXPECT_FALSE(same_bits(divided_product(source, shape, {3, 3, 2}, 1, false), divided_product(source, shape, {8}, 1)));
+}
+
+TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
+  const DType type = GetParam();
+  ThreadTeam team(2);
+  const auto bytes = random_matrix(type, 50, 160, 11);
+  const MatrixView whole{type, 50, 160, bytes};
+  const auto all = PackedMatrix::pack(whole, team);
+  const auto part = PackedMatrix::pack(whole.part({7, 41}, {32, 128}).part({1, 34}, {0, 96}), team);
+  ASSERT_TRUE(all && part);
+  ASSERT_EQ(part->rows(), 33);
+  ASSERT_EQ(part->cols(), 96);
+  std::vector<float> row(96), whole_row(160);
+  for (std::int64_t r = 0; r < part->rows(); ++r) {
+    part->unpack_row(r, row);
+    all->unpack_row(r + 8, whole_row);
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), whole_row.begin() + 32)) << r;
+  }
+}
+
+TEST(Lanes, SubtreesAreTheFewestNodesOfTheTree) {
+  const auto nodes = [](int first, int last) { return subtrees({first, last}); };
+  EXPECT_EQ(nodes(0, 8), (std::vector<LaneRange>{{0, 8}}));
+  EXPECT_EQ(nodes(0, 3), (std::vector<LaneRange>{{0, 2}, {2, 3}}));
+  EXPECT_EQ(nodes(3, 6), (std::vector<LaneRange>{{3, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(1, 7), (std::vector<LaneRange>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
+  EXPECT_EQ(nodes(2, 6), (std::vector<LaneRange>{{2, 4}, {4, 6}}));
+}
+
+TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
+  const DType type = GetParam();
+  const Shape shape{2, 32, 256, 32};
+  ThreadTeam team(1);
+  const auto bytes = random_matrix(type, shape.outputs, shape.cols, 6);
+  const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, team);
+  ASSERT_TRUE(w);
+  const auto y = product(Isa::kReference, 1, *w, shape, LaneBorders::single(shape.cols));
+  const auto x = random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7);
+  const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
+  const auto residual = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
+  std::vector<float> row(static_cast<std::size_t>(shape.cols));
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    for (std::int64_t o = 0; o < shape.outputs; ++o) {
+      w->unpack_row(o, row);
+      double sum = 0, magnitude = 0;
+      for (std::int64_t k = 0; k < shape.cols; ++k) {
+        const double term =
+            static_cast<double>(row[static_cast<std::size_t>(k)]) * x[static_cast<std::size_t>(r * shape.cols + k)];
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      const auto at = static_cast<std::size_t>(r * shape.outputs + o);
+      // Quantised activations lose up to 1/254 of each block's maximum; floats lose cols * 2^-24.
+      const double tolerance = block_elements(type) > 1 ? magnitude * 0.02 : magnitude * 256 * 0x1p-24;
+      EXPECT_NEAR(y[at], sum + bias[static_cast<std::size_t>(o)] + residual[at], tolerance + 1e-5);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, ParityLinear,
+                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
+TEST(ParityNorm, EqualsReferenceForOddSizes) {
+  for (const long n : {1L, 15L, 16L, 17L, 64L, 100L, 256L, 2048L}) {
+    const auto x = random_floats(static_cast<std::size_t>(n), 1, 3.0f);
+    const auto weight = random_floats(static_cast<std::size_t>(n), 2);
+    const auto bias = random_floats(static_cast<std::size_t>(n), 3);
+    std::vector<float> rms(x.size()), layer(x.size()), y(x.size());
+    kReferenceKernels.rms_norm(x.data(), weight.data(), 1e-5f, n, rms.data());
+    kReferenceKernels.layer_norm(x.data(), weight.data(), bias.data(), 1e-5f, n, layer.data());
+    for (const Isa isa : supported_isas()) {
+      kernels_for(isa).rms_norm(x.data(), weight.data(), 1e-5f, n, y.data());
+      EXPECT_TRUE(same_bits(y, rms)) << to_string(isa) << " rms " << n;
+      kernels_for(isa).layer_norm(x.data(), weight.data(), bias.data(), 1e-5f, n, y.data());
+      EXPECT_TRUE(same_bits(y, layer)) << to_string(isa) << " layer " << n;
+    }
+  }
+}
+
+TEST(ParityElementwise, EqualsReferenceOverTheWholeRange) {
+  std::vector<float> x;
+  for (float v = -200.0f; v < 200.0f; v += 0.37f) x.push_back(v);
+  for (const float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, 88.0f, -86.0f, 3.4e38f}) x.push_back(v);
+  const auto up = random_floats(x.size(), 5);
+  const long n = static_cast<long>(x.size());
+  std::vector<float> expected(x.size()), y(x.size());
+  for (const Isa isa : supported_isas()) {
+    const Kernels& k = kernels_for(isa);
+    kReferenceKernels.silu_mul(x.data(), up.data(), n, expected.data());
+    k.silu_mul(x.data(), up.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.gelu_mul(x.data(), up.data(), n, expected.data());
+    k.gelu_mul(x.data(), up.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.gelu(x.data(), n, expected.data());
+    k.gelu(x.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+  }
+  kReferenceKernels.silu(x.data(), n, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::fabs(x[i]) > 80) continue;
+    EXPECT_NEAR(y[i], x[i] / (1 + std::exp(-static_cast<double>(x[i]))), 1e-6 * (1 + std::fabs(x[i])));
+  }
+}
+
+TEST(ParityQuantize, EqualsReferenceWithZerosTiesAndExtremes) {
+  auto x = random_floats(32 * 40, 11);
+  for (int i = 0; i < 32; ++i) x[static_cast<std::size_t>(i)] = 0.0f;
+  for (int i = 32; i < 64; ++i) x[static_cast<std::size_t>(i)] = static_cast<float>(i - 48) * 0.5f;
+  x[40] = 63.5f;  // the block's scale becomes 0.5: every value is a tie
+  x[70] = 1e30f;
+  x[100] = 1e-40f;
+  const long n = static_cast<long>(x.size());
+  std::vector<signed char> q(x.size()), expected_q(x.size());
+  std::vector<float> s(x.size() / 32), expected_s(s.size());
+  std::vector<int> sums(s.size()), expected_sums(s.size());
+  kReferenceKernels.quantize_row(x.data(), n, expected_q.data(), expected_s.data(), expected_sums.data());
+  for (const Isa isa : supported_isas()) {
+    kernels_for(isa).quantize_row(x.data(), n, q.data(), s.data(), sums.data());
+    EXPECT_EQ(q, expected_q) << to_string(isa);
+    EXPECT_EQ(sums, expected_sums) << to_string(isa);
+    EXPECT_TRUE(same_bits(s, expected_s)) << to_string(isa);
+  }
+}
+
+/// Keys and values of one head in cache pages, filled through the kernels that the cache uses.
+struct CachedHead {
+  CachedHead(int keys, int head_dim, bool half) : v_stride((head_dim + 15) / 16 * 16), size(half ? 2 : 4) {
+    const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+    const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+    const int pages = (keys + kKvPageTokens - 1) / kKvPageTokens;
+    k_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * head_dim * size));
+    v_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * v_stride * size));
+    for (int p = 0; p < pages; ++p) {
+      k_pages.push_back(k_data.data() + static_cast<long>(p) * kKvPageTokens * head_dim * size);
+      v_pages.push_back(v_data.data() + static_cast<long>(p) * kKvPageTokens * v_stride * size);
+    }
+    for (int key = 0; key < keys; ++key) {
+      unsigned char* kp =
+          k_data.data() + static_cast<long>(key / kPanel) * kPanel * head_dim * size + key % kPanel * size;
+      unsigned char* vp = v_data.data() + static_cast<long>(key) * v_stride * size;
+      kReferenceKernels.store_key(k.data() + key * head_dim, head_dim, half, kp);
+      kReferenceKernels.store_value(v.data() + key * head_dim, head_dim, half, vp);
+    }
+  }
+  int v_stride, size;
+  std::vector<unsigned char> k_data, v_data;
+  std::vector<const unsigned char*> k_pages, v_pages;
+};
+
+std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool half, const std::vector<int>& visible,
+                          int first, int rows) {
+  const auto q = random_floats(visible.size() * static_cast<std::size_t>(head_dim), 23);
+  std::vector<float> out(static_cast<std::size_t>(rows * head_dim));
+  std::vector<const float*> q_rows;
+  std::vector<float*> out_rows;
+  for (int r = 0; r < rows; ++r) {
+    q_rows.push_back(q.data() + (first + r) * head_dim);
+    out_rows.push_back(out.data() + r * head_dim);
+  }
+  std::vector<float> scratch(static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * head.v_stride)));
+  AttentionArgs args;
+  args.k_pages = head.k_pages.data();
+  args.v_pages = head.v_pages.data();
+  args.half = half;
+  args.head_dim = head_dim;
+  args.v_stride = head.v_stride;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  args.rows = rows;
+  args.q = q_rows.data();
+  args.out = out_rows.data();
+  args.visible = visible.data() + first;
+  args.scratch = scratch.data();
+  kernels_for(isa).attention(args);
+  return out;
+}
+
+TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndBothCacheTypes) {
+  for (const int head_dim : {8, 16, 20, 32, 64, 80, 128}) {
+    for (const bool half : {false, true}) {
+      for (const int keys : {1, 15, 16, 17, 63, 255, 256, 257, 700}) {
+        const CachedHead head(keys, head_dim, half);
+        std::vector<int> visible;
+        for (int r = 0; r < 8; ++r) visible.push_back(std::max(1, keys - 7 + r));
+        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8);
+        for (const Isa isa : supported_isas()) {
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8), expected))
+              << to_string(isa) << " head_dim " << head_dim << " keys " << keys << " half " << half;
+          // One row at a time, as decode does, gives the same bits as eight at once.
+          for (int r = 0; r < 8; ++r) {
+            const auto row = attend(isa, head, head_dim, half, visible, r, 1);
+            EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ParityAttention, IsCloseToSoftmaxInDoublePrecision) {
+  const int head_dim = 32, keys = 600;
+  const CachedHead head(keys, head_dim, false);
+  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
+  const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+  const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+  const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
+  std::vector<double> p(static_cast<std::size_t>(keys));
+  double total = 0;
+  for (int j = 0; j < keys; ++j) {
+    double dot = 0;
+    for (int d = 0; d < head_dim; ++d)
+      dot += static_cast<double>(q[static_cast<std::size_t>(d)]) * k[static_cast<std::size_t>(j * head_dim + d)];
+    total += p[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(32.0));
+  }
+  for (int d = 0; d < head_dim; ++d) {
+    double sum = 0;
+    for (int j = 0; j < keys; ++j)
+      sum += p[static_cast<std::size_t>(j)] / total * v[static_cast<std::size_t>(j * head_dim + d)];
+    EXPECT_NEAR(out[static_cast<std::size_t>(d)], sum, 1e-5);
+  }
+}
+
+TEST(Packing, UnpackGivesBackWhatWasStored) {
+  ThreadTeam team(2);
+  const auto bytes = random_matrix(DType::kQ4_0, 19, 64, 12);
+  const auto w = PackedMatrix::pack({DType::kQ4_0, 19, 64, bytes}, team);
+  ASSERT_TRUE(w);
+  std::vector<float> row(64);
+  for (int r = 0; r < 19; ++r) {
+    w->unpack_row(r, row);
+    const auto* blocks = reinterpret_cast<const BlockQ4_0*>(bytes.data()) + r * 2;
+    for (int k = 0; k < 64; ++k) {
+      const BlockQ4_0& block = blocks[k / 32];
+      const int nibble = k % 32 < 16 ? block.quants[k % 16] & 15 : block.quants[k % 16] >> 4;
+      EXPECT_EQ(row[static_cast<std::size_t>(k)], half_to_float(block.scale) * static_cast<float>(nibble - 8));
+    }
+  }
+}
+
+TEST(Packing, AnyPartUnpacksToTheBytesThatWerePacked) {
+  ThreadTeam team(2);
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    const auto bytes = random_matrix(type, 37, 96, 13);
+    const MatrixView whole{type, 37, 96, bytes};
+    const auto w = PackedMatrix::pack(whole, team);
+    ASSERT_TRUE(w);
+    for (const IndexRange rows : {IndexRange{0, 37}, {15, 17}, {36, 37}}) {
+      for (const IndexRange cols : {IndexRange{0, 96}, {32, 64}, {64, 96}}) {
+        const MatrixView part = whole.part(rows, cols);
+        const std::uint64_t row = *row_bytes(type, static_cast<std::uint64_t>(cols.size()));
+        std::vector<std::byte> out((row + 3) * static_cast<std::size_t>(rows.size()), std::byte{7});
+        w->unpack(rows, cols, out, row + 3);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(rows.size()); ++r) {
+          EXPECT_EQ(std::memcmp(out.data() + r * (row + 3), part.bytes.data() + r * part.stride, row), 0);
+          EXPECT_EQ(out[r * (row + 3) + row], std::byte{7}) << "between rows";
+        }
+      }
+    }
+  }
+}
+
+TEST(Packing, RefusesBytesThatDoNotMatchTheShape) {
+  ThreadTeam team(1);
+  std::vector<std::byte> bytes(100);
+  const auto packed = PackedMatrix::pack({DType::kF32, 5, 6, bytes}, team);
+  ASSERT_FALSE(packed);
+  EXPECT_EQ(packed.error().message, "a f32 matrix of 5 x 6 cannot have 100 bytes");
+}
+
+}  // namespace
+}  // namespace butterfly

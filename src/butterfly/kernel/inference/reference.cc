@@ -1,0 +1,213 @@
+// The specification: what every kernel computes, one element at a time, in the order that fixes its bits.
+#include <cmath>
+
+#include "butterfly/kernel/inference/elementwise_inl.h"
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/tensor/half.h"
+#include "butterfly/tensor/quantize.h"
+
+namespace butterfly {
+namespace {
+
+/// Element (o, k) of a float panel matrix; the layout is described in packed_matrix.h.
+float float_weight(const LinearArgs& a, long o, long k) {
+  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
+  const long index = k * kPanel + o % kPanel;
+  switch (a.type) {
+    case PackedType::kF16:
+      return half_to_float(reinterpret_cast<const unsigned short*>(panel)[index]);
+    case PackedType::kBF16:
+      return bfloat16_to_float(reinterpret_cast<const unsigned short*>(panel)[index]);
+    default:
+      return reinterpret_cast<const float*>(panel)[index];
+  }
+}
+
+/// Integer weight (o, k) without its offset, and the scale of its block.
+int quant_weight(const LinearArgs& a, long o, long k) {
+  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
+  const long block = k / 32;
+  const long within = k % 32;
+  if (a.type == PackedType::kQ8_0) {
+    return panel[block * 32 * kPanel + (within / 4) * 4 * kPanel + (o % kPanel) * 4 + within % 4] - 128;
+  }
+  const long half = within % 16;
+  const int byte = panel[block * 16 * kPanel + (half / 4) * 4 * kPanel + (o % kPanel) * 4 + half % 4];
+  return (within < 16 ? byte & 15 : byte >> 4) - 8;
+}
+float quant_scale(const LinearArgs& a, long o, long block) {
+  const long block_bytes = (a.type == PackedType::kQ8_0 ? 32 : 16) * kPanel;
+  const unsigned char* scales = a.weights + (o / kPanel) * a.panel_stride + a.cols / 32 * block_bytes;
+  return half_to_float(reinterpret_cast<const unsigned short*>(scales)[block * kPanel + o % kPanel]);
+}
+
+float lane_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+  float acc = 0.0f;
+  if (a.type == PackedType::kQ8_0 || a.type == PackedType::kQ4_0) {
+    for (long block = k_begin / 32; block < k_end / 32; ++block) {
+      int dot = 0;
+      for (long k = block * 32; k < block * 32 + 32; ++k) dot += quant_weight(a, o, k) * a.xq[r * a.cols + k];
+      const float scale = quant_scale(a, o, block) * a.x_scales[r * (a.cols / 32) + block];
+      acc = std::fmaf(static_cast<float>(dot), scale, acc);
+    }
+  } else {
+    for (long k = k_begin; k < k_end; ++k) acc = std::fmaf(float_weight(a, o, k), a.x[r * a.x_stride + k], acc);
+  }
+  return acc;
+}
+
+void linear(const LinearArgs& a) {
+  for (long r = 0; r < a.rows; ++r) {
+    for (long o = a.panel_begin * kPanel; o < a.panel_end * kPanel && o < a.out_rows; ++o) {
+      float sums[8];
+      float* lanes[8] = {};
+      for (int lane = 0; lane < a.lanes; ++lane) {
+        if (a.lane_begin[lane] == a.lane_begin[lane + 1]) continue;
+        sums[lane] = lane_sum(a, r, o, a.lane_begin[lane], a.lane_begin[lane + 1]);
+        lanes[lane] = &sums[lane];
+      }
+      float y = *fold_lanes(lanes, a.lanes, 1);
+      if (a.bias != nullptr) y = y + a.bias[o];
+      if (a.residual != nullptr) y = a.residual[r * a.y_stride + o] + y;
+      a.y[r * a.y_stride + o] = y;
+    }
+  }
+}
+
+void quantize_row(const float* x, long n, signed char* q, float* scales, int* sums) {
+  for (long block = 0; block < n / 32; ++block) {
+    float largest = 0.0f;
+    for (long i = block * 32; i < block * 32 + 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    int sum = 0;
+    for (long i = block * 32; i < block * 32 + 32; ++i) {
+      float scaled = x[i] * inverse;
+      scaled = scaled > -127.0f ? scaled : -127.0f;
+      scaled = scaled < 127.0f ? scaled : 127.0f;
+      q[i] = static_cast<signed char>((scaled + kRoundMagic) - kRoundMagic);
+      sum += q[i];
+    }
+    scales[block] = largest / 127.0f;
+    sums[block] = sum;
+  }
+}
+
+/// Adds 16 strided sums: i with i + 8, then + 4, + 2, + 1.
+float fold16(float* sums) {
+  for (int width = 8; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] = sums[i] + sums[i + width];
+  }
+  return sums[0];
+}
+
+void rms_norm(const float* x, const float* weight, float epsilon, long n, float* y) {
+  float sums[kPanel] = {};
+  for (long i = 0; i < n; ++i) sums[i % kPanel] = std::fmaf(x[i], x[i], sums[i % kPanel]);
+  const float inverse = 1.0f / std::sqrt(fold16(sums) / static_cast<float>(n) + epsilon);
+  for (long i = 0; i < n; ++i) y[i] = (x[i] * inverse) * weight[i];
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float epsilon, long n, float* y) {
+  float sums[kPanel] = {};
+  for (long i = 0; i < n; ++i) sums[i % kPanel] = sums[i % kPanel] + x[i];
+  const float mean = fold16(sums) / static_cast<float>(n);
+  float squares[kPanel] = {};
+  for (long i = 0; i < n; ++i) squares[i % kPanel] = std::fmaf(x[i] - mean, x[i] - mean, squares[i % kPanel]);
+  const float inverse = 1.0f / std::sqrt(fold16(squares) / static_cast<float>(n) + epsilon);
+  for (long i = 0; i < n; ++i) {
+    y[i] = std::fmaf((x[i] - mean) * inverse, weight[i], bias != nullptr ? bias[i] : 0.0f);
+  }
+}
+
+float cached(const unsigned char* page, long index, bool half) {
+  return half ? half_to_float(reinterpret_cast<const unsigned short*>(page)[index])
+              : reinterpret_cast<const float*>(page)[index];
+}
+
+void attention_row(const AttentionArgs& a, int row, float* scores, float* segment, float* total) {
+  float total_max = 0.0f;
+  float total_sum = 0.0f;
+  for (int begin = 0; begin < a.visible[row]; begin += kAttentionSegment) {
+    const int keys = a.visible[row] - begin < kAttentionSegment ? a.visible[row] - begin : kAttentionSegment;
+    for (int j = 0; j < keys; ++j) {
+      const int key = begin + j;
+      const unsigned char* page = a.k_pages[key / kKvPageTokens];
+      const long group = static_cast<long>(key % kKvPageTokens / kPanel) * a.head_dim * kPanel + key % kPanel;
+      float dot = 0.0f;
+      for (int d = 0; d < a.head_dim; ++d) dot = std::fmaf(a.q[row][d], cached(page, group + d * kPanel, a.half), dot);
+      scores[j] = dot * a.scale;
+    }
+    float max = scores[0];
+    for (int j = 1; j < keys; ++j) max = scores[j] > max ? scores[j] : max;
+    float sums[kPanel] = {};
+    for (int d = 0; d < a.head_dim; ++d) segment[d] = 0.0f;
+    for (int j = 0; j < keys; ++j) {
+      const int key = begin + j;
+      const unsigned char* page = a.v_pages[key / kKvPageTokens];
+      const float p = exp_scalar(scores[j] - max);
+      sums[j % kPanel] = sums[j % kPanel] + p;
+      for (int d = 0; d < a.head_dim; ++d) {
+        const long index = static_cast<long>(key % kKvPageTokens) * a.v_stride + d;
+        segment[d] = std::fmaf(p, cached(page, index, a.half), segment[d]);
+      }
+    }
+    const float sum = fold16(sums);
+    if (begin == 0) {
+      total_max = max;
+      total_sum = sum;
+      for (int d = 0; d < a.head_dim; ++d) total[d] = segment[d];
+      continue;
+    }
+    const float new_max = max > total_max ? max : total_max;
+    const float keep = exp_scalar(total_max - new_max);
+    const float take = exp_scalar(max - new_max);
+    total_sum = std::fmaf(total_sum, keep, sum * take);
+    for (int d = 0; d < a.head_dim; ++d) total[d] = std::fmaf(total[d], keep, segment[d] * take);
+    total_max = new_max;
+  }
+  for (int d = 0; d < a.head_dim; ++d) a.out[row][d] = total[d] / total_sum + 0.0f;
+}
+
+void attention(const AttentionArgs& a) {
+  for (int row = 0; row < a.rows; ++row) {
+    attention_row(a, row, a.scratch, a.scratch + kAttentionSegment, a.scratch + kAttentionSegment + a.v_stride);
+  }
+}
+
+template <DType kType>
+void encode(const float* x, long n, unsigned char* bytes) {
+  const auto count = static_cast<std::size_t>(n);
+  encode_row(kType, std::span(x, count), std::as_writable_bytes(std::span(bytes, *row_bytes(kType, count))));
+}
+
+template <DType kType>
+void decode(const unsigned char* bytes, long n, float* y) {
+  const auto count = static_cast<std::size_t>(n);
+  decode_row(kType, std::as_bytes(std::span(bytes, *row_bytes(kType, count))), std::span(y, count));
+}
+
+}  // namespace
+
+constinit const Kernels kReferenceKernels = {
+    .name = "reference",
+    .linear = linear,
+    .fold = fold_row,
+    .quantize_row = quantize_row,
+    .attention = attention,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .rope = rope_row,
+    .silu_mul = silu_mul_row,
+    .gelu_mul = gelu_mul_row,
+    .silu = silu_row,
+    .gelu = gelu_row,
+    .add = add_row,
+    .store_key = store_cached<kPanel>,
+    .store_value = store_cached<1>,
+    .floats_to_halves = encode<DType::kF16>,
+    .halves_to_floats = decode<DType::kF16>,
+    .floats_to_q8_0 = encode<DType::kQ8_0>,
+    .q8_0_to_floats = decode<DType::kQ8_0>,
+};
+
+}  // namespace butterfly

@@ -1,0 +1,82 @@
+#include "butterfly/model/core/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "butterfly/model/format/gguf/gguf_weights.h"
+#include "butterfly/model/format/hugging_face/hugging_face.h"
+#include "butterfly/model/sha256.h"
+
+namespace butterfly {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ContentFile {
+  std::string path{};
+  std::string name{};
+  std::uint64_t size = 0;
+};
+
+/// The files that make the content of a model, in name order.
+Result<std::vector<ContentFile>> content_files(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found)
+    return make_error(ErrorCode::kNotFound, "{}: there is no such file", path);
+  if (error) return make_error(ErrorCode::kIo, "{}: cannot be examined: {}", path, error.message());
+  std::vector<ContentFile> files;
+  if (fs::is_directory(status)) {
+    fs::directory_iterator entry(path, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      const fs::path& file = entry->path();
+      if (file.filename() != "config.json" && file.extension() != ".safetensors") continue;
+      files.push_back({.path = file.string(), .name = file.filename().string()});
+    }
+    if (error) return make_error(ErrorCode::kIo, "{}: cannot be listed: {}", path, error.message());
+    std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    if (files.empty()) {
+      return make_error(ErrorCode::kNotFound, "{}: has neither config.json nor *.safetensors", path);
+    }
+  } else {
+    files.push_back({.path = path});
+  }
+  for (ContentFile& file : files) {
+    file.size = fs::file_size(file.path, error);
+    if (error) return make_error(ErrorCode::kIo, "{}: cannot be examined: {}", file.path, error.message());
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return open_hugging_face(path, options);
+  BF_ASSIGN_OR_RETURN(auto file, MappedFile::open(path));
+  return open_gguf(std::move(file), options);
+}
+
+Result<std::string> content_hash(const std::string& path) {
+  BF_ASSIGN_OR_RETURN(const auto files, content_files(path));
+  Sha256 hash;
+  for (const ContentFile& file : files) {
+    if (!file.name.empty()) {
+      // Names and sizes between the contents: bytes cannot move from one file to the next unnoticed.
+      const std::string header = fmt::format("{}\n{}\n", file.name, file.size);
+      hash.add(as_bytes(header));
+    }
+    BF_TRY(hash.add_file(file.path));
+  }
+  return hash.finish();
+}
+
+Result<std::uint64_t> content_bytes(const std::string& path) {
+  BF_ASSIGN_OR_RETURN(const auto files, content_files(path));
+  std::uint64_t total = 0;
+  for (const ContentFile& file : files) total += file.size;
+  return total;
+}
+
+}  // namespace butterfly

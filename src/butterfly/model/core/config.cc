@@ -1,0 +1,216 @@
+#include "butterfly/model/core/config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+#include "butterfly/model/core/weights.h"
+
+namespace butterfly {
+namespace {
+
+// Far above every model there is, and small enough that products of three of them fit into 64 bits.
+constexpr int kMaxLayers = 1 << 14;
+constexpr int kMaxWidth = 1 << 22;
+constexpr int kMaxVocab = 1 << 24;
+// The rotary angles reduce arguments below 2^24 (rotary.h).
+constexpr int kMaxContext = 1 << 24;
+
+Status check_range(const char* what, int value, int max) {
+  if (value < 1 || value > max) {
+    return make_error(ErrorCode::kBadData, "the model's {} is {}, expected 1 to {}", what, value, max);
+  }
+  return {};
+}
+
+Status check_rope(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  if (rope.dim < 2 || rope.dim % 2 != 0 || rope.dim > config.head_dim) {
+    return make_error(ErrorCode::kBadData, "rope rotates {} elements of heads of {}, expected an even number up to it",
+                      rope.dim, config.head_dim);
+  }
+  if (!std::isfinite(rope.base) || rope.base < 1) {
+    return make_error(ErrorCode::kBadData, "the rope base is {}, expected a number of at least 1", rope.base);
+  }
+  if (!std::isfinite(rope.factor) || rope.factor <= 0) {
+    return make_error(ErrorCode::kBadData, "the rope scaling factor is {}, expected a positive number", rope.factor);
+  }
+  if (rope.scaling == RopeConfig::Scaling::kLlama3) {
+    const bool finite = std::isfinite(rope.low_freq_factor) && std::isfinite(rope.high_freq_factor);
+    if (!finite || rope.low_freq_factor <= 0 || rope.high_freq_factor <= rope.low_freq_factor) {
+      return make_error(ErrorCode::kBadData,
+                        "llama3 rope scaling between frequency factors {} and {}, expected 0 < low < high",
+                        rope.low_freq_factor, rope.high_freq_factor);
+    }
+    BF_TRY(check_range("original context", rope.original_context, kMaxContext));
+  }
+  if (!rope.factors.empty() && rope.factors.size() != static_cast<std::size_t>(rope.dim / 2)) {
+    return make_error(ErrorCode::kBadData, "{} rope frequency factors for {} rotated pairs", rope.factors.size(),
+                      rope.dim / 2);
+  }
+  float smallest = 1.0f;
+  for (float factor : rope.factors) {
+    if (!std::isfinite(factor) || factor <= 0) {
+      return make_error(ErrorCode::kBadData, "a rope frequency factor is {}, expected a positive number", factor);
+    }
+    smallest = std::min(smallest, factor);
+  }
+  if (rope.scaling != RopeConfig::Scaling::kNone) smallest *= std::min(rope.factor, 1.0f);
+  const double turns = static_cast<double>(config.context) / static_cast<double>(smallest);
+  if (turns > kMaxContext) {
+    return make_error(ErrorCode::kBadData,
+                      "rope factors down to {} over {} positions make angles of {:.3g}, expected up to {}", smallest,
+                      config.context, turns, kMaxContext);
+  }
+  return {};
+}
+
+struct LlamaShape {
+  int layers, model_dim, heads, kv_heads, ff_dim, vocab, context;
+  float rope_base = 10000.0f;
+};
+
+ModelConfig llama(const std::string& name, const LlamaShape& shape) {
+  ModelConfig config;
+  config.name = name;
+  config.layers = shape.layers;
+  config.model_dim = shape.model_dim;
+  config.heads = shape.heads;
+  config.kv_heads = shape.kv_heads;
+  config.head_dim = shape.model_dim / shape.heads;
+  config.ff_dim = shape.ff_dim;
+  config.vocab = shape.vocab;
+  config.context = shape.context;
+  config.rope.base = shape.rope_base;
+  config.rope.dim = config.head_dim;
+  return config;
+}
+
+ModelConfig llama3(const std::string& name, const LlamaShape& shape, float factor) {
+  ModelConfig config = llama(name, shape);
+  config.rope.scaling = RopeConfig::Scaling::kLlama3;
+  config.rope.factor = factor;
+  return config;
+}
+
+ModelConfig tied(ModelConfig config) {
+  config.tied_head = true;
+  return config;
+}
+
+ModelConfig qwen2(const std::string& name, const LlamaShape& shape) {
+  ModelConfig config = llama(name, shape);
+  config.architecture = "qwen2";
+  config.norm_epsilon = 1e-6f;
+  config.rope.pairs = RopePairs::kHalves;
+  config.qkv_bias = true;
+  return config;
+}
+
+ModelConfig gpt2(const std::string& name, int layers, int model_dim, int heads, int context) {
+  ModelConfig config = llama(name, {layers, model_dim, heads, heads, 4 * model_dim, 50257, context});
+  config.architecture = "gpt2";
+  config.norm = NormKind::kLayer;
+  config.activation = Activation::kGeluTanh;
+  config.mlp = MlpKind::kPlain;
+  config.position = PositionKind::kLearned;
+  config.rope = {};
+  config.qkv_bias = config.attention_output_bias = config.mlp_bias = config.norm_bias = true;
+  return tied(config);
+}
+
+ModelConfig tiny_transformer(const std::string& name, const LlamaShape& shape) {
+  ModelConfig config = tied(llama(name, shape));
+  config.norm_epsilon = 1e-6f;
+  return config;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Dimensions as published with each model (config.json of its repository; Mistral: v0.3, which has no sliding window;
+// GPT-3: arXiv 2005.14165, table 2.1; TinyTransformer: AMD's HPCTrainingExamples).
+std::vector<ModelConfig> all_named_configs() {
+  return {
+      tied(llama("butterfly-demo", {5, 256, 8, 4, 768, 2048, 512})),
+      llama("llama-1.1b", {22, 2048, 32, 4, 5632, 32000, 2048}),
+      llama("llama-2-7b", {32, 4096, 32, 32, 11008, 32000, 4096}),
+      llama("llama-2-13b", {40, 5120, 40, 40, 13824, 32000, 4096}),
+      llama("llama-2-70b", {80, 8192, 64, 8, 28672, 32000, 4096}),
+      tied(llama3("llama-3.2-1b", {16, 2048, 32, 8, 8192, 128256, 131072, 500000.0f}, 32.0f)),
+      llama3("llama-3.1-8b", {32, 4096, 32, 8, 14336, 128256, 131072, 500000.0f}, 8.0f),
+      llama3("llama-3.1-70b", {80, 8192, 64, 8, 28672, 128256, 131072, 500000.0f}, 8.0f),
+      llama3("llama-3.1-405b", {126, 16384, 128, 8, 53248, 128256, 131072, 500000.0f}, 8.0f),
+      tied(qwen2("qwen2-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, 1000000.0f})),
+      llama("mistral-7b", {32, 4096, 32, 8, 14336, 32768, 32768, 1000000.0f}),
+      gpt2("gpt2-124m", 12, 768, 12, 1024),
+      gpt2("gpt2-355m", 24, 1024, 16, 1024),
+      gpt2("gpt2-774m", 36, 1280, 20, 1024),
+      gpt2("gpt2-xl", 48, 1600, 25, 1024),
+      gpt2("gpt-3-175b", 96, 12288, 96, 2048),
+      tiny_transformer("tinytransformer-tiny", {4, 256, 8, 4, 512, 1000, 128}),
+      tiny_transformer("tinytransformer-small", {8, 512, 8, 4, 2048, 1000, 128}),
+      tiny_transformer("tinytransformer-medium", {12, 1024, 16, 8, 4096, 1000, 512}),
+  };
+}
+
+std::uint64_t elements(const std::vector<WeightInfo>& weights) {
+  std::uint64_t total = 0;
+  for (const WeightInfo& weight : weights) {
+    total += static_cast<std::uint64_t>(weight.rows) * static_cast<std::uint64_t>(weight.cols);
+  }
+  return total;
+}
+
+}  // namespace
+
+Status validate(const ModelConfig& config) {
+  BF_TRY(check_range("number of layers", config.layers, kMaxLayers));
+  BF_TRY(check_range("width", config.model_dim, kMaxWidth));
+  BF_TRY(check_range("number of heads", config.heads, kMaxWidth));
+  BF_TRY(check_range("number of key-value heads", config.kv_heads, config.heads));
+  BF_TRY(check_range("head size", config.head_dim, kMaxWidth / config.heads));
+  BF_TRY(check_range("MLP width", config.ff_dim, kMaxWidth));
+  BF_TRY(check_range("vocabulary size", config.vocab, kMaxVocab));
+  BF_TRY(check_range("context", config.context, kMaxContext));
+  if (config.heads % config.kv_heads != 0) {
+    return make_error(ErrorCode::kBadData, "{} heads cannot share {} key-value heads evenly", config.heads,
+                      config.kv_heads);
+  }
+  if (!std::isfinite(config.norm_epsilon) || config.norm_epsilon <= 0) {
+    return make_error(ErrorCode::kBadData, "the norm's epsilon is {}, expected a small positive number",
+                      config.norm_epsilon);
+  }
+  if (config.position == PositionKind::kRope) BF_TRY(check_rope(config));
+  return {};
+}
+
+std::uint64_t block_parameter_count(const ModelConfig& config) {
+  return elements(expected_weights(config, {.first_layer = 0, .last_layer = 1}));
+}
+
+std::uint64_t parameter_count(const ModelConfig& config) {
+  return elements(expected_weights(config, {.embedding = true, .head = true})) +
+         static_cast<std::uint64_t>(config.layers) * block_parameter_count(config);
+}
+
+Result<ModelConfig> named_config(const std::string& name) {
+  for (ModelConfig& config : all_named_configs()) {
+    if (config.name == lower(name)) return std::move(config);
+  }
+  return make_error(ErrorCode::kNotFound, "there is no shape named \"{}\"; there are {}", name,
+                    fmt::join(named_configs(), ", "));
+}
+
+std::vector<std::string> named_configs() {
+  std::vector<std::string> names;
+  for (const ModelConfig& config : all_named_configs()) names.push_back(config.name);
+  return names;
+}
+
+}  // namespace butterfly

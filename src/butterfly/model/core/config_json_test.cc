@@ -1,0 +1,41 @@
+#include "butterfly/model/core/config_json.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace butterfly {
+namespace {
+
+TEST(ConfigJson, EveryNamedShapeSurvivesTheWayToAWorker) {
+  for (const std::string& name : named_configs()) {
+    auto config = named_config(name);
+    ASSERT_TRUE(config);
+    config->norm_epsilon = 1.1e-5f;
+    const std::string text = to_json(*config);
+    const auto parsed = parse_config(text);
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(to_json(*parsed), text);
+    // The epsilon shows in every bit of the output: it must not change by a rounding.
+    EXPECT_EQ(std::memcmp(&parsed->norm_epsilon, &config->norm_epsilon, sizeof(float)), 0);
+  }
+}
+
+TEST(ConfigJson, HostileTextGivesAnErrorThatNamesTheField) {
+  EXPECT_FALSE(parse_config(""));
+  EXPECT_FALSE(parse_config("[]"));
+  EXPECT_EQ(parse_config("{}").error().message,
+            "the field architecture of a model's configuration is missing or of another type");
+  std::string text = to_json(*named_config("butterfly-demo"));
+  const auto replace = [](std::string in, const std::string& from, const std::string& to) {
+    return in.replace(in.find(from), from.size(), to);
+  };
+  EXPECT_FALSE(parse_config(replace(text, "\"layers\":5", "\"layers\":\"5\"")));
+  EXPECT_FALSE(parse_config(replace(text, "\"layers\":5", "\"layers\":-5")));
+  EXPECT_FALSE(parse_config(replace(text, "\"layers\":5", "\"layers\":99999999999")));
+  EXPECT_FALSE(parse_config(replace(text, "\"mlp\":0", "\"mlp\":7")));
+  EXPECT_TRUE(parse_config(text));
+}
+
+}  // namespace
+}  // namespace butterfly

@@ -1,0 +1,79 @@
+// The weights that training changes, and everything that is as long as they are: one flat fp32 array each, 64-byte
+// aligned, in which every parameter is a named range. Flat, because then a bucket of a reduction, a checkpoint and a
+// hash are ranges of memory. The order is that of the forward pass (embedding, blocks, final norm, head), so gradients
+// become final from the end to the beginning. Not thread-safe; ranges may be used by several threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/tensor/aligned_buffer.h"
+
+namespace butterfly {
+
+/// Whether other processes of this host can be given the gradients to read.
+enum class GradientMemory : std::uint8_t { kPrivate, kShared };
+
+/// Weight decay is for matrices; norms and biases have none.
+enum class DecayGroup : std::uint8_t { kDecayed, kNotDecayed };
+
+struct Parameter {
+  std::string name{};  // canonical: weights.h
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t offset = 0;  // first element in the flat arrays, a multiple of 16
+  DecayGroup decay = DecayGroup::kDecayed;
+  bool frozen = false;  // declared: no update, and no complaint about it
+  std::int64_t size() const { return rows * cols; }
+};
+
+/// Elements [begin, end) of the flat arrays.
+struct ParameterRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+class ParameterSet {
+ public:
+  /// All weights of the model, zero; a tied head is its embedding. Gradients that cannot be had in shared memory are
+  /// private. Errors: those of validate(), kNoMemory.
+  static Result<ParameterSet> create(const ModelConfig& config, GradientMemory memory = GradientMemory::kPrivate);
+
+  const std::vector<Parameter>& list() const { return list_; }
+  /// Errors: kNotFound naming the parameter.
+  Result<const Parameter*> find(const std::string& name) const;
+  /// Patterns are name prefixes or whole names. Errors: kNotFound for one that matches nothing.
+  Status freeze(const std::vector<std::string>& patterns);
+
+  std::int64_t padded_size() const { return padded_size_; }  // elements of each flat array; gaps are zero
+  std::int64_t parameter_count() const;                      // without gaps
+
+  std::span<float> weights();
+  std::span<const float> weights() const;
+  std::span<float> gradients();
+  std::span<const float> gradients() const;
+  int gradients_descriptor() const { return gradients_.descriptor(); }  // of their memory; -1: private
+  std::span<float> weight(const Parameter& parameter) { return part(weights(), parameter); }
+  std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
+
+  /// Of a flat array of a value for each weight.
+  template <typename T>
+  static std::span<T> part(std::span<T> all, const Parameter& parameter) {
+    return all.subspan(static_cast<std::size_t>(parameter.offset), static_cast<std::size_t>(parameter.size()));
+  }
+
+  /// SHA-256 of all weights, lower-case hex.
+  std::string hash() const;
+
+ private:
+  std::vector<Parameter> list_;
+  std::int64_t padded_size_ = 0;
+  AlignedBuffer weights_, gradients_;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,63 @@
+#include "butterfly/model/core/pending_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace butterfly {
+
+Status PendingFile::open() {
+  struct stat info {};
+  if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: exists and is no regular file", path_);
+  }
+  temporary_ = fmt::format("{}.partial-{}", path_, ::getpid());
+  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file_ < 0) return fail("created");
+  return {};
+}
+
+Status PendingFile::write(const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::write(file_, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail("written");
+    data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return {};
+}
+
+Status PendingFile::commit() {
+  if (::fsync(file_) != 0) return fail("written");
+  const int file = std::exchange(file_, -1);
+  if (::close(file) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) return fail("written");
+  temporary_.clear();
+  // The new name lasts once the folder is on disk too; the file is complete either way.
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const int directory = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory >= 0) {
+    (void)::fsync(directory);
+    ::close(directory);
+  }
+  return {};
+}
+
+/// Reads errno, then removes what was written.
+tl::unexpected<Error> PendingFile::fail(const char* what) {
+  const int reason = errno;
+  discard();
+  return make_error(ErrorCode::kIo, "{}: cannot be {}: {}", path_, what, std::strerror(reason));
+}
+
+void PendingFile::discard() {
+  if (file_ >= 0) ::close(std::exchange(file_, -1));
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+}  // namespace butterfly

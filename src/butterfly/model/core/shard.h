@@ -1,0 +1,34 @@
+// Which part of a model the holder of some canonical lanes has: whole heads, a slice of the MLP, a slice of the
+// vocabulary. A function of the configuration alone, so that every member of a tensor group knows what each other one
+// has. Plain values, thread-safe.
+#pragma once
+
+#include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/model/core/config.h"
+
+namespace butterfly {
+
+/// Any of the ranges can be empty: small models have fewer units than lanes.
+struct Shard {
+  LaneRange lanes;
+  IndexRange heads;     // query heads, whole attention lanes
+  IndexRange kv_heads;  // that those read; the neighbours may hold the first and the last as well
+  IndexRange ff;        // rows of gate and up, columns of down
+  IndexRange vocab;     // rows of the token embedding and of the head
+  int head_dim = 0;
+
+  std::int64_t q_dim() const { return heads.size() * head_dim; }
+  std::int64_t kv_dim() const { return kv_heads.size() * head_dim; }
+  /// The same ranges in rows or columns of the matrices.
+  IndexRange q() const { return {heads.begin * head_dim, heads.end * head_dim}; }
+  IndexRange kv() const { return {kv_heads.begin * head_dim, kv_heads.end * head_dim}; }
+};
+
+/// Slices of the reduced dimension of the attention output and of MLP down.
+LaneBorders attention_lanes(const ModelConfig& config);
+LaneBorders mlp_lanes(const ModelConfig& config);
+
+Shard shard_of(const ModelConfig& config, const LaneRange& lanes);
+
+}  // namespace butterfly

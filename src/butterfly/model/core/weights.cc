@@ -1,0 +1,150 @@
+#include "butterfly/model/core/weights.h"
+
+#include "butterfly/model/core/shard.h"
+
+namespace butterfly {
+namespace {
+
+/// Collects names, shapes and parts in file order.
+class Expectation {
+ public:
+  Expectation(const ModelConfig& config, const LaneRange& lanes) : config_(config), shard_(shard_of(config, lanes)) {}
+
+  const Shard& shard() const { return shard_; }
+
+  void matrix(const std::string& name, const WeightPart& part) {
+    // Rows that no block of 32 divides are stored unquantised; the file's own type is what counts.
+    const DType type =
+        row_bytes(config_.weight_type, static_cast<std::uint64_t>(part.cols)) ? config_.weight_type : DType::kF16;
+    add(name, type, part);
+  }
+  void vector(const std::string& name, std::int64_t cols, const IndexRange& held) {
+    add(name, DType::kF32, {.rows = 1, .cols = cols, .of_rows = {0, 1}, .of_cols = held});
+  }
+
+  void norm(const std::string& name) {
+    const IndexRange all{0, config_.model_dim};
+    vector(name + ".weight", config_.model_dim, all);
+    if (config_.norm_bias) vector(name + ".bias", config_.model_dim, all);
+  }
+
+  /// [outputs, model_dim], divided along its outputs.
+  void rows(const std::string& name, std::int64_t outputs, const IndexRange& held, bool bias) {
+    matrix(name + ".weight", {outputs, config_.model_dim, held, {0, config_.model_dim}});
+    if (bias) vector(name + ".bias", outputs, held);
+  }
+  /// [model_dim, inputs], divided along its inputs; everybody adds the whole bias.
+  void cols(const std::string& name, std::int64_t inputs, const IndexRange& held, bool bias) {
+    const IndexRange all{0, config_.model_dim};
+    matrix(name + ".weight", {config_.model_dim, inputs, all, held});
+    if (bias) vector(name + ".bias", config_.model_dim, all);
+  }
+
+  std::vector<ExpectedPart> take() { return std::move(parts_); }
+
+ private:
+  void add(const std::string& name, DType type, const WeightPart& part) {
+    if (part.empty()) return;
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(part.rows) * *row_bytes(type, static_cast<std::uint64_t>(part.cols));
+    const WeightInfo whole{.name = name, .type = type, .rows = part.rows, .cols = part.cols, .bytes = bytes};
+    parts_.push_back({.whole = whole, .part = part});
+  }
+
+  const ModelConfig& config_;
+  const Shard shard_;
+  std::vector<ExpectedPart> parts_;
+};
+
+void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
+  const std::string block = "blk." + std::to_string(layer) + ".";
+  const Shard& held = expect.shard();
+  expect.norm(block + "attn_norm");
+  expect.rows(block + "attn_q", config.q_dim(), held.q(), config.qkv_bias);
+  expect.rows(block + "attn_k", config.kv_dim(), held.kv(), config.qkv_bias);
+  expect.rows(block + "attn_v", config.kv_dim(), held.kv(), config.qkv_bias);
+  expect.cols(block + "attn_output", config.q_dim(), held.q(), config.attention_output_bias);
+  expect.norm(block + "ffn_norm");
+  if (config.mlp == MlpKind::kGated) expect.rows(block + "ffn_gate", config.ff_dim, held.ff, config.mlp_bias);
+  expect.rows(block + "ffn_up", config.ff_dim, held.ff, config.mlp_bias);
+  expect.cols(block + "ffn_down", config.ff_dim, held.ff, config.mlp_bias);
+}
+
+Status check_shape(const WeightSource& source, const WeightInfo& stored, std::int64_t rows, std::int64_t cols) {
+  if (stored.rows == rows && stored.cols == cols) return {};
+  return make_error(ErrorCode::kBadData, "{}: {} is {} x {}, the model's configuration says {} x {} (rows x columns)",
+                    source.description(), stored.name, stored.rows, stored.cols, rows, cols);
+}
+
+bool lies_within(const IndexRange& range, std::int64_t size) {
+  return range.begin >= 0 && range.begin < range.end && range.end <= size;
+}
+
+}  // namespace
+
+void WeightSource::release(const WeightView&) const {}
+
+WeightView WeightView::cut(const IndexRange& of_rows, const IndexRange& of_cols) const {
+  const MatrixView part = matrix().part(of_rows, of_cols);
+  const bool touching = part.rows == 1 || (stride == 0 && part.cols == cols);
+  return {type, part.rows, part.cols, part.bytes, owner, touching ? 0 : part.stride};
+}
+
+Result<WeightView> WeightSource::find_part(const std::string& name, const WeightPart& part) const {
+  BF_ASSIGN_OR_RETURN(const WeightView view, find_checked(*this, {.name = name, .rows = part.rows, .cols = part.cols}));
+  BF_TRY(check_part(*this, {.name = name, .type = view.type, .rows = view.rows, .cols = view.cols}, part));
+  return view.cut(part.of_rows, part.of_cols);
+}
+
+Status check_part(const WeightSource& source, const WeightInfo& stored, const WeightPart& part) {
+  BF_TRY(check_shape(source, stored, part.rows, part.cols));
+  const auto refuse = [&](const char* what, const IndexRange& wanted, std::int64_t size) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: {} has {} 0 to {}, {} to {} were asked for",
+                      source.description(), stored.name, what, size, wanted.begin, wanted.end);
+  };
+  if (!lies_within(part.of_rows, stored.rows)) return refuse("rows", part.of_rows, stored.rows);
+  if (!lies_within(part.of_cols, stored.cols)) return refuse("columns", part.of_cols, stored.cols);
+  const int block = block_elements(stored.type);
+  if (part.of_cols.begin % block != 0 || part.of_cols.end % block != 0) {
+    return make_error(ErrorCode::kInvalidArgument, "{}: {} has blocks of {} columns, {} to {} were asked for",
+                      source.description(), stored.name, block, part.of_cols.begin, part.of_cols.end);
+  }
+  return {};
+}
+
+std::vector<WeightInfo> expected_weights(const ModelConfig& config, const WeightRange& range) {
+  std::vector<WeightInfo> weights;
+  for (ExpectedPart& part : expected_parts(config, range, {})) weights.push_back(std::move(part.whole));
+  return weights;
+}
+
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const LaneRange& lanes) {
+  Expectation expect(config, lanes);
+  const WeightPart table{config.vocab, config.model_dim, expect.shard().vocab, {0, config.model_dim}};
+  const bool shared = config.tied_head && range.head;
+  if (range.embedding || shared) expect.matrix("token_embd.weight", table);
+  if (range.embedding && config.position == PositionKind::kLearned) {
+    expect.matrix("position_embd.weight", WeightPart::all(config.context, config.model_dim));
+  }
+  for (int layer = range.first_layer; layer < range.last_layer; ++layer) expect_block(expect, config, layer);
+  if (range.head) {
+    if (config.norm_place == NormPlace::kBefore) expect.norm("output_norm");
+    if (!config.tied_head) expect.matrix("output.weight", table);
+  }
+  return expect.take();
+}
+
+Result<WeightView> find_checked(const WeightSource& source, const WeightInfo& expected) {
+  BF_ASSIGN_OR_RETURN(WeightView view, source.find(expected.name));
+  BF_TRY(
+      check_shape(source, {.name = expected.name, .rows = view.rows, .cols = view.cols}, expected.rows, expected.cols));
+  const auto bytes = row_bytes(view.type, static_cast<std::uint64_t>(view.cols));
+  if (!bytes || view.bytes.size() != *bytes * static_cast<std::uint64_t>(view.rows)) {
+    return make_error(ErrorCode::kBadData, "{}: {} has {} bytes, {} x {} of {} take {}", source.description(),
+                      expected.name, view.bytes.size(), view.rows, view.cols, to_string(view.type),
+                      bytes ? *bytes * static_cast<std::uint64_t>(view.rows) : 0);
+  }
+  return view;
+}
+
+}  // namespace butterfly

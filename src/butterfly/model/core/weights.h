@@ -1,0 +1,108 @@
+// Named weights as a model file stores them: dtype, shape, bytes. A WeightSource finds them by canonical name
+// wherever they live: a GGUF file, a Hugging Face directory, a coordinator that sends them, or random numbers.
+// Sources are immutable after creation and thread-safe; views stay valid as long as their source.
+//
+// Canonical names are GGUF's: token_embd.weight, position_embd.weight, output_norm.{weight,bias}, output.weight,
+// rope_freqs.weight,
+// blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,ffn_up,ffn_down}.{weight,bias}. Matrices are
+// [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/bytes.h"
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+/// One stored weight, or a part of one. A vector has rows == 1.
+struct WeightView {
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  ByteSpan bytes{};  // rows * row_bytes(type, cols); with a stride from the first element to the last
+  std::shared_ptr<const void> owner{};  // keeps bytes alive where the source made them on the fly; may be null
+  std::uint64_t stride = 0;             // bytes from one row to the next; 0: rows touch
+  MatrixView matrix() const { return {type, rows, cols, bytes, stride}; }
+  /// Some rows and columns of this, over the same bytes; check_part() has passed them.
+  WeightView cut(const IndexRange& of_rows, const IndexRange& of_cols) const;
+};
+
+/// Some rows and columns of a weight of a known shape.
+struct WeightPart {
+  std::int64_t rows = 0;  // of the whole weight
+  std::int64_t cols = 0;
+  IndexRange of_rows{};
+  IndexRange of_cols{};  // borders lie between blocks of the weight's type
+
+  static WeightPart all(std::int64_t rows, std::int64_t cols) { return {rows, cols, {0, rows}, {0, cols}}; }
+  bool empty() const { return of_rows.size() <= 0 || of_cols.size() <= 0; }
+  friend bool operator==(const WeightPart&, const WeightPart&) = default;
+};
+
+struct WeightInfo {
+  std::string name{};
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::uint64_t bytes = 0;
+};
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  /// Every weight, in a fixed order.
+  virtual std::vector<WeightInfo> list() const = 0;
+
+  /// Errors: kNotFound naming the weight and the source.
+  virtual Result<WeightView> find(const std::string& name) const = 0;
+
+  /// That part of the weight alone; what is not in it is neither made nor moved. Errors: those of find_checked and
+  /// check_part.
+  virtual Result<WeightView> find_part(const std::string& name, const WeightPart& part) const;
+
+  virtual bool contains(const std::string& name) const = 0;
+
+  /// Where it comes from, for messages.
+  virtual std::string description() const = 0;
+
+  /// The pages of `view` will not be read again soon; the operating system may drop them.
+  virtual void release(const WeightView& view) const;
+};
+
+/// Expected names and shapes (type is config.weight_type for matrices, kF32 for vectors) of blocks [first, last) and,
+/// where asked for, the embedding and the head. The head of a tied model is token_embd.weight.
+struct WeightRange {
+  int first_layer = 0;
+  int last_layer = 0;
+  bool embedding = false;
+  bool head = false;
+};
+std::vector<WeightInfo> expected_weights(const ModelConfig& config, const WeightRange& range);
+
+/// A weight of which somebody has a part.
+struct ExpectedPart {
+  WeightInfo whole{};
+  WeightPart part{};  // not empty
+};
+
+/// Which parts of the weights of `range` the holder of `lanes` computes with, in the order of expected_weights; weights
+/// of which it needs nothing are left out.
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const LaneRange& lanes);
+
+/// Whether `part` can be cut out of `stored`, of which bytes are not looked at. Errors: kBadData naming both shapes;
+/// kInvalidArgument naming the rows or columns that there are and those that were asked for.
+Status check_part(const WeightSource& source, const WeightInfo& stored, const WeightPart& part);
+
+/// The weight, checked against `expected`'s shape. Errors: kNotFound, kBadData naming both shapes.
+Result<WeightView> find_checked(const WeightSource& source, const WeightInfo& expected);
+
+}  // namespace butterfly

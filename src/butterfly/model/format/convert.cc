@@ -1,0 +1,158 @@
+#include "butterfly/model/format/convert.h"
+
+#include <cmath>
+#include <map>
+
+#include "butterfly/model/format/gguf/gguf_metadata.h"
+#include "butterfly/model/core/rope_factors.h"
+#include "butterfly/model/format/gguf/gguf_writer.h"
+#include "butterfly/tensor/quantize.h"
+
+namespace butterfly {
+namespace {
+
+/// A tensor of the file, and the weights whose rows follow one another in it; its type is the first one's.
+struct Output {
+  GgufWriter::Tensor tensor{};
+  std::vector<WeightInfo> parts{};
+};
+
+bool is_part_of_fused(const std::string& name) {
+  return name.find(".attn_k.") != std::string::npos || name.find(".attn_v.") != std::string::npos;
+}
+
+/// gpt2 files hold Q, K and V in one tensor.
+std::vector<Output> group(const std::vector<WeightInfo>& weights, bool fuse_qkv) {
+  std::vector<Output> outputs;
+  for (const WeightInfo& weight : weights) {
+    if (fuse_qkv && is_part_of_fused(weight.name)) {
+      // The list has q, k and v of a kind (matrix, bias) in this order; find the q they belong to.
+      const std::string kind = weight.name.substr(weight.name.rfind('.'));
+      const std::string block = weight.name.substr(0, weight.name.rfind(".attn_"));
+      for (Output& output : outputs) {
+        if (output.tensor.name != block + ".attn_qkv" + kind) continue;
+        output.parts.push_back(weight);
+        (weight.rows == 1 ? output.tensor.cols : output.tensor.rows) += weight.rows == 1 ? weight.cols : weight.rows;
+      }
+      continue;
+    }
+    Output output{.tensor = {.name = weight.name, .type = weight.type, .rows = weight.rows, .cols = weight.cols},
+                  .parts = {weight}};
+    const std::size_t q = fuse_qkv ? weight.name.find(".attn_q.") : std::string::npos;
+    if (q != std::string::npos) output.tensor.name.replace(q, 8, ".attn_qkv.");
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+class Converter {
+ public:
+  Converter(const Checkpoint& checkpoint, const ConvertOptions& options, GgufWriter writer)
+      : checkpoint_(checkpoint), options_(options), writer_(std::move(writer)) {
+    config_ = checkpoint.config;
+    config_.rope = with_explicit_factors(config_.rope);
+    if (options.type) config_.weight_type = *options.type;
+  }
+
+  Result<ConvertReport> run() {
+    BF_TRY(write_gguf_config(config_, writer_));
+    write_gguf_vocabulary(checkpoint_.vocabulary, config_.vocab, writer_);
+    BF_TRY(declare_all());
+    BF_TRY(writer_.write_header());
+    report_.file_bytes = writer_.file_bytes();
+    if (!config_.rope.factors.empty()) BF_TRY(write_bytes(std::as_bytes(std::span(config_.rope.factors))));
+    for (const Output& output : outputs_) {
+      if (options_.progress) options_.progress({output.tensor.name, bytes_written_, report_.file_bytes});
+      for (const WeightInfo& part : output.parts) BF_TRY(write_weight(part, output.tensor.type));
+    }
+    BF_TRY(writer_.finish());
+    return std::move(report_);
+  }
+
+ private:
+  Status declare_all() {
+    if (!config_.rope.factors.empty()) {
+      const auto pairs = static_cast<std::int64_t>(config_.rope.factors.size());
+      BF_TRY(writer_.declare({.name = "rope_freqs.weight", .type = DType::kF32, .rows = 1, .cols = pairs}));
+    }
+    std::vector<WeightInfo> weights =
+        expected_weights(config_, {.first_layer = 0, .last_layer = config_.layers, .embedding = true, .head = true});
+    std::map<std::string, DType> stored;
+    for (const WeightInfo& weight : checkpoint_.weights->list()) stored[weight.name] = weight.type;
+    for (WeightInfo& weight : weights) weight.type = type_of(weight, stored[weight.name]);
+    outputs_ = group(weights, config_.architecture == "gpt2");
+    for (const Output& output : outputs_) BF_TRY(writer_.declare(output.tensor));
+    return {};
+  }
+
+  DType type_of(const WeightInfo& weight, DType stored) {
+    if (weight.rows == 1 || weight.name == "position_embd.weight") return DType::kF32;
+    if (!options_.type) return stored;
+    if (row_bytes(*options_.type, static_cast<std::uint64_t>(weight.cols))) return *options_.type;
+    report_.stored_as_f16.push_back(weight.name);
+    return DType::kF16;
+  }
+
+  Status write_weight(const WeightInfo& info, DType type) {
+    BF_ASSIGN_OR_RETURN(const WeightView view, find_checked(*checkpoint_.weights, info));
+    if (view.type == type) {
+      BF_TRY(write_bytes(view.bytes));
+    } else {
+      BF_TRY(recode(info.name, view, type));
+    }
+    checkpoint_.weights->release(view);
+    return {};
+  }
+
+  Status recode(const std::string& name, const WeightView& view, DType type) {
+    const auto cols = static_cast<std::size_t>(view.cols);
+    const std::size_t row_size = view.bytes.size() / static_cast<std::size_t>(view.rows);
+    std::vector<float> values(cols);
+    std::vector<std::byte> row(*row_bytes(type, cols));
+    const float largest = largest_value(type);
+    for (std::int64_t r = 0; r < view.rows; ++r) {
+      decode_row(view.type, view.bytes.subspan(static_cast<std::size_t>(r) * row_size, row_size), values);
+      for (std::size_t c = 0; c < cols; ++c) {
+        // Also true for NaN.
+        if (!(std::fabs(values[c]) <= largest)) {
+          return make_error(ErrorCode::kBadData, "{}: {} has {} in row {}, column {}; {} holds values up to {}",
+                            checkpoint_.path, name, values[c], r, c, to_string(type), largest);
+        }
+      }
+      encode_row(type, values, row);
+      BF_TRY(write_bytes(row));
+    }
+    return {};
+  }
+
+  Status write_bytes(ByteSpan bytes) {
+    constexpr std::size_t kPiece = 16 << 20;
+    for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+      if (options_.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "the conversion was interrupted");
+      BF_TRY(writer_.write(bytes.subspan(at, std::min(kPiece, bytes.size() - at))));
+    }
+    bytes_written_ += bytes.size();
+    return {};
+  }
+
+  const Checkpoint& checkpoint_;
+  const ConvertOptions& options_;
+  GgufWriter writer_;
+  ModelConfig config_;
+  std::vector<Output> outputs_;
+  ConvertReport report_;
+  std::uint64_t bytes_written_ = 0;
+};
+
+}  // namespace
+
+Result<ConvertReport> convert(const Checkpoint& checkpoint, const std::string& out_path,
+                              const ConvertOptions& options) {
+  if (options.type == DType::kI32) {
+    return make_error(ErrorCode::kUnsupported, "weights of type i32, supported are f32, f16, bf16, q8_0 and q4_0");
+  }
+  BF_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::create(out_path));
+  return Converter(checkpoint, options, std::move(writer)).run();
+}
+
+}  // namespace butterfly

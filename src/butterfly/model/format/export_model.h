@@ -1,0 +1,26 @@
+// A model to where others read it: a GGUF file, or a Hugging Face directory (config.json, model.safetensors,
+// tokenizer.json, tokenizer_config.json) for transformers and for open_checkpoint().
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+struct ExportOptions {
+  /// Of every matrix but the position embedding, which stays exact; nothing: as it is. Vectors are F32.
+  std::optional<DType> type{};
+  /// Content of tokenizer.json for a directory; empty: none is written. A GGUF file holds the vocabulary itself.
+  std::string tokenizer_json{};
+};
+
+/// `*.gguf` is a file, everything else a directory, made where it is missing. Each file is written whole or not at all,
+/// config.json last. Errors: those of convert(); kUnsupported for what the format cannot express and, in a directory,
+/// for types other than F32, F16 and BF16; kBadData for a value beyond the type's range; kIo.
+Status export_model(const Checkpoint& checkpoint, const std::string& out_path, const ExportOptions& options);
+
+}  // namespace butterfly

@@ -1,0 +1,157 @@
+#include "butterfly/model/format/gguf/gguf_metadata.h"
+
+#include "butterfly/model/format/gguf/gguf_vocabulary.h"
+
+namespace butterfly {
+namespace {
+
+/// llama.cpp's numbers for general.file_type.
+std::uint32_t file_type_number(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ4_0:
+      return 2;
+    case DType::kQ8_0:
+      return 7;
+    case DType::kBF16:
+      return 32;
+    case DType::kI32:
+      break;
+  }
+  return 0;
+}
+
+/// What an architecture's name stands for in a GGUF file. Bias fields of llama files are seen from their tensors.
+Status check_expressible(const ModelConfig& config) {
+  const auto refuse = [&](const char* what) {
+    return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
+                      config.architecture, what);
+  };
+  if (config.norm_place != NormPlace::kBefore) return refuse("norms after the blocks' sums");
+  if (config.architecture == "gpt2") {
+    if (config.norm != NormKind::kLayer || !config.norm_bias) return refuse("a norm other than LayerNorm with bias");
+    if (config.mlp != MlpKind::kPlain || config.activation != Activation::kGeluTanh) return refuse("another MLP");
+    if (config.position != PositionKind::kLearned) return refuse("rotary positions");
+    if (!config.qkv_bias || !config.attention_output_bias || !config.mlp_bias)
+      return refuse("projections without bias");
+    return {};
+  }
+  if (config.architecture != "llama" && config.architecture != "qwen2") {
+    return make_error(ErrorCode::kUnsupported, "{}: the architecture is \"{}\", supported are llama, qwen2 and gpt2",
+                      config.name, config.architecture);
+  }
+  const RopePairs pairs = config.architecture == "qwen2" ? RopePairs::kHalves : RopePairs::kAdjacent;
+  if (config.norm != NormKind::kRms || config.norm_bias) return refuse("a norm other than RMSNorm");
+  if (config.mlp != MlpKind::kGated || config.activation != Activation::kSilu) return refuse("another MLP");
+  if (config.position != PositionKind::kRope || config.rope.pairs != pairs) return refuse("other positions");
+  if (config.architecture == "qwen2" && !config.qkv_bias) return refuse("projections without bias");
+  return {};
+}
+
+void write_rope(const ModelConfig& config, const std::string& prefix, GgufWriter& writer) {
+  writer.add_integer(prefix + "rope.dimension_count", static_cast<std::uint32_t>(config.rope.dim));
+  writer.add_float(prefix + "rope.freq_base", config.rope.base);
+  if (config.rope.scaling == RopeConfig::Scaling::kLinear) {
+    writer.add_string(prefix + "rope.scaling.type", "linear");
+    writer.add_float(prefix + "rope.scaling.factor", config.rope.factor);
+  }
+}
+
+void write_token_id(GgufWriter& writer, const char* key, TokenId token) {
+  if (token.value >= 0) writer.add_integer(key, static_cast<std::uint32_t>(token.value));
+}
+
+void write_token_ids(GgufWriter& writer, const char* key, const std::vector<TokenId>& tokens) {
+  std::vector<std::int32_t> ids;
+  for (TokenId token : tokens) ids.push_back(token.value);
+  if (!ids.empty()) writer.add_integers(key, ids);
+}
+
+void write_pieces(const Vocabulary& vocabulary, std::size_t size, GgufWriter& writer) {
+  std::vector<std::string> pieces = vocabulary.pieces;
+  std::vector<std::int32_t> types;
+  for (TokenType type : vocabulary.types) types.push_back(static_cast<std::int32_t>(type));
+  std::vector<float> scores = vocabulary.scores;
+  while (pieces.size() < size) pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
+  types.resize(pieces.size(), static_cast<std::int32_t>(TokenType::kUnused));
+  writer.add_strings("tokenizer.ggml.tokens", pieces);
+  writer.add_integers("tokenizer.ggml.token_type", types);
+  if (vocabulary.kind != TokenizerKind::kSentencePiece) return;
+  constexpr float kNeverMerged = -1e9f;
+  scores.resize(pieces.size(), kNeverMerged);
+  writer.add_floats("tokenizer.ggml.scores", scores);
+}
+
+/// What the common keys cannot say; other programs skip keys they do not know.
+void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
+  write_token_ids(writer, "butterfly.tokenizer.end_token_ids", vocabulary.end_tokens);
+  write_token_ids(writer, "butterfly.tokenizer.strip_before_ids", vocabulary.strip_before);
+  write_token_ids(writer, "butterfly.tokenizer.strip_after_ids", vocabulary.strip_after);
+  writer.add_bool("butterfly.tokenizer.fuse_unknown", vocabulary.fuse_unknown);
+  writer.add_bool("butterfly.tokenizer.space_prefix_once", vocabulary.space_prefix_once);
+  if (vocabulary.kind == TokenizerKind::kSentencePiece) {
+    if (!vocabulary.merges.empty()) writer.add_strings("butterfly.tokenizer.merges", vocabulary.merges);
+    return;
+  }
+  writer.add_bool("butterfly.tokenizer.ignore_merges", vocabulary.ignore_merges);
+  if (vocabulary.pre_tokenizer != PreTokenizer::kCustom) return;
+  std::vector<std::string> patterns = {vocabulary.custom_pattern};
+  patterns.insert(patterns.end(), vocabulary.further_patterns.begin(), vocabulary.further_patterns.end());
+  writer.add_strings("butterfly.tokenizer.patterns", patterns);
+}
+
+}  // namespace
+
+Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
+  BF_TRY(check_expressible(config));
+  const std::string prefix = config.architecture + ".";
+  const auto integer = [&](const char* key, int value) {
+    writer.add_integer(prefix + key, static_cast<std::uint32_t>(value));
+  };
+  writer.add_string("general.architecture", config.architecture);
+  writer.add_string("general.name", config.name);
+  writer.add_integer("general.file_type", file_type_number(config.weight_type));
+  if (block_elements(config.weight_type) > 1) writer.add_integer("general.quantization_version", 2);
+  integer("vocab_size", config.vocab);
+  integer("context_length", config.context);
+  integer("embedding_length", config.model_dim);
+  integer("block_count", config.layers);
+  integer("feed_forward_length", config.ff_dim);
+  integer("attention.head_count", config.heads);
+  integer("attention.head_count_kv", config.kv_heads);
+  if (config.head_dim * config.heads != config.model_dim) {
+    integer("attention.key_length", config.head_dim);
+    integer("attention.value_length", config.head_dim);
+  }
+  const char* epsilon =
+      config.norm == NormKind::kLayer ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+  writer.add_float(prefix + epsilon, config.norm_epsilon);
+  if (config.position == PositionKind::kRope) write_rope(config, prefix, writer);
+  return {};
+}
+
+void write_gguf_vocabulary(const Vocabulary& vocabulary, int size, GgufWriter& writer) {
+  if (vocabulary.kind == TokenizerKind::kNone) {
+    writer.add_string("tokenizer.ggml.model", "no_vocab");
+    return;
+  }
+  const bool sentencepiece = vocabulary.kind == TokenizerKind::kSentencePiece;
+  writer.add_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
+  writer.add_string("tokenizer.ggml.pre",
+                    sentencepiece ? "default" : gguf_pre_tokenizer_name(vocabulary.pre_tokenizer));
+  write_pieces(vocabulary, static_cast<std::size_t>(size), writer);
+  if (!sentencepiece) writer.add_strings("tokenizer.ggml.merges", vocabulary.merges);
+  write_token_id(writer, "tokenizer.ggml.bos_token_id", vocabulary.bos);
+  write_token_id(writer, "tokenizer.ggml.eos_token_id", vocabulary.eos);
+  write_token_id(writer, "tokenizer.ggml.unknown_token_id", vocabulary.unknown);
+  writer.add_bool("tokenizer.ggml.add_bos_token", vocabulary.add_bos);
+  writer.add_bool("tokenizer.ggml.add_eos_token", vocabulary.add_eos);
+  writer.add_bool("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
+  if (!vocabulary.chat_template.empty()) writer.add_string("tokenizer.chat_template", vocabulary.chat_template);
+  write_own_keys(vocabulary, writer);
+}
+
+}  // namespace butterfly

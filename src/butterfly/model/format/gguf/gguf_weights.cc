@@ -1,0 +1,182 @@
+#include "butterfly/model/format/gguf/gguf_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <optional>
+
+#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/model/format/gguf/gguf_config.h"
+#include "butterfly/model/format/gguf/gguf_vocabulary.h"
+
+namespace butterfly {
+namespace {
+
+bool replace_once(std::string& text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  if (at == std::string::npos) return false;
+  text.replace(at, from.size(), to);
+  return true;
+}
+
+class GgufWeights final : public WeightSource {
+ public:
+  GgufWeights(GgufFile file, const ModelConfig& config, std::shared_ptr<const MappedFile> mapping)
+      : file_(std::move(file)), mapping_(std::move(mapping)) {
+    const std::int64_t q = config.q_dim();
+    const std::int64_t kv = config.kv_dim();
+    parts_ = {{{".attn_q.", 0, q}, {".attn_k.", q, kv}, {".attn_v.", q + kv, kv}}};
+  }
+
+  std::vector<WeightInfo> list() const override {
+    std::vector<WeightInfo> result;
+    for (const GgufTensor& tensor : file_.tensors()) {
+      const std::string name(tensor.name);
+      if (name.find(kFused) == std::string::npos) {
+        append(result, name);
+        continue;
+      }
+      for (const Part& part : parts_) {
+        std::string part_name = name;
+        replace_once(part_name, kFused, part.infix);
+        append(result, part_name);
+      }
+    }
+    return result;
+  }
+
+  bool contains(const std::string& name) const override { return locate(name).has_value(); }
+
+  Result<WeightView> find(const std::string& name) const override {
+    const std::optional<Location> location = locate(name);
+    if (!location) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", file_.source(), printable(name));
+    BF_ASSIGN_OR_RETURN(const WeightView whole, view_of(*location->tensor));
+    if (!location->part) return whole;
+    return slice(name, whole, *location);
+  }
+
+  std::string description() const override { return file_.source(); }
+
+  void release(const WeightView& view) const override {
+    if (mapping_) mapping_->drop(view.bytes);
+  }
+
+ private:
+  static constexpr std::string_view kFused = ".attn_qkv.";
+
+  /// Rows [begin, begin + count) of the fused matrix.
+  struct Part {
+    std::string_view infix;
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+  struct Location {
+    const GgufTensor* tensor = nullptr;
+    const Part* part = nullptr;
+  };
+
+  std::optional<Location> locate(const std::string& name) const {
+    if (const GgufTensor* tensor = file_.find_tensor(name)) return Location{tensor, nullptr};
+    for (const Part& part : parts_) {
+      std::string fused = name;
+      if (!replace_once(fused, part.infix, kFused)) continue;
+      if (const GgufTensor* tensor = file_.find_tensor(fused)) return Location{tensor, &part};
+    }
+    return std::nullopt;
+  }
+
+  Result<WeightView> view_of(const GgufTensor& tensor) const {
+    if (!tensor.type) {
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16, BF16, Q8_0 and Q4_0",
+                        file_.source(), printable(tensor.name), tensor.type_name);
+    }
+    if (tensor.dims > 2) {
+      return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 or 2", file_.source(),
+                        printable(tensor.name), tensor.dims);
+    }
+    return WeightView{.type = *tensor.type, .rows = tensor.shape[1], .cols = tensor.shape[0], .bytes = tensor.bytes};
+  }
+
+  Result<WeightView> slice(const std::string& name, const WeightView& whole, const Location& location) const {
+    const std::int64_t expected = parts_.back().begin + parts_.back().count;
+    const bool is_vector = location.tensor->dims == 1;
+    const std::int64_t outputs = is_vector ? whole.cols : whole.rows;
+    if (outputs != expected) {
+      return make_error(ErrorCode::kBadData, "{}: {} comes from {} with {} outputs, the model's configuration says {}",
+                        file_.source(), name, printable(location.tensor->name), outputs, expected);
+    }
+    WeightView view = whole;
+    (is_vector ? view.cols : view.rows) = location.part->count;
+    const auto unit =
+        is_vector ? row_bytes(whole.type, 1) : row_bytes(whole.type, static_cast<std::uint64_t>(whole.cols));
+    if (!unit) {
+      return make_error(ErrorCode::kUnsupported, "{}: {} is a vector in blocks ({})", file_.source(), name,
+                        to_string(whole.type));
+    }
+    view.bytes = whole.bytes.subspan(static_cast<std::size_t>(location.part->begin) * *unit,
+                                     static_cast<std::size_t>(location.part->count) * *unit);
+    return view;
+  }
+
+  void append(std::vector<WeightInfo>& result, const std::string& name) const {
+    if (const auto view = find(name)) {
+      result.push_back(
+          {.name = name, .type = view->type, .rows = view->rows, .cols = view->cols, .bytes = view->bytes.size()});
+    }
+  }
+
+  GgufFile file_;
+  std::shared_ptr<const MappedFile> mapping_;
+  std::array<Part, 3> parts_;
+};
+
+Status check_all_weights(const WeightSource& source, const ModelConfig& config) {
+  const auto check = [&](const WeightRange& range) -> Status {
+    for (const WeightInfo& expected : expected_weights(config, range)) BF_TRY(find_checked(source, expected));
+    return {};
+  };
+  BF_TRY(check({.embedding = true, .head = true}));
+  // Layer by layer: a hostile layer count fails at the first missing one.
+  for (int layer = 0; layer < config.layers; ++layer) BF_TRY(check({.first_layer = layer, .last_layer = layer + 1}));
+  return {};
+}
+
+Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_ptr<const MappedFile> mapping,
+                        const OpenOptions& options) {
+  BF_ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes, source));
+  Checkpoint checkpoint;
+  checkpoint.path = source;
+  checkpoint.format = fmt::format("gguf v{}", file.version());
+  if (file.tensors().empty() && options.weights_required) {
+    return make_error(ErrorCode::kBadData, "{}: has no weights, only {} metadata entries", source, file.keys().size());
+  }
+  auto vocabulary = read_gguf_vocabulary(file);
+  if (!vocabulary && options.vocabulary_required) return tl::unexpected(std::move(vocabulary).error());
+  if (vocabulary) checkpoint.vocabulary = std::move(*vocabulary);
+  const GgufTensor* embedding = file.find_tensor("token_embd.weight");
+  const bool count_rows = checkpoint.vocabulary.size() == 0 && embedding;
+  const std::int64_t tokens =
+      count_rows ? std::min<std::int64_t>(embedding->shape[1], INT_MAX) : checkpoint.vocabulary.size();
+  BF_ASSIGN_OR_RETURN(checkpoint.config, read_gguf_config(file, static_cast<int>(tokens)));
+  if (checkpoint.vocabulary.size() > checkpoint.config.vocab) {
+    return make_error(ErrorCode::kBadData, "{}: the vocabulary has {} tokens, the model {}", source,
+                      checkpoint.vocabulary.size(), checkpoint.config.vocab);
+  }
+  checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mapping));
+  if (options.weights_required) BF_TRY(check_all_weights(*checkpoint.weights, checkpoint.config));
+  return checkpoint;
+}
+
+}  // namespace
+
+Result<Checkpoint> open_gguf(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
+  const ByteSpan bytes = file->bytes();
+  const std::string path = file->path();
+  return open(bytes, path, std::move(file), options);
+}
+
+Result<Checkpoint> open_gguf_bytes(ByteSpan bytes, const std::string& source, const OpenOptions& options) {
+  return open(bytes, source, nullptr, options);
+}
+
+}  // namespace butterfly

@@ -1,0 +1,240 @@
+#include "butterfly/model/format/hugging_face/hugging_face_weights.h"
+
+#include <cstring>
+#include <map>
+
+#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/model/format/hugging_face/hugging_face_names.h"
+
+namespace butterfly {
+namespace {
+
+enum class Order { kAsStored, kHalvesToAdjacent, kTransposed };
+
+/// Where a canonical weight is in the files and how its rows come out of them.
+struct Recipe {
+  const SafetensorsEntry* entry = nullptr;
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  Order order = Order::kAsStored;
+  std::int64_t first = 0;     // kTransposed: the first stored column that belongs to this weight; of a vector: element
+  std::int64_t head_dim = 0;  // kHalvesToAdjacent
+  std::size_t shard = 0;
+};
+
+/// to[rows, cols] = transposed from[cols, from_cols], whose first `rows` columns are meant.
+template <typename T>
+void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t rows, std::int64_t cols, std::byte* to) {
+  // Tiles keep both sides in the first cache.
+  constexpr std::int64_t kTile = 32;
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      for (std::int64_t r = r0; r < std::min(rows, r0 + kTile); ++r) {
+        for (std::int64_t c = c0; c < std::min(cols, c0 + kTile); ++c) {
+          std::memcpy(to + (r * cols + c) * static_cast<std::int64_t>(sizeof(T)),
+                      from + (c * from_cols + r) * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+        }
+      }
+    }
+  }
+}
+
+class HuggingFaceWeights final : public WeightSource {
+ public:
+  HuggingFaceWeights(std::vector<HuggingFaceShard> shards, ModelConfig config, std::string source)
+      : shards_(std::move(shards)), config_(std::move(config)), source_(std::move(source)) {}
+
+  /// Fills the recipes. Errors as make_hugging_face_weights.
+  Status resolve() {
+    BF_TRY(resolve_range({.embedding = true, .head = true}));
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      BF_TRY(resolve_range({.first_layer = layer, .last_layer = layer + 1}));
+    }
+    return {};
+  }
+
+  std::vector<WeightInfo> list() const override { return list_; }
+  bool contains(const std::string& name) const override { return recipes_.contains(name); }
+  std::string description() const override { return source_; }
+
+  Result<WeightView> find(const std::string& name) const override {
+    BF_ASSIGN_OR_RETURN(const Recipe* recipe, recipe_of(name));
+    return materialise(*recipe, WeightPart::all(recipe->rows, recipe->cols));
+  }
+
+  Result<WeightView> find_part(const std::string& name, const WeightPart& part) const override {
+    BF_ASSIGN_OR_RETURN(const Recipe* recipe, recipe_of(name));
+    BF_TRY(check_part(*this, {.name = name, .type = recipe->type, .rows = recipe->rows, .cols = recipe->cols}, part));
+    return materialise(*recipe, part);
+  }
+
+  void release(const WeightView& view) const override {
+    for (const HuggingFaceShard& shard : shards_) {
+      if (shard.mapping) shard.mapping->drop(view.bytes);
+    }
+  }
+
+ private:
+  Result<const Recipe*> recipe_of(const std::string& name) const {
+    const auto found = recipes_.find(name);
+    if (found != recipes_.end()) return &found->second;
+    return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", source_, printable(name));
+  }
+
+  Status resolve_range(const WeightRange& range) {
+    for (const WeightInfo& expected : expected_weights(config_, range)) {
+      BF_ASSIGN_OR_RETURN(const Recipe recipe, resolve_weight(expected));
+      recipes_.emplace(expected.name, recipe);
+      const std::uint64_t bytes =
+          *row_bytes(recipe.type, static_cast<std::uint64_t>(recipe.cols)) * static_cast<std::uint64_t>(recipe.rows);
+      list_.push_back(
+          {.name = expected.name, .type = recipe.type, .rows = recipe.rows, .cols = recipe.cols, .bytes = bytes});
+    }
+    return {};
+  }
+
+  /// Also tries the name without its first part: files saved from a model without its head lack it.
+  bool locate(const std::string& name, Recipe& recipe) const {
+    const std::string bare = name.substr(name.find('.') + 1);
+    for (const std::string& candidate : {name, bare}) {
+      for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+        const auto& entries = shards_[shard].file.entries();
+        const auto found = entries.find(candidate);
+        if (found == entries.end()) continue;
+        recipe.entry = &found->second;
+        recipe.shard = shard;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Result<Recipe> resolve_weight(const WeightInfo& expected) const {
+    const bool gpt2 = config_.architecture == "gpt2";
+    const std::string name = hugging_face_name(expected.name, config_.architecture);
+    Recipe recipe{.rows = expected.rows, .cols = expected.cols};
+    bool found = locate(name, recipe);
+    // A tied matrix may be stored under the name of its other use.
+    if (!found && config_.tied_head && expected.name == "token_embd.weight") found = locate("lm_head.weight", recipe);
+    if (!found) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {} ({})", source_, name, expected.name);
+    if (!recipe.entry->type) {
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16 and BF16", source_,
+                        name, printable(recipe.entry->type_name));
+    }
+    recipe.type = *recipe.entry->type;
+    std::vector<std::int64_t> shape = {expected.rows, expected.cols};
+    if (expected.rows == 1) shape = {expected.cols};
+    if (gpt2) {
+      place_gpt2(expected, recipe, shape);
+    } else if (config_.rope.pairs == RopePairs::kAdjacent && is_query_or_key(expected.name)) {
+      recipe.order = Order::kHalvesToAdjacent;
+      recipe.head_dim = config_.head_dim;
+    }
+    if (recipe.entry->shape != shape) {
+      return make_error(ErrorCode::kBadData, "{}: {} has the shape {}, the model's configuration says {}", source_,
+                        name, shape_text(recipe.entry->shape), shape_text(shape));
+    }
+    return recipe;
+  }
+
+  static std::string shape_text(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (std::int64_t extent : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", extent);
+    return text + "]";
+  }
+
+  /// GPT-2 stores matrices as [inputs, outputs], and Q, K and V beside one another in the outputs.
+  void place_gpt2(const WeightInfo& expected, Recipe& recipe, std::vector<std::int64_t>& shape) const {
+    const WeightNameParts parts = split_weight_name(expected.name);
+    const std::int64_t outputs = expected.rows == 1 ? expected.cols : expected.rows;
+    std::int64_t stored = outputs;
+    if (parts.stem == "attn_q" || parts.stem == "attn_k" || parts.stem == "attn_v") {
+      stored = config_.q_dim() + 2 * std::int64_t{config_.kv_dim()};
+      if (parts.stem == "attn_k") recipe.first = config_.q_dim();
+      if (parts.stem == "attn_v") recipe.first = config_.q_dim() + config_.kv_dim();
+    }
+    if (expected.rows == 1) {
+      shape = {stored};
+    } else if (!parts.layer.empty()) {
+      recipe.order = Order::kTransposed;
+      shape = {expected.cols, stored};
+    }
+  }
+
+  WeightView materialise(const Recipe& recipe, const WeightPart& part) const {
+    const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
+    WeightView view{.type = recipe.type, .rows = recipe.rows, .cols = recipe.cols};
+    if (recipe.order == Order::kAsStored) {
+      const std::size_t size = static_cast<std::size_t>(recipe.rows) * static_cast<std::size_t>(recipe.cols) * element;
+      view.bytes = recipe.entry->bytes.subspan(static_cast<std::size_t>(recipe.first) * element, size);
+      view = view.cut(part.of_rows, part.of_cols);
+      // The format does not align tensors; a copy is aligned.
+      if (reinterpret_cast<std::uintptr_t>(view.bytes.data()) % element == 0) return view;
+    }
+    const auto copy = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(part.of_rows.size()) *
+                                                               static_cast<std::size_t>(part.of_cols.size()) * element);
+    fill(recipe, part, view, *copy);
+    if (const auto& mapping = shards_[recipe.shard].mapping; mapping && recipe.order == Order::kHalvesToAdjacent) {
+      mapping->drop(recipe.entry->bytes);
+    }
+    return {recipe.type, part.of_rows.size(), part.of_cols.size(), *copy, copy};
+  }
+
+  /// `stored`: the part as an order kAsStored has it.
+  static void fill(const Recipe& recipe, const WeightPart& part, const WeightView& stored,
+                   std::vector<std::byte>& copy) {
+    const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
+    const ByteSpan from = recipe.entry->bytes;
+    switch (recipe.order) {
+      case Order::kAsStored: {
+        const std::size_t row = copy.size() / static_cast<std::size_t>(stored.rows);
+        const std::size_t step = stored.stride == 0 ? row : stored.stride;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(stored.rows); ++r) {
+          std::memcpy(copy.data() + r * row, stored.bytes.data() + r * step, row);
+        }
+        return;
+      }
+      case Order::kHalvesToAdjacent: {
+        // The outputs of a vector (a bias) are its elements.
+        const bool vector = recipe.rows == 1;
+        const IndexRange outputs = vector ? part.of_cols : part.of_rows;
+        const std::size_t unit = vector ? element : static_cast<std::size_t>(recipe.cols) * element;
+        const std::size_t skip = vector ? 0 : static_cast<std::size_t>(part.of_cols.begin) * element;
+        const std::size_t size = copy.size() / static_cast<std::size_t>(outputs.size());
+        std::byte* to = copy.data();
+        for (std::int64_t r = outputs.begin; r < outputs.end; ++r, to += size) {
+          const auto source = static_cast<std::size_t>(half_split_row(r, recipe.head_dim));
+          std::memcpy(to, from.data() + source * unit + skip, size);
+        }
+        return;
+      }
+      case Order::kTransposed: {
+        const std::int64_t cols = recipe.entry->shape[1];
+        const std::int64_t first = part.of_cols.begin * cols + recipe.first + part.of_rows.begin;
+        const std::byte* begin = from.data() + static_cast<std::size_t>(first) * element;
+        const bool wide = recipe.type == DType::kF32;
+        (wide ? transpose<std::uint32_t> : transpose<std::uint16_t>)(begin, cols, part.of_rows.size(),
+                                                                     part.of_cols.size(), copy.data());
+        return;
+      }
+    }
+  }
+
+  std::vector<HuggingFaceShard> shards_;
+  ModelConfig config_;
+  std::string source_;
+  std::map<std::string, Recipe, std::less<>> recipes_;
+  std::vector<WeightInfo> list_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const WeightSource>> make_hugging_face_weights(std::vector<HuggingFaceShard> shards,
+                                                                      const ModelConfig& config, std::string source) {
+  const auto weights = std::make_shared<HuggingFaceWeights>(std::move(shards), config, std::move(source));
+  BF_TRY(weights->resolve());
+  return std::shared_ptr<const WeightSource>(weights);
+}
+
+}  // namespace butterfly

@@ -1,0 +1,272 @@
+#include "butterfly/model/inference/block.h"
+
+#include <array>
+#include <cstring>
+
+#include "butterfly/model/inference/attention.h"
+#include "butterfly/model/core/rotary.h"
+#include "butterfly/model/inference/tensor_group.h"
+#include "butterfly/tensor/half.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
+                                       const IndexRange& held) {
+  BF_ASSIGN_OR_RETURN(const WeightView view,
+                      source.find_part(name, {.rows = 1, .cols = size, .of_rows = {0, 1}, .of_cols = held}));
+  std::vector<float> values(static_cast<std::size_t>(held.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t half = 0;
+    switch (view.type) {
+      case DType::kF32:
+        std::memcpy(&values[i], view.bytes.data() + 4 * i, 4);
+        break;
+      case DType::kF16:
+      case DType::kBF16:
+        std::memcpy(&half, view.bytes.data() + 2 * i, 2);
+        values[i] = view.type == DType::kF16 ? half_to_float(half) : bfloat16_to_float(half);
+        break;
+      default:
+        return make_error(ErrorCode::kUnsupported, "{} is stored as {}, a vector must be f32, f16 or bf16", name,
+                          to_string(view.type));
+    }
+  }
+  return values;
+}
+
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
+                                  ThreadTeam& team) {
+  LinearWeights linear;
+  if (!part.matrix.empty()) {
+    BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
+    {
+      const trace::Scope scope(trace::Zone::kModelPack);
+      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
+    }
+    source.release(view);
+  }
+  if (part.with_bias && part.matrix.of_rows.size() > 0) {
+    BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", part.matrix.rows, part.matrix.of_rows));
+  }
+  return linear;
+}
+
+Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
+  NormWeights norm;
+  const IndexRange all{0, config.model_dim};
+  BF_ASSIGN_OR_RETURN(norm.weight, load_vector(source, name + ".weight", config.model_dim, all));
+  if (config.norm_bias) {
+    BF_ASSIGN_OR_RETURN(norm.bias, load_vector(source, name + ".bias", config.model_dim, all));
+  }
+  return norm;
+}
+
+void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
+                const float* x, float* y) {
+  const std::int64_t dim = config.model_dim;
+  for_each_row(compute, rows, dim, [&](std::int64_t row) {
+    if (config.norm == NormKind::kRms) {
+      compute.kernels->rms_norm(x + row * dim, norm.weight.data(), config.norm_epsilon, dim, y + row * dim);
+    } else {
+      const float* bias = norm.bias.empty() ? nullptr : norm.bias.data();
+      compute.kernels->layer_norm(x + row * dim, norm.weight.data(), bias, config.norm_epsilon, dim, y + row * dim);
+    }
+  });
+}
+
+Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values) {
+  ActivationRows x;
+  x.rows = rows;
+  x.cols = cols;
+  x.values = values;
+  if (cols % kQuantBlock != 0) return x;
+  const auto count = static_cast<std::uint64_t>(rows * cols);
+  BF_ASSIGN_OR_RETURN(const auto quants, arena.allocate_array<std::int8_t>(count));
+  BF_ASSIGN_OR_RETURN(const auto scales, arena.allocate_array<float>(count / kQuantBlock));
+  BF_ASSIGN_OR_RETURN(const auto sums, arena.allocate_array<std::int32_t>(count / kQuantBlock));
+  x.quants = quants.data();
+  x.scales = scales.data();
+  x.sums = sums.data();
+  return x;
+}
+
+Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch) {
+  RotaryRows rows;
+  const std::size_t pairs = frequencies.size();
+  const auto count = static_cast<std::uint64_t>(batch.rows()) * pairs;
+  BF_ASSIGN_OR_RETURN(rows.cos, compute.arena->allocate_array<float>(count));
+  BF_ASSIGN_OR_RETURN(rows.sin, compute.arena->allocate_array<float>(count));
+  std::size_t at = 0;
+  for (const SequenceRun& run : batch.runs) {
+    for (std::int64_t i = 0; i < run.rows; ++i, at += pairs) {
+      rotary_angles(frequencies, run.position + i, rows.cos.subspan(at, pairs), rows.sin.subspan(at, pairs));
+    }
+  }
+  return rows;
+}
+
+Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
+                          const LaneRange& lanes) {
+  const trace::Scope scope(trace::Zone::kModelLoad, static_cast<std::uint32_t>(layer));
+  Block block;
+  block.config_ = config;
+  block.shard_ = shard_of(config, lanes);
+  const Shard& shard = block.shard_;
+  const std::string prefix = fmt::format("blk.{}.", layer);
+  const auto rows_of = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held,
+                           bool bias) -> Status {
+    const LinearPart part{{rows, config.model_dim, held, {0, config.model_dim}}, bias};
+    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
+    return {};
+  };
+  const auto cols_of = [&](LinearWeights& target, const char* name, std::int64_t cols, const IndexRange& held,
+                           bool bias) -> Status {
+    const LinearPart part{{config.model_dim, cols, {0, config.model_dim}, held}, bias};
+    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
+    return {};
+  };
+  BF_ASSIGN_OR_RETURN(block.attn_norm_, load_norm(source, prefix + "attn_norm", config));
+  BF_ASSIGN_OR_RETURN(block.ffn_norm_, load_norm(source, prefix + "ffn_norm", config));
+  BF_TRY(rows_of(block.q_, "attn_q", config.q_dim(), shard.q(), config.qkv_bias));
+  BF_TRY(rows_of(block.k_, "attn_k", config.kv_dim(), shard.kv(), config.qkv_bias));
+  BF_TRY(rows_of(block.v_, "attn_v", config.kv_dim(), shard.kv(), config.qkv_bias));
+  BF_TRY(cols_of(block.attn_output_, "attn_output", config.q_dim(), shard.q(), config.attention_output_bias));
+  if (config.mlp == MlpKind::kGated) {
+    BF_TRY(rows_of(block.gate_, "ffn_gate", config.ff_dim, shard.ff, config.mlp_bias));
+  }
+  BF_TRY(rows_of(block.up_, "ffn_up", config.ff_dim, shard.ff, config.mlp_bias));
+  BF_TRY(cols_of(block.down_, "ffn_down", config.ff_dim, shard.ff, config.mlp_bias));
+  return block;
+}
+
+Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                      KvCache& cache, float* x) const {
+  BF_TRY(attention(compute, batch, rotary, cache_layer, cache, x));
+  return mlp(compute, batch.rows(), x);
+}
+
+namespace {
+
+/// What a sub-layer reads: norm(x) in new memory where the norm comes before, else x itself.
+Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config, const NormWeights& norm,
+                              std::int64_t rows, float* x) {
+  if (config.norm_place == NormPlace::kAfter) return x;
+  BF_ASSIGN_OR_RETURN(const auto normed,
+                      compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * config.model_dim)));
+  apply_norm(compute, config, norm, rows, x, normed.data());
+  return normed.data();
+}
+
+/// Quantises the rows where one of the matrices that read them is quantised.
+void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
+  if (!quantised) return;
+  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
+}
+
+Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::int64_t cols) {
+  BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * cols)));
+  return values.data();
+}
+
+/// y += x * weights^T + bias over all lanes, the members' of a group included.
+Status add_product(const Compute& compute, DividedProduct product, const LaneBorders& lanes,
+                   const LinearWeights& weights, const ActivationRows& x, float* y) {
+  if (compute.group != nullptr) {
+    return compute.group->add_product(compute, product, weights.matrix, weights.bias_or_null(), x, y);
+  }
+  const LinearJob job{&weights.matrix, &x, lanes, weights.bias_or_null(), y, y};
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  return {};
+}
+
+}  // namespace
+
+Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                        KvCache& cache, float* x) const {
+  const std::int64_t rows = batch.rows();
+  BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, attn_norm_, rows, x));
+  BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
+  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.q_dim()));
+  if (shard_.heads.size() > 0) BF_TRY(mix_heads(compute, batch, rotary, cache_layer, cache, a, mixed));
+
+  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.q_dim(), mixed));
+  prepare_rows(compute, o, attn_output_.matrix.quantised());
+  BF_TRY(add_product(compute, DividedProduct::kAttentionOutput, attention_lanes(config_), attn_output_, o, x));
+  if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, attn_norm_, rows, x, x);
+  return {};
+}
+
+Status Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                        KvCache& cache, const ActivationRows& input, float* mixed) const {
+  const std::int64_t rows = batch.rows();
+  prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
+  BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
+  BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.kv_dim()));
+  BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
+  const LaneBorders whole = LaneBorders::single(config_.model_dim);
+  const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
+                       LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
+                       LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
+  run_linear(*compute.kernels, *compute.team, qkv);
+  rotate_and_store(compute, config_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
+  return attend(compute, config_, shard_, batch, cache_layer, cache, q, mixed);
+}
+
+Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
+  const bool gated = config_.mlp == MlpKind::kGated;
+  const std::int64_t ff_dim = shard_.ff.size();
+  BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, ffn_norm_, rows, x));
+  BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
+  BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
+  BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));
+  BF_ASSIGN_OR_RETURN(const auto h, allocate_activations(*compute.arena, rows, ff_dim, up));
+  if (ff_dim > 0) {
+    prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
+    const LaneBorders whole = LaneBorders::single(config_.model_dim);
+    const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
+                             LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
+    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
+  }
+  const bool silu = config_.activation == Activation::kSilu;
+  const Kernels& kernels = *compute.kernels;
+  for_each_row(compute, rows, 4 * ff_dim, [&](std::int64_t row) {
+    float* y = up + row * ff_dim;
+    if (gated) {
+      (silu ? kernels.silu_mul : kernels.gelu_mul)(gate + row * ff_dim, y, ff_dim, y);
+    } else {
+      (silu ? kernels.silu : kernels.gelu)(y, ff_dim, y);
+    }
+    if (down_.matrix.quantised()) quantize_activation_row(kernels, h, row);
+  });
+  BF_TRY(add_product(compute, DividedProduct::kMlpDown, mlp_lanes(config_), down_, h, x));
+  if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, ffn_norm_, rows, x, x);
+  return {};
+}
+
+const PackedMatrix* Block::matrix(std::string_view name) const {
+  const std::array<std::pair<std::string_view, const LinearWeights*>, 7> all{{{"attn_q", &q_},
+                                                                              {"attn_k", &k_},
+                                                                              {"attn_v", &v_},
+                                                                              {"attn_output", &attn_output_},
+                                                                              {"ffn_gate", &gate_},
+                                                                              {"ffn_up", &up_},
+                                                                              {"ffn_down", &down_}}};
+  for (const auto& [known, linear] : all) {
+    if (known == name) return &linear->matrix;
+  }
+  return nullptr;
+}
+
+std::uint64_t Block::packed_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const LinearWeights* linear : {&q_, &k_, &v_, &attn_output_, &gate_, &up_, &down_}) {
+    bytes += linear->matrix.bytes() + linear->bias.size() * sizeof(float);
+  }
+  for (const NormWeights* norm : {&attn_norm_, &ffn_norm_}) {
+    bytes += (norm->weight.size() + norm->bias.size()) * sizeof(float);
+  }
+  return bytes;
+}
+
+}  // namespace butterfly

@@ -1,0 +1,89 @@
+// One transformer block, described by ModelConfig: norms, attention over cached keys and values, MLP, two residuals.
+// Weights are packed once and immutable; forward() is thread-compatible (one call at a time per Compute).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/model/core/batch.h"
+#include "butterfly/model/inference/compute.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/model/inference/kv_cache.h"
+#include "butterfly/model/core/shard.h"
+#include "butterfly/model/core/weights.h"
+
+namespace butterfly {
+
+/// An affine map; bias is empty where the family has none.
+struct LinearWeights {
+  PackedMatrix matrix;      // [outputs, inputs]
+  std::vector<float> bias;  // [outputs]
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+struct NormWeights {
+  std::vector<float> weight;  // [model_dim]
+  std::vector<float> bias;    // [model_dim] or empty
+};
+
+/// The part of an affine map that this node holds; where it is empty, nothing but a bias of its rows is loaded.
+struct LinearPart {
+  WeightPart matrix{};  // [outputs, inputs]
+  bool with_bias = false;
+};
+
+/// Errors of all three: those of WeightSource::find_part and PackedMatrix::pack. The source's pages are released after
+/// use.
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
+                                  ThreadTeam& team);
+Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config);
+/// The elements `held` of a vector of `size`.
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
+                                       const IndexRange& held);
+
+/// y[row] = norm(x[row]), both [rows, model_dim]; y may be x.
+void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
+                const float* x, float* y);
+
+/// cos and sin for every row of a batch, [rows, rope.dim / 2] each; computed once per step, used by every block.
+struct RotaryRows {
+  std::span<float> cos;
+  std::span<float> sin;
+};
+Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch);
+
+class Block {
+ public:
+  /// What the holder of `lanes` needs.
+  static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
+                            const LaneRange& lanes = {});
+
+  /// x[rows, model_dim] is the residual stream, updated in place. `cache_layer` is this block's index in `cache`,
+  /// which has this block's key/value heads and room for every position of `batch`. With some of the lanes alone,
+  /// compute.group adds the others' (two products). Errors: kNoMemory (scratch), those of the group.
+  Status forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
+                 float* x) const;
+
+  std::uint64_t packed_bytes() const;
+
+  /// By canonical name without "blk.N." and ".weight", as far as this node holds it; null for other names.
+  const PackedMatrix* matrix(std::string_view name) const;
+
+ private:
+  Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                   KvCache& cache, float* x) const;
+  Status mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                   KvCache& cache, const ActivationRows& input, float* mixed) const;
+  Status mlp(const Compute& compute, std::int64_t rows, float* x) const;
+
+  ModelConfig config_;
+  Shard shard_;
+  NormWeights attn_norm_, ffn_norm_;
+  LinearWeights q_, k_, v_, attn_output_;
+  LinearWeights gate_, up_, down_;  // gate only where the MLP is gated
+};
+
+}  // namespace butterfly

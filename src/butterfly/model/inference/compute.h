@@ -1,0 +1,40 @@
+// What arithmetic on a node needs besides weights: kernels, threads, scratch. Borrowed; one step at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/linear.h"
+#include "butterfly/machine/thread_team.h"
+#include "butterfly/tensor/arena.h"
+
+namespace butterfly {
+
+class TensorGroup;
+
+struct Compute {
+  const Kernels* kernels = nullptr;
+  ThreadTeam* team = nullptr;
+  Arena* arena = nullptr;        // reset by the owner between steps
+  TensorGroup* group = nullptr;  // where this node holds some of the lanes; null: it holds all
+};
+
+/// Calls work(row) for every row: on the team where rows * elements is worth waking it, else on the caller.
+template <typename Work>
+void for_each_row(const Compute& compute, std::int64_t rows, std::int64_t elements, const Work& work) {
+  constexpr std::int64_t kWorthWaking = 16 * 1024;  // a wake costs a few microseconds, as 16 Ki simple elements do
+  if (rows * elements < kWorthWaking || rows == 1) {
+    for (std::int64_t row = 0; row < rows; ++row) work(row);
+    return;
+  }
+  compute.team->run([&](int member) {
+    const WorkRange range = split_work(rows, member, compute.team->size());
+    for (std::int64_t row = range.begin; row < range.end; ++row) work(row);
+  });
+}
+
+/// Scratch for activations that `weights` will be multiplied with. Errors: kNoMemory.
+Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values);
+
+}  // namespace butterfly

@@ -1,0 +1,254 @@
+#include "butterfly/model/inference/tensor_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "butterfly/base/check.h"
+
+namespace butterfly {
+namespace {
+
+// Up to here a message costs about its latency, and one exchange of everything beats two of a part.
+#ifdef BUTTERFLY_TINY
+constexpr std::int64_t kDirectBytesMax = 256;
+#else
+constexpr std::int64_t kDirectBytesMax = 32 * 1024;
+#endif
+
+/// What a member says of itself before a step, at the head of its first message.
+struct Readiness {
+  std::uint32_t failed = 0;
+  std::uint32_t code = 0;
+  std::array<char, 120> text{};  // the error's, cut
+};
+static_assert(sizeof(Readiness) == 128);
+
+ByteSpan bytes_of(const float* values, std::int64_t count) {
+  return {reinterpret_cast<const std::byte*>(values), static_cast<std::size_t>(count) * sizeof(float)};
+}
+MutableByteSpan bytes_of(float* values, std::int64_t count) {
+  return {reinterpret_cast<std::byte*>(values), static_cast<std::size_t>(count) * sizeof(float)};
+}
+
+Readiness readiness_of(const Status& status) {
+  Readiness readiness;
+  if (status) return readiness;
+  readiness.failed = 1;
+  readiness.code = static_cast<std::uint32_t>(status.error().code);
+  const std::size_t length = std::min(status.error().message.size(), readiness.text.size());
+  std::memcpy(readiness.text.data(), status.error().message.data(), length);
+  return readiness;
+}
+
+Status status_of(const Readiness& readiness, int member) {
+  if (readiness.failed == 0) return {};
+  const bool known = readiness.code <= static_cast<std::uint32_t>(ErrorCode::kCancelled);
+  const auto code = known ? static_cast<ErrorCode>(readiness.code) : ErrorCode::kProtocol;
+  const std::size_t length = strnlen(readiness.text.data(), readiness.text.size());
+  return make_error(code, "member {} of the tensor group: {}", member, std::string_view(readiness.text.data(), length));
+}
+
+}  // namespace
+
+TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<LaneRange>& lanes, int rank,
+                         ExchangeFunction exchange)
+    : model_dim_(config.model_dim),
+      vocab_(config.vocab),
+      rank_(rank),
+      exchange_(std::move(exchange)),
+      to_(lanes.size()),
+      from_(lanes.size()),
+      received_(lanes.size()) {
+  int at = 0;
+  for (const LaneRange& range : lanes) {
+    BF_CHECK(range.first == at && range.last > at, "the members' lanes follow each other");
+    at = range.last;
+    shards_.push_back(shard_of(config, range));
+  }
+  BF_CHECK(at == kLanes && rank >= 0 && rank < size(), "the members have every lane");
+  attention_ = sums_of(attention_lanes(config));
+  mlp_ = sums_of(mlp_lanes(config));
+}
+
+TensorGroup::Sums TensorGroup::sums_of(const LaneBorders& borders) const {
+  Sums sums;
+  sums.borders = borders;
+  for (const Shard& shard : shards_) {
+    std::vector<LaneRange> nodes = subtrees(shard.lanes);
+    std::erase_if(nodes, [&](const LaneRange& node) { return borders.at(node.first) == borders.at(node.last); });
+    sums.nodes_max = std::max(sums.nodes_max, static_cast<std::int64_t>(nodes.size()));
+    sums.nodes.push_back(std::move(nodes));
+  }
+  return sums;
+}
+
+Status TensorGroup::exchange() {
+  to_[static_cast<std::size_t>(rank_)] = {};
+  from_[static_cast<std::size_t>(rank_)] = {};
+  return exchange_(to_, from_);
+}
+
+Result<Status> TensorGroup::begin_step(Arena& arena, const Status& ready, std::span<const TokenId> tokens, float* x) {
+  const auto rows_of = [&](const Shard& owner) {
+    return std::ranges::count_if(tokens, [&](TokenId token) { return owner.vocab.contains(token.value); });
+  };
+  const auto dim = static_cast<std::size_t>(model_dim_);
+  const auto message = [&](const Shard& owner) {
+    return arena.allocate(sizeof(Readiness) + static_cast<std::size_t>(rows_of(owner)) * dim * sizeof(float));
+  };
+  // Calls visit(row of x, its bytes in the message) for the rows that `owner` has.
+  const auto visit_rows = [&](const Shard& owner, std::byte* bytes, const auto& visit) {
+    bytes += sizeof(Readiness);
+    for (std::size_t row = 0; row < tokens.size(); ++row) {
+      if (!owner.vocab.contains(tokens[row].value)) continue;
+      visit(x + row * dim, bytes);
+      bytes += dim * sizeof(float);
+    }
+  };
+  BF_ASSIGN_OR_RETURN(const MutableByteSpan mine, message(shard()));
+  const Readiness readiness = readiness_of(ready);
+  std::memset(mine.data(), 0, ready ? 0 : mine.size());  // nothing else can be told
+  std::memcpy(mine.data(), &readiness, sizeof(readiness));
+  if (ready) {
+    visit_rows(shard(), mine.data(),
+               [&](const float* row, std::byte* bytes) { std::memcpy(bytes, row, dim * sizeof(float)); });
+  }
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    to_[r] = mine;
+    if (static_cast<int>(r) == rank_) continue;
+    BF_ASSIGN_OR_RETURN(from_[r], message(shards_[r]));
+  }
+  BF_TRY(exchange());
+  for (int member = 0; member < size(); ++member) {
+    Readiness said = readiness;
+    if (member != rank_) std::memcpy(&said, from_[static_cast<std::size_t>(member)].data(), sizeof(said));
+    if (Status status = status_of(said, member); !status) return status;
+  }
+  for (int member = 0; member < size(); ++member) {
+    if (member == rank_) continue;
+    visit_rows(shard(member), from_[static_cast<std::size_t>(member)].data(),
+               [&](float* row, const std::byte* bytes) { std::memcpy(row, bytes, dim * sizeof(float)); });
+  }
+  return Status{};
+}
+
+Status TensorGroup::add_product(const Compute& compute, DividedProduct product, const PackedMatrix& weights,
+                                const float* bias, const ActivationRows& x, float* y) {
+  const Sums& sums = product == DividedProduct::kAttentionOutput ? attention_ : mlp_;
+  const auto rank = static_cast<std::size_t>(rank_);
+  const std::vector<LaneRange>& nodes = sums.nodes[rank];
+  const auto count = static_cast<std::int64_t>(nodes.size());
+  BF_ASSIGN_OR_RETURN(const auto mine,
+                      compute.arena->allocate_array<float>(static_cast<std::uint64_t>(x.rows * count * model_dim_)));
+  received_[rank] = mine.data();
+  std::array<LinearJob, kLanes> jobs;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const LaneBorders lanes = sums.borders.node(nodes[i], sums.borders.at(shard().lanes.first));
+    jobs[i] = {.weights = &weights,
+               .x = &x,
+               .lanes = lanes,
+               .y = mine.data() + static_cast<std::int64_t>(i) * model_dim_,
+               .y_stride = count * model_dim_};
+  }
+  if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()));
+  const std::int64_t message_bytes = x.rows * sums.nodes_max * model_dim_ * static_cast<std::int64_t>(sizeof(float));
+  const bool direct = message_bytes <= kDirectBytesMax || x.rows < size();
+  return direct ? add_everywhere(compute, sums, x.rows, bias, y) : add_at_owners(compute, sums, x.rows, bias, y);
+}
+
+Status TensorGroup::receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows) {
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    if (static_cast<int>(r) == rank_) continue;
+    const std::int64_t count = rows * static_cast<std::int64_t>(sums.nodes[r].size()) * model_dim_;
+    BF_ASSIGN_OR_RETURN(const auto memory, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(count)));
+    received_[r] = memory.data();
+    from_[r] = bytes_of(memory.data(), count);
+  }
+  return exchange();
+}
+
+Status TensorGroup::add_everywhere(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias,
+                                   float* y) {
+  const auto rank = static_cast<std::size_t>(rank_);
+  const auto nodes = static_cast<std::int64_t>(sums.nodes[rank].size());
+  std::ranges::fill(to_, bytes_of(std::as_const(received_[rank]), rows * nodes * model_dim_));
+  BF_TRY(receive_sums(compute, sums, rows));
+  fold_rows(compute, sums, rows, bias, y);
+  return {};
+}
+
+Status TensorGroup::add_at_owners(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias,
+                                  float* y) {
+  const auto rank = static_cast<std::size_t>(rank_);
+  const std::int64_t row_floats = static_cast<std::int64_t>(sums.nodes[rank].size()) * model_dim_;
+  const WorkRange own = split_work(rows, rank_, size());
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    const WorkRange range = split_work(rows, static_cast<int>(r), size());
+    to_[r] =
+        bytes_of(std::as_const(received_[rank]) + range.begin * row_floats, (range.end - range.begin) * row_floats);
+  }
+  received_[rank] += own.begin * row_floats;
+  BF_TRY(receive_sums(compute, sums, own.end - own.begin));
+  float* own_y = y + own.begin * model_dim_;
+  fold_rows(compute, sums, own.end - own.begin, bias, own_y);
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    const WorkRange range = split_work(rows, static_cast<int>(r), size());
+    to_[r] = bytes_of(std::as_const(own_y), (own.end - own.begin) * model_dim_);
+    from_[r] = bytes_of(y + range.begin * model_dim_, (range.end - range.begin) * model_dim_);
+  }
+  return exchange();
+}
+
+void TensorGroup::fold_rows(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias,
+                            float* y) const {
+  for_each_row(compute, rows, kLanes * model_dim_, [&](std::int64_t row) {
+    std::array<float*, kLanes> lanes{};
+    for (std::size_t r = 0; r < shards_.size(); ++r) {
+      const std::vector<LaneRange>& nodes = sums.nodes[r];
+      float* at = received_[r] + row * static_cast<std::int64_t>(nodes.size()) * model_dim_;
+      for (const LaneRange& node : nodes) {
+        lanes[static_cast<std::size_t>(node.first)] = at;
+        at += model_dim_;
+      }
+    }
+    compute.kernels->fold(lanes.data(), model_dim_, bias, y + row * model_dim_, y + row * model_dim_);
+  });
+}
+
+Status TensorGroup::gather_logits(const Compute& compute, std::int64_t rows, const float* part,
+                                  std::span<float> logits) {
+  std::ranges::fill(to_, ByteSpan{});
+  std::ranges::fill(from_, MutableByteSpan{});
+  if (rank_ != 0) {
+    to_[0] = bytes_of(part, rows * shard().vocab.size());
+    return exchange();
+  }
+  // One row is received in its place; of several, each part has to be spread.
+  for (std::size_t r = 1; r < shards_.size(); ++r) {
+    const IndexRange& vocab = shards_[r].vocab;
+    float* into = logits.data() + vocab.begin;
+    if (rows > 1) {
+      BF_ASSIGN_OR_RETURN(const auto memory,
+                          compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * vocab.size())));
+      into = memory.data();
+    }
+    from_[r] = bytes_of(into, rows * vocab.size());
+  }
+  BF_TRY(exchange());
+  for (std::size_t r = 0; r < shards_.size(); ++r) {
+    const IndexRange& vocab = shards_[r].vocab;
+    const auto size = static_cast<std::size_t>(vocab.size());
+    const float* values = r == 0 ? part : reinterpret_cast<const float*>(from_[r].data());
+    if (size == 0 || (rows == 1 && values == logits.data() + vocab.begin)) continue;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(logits.data() + row * vocab_ + vocab.begin, values + static_cast<std::size_t>(row) * size,
+                  size * sizeof(float));
+    }
+  }
+  return {};
+}
+
+}  // namespace butterfly

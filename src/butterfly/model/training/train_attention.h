@@ -1,0 +1,37 @@
+// Causal attention of a Network, rotary positions included: fused (never a [seq, seq] matrix) or, for comparison, by
+// products with that matrix. Work is cut into key-value heads of sequences.
+#pragma once
+
+#include <cstdint>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/training/train_context.h"
+
+namespace butterfly {
+
+struct AttentionBuffers {
+  float* qkv = nullptr;  // [rows, qkv_dim]: Q, K and V of a token beside one another; Q and K are rotated in place
+  float* log_sum_exp = nullptr;    // [batch, heads, seq]; fused
+  float* probabilities = nullptr;  // [batch, heads, seq, seq]; not fused
+  float* mixed = nullptr;          // [rows, q_dim]
+  void* mixed_operand = nullptr;   // the same as products take it; may be `mixed`
+};
+Status attention(const TrainContext& context, const AttentionBuffers& buffers);
+
+struct AttentionGradients {
+  const float* dmixed = nullptr;    // [rows, q_dim]
+  float* dqkv = nullptr;            // [rows, qkv_dim], written; of what came before the rotation
+  void* dqkv_operand = nullptr;     // the same as products take it; may be `dqkv`
+  float* dprobabilities = nullptr;  // as `probabilities`, scratch; not fused
+};
+/// Errors, here and above: those of Gemm, where attention is not fused.
+Status attention_backward(const TrainContext& context, const AttentionBuffers& buffers,
+                          const AttentionGradients& gradients);
+
+/// Packs `mixed` again.
+void pack_mixed(const TrainContext& context, const AttentionBuffers& buffers);
+
+/// Floats of each member's scratch.
+std::int64_t attention_scratch_floats(const TrainContext& context);
+
+}  // namespace butterfly

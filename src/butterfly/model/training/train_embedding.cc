@@ -1,0 +1,189 @@
+#include "butterfly/model/training/train_embedding.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace butterfly {
+namespace {
+
+std::size_t row_bytes_of(std::int64_t n) {
+  return static_cast<std::size_t>(n) * sizeof(float);
+}
+
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+RowRange last_chunk(const TrainContext& context, const TrainScratch& scratch) {
+  const std::int64_t chunks = (context.rows() + scratch.head_chunk_rows - 1) / scratch.head_chunk_rows;
+  return {(chunks - 1) * scratch.head_chunk_rows, context.rows()};
+}
+
+/// One row of logits becomes its gradient. Apart, as a framework without fusion does it: softmax, loss, gradient.
+float separate_cross_entropy(const TrainingKernels& kernels, float* logits, std::int64_t vocab, std::int64_t target) {
+  // The gradient of the cross-entropy is the softmax but for the target's element: any other target gives that one.
+  const std::int64_t other = target == 0 ? vocab - 1 : 0;
+  kernels.softmax_cross_entropy(logits, vocab, other, 1.0f);
+  logits[other] += 1.0f;
+  // Smaller probabilities are not floats; their loss would be infinite where it is large.
+  constexpr float kSmallest = 1e-37f;
+  const float loss = -std::log(std::max(logits[target], kSmallest));
+  for (std::int64_t i = 0; i < vocab; ++i) logits[i] -= i == target ? 1.0f : 0.0f;
+  return loss;
+}
+
+/// Logits of rows [begin, end), their losses, and their gradients in dlogits.
+Status head_chunk(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch, const RowRange& rows,
+                  std::span<const TokenId> targets) {
+  const std::int64_t vocab = context.config->vocab;
+  const std::int64_t n = context.config->model_dim;
+  BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
+                            .n = vocab,
+                            .k = n,
+                            .a = context.operand_at(scratch.output_normed, rows.begin * n),
+                            .b = context.operand_at(context.operand_weights, ends.head.parts[0].weight),
+                            .c = scratch.logits,
+                            .a_stride = n,
+                            .b_stride = n,
+                            .c_stride = vocab,
+                            .b_transposed = Transpose::kYes}));
+  const bool fused = context.options.fusion.cross_entropy;
+  context.for_rows(rows.end - rows.begin, [&](int, std::int64_t row) {
+    float* logits = scratch.logits + row * vocab;
+    const std::int64_t target = targets[static_cast<std::size_t>(rows.begin + row)].value;
+    float& loss = scratch.losses[rows.begin + row];
+    if (target < 0) {
+      loss = 0.0f;
+      std::memset(logits, 0, row_bytes_of(vocab));
+    } else if (fused) {
+      loss = context.kernels->softmax_cross_entropy(logits, vocab, target, 1.0f);
+    } else {
+      loss = separate_cross_entropy(*context.kernels, logits, vocab, target);
+    }
+    context.pack_operand(logits, vocab, context.operand_at(scratch.dlogits, row * vocab));
+  });
+  return {};
+}
+
+/// From the gradients in dlogits: branch rows = dlogits W, dW (+)= dlogits^T (scale * normed).
+Status head_chunk_backward(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
+                           const RowRange& rows, Accumulate accumulate) {
+  const std::int64_t vocab = context.config->vocab;
+  const std::int64_t n = context.config->model_dim;
+  const std::int64_t weight = ends.head.parts[0].weight;
+  BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
+                            .n = n,
+                            .k = vocab,
+                            .a = scratch.dlogits,
+                            .b = context.operand_at(context.operand_weights, weight),
+                            .c = scratch.branch + rows.begin * n,
+                            .a_stride = vocab,
+                            .b_stride = n,
+                            .c_stride = n}));
+  return context.gemm->run({.m = vocab,
+                            .n = n,
+                            .k = rows.end - rows.begin,
+                            .a = scratch.dlogits,
+                            .b = context.operand_at(scratch.output_scaled, rows.begin * n),
+                            .c = context.gradients + weight,
+                            .a_stride = vocab,
+                            .b_stride = n,
+                            .c_stride = n,
+                            .a_transposed = Transpose::kYes,
+                            .accumulate = accumulate});
+}
+
+}  // namespace
+
+Result<TrainEnds> make_ends(const ModelConfig& config, const ParameterSet& parameters) {
+  TrainEnds ends;
+  BF_ASSIGN_OR_RETURN(const Parameter* token, parameters.find("token_embd.weight"));
+  ends.token_embedding = token->offset;
+  if (config.position == PositionKind::kLearned) {
+    BF_ASSIGN_OR_RETURN(const Parameter* position, parameters.find("position_embd.weight"));
+    ends.position_embedding = position->offset;
+  }
+  BF_ASSIGN_OR_RETURN(ends.output_norm, make_norm(parameters, "output_norm"));
+  const char* head = config.tied_head ? "token_embd" : "output";
+  BF_ASSIGN_OR_RETURN(ends.head, make_projection(parameters, {head}, Join::kNo));
+  BF_ASSIGN_OR_RETURN(const Parameter* first_block, parameters.find("blk.0.attn_norm.weight"));
+  ends.embedding_range = {0, first_block->offset};
+  ends.head_range = {ends.output_norm.weight, parameters.padded_size()};
+  return ends;
+}
+
+void embed(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens, float* x) {
+  const std::int64_t n = context.config->model_dim;
+  context.for_rows(context.rows(), [&](int, std::int64_t row) {
+    const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
+    std::memcpy(x + row * n, context.weights + ends.token_embedding + token * n, row_bytes_of(n));
+    if (ends.position_embedding == kNoParameter) return;
+    context.kernels->add(context.weights + ends.position_embedding + row % context.seq() * n, n, x + row * n);
+  });
+}
+
+void embed_backward(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens,
+                    const float* dx) {
+  const std::int64_t n = context.config->model_dim;
+  const int members = context.team->size();
+  // Each member owns some of the tokens, so every row of the embedding is summed in row order by one of them.
+  context.team->run([&](int member) {
+    for (std::int64_t row = 0; row < context.rows(); ++row) {
+      const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
+      if (token % members != member) continue;
+      context.kernels->add(dx + row * n, n, context.gradients + ends.token_embedding + token * n);
+    }
+  });
+  if (ends.position_embedding == kNoParameter) return;
+  context.for_rows(context.seq(), [&](int, std::int64_t t) {
+    for (std::int64_t row = t; row < context.rows(); row += context.seq()) {
+      context.kernels->add(dx + row * n, n, context.gradients + ends.position_embedding + t * n);
+    }
+  });
+}
+
+Result<double> forward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
+                            const ResidualSum& before, std::span<const TokenId> targets) {
+  residual_norm(context, {.parameters = ends.output_norm,
+                          .x = before.stream,
+                          .delta = before.delta,
+                          .sum = scratch.output,
+                          .statistics = scratch.output_norm,
+                          .normed = scratch.output_normed});
+  for (std::int64_t begin = 0; begin < context.rows(); begin += scratch.head_chunk_rows) {
+    const RowRange rows{begin, std::min(context.rows(), begin + scratch.head_chunk_rows)};
+    BF_TRY(head_chunk(context, ends, scratch, rows, targets));
+  }
+  double sum = 0.0;
+  for (std::int64_t row = 0; row < context.rows(); ++row) sum += static_cast<double>(scratch.losses[row]);
+  return sum;
+}
+
+Status backward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
+                     const HeadBackwardArgs& args) {
+  residual_norm(context, {.parameters = ends.output_norm,
+                          .x = scratch.output,
+                          .statistics = scratch.output_norm,
+                          .normed = scratch.output_scaled,
+                          .scale = args.scale});
+  RowRange rows = last_chunk(context, scratch);
+  BF_TRY(head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
+  while (rows.begin > 0) {
+    rows = {rows.begin - scratch.head_chunk_rows, rows.begin};
+    BF_TRY(head_chunk(context, ends, scratch, rows, args.targets));
+    BF_TRY(head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes));
+  }
+  norm_backward(context, {.parameters = ends.output_norm,
+                          .x = scratch.output,
+                          .statistics = scratch.output_norm,
+                          .dy = scratch.branch,
+                          .dy_scale = args.scale,
+                          .dx = scratch.dx,
+                          .accumulate = Accumulate::kNo,
+                          .dx_operand = scratch.dx_operand,
+                          .bias_below = args.bias_below});
+  return {};
+}
+
+}  // namespace butterfly

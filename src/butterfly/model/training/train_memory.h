@@ -1,0 +1,67 @@
+// The memory of a Network, planned once from shapes: what each block keeps for its backward pass, and what all blocks
+// share. Recomputation is decided here alone: what is computed again lies in memory that the blocks share. Owner of
+// everything its views point to.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/training/train_attention.h"
+#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/train_pass.h"
+#include "butterfly/tensor/aligned_buffer.h"
+
+namespace butterfly {
+
+/// What a block's forward pass leaves behind. Operands are float or bf16, as the context says.
+struct BlockActivations {
+  float* input = nullptr;   // [rows, model_dim]: the residual stream before the block
+  float* middle = nullptr;  // [rows, model_dim]: between attention and MLP
+  NormStatistics attn_norm{};
+  NormStatistics ffn_norm{};
+  void* attn_normed = nullptr;  // operand [rows, model_dim]
+  AttentionBuffers attention{};
+  void* ffn_normed = nullptr;  // operand [rows, model_dim]
+  ActivationArgs mlp{};        // its input, [rows, ffn_in_dim], and its output
+};
+
+/// What all blocks, the embedding and the head share.
+struct TrainScratch {
+  float* branch = nullptr;     // [rows, model_dim]: what a branch adds, or the gradient of its norm's output
+  float* wide = nullptr;       // [rows, max(q_dim, ff_dim)]: gradients of attention's and the activation's output
+  float* dx = nullptr;         // [rows, model_dim]: gradient of the residual stream
+  void* dx_operand = nullptr;  // operand
+  void* dffn_in = nullptr;     // operand [rows, ffn_in_dim]
+  AttentionGradients attention{};
+  float* output = nullptr;  // [rows, model_dim]: the residual stream behind the last block
+  NormStatistics output_norm{};
+  void* output_normed = nullptr;  // operand [rows, model_dim]
+  void* output_scaled = nullptr;  // operand [rows, model_dim]: the same times the loss's scale
+  float* logits = nullptr;        // [head_chunk_rows, vocab]
+  void* dlogits = nullptr;        // operand [head_chunk_rows, vocab]; `logits` for fp32
+  float* losses = nullptr;        // [rows]
+  std::int64_t head_chunk_rows = 0;
+};
+
+class TrainMemory {
+ public:
+  /// Also gives `context` its scratch. Errors: kNoMemory naming the size.
+  static Result<TrainMemory> create(TrainContext& context);
+
+  const BlockActivations& block(int layer) const { return blocks_[static_cast<std::size_t>(layer)]; }
+  const TrainScratch& scratch() const { return scratch_; }
+  std::uint64_t activation_bytes() const { return activations_.bytes(); }
+  std::uint64_t scratch_bytes() const { return shared_.bytes(); }
+
+ private:
+  class Layout;
+  void lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared);
+  void lay_out_scratch(TrainContext& context, Layout& shared);
+
+  AlignedBuffer activations_, shared_;
+  std::vector<BlockActivations> blocks_;
+  TrainScratch scratch_;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,285 @@
+#include "butterfly/model/training/trainable_transformer.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "butterfly/base/check.h"
+#include "butterfly/kernel/training/training_dispatch.h"
+#include "butterfly/model/core/rotary.h"
+#include "butterfly/model/training/train_block.h"
+#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/train_embedding.h"
+#include "butterfly/model/training/train_initialize.h"
+#include "butterfly/model/training/train_memory.h"
+
+namespace butterfly {
+namespace {
+
+Status check_supported(const ModelConfig& config) {
+  const auto refuse = [&](const char* what) {
+    return make_error(ErrorCode::kUnsupported, "{} cannot be trained: {}",
+                      config.name.empty() ? "the model" : config.name, what);
+  };
+  if (config.norm_place != NormPlace::kBefore) return refuse("norms after the sums have no backward pass");
+  if (config.norm == NormKind::kRms && config.norm_bias) return refuse("RMSNorm with a bias has no backward pass");
+  if (config.mlp == MlpKind::kGated && config.activation != Activation::kSilu) {
+    return refuse("a gated MLP with an activation other than SiLU has no backward pass");
+  }
+  if (config.mlp == MlpKind::kPlain && config.activation != Activation::kGeluTanh) {
+    return refuse("a plain MLP with an activation other than GELU has no backward pass");
+  }
+  return {};
+}
+
+Status check_options(const ModelConfig& config, const NetworkOptions& options) {
+  if (options.micro_batch < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "a micro-batch of {} sequences, expected at least 1",
+                      options.micro_batch);
+  }
+  if (options.seq < 1 || options.seq > config.context) {
+    return make_error(ErrorCode::kInvalidArgument, "sequences of {} tokens, the model takes 1 to {}", options.seq,
+                      config.context);
+  }
+  constexpr std::int64_t kMaxRows = std::int64_t{1} << 24;  // sizes of buffers stay far from overflow
+  if (std::int64_t{options.micro_batch} * options.seq > kMaxRows) {
+    return make_error(ErrorCode::kInvalidArgument, "a micro-batch of {} sequences of {} tokens, at most {} tokens fit",
+                      options.micro_batch, options.seq, kMaxRows);
+  }
+  if (options.threads < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} threads, expected at least 1", options.threads);
+  }
+  return {};
+}
+
+class PlannedNetwork final : public Network {
+ public:
+  PlannedNetwork(const ModelConfig& config, const NetworkOptions& options, ParameterSet parameters)
+      : config_(config), options_(options), parameters_(std::move(parameters)), team_(options.threads) {}
+
+  /// Everything that can fail.
+  Status plan() {
+    context_.config = &config_;
+    context_.options = options_;
+    context_.kernels = &training_kernels(options_.isa);
+    context_.team = &team_;
+    BF_ASSIGN_OR_RETURN(gemm_, make_gemm(options_.precision, options_.isa, team_));
+    context_.gemm = context_.exact_gemm = gemm_.get();
+    if (context_.bf16()) {
+      BF_TRY(copy_weights_as_bf16());
+    } else {
+      context_.operand_weights = parameters_.weights().data();
+    }
+    context_.weights = parameters_.weights().data();
+    context_.gradients = parameters_.gradients().data();
+    BF_TRY(plan_angles());
+    BF_ASSIGN_OR_RETURN(ends_, make_ends(config_, parameters_));
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      BF_ASSIGN_OR_RETURN(TrainBlock block, make_block(config_, options_.fusion, parameters_, layer));
+      blocks_.push_back(block);
+    }
+    find_products();
+    BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
+    tokens_.resize(static_cast<std::size_t>(context_.rows()));
+    targets_.resize(static_cast<std::size_t>(context_.rows()));
+    return {};
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const NetworkOptions& options() const override { return options_; }
+  ParameterSet& parameters() override { return parameters_; }
+  ThreadTeam& team() override { return team_; }
+
+  NetworkMemory memory() const override {
+    const std::uint64_t flat = parameters_.weights().size_bytes();
+    return {.parameter_bytes = flat + weight_copy_.bytes(),
+            .gradient_bytes = flat,
+            .activation_bytes = memory_.activation_bytes(),
+            .scratch_bytes = memory_.scratch_bytes() + angles_.bytes()};
+  }
+
+  void initialize(std::uint64_t seed) override {
+    initialize_parameters(config_, seed, parameters_, team_);
+    weights_changed();
+  }
+
+  Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
+    BF_ASSIGN_OR_RETURN(const double loss, run_forward(tokens, targets));
+    kept_ = true;
+    return loss;
+  }
+
+  Result<double> evaluate(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
+    return run_forward(tokens, targets);
+  }
+
+  void clear_gradients(std::span<float> into) override {
+    BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
+    team_.run([&](int member) {
+      for (const Parameter& parameter : parameters_.list()) {
+        if (by_products_.contains(parameter.offset)) continue;
+        const std::span<float> gradient = ParameterSet::part(into, parameter);
+        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
+        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
+      }
+    });
+    context_.gradients = into.data();
+    context_.weight_gradients = Accumulate::kNo;
+  }
+
+  Status backward(float scale, const GradientsReady& ready) override {
+    BF_CHECK(kept_, "backward() follows a forward()");
+    kept_ = false;
+    const TrainScratch& scratch = memory_.scratch();
+    const auto bias_of = [&](int layer) {
+      return layer < 0 ? kNoParameter : blocks_[static_cast<std::size_t>(layer)].ffn_down.parts[0].bias;
+    };
+    const auto tell = [&](ParameterRange range) {
+      if (ready) ready(range);
+    };
+    BF_TRY(backward_head(context_, ends_, scratch,
+                         {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
+    tell(ends_.head_range);
+    for (int layer = config_.layers - 1; layer >= 0; --layer) {
+      const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
+      const BlockActivations& activations = memory_.block(layer);
+      BF_TRY(recompute_block(context_, block, activations, scratch));
+      BF_TRY(backward_ffn(context_, block, activations, scratch));
+      tell(block.ffn_range);
+      BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
+      tell(block.attention_range);
+    }
+    embed_backward(context_, ends_, tokens_, scratch.dx);
+    tell(ends_.embedding_range);
+    context_.weight_gradients = Accumulate::kYes;
+    return {};
+  }
+
+  void weights_changed() override {
+    if (!context_.bf16()) return;
+    const std::span<const float> weights = parameters_.weights();
+    auto* copy = reinterpret_cast<unsigned short*>(weight_copy_.data());
+    team_.run([&](int member) {
+      const WorkRange range = split_work(static_cast<long>(weights.size()), member, team_.size());
+      context_.kernels->floats_to_bf16(weights.data() + range.begin, range.end - range.begin, copy + range.begin);
+    });
+  }
+
+  double forward_flops_per_token() const override {
+    double products = 0.0;
+    for (const Parameter& parameter : parameters_.list()) {
+      const bool looked_up =
+          parameter.name == "position_embd.weight" || (parameter.name == "token_embd.weight" && !config_.tied_head);
+      if (parameter.rows > 1 && !looked_up) products += static_cast<double>(parameter.size());
+    }
+    const double attention =
+        static_cast<double>(config_.layers) * static_cast<double>(config_.q_dim()) * static_cast<double>(options_.seq);
+    return 2.0 * products + 2.0 * attention;
+  }
+
+ private:
+  /// The weights of which a backward pass has a product before anything else adds to their gradients.
+  void find_products() {
+    const auto note = [&](const Projection& projection) {
+      for (int i = 0; i < projection.count; ++i) {
+        const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
+        // Joined ones are several parameters.
+        for (const Parameter& parameter : parameters_.list()) {
+          const std::int64_t behind = part.weight + part.rows * projection.cols;
+          if (parameter.offset >= part.weight && parameter.offset < behind) by_products_.insert(parameter.offset);
+        }
+      }
+    };
+    note(ends_.head);
+    for (const TrainBlock& block : blocks_) {
+      for (const Projection* projection : {&block.qkv, &block.attn_output, &block.ffn_in, &block.ffn_down}) {
+        note(*projection);
+      }
+    }
+  }
+
+  Status copy_weights_as_bf16() {
+    BF_ASSIGN_OR_RETURN(weight_copy_, AlignedBuffer::create(parameters_.weights().size() * sizeof(unsigned short)));
+    context_.operand_weights = weight_copy_.data();
+    weights_changed();
+    if (options_.fusion.attention) return {};
+    BF_ASSIGN_OR_RETURN(exact_gemm_, make_gemm(Precision::kFloat32, options_.isa, team_));
+    context_.exact_gemm = exact_gemm_.get();
+    return {};
+  }
+
+  Status plan_angles() {
+    if (config_.position != PositionKind::kRope) return {};
+    const std::vector<double> frequencies = rotary_frequencies(config_.rope);
+    const std::size_t pairs = frequencies.size();
+    const std::size_t count = static_cast<std::size_t>(options_.seq) * pairs;
+    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * count * sizeof(float)));
+    auto* cos = reinterpret_cast<float*>(angles_.data());
+    float* sin = cos + count;
+    for (std::size_t t = 0; t < static_cast<std::size_t>(options_.seq); ++t) {
+      rotary_angles(frequencies, static_cast<std::int64_t>(t), {cos + t * pairs, pairs}, {sin + t * pairs, pairs});
+    }
+    context_.rope_cos = cos;
+    context_.rope_sin = sin;
+    return {};
+  }
+
+  Status check_ids(std::span<const TokenId> ids, int lowest, const char* what) const {
+    if (ids.size() != tokens_.size()) {
+      return make_error(ErrorCode::kInvalidArgument, "{} {}, the network takes {} sequences of {}", ids.size(), what,
+                        options_.micro_batch, options_.seq);
+    }
+    for (const TokenId id : ids) {
+      if (id.value < lowest || id.value >= config_.vocab) {
+        return make_error(ErrorCode::kInvalidArgument, "{} of {}, the vocabulary has {}", what, id.value,
+                          config_.vocab);
+      }
+    }
+    return {};
+  }
+
+  Result<double> run_forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) {
+    kept_ = false;
+    BF_TRY(check_ids(tokens, 0, "tokens"));
+    BF_TRY(check_ids(targets, -1, "targets"));
+    std::ranges::copy(tokens, tokens_.begin());
+    std::ranges::copy(targets, targets_.begin());
+    ResidualSum stream{.stream = memory_.block(0).input};
+    embed(context_, ends_, tokens_, memory_.block(0).input);
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
+                                                memory_.block(layer), memory_.scratch(), stream));
+    }
+    return forward_head(context_, ends_, memory_.scratch(), stream, targets_);
+  }
+
+  const ModelConfig config_;
+  const NetworkOptions options_;
+  ParameterSet parameters_;
+  ThreadTeam team_;
+  std::unique_ptr<Gemm> gemm_, exact_gemm_;
+  AlignedBuffer weight_copy_;  // bf16
+  AlignedBuffer angles_;       // cos, then sin; [seq, rope.dim / 2] each
+  TrainContext context_;
+  TrainEnds ends_;
+  std::vector<TrainBlock> blocks_;
+  std::set<std::int64_t> by_products_;  // offsets of parameters
+  TrainMemory memory_;
+  std::vector<TokenId> tokens_, targets_;  // of the last forward
+  bool kept_ = false;                      // what backward() needs
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Network>> Network::create(const ModelConfig& config, const NetworkOptions& options) {
+  BF_TRY(validate(config));
+  BF_TRY(check_supported(config));
+  BF_TRY(check_options(config, options));
+  BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.gradients));
+  auto network = std::make_unique<PlannedNetwork>(config, options, std::move(parameters));
+  BF_TRY(network->plan());
+  return std::unique_ptr<Network>(std::move(network));
+}
+
+}  // namespace butterfly

@@ -1,0 +1,100 @@
+// A whole model that learns: forward to a loss and backward to gradients, over one micro-batch at a time. All memory is
+// planned when it is made: no allocation after the first step. The same blocks as inference computes, in training's
+// arithmetic (oneDNN, bf16), whose bits are its own. One call at a time; it uses its thread team.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "butterfly/base/ids.h"
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/gemm/gemm.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/model/core/parameters.h"
+
+namespace butterfly {
+
+/// What of a block's activations is computed again in the backward pass instead of being kept.
+/// kSelective: what is cheap (norms, activations of the MLP, attention's output is kept). kBlock: all but its input.
+enum class Recompute : std::uint8_t { kNone, kSelective, kBlock };
+std::string_view to_string(Recompute recompute);
+Result<Recompute> parse_recompute(std::string_view name);
+
+/// Each may be switched off for ablation; results agree within rounding.
+struct Fusion {
+  bool qkv = true;            // one product for Q, K and V
+  bool swiglu = true;         // one product for gate and up, activation and product in one pass
+  bool attention = true;      // no [seq, seq] matrix
+  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
+  bool adamw = true;          // one pass over weight, gradient and moments
+};
+/// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
+Result<Fusion> parse_fusion(const std::string& list);
+std::string to_string(const Fusion& fusion);
+
+struct NetworkOptions {
+  Precision precision = Precision::kFloat32;
+  Recompute recompute = Recompute::kNone;
+  Fusion fusion{};
+  int micro_batch = 1;  // sequences
+  int seq = 0;          // tokens of each
+  int threads = 1;
+  Isa isa = Isa::kReference;
+  GradientMemory gradients = GradientMemory::kPrivate;
+  /// Of logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which are
+  /// computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
+  std::int64_t logits_bytes_max = std::int64_t{64} << 20;
+};
+
+/// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the
+/// flat array to its beginning and cover all of it.
+using GradientsReady = std::function<void(ParameterRange range)>;
+
+struct NetworkMemory {
+  std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
+};
+
+class Network {
+ public:
+  /// Errors: kInvalidArgument (seq beyond the context, batch below 1), kUnsupported naming what of the configuration
+  /// has no backward, kNoMemory naming how much was missing.
+  static Result<std::unique_ptr<Network>> create(const ModelConfig& config, const NetworkOptions& options);
+  virtual ~Network() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const NetworkOptions& options() const = 0;
+  virtual ParameterSet& parameters() = 0;
+  /// Its threads, for what is done to its parameters between its calls: a second team would take their cores.
+  virtual ThreadTeam& team() = 0;
+  virtual NetworkMemory memory() const = 0;
+
+  /// Normal(0, 0.02), residual products scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based
+  /// generator keyed by (seed, parameter, element), so that nothing else shows in the values.
+  virtual void initialize(std::uint64_t seed) = 0;
+
+  /// tokens and targets: [micro_batch, seq], a target of -1 is not counted. Returns the sum of the losses (nats) over
+  /// the counted targets; keeps what backward() needs. Errors: kInvalidArgument for an id outside the vocabulary.
+  virtual Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
+
+  /// From the next backward() on, gradients go to `into`, which is as long as parameters().gradients(): these, until it
+  /// is called. They count as zero there, for the next backward() and for nobody before it: those that a product writes
+  /// as a whole keep their old values until then, what is of no parameter keeps them.
+  virtual void clear_gradients(std::span<float> into) = 0;
+
+  /// Adds the gradient of `scale` * (sum of losses of the last forward).
+  virtual Status backward(float scale, const GradientsReady& ready) = 0;
+
+  /// The loss alone, nothing kept. Same arguments and errors as forward().
+  virtual Result<double> evaluate(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
+
+  /// After weights() changed (bf16 keeps a copy of them).
+  virtual void weights_changed() = 0;
+
+  /// Of one forward pass over one token, with the causal half of attention counted (6 N + 6 L C T for all three
+  /// passes): docs/decisions/0012-training.md.
+  virtual double forward_flops_per_token() const = 0;
+};
+
+}  // namespace butterfly

@@ -1,0 +1,130 @@
+// Counts what a step asks the allocator for: the memory of a Network is planned when it is made. Small objects that
+// oneDNN makes for itself at every execution are out of our hands and not counted.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "butterfly/model/training/training_model_test.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+
+bool is_in_onednn(const void* code) {
+  Dl_info info{};
+  return dladdr(code, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "libdnnl") != nullptr;
+}
+
+void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
+  if (counting.load(std::memory_order_relaxed) && !is_in_onednn(caller)) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+  }
+  const std::size_t padded = (bytes + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, padded == 0 ? alignment : padded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+}  // namespace
+
+// Of the whole test program, the libraries that it loads included.
+void* operator new(std::size_t bytes) {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes) {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+}
+// The runtime of a sanitizer brings these two itself, to go with its own operator delete.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+// Inlined, they would be warned of: free() for what the compiler thinks another new has made.
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace butterfly {
+namespace {
+
+long allocations_of_third_step(const std::string& kind, const NetworkOptions& options) {
+  const auto network = make_network(network_config(kind), options);
+  const NetworkInput input = network_input(network->config(), options);
+  const GradientsReady ready = [](ParameterRange) {};
+  for (int step = 0; step < 3; ++step) {
+    allocations = 0;
+    counting = true;
+    const bool done = network->forward(input.tokens, input.targets) && network->backward(1.0f, ready);
+    network->weights_changed();
+    counting = false;
+    EXPECT_TRUE(done);
+  }
+  return allocations;
+}
+
+TEST(NetworkAllocation, ThereIsNoneInTheThirdStep) {
+  for (const char* kind : {"scaled", "gpt2"}) {
+    for (const Isa isa : supported_isas()) {
+      for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+        for (const char* fusion : {"all", "none"}) {
+          for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
+            const NetworkOptions options{.precision = precision,
+                                         .recompute = recompute,
+                                         .fusion = *parse_fusion(fusion),
+                                         .micro_batch = 2,
+                                         .seq = 36,
+                                         .threads = 2,
+                                         .isa = isa};
+            EXPECT_EQ(allocations_of_third_step(kind, options), 0)
+                << kind << " " << to_string(isa) << " " << to_string(precision) << " " << fusion << " "
+                << to_string(recompute);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NetworkAllocation, IsCounted) {
+  allocations = 0;
+  counting = true;
+  const auto network = Network::create(network_config("llama"), {.seq = 8});
+  counting = false;
+  EXPECT_TRUE(network);
+  EXPECT_GT(allocations, 10);
+}
+
+}  // namespace
+}  // namespace butterfly

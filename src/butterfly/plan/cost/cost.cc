@@ -1,0 +1,196 @@
+#include "butterfly/plan/cost/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "butterfly/model/core/shard.h"
+
+namespace butterfly {
+namespace {
+
+/// Of what moves between products: it is read soon after it was written, and found in a cache.
+constexpr double kMovedInMemory = 0.5;
+
+/// Rows that are no whole number of blocks cannot be quantised: files keep those matrices in f32.
+std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
+  return rows * row_bytes(type, cols).value_or(cols * sizeof(float));
+}
+
+/// Elements of each divided dimension that a run of lanes has.
+struct Widths {
+  std::uint64_t q = 0;
+  std::uint64_t k = 0;
+  std::uint64_t f = 0;
+  std::uint64_t vocab = 0;
+};
+
+Widths widths_of(const ModelConfig& config, const LaneRange& lanes) {
+  const Shard shard = shard_of(config, lanes);
+  return {.q = static_cast<std::uint64_t>(shard.q_dim()),
+          .k = static_cast<std::uint64_t>(shard.kv_dim()),
+          .f = static_cast<std::uint64_t>(shard.ff.size()),
+          .vocab = static_cast<std::uint64_t>(shard.vocab.size())};
+}
+
+ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const DType type = config.weight_type;
+  const bool gated = config.mlp == MlpKind::kGated;
+  const std::uint64_t up = (gated ? 2 : 1) * own.f;
+  const std::uint64_t norm = config.norm_bias ? 2 * d : d;
+
+  ShareCost cost;
+  std::uint64_t vectors = 2 * norm;
+  if (config.qkv_bias) vectors += own.q + 2 * own.k;
+  if (config.attention_output_bias) vectors += d;
+  if (config.mlp_bias) vectors += up + d;
+  cost.block.weight_bytes = matrix_bytes(type, own.q + 2 * own.k, d) + matrix_bytes(type, d, own.q) +
+                            matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
+  cost.block.flops = 2.0 * static_cast<double>(d) * static_cast<double>(2 * own.q + 2 * own.k + up + own.f);
+  cost.block.moved_bytes =
+      kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
+  cost.attention_flops = 4.0 * static_cast<double>(own.q);
+  cost.kv_bytes = 2 * own.k / static_cast<std::uint64_t>(config.head_dim) * kv_head_bytes;
+
+  const std::uint64_t table = matrix_bytes(type, own.vocab, d);
+  cost.embedding.weight_bytes = table;
+  if (config.position == PositionKind::kLearned) {
+    cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), d);
+  }
+  cost.head.weight_bytes = table + norm * sizeof(float);
+  cost.head.flops = 2.0 * static_cast<double>(own.vocab) * static_cast<double>(d);
+  cost.tied_bytes = config.tied_head ? table : 0;
+  cost.logit_bytes = own.vocab * sizeof(float);
+  cost.subtrees = subtrees;
+  return cost;
+}
+
+/// A rate of 0 is unknown: whatever needs it takes forever.
+double time(double amount, double per_s) {
+  if (amount <= 0.0) return 0.0;
+  return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
+}
+
+/// The matrices of a part, multiplied with so many rows.
+double product_s(const PartCost& part, double rows, const NodeRates& rates) {
+  const double first = std::min(rows, kRowsWhileReading);
+  return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
+                    time(first * part.flops, rates.flops_per_s)) +
+         time((rows - first) * part.flops, rates.flops_per_s);
+}
+
+}  // namespace
+
+Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
+  BF_TRY(validate(config));
+  const auto head_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.head_dim));
+  if (!head_bytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a {} cache cannot hold heads of {} elements, they are no whole blocks", to_string(kv_type),
+                      config.head_dim);
+  }
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const auto q = static_cast<std::uint64_t>(config.q_dim());
+  const auto k = static_cast<std::uint64_t>(config.kv_dim());
+  const auto f = static_cast<std::uint64_t>(config.ff_dim);
+  ModelCost cost;
+  for (int first = 0; first < kLanes; ++first) {
+    for (int last = first + 1; last <= kLanes; ++last) {
+      const LaneRange lanes{.first = first, .last = last};
+      cost.of_lanes[static_cast<std::size_t>(first * kLanes + last - 1)] =
+          share_cost(config, widths_of(config, lanes), *head_bytes, subtree_count(lanes));
+    }
+  }
+  static_cast<ShareCost&>(cost) = cost.share({});
+  cost.weight_type = config.weight_type;
+  cost.row_bytes = d * sizeof(float);
+  // Residual and norm, then the wider of attention's and the MLP's intermediate results.
+  cost.workspace_bytes = sizeof(float) * (2 * d + std::max(2 * q + 2 * k, (config.mlp == MlpKind::kGated ? 3 : 2) * f));
+  cost.parameters = parameter_count(config);
+  return cost;
+}
+
+NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
+  const bool quantised = block_elements(weight_type) > 1;
+  const double gflops = quantised && node.int8_gops > 0.0 ? node.int8_gops : node.fp32_gflops;
+  NodeRates rates{.weight_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
+                  .memory_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
+                  .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
+                  .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
+                  .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9};
+  for (const ProductRate& product : node.products) {
+    if (product.decode_gb_per_s <= 0.0 || product.prefill_gflops <= 0.0) continue;
+    if (product.type == kAttention) {
+      rates.kv_bytes_per_s = product.decode_gb_per_s * 1e9;
+      rates.attention_flops_per_s = product.prefill_gflops * 1e9;
+    } else if (product.type == to_string(weight_type)) {
+      rates.weight_bytes_per_s = product.decode_gb_per_s * 1e9;
+      rates.flops_per_s = product.prefill_gflops * 1e9;
+      rates.measured = true;
+    }
+  }
+  // Where only products were described, the rest is assumed to be no faster than they are.
+  if (rates.memory_bytes_per_s <= 0.0) rates.memory_bytes_per_s = rates.weight_bytes_per_s;
+  if (rates.kv_bytes_per_s <= 0.0) rates.kv_bytes_per_s = rates.memory_bytes_per_s;
+  if (rates.attention_flops_per_s <= 0.0) rates.attention_flops_per_s = rates.flops_per_s;
+  return rates;
+}
+
+StepShape decode_shape(const Load& load) {
+  const auto sequences = static_cast<double>(load.sequences);
+  return {.rows = sequences,
+          .past = static_cast<double>(load.context) / 2.0,
+          .sequences = sequences,
+          .logit_rows = sequences};
+}
+
+StepShape prefill_shape(const Load& load, std::uint64_t begin) {
+  const std::uint64_t rows = std::min(load.chunk, load.prompt - begin);
+  return {.rows = static_cast<double>(rows),
+          .past = static_cast<double>(begin) + static_cast<double>(rows) / 2.0,
+          .sequences = 1.0,
+          .logit_rows = begin + rows == load.prompt ? 1.0 : 0.0};
+}
+
+double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
+  const double kv = step.sequences * step.past * static_cast<double>(cost.kv_bytes);
+  const double attention = std::max(time(kv, rates.kv_bytes_per_s),
+                                    time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
+  return product_s(cost.block, step.rows, rates) + attention +
+         time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s);
+}
+
+double embedding_s(const StepShape& step, const NodeRates& rates) {
+  // One row per position: a random read that no prefetcher foresees, one cache line at least.
+  return time(64.0 * step.rows, rates.memory_bytes_per_s);
+}
+
+double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
+  if (step.logit_rows <= 0.0) return 0.0;
+  return product_s(cost.head, step.logit_rows, rates);
+}
+
+double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {
+  const ShareCost& own = cost.share(work.lanes);
+  double seconds = work.layers() * block_s(own, step, rates);
+  if (work.embedding) seconds += embedding_s(step, rates);
+  if (work.head) seconds += head_s(own, step, rates);
+  return seconds;
+}
+
+ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const Load& load) {
+  const ShareCost& own = cost.share(work.lanes);
+  const auto layers = static_cast<std::uint64_t>(work.layers());
+  ShareBytes bytes;
+  bytes.weights = layers * own.block.weight_bytes;
+  if (work.embedding) bytes.weights += own.embedding.weight_bytes;
+  if (work.head) bytes.weights += own.head.weight_bytes;
+  if (work.embedding && work.head) bytes.weights -= own.tied_bytes;
+  bytes.kv = layers * own.kv_bytes * load.context * load.sequences;
+  bytes.activations = std::max(std::min(load.chunk, load.prompt), load.sequences) * cost.workspace_bytes;
+  if (work.head) bytes.activations += load.sequences * own.logit_bytes;
+  return bytes;
+}
+
+}  // namespace butterfly

@@ -1,0 +1,116 @@
+// What each part of a model costs: bytes of weights, bytes of keys and values, operations, bytes that travel; and how
+// long a node takes for it. Formulas know shapes and types, never file formats. Their sources are in
+// docs/decisions/0009-cost-model-and-strategies.md. Plain values, thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "butterfly/machine/node.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/plan/cost/share.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+/// One part of a model (a block, the embedding, the head): what it stores and what one position costs.
+struct PartCost {
+  std::uint64_t weight_bytes = 0;  // stored, and read once per decode step unless the part is the embedding
+  double flops = 0.0;              // per position, 2 per weight of a matrix; attention over the past is extra
+  double moved_bytes = 0.0;        // per position, of activations between its products, read and written
+};
+
+/// What one member of a tensor group has of each part; with all lanes, the part itself.
+struct ShareCost {
+  PartCost block;
+  PartCost embedding;
+  PartCost head;                  // with its matrix, tied or not
+  std::uint64_t tied_bytes = 0;   // stored once where embedding and tied head meet on one node
+  std::uint64_t kv_bytes = 0;     // per block and position
+  double attention_flops = 0.0;   // per block, position and past position: 4 * q (scores and weighted sum)
+  std::uint64_t logit_bytes = 0;  // per position, f32
+  int subtrees = 1;               // sums of model_dim that each exchange sends per position
+};
+
+/// With d = model_dim, q = heads * head_dim, k = kv_heads * head_dim, f = ff_dim, matrices in config.weight_type:
+///   block      d*q + 2*d*k + q*d + (3 if gated, else 2)*d*f; norms and biases in f32
+///   embedding  vocab*d, and context*d for learned positions
+///   head       vocab*d and the last norm; a tied head stores no second matrix beside the embedding, but reads it
+///   moved      of a block, 2 bytes each, as half of these floats are found in a cache: 10*d (two norms, two residual
+///   sums, two rows made ready for products), 5*q and
+///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
+///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
+/// A share of lanes has their heads, the key-value heads that those use, their columns of the MLP and their slice of
+/// the vocabulary; norms and the biases of sums are everyone's.
+struct ModelCost : ShareCost {
+  DType weight_type = DType::kF32;
+  std::uint64_t row_bytes = 0;        // activations of one position between stages, f32: 4 * d
+  std::uint64_t workspace_bytes = 0;  // per row of a step: the widest intermediate results of a block
+  std::uint64_t parameters = 0;
+  std::array<ShareCost, kLanes * kLanes> of_lanes{};  // by first lane * kLanes + last lane - 1
+
+  const ShareCost& share(const LaneRange& lanes) const {
+    return of_lanes[static_cast<std::size_t>(lanes.first * kLanes + lanes.last - 1)];
+  }
+};
+
+/// Errors: those of validate(); kInvalidArgument for a cache type that cannot hold a head's elements.
+Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type);
+
+/// What runs at once: the numbers that scale a ModelCost.
+struct Load {
+  std::uint64_t context = 0;    // positions that each sequence may reach: memory; half of it is what a step looks at
+  std::uint64_t sequences = 1;  // decoded together: one read of the weights serves all
+  std::uint64_t prompt = 1;     // tokens before the first answer
+  std::uint64_t chunk = 512;    // of them in one step
+};
+
+/// What a node reaches with weights of one type. From its measured ProductRate, else the roofline of its memory and
+/// arithmetic (https://doi.org/10.1145/1498765.1498785; int8 for quantised weights where the node has it, else fp32)
+/// times the share of it that products are assumed to reach:
+inline constexpr double kAssumedMemoryShare = 0.8;
+inline constexpr double kAssumedArithmeticShare = 0.5;
+struct NodeRates {
+  double weight_bytes_per_s = 0.0;  // of one row
+  double memory_bytes_per_s = 0.0;  // of what is only moved
+  double flops_per_s = 0.0;         // of many rows
+  double kv_bytes_per_s = 0.0;      // attention of one head over its own keys and values
+  double attention_flops_per_s = 0.0;
+  bool measured = false;  // products of this type were
+  bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && memory_bytes_per_s > 0.0; }
+};
+NodeRates node_rates(const NodeDescriptor& node, DType weight_type);
+
+/// One step of a stage: `rows` positions of which each looks back on `past`, of `sequences` sequences.
+struct StepShape {
+  double rows = 1.0;
+  double past = 0.0;  // positions, at the mean
+  double sequences = 1.0;
+  double logit_rows = 1.0;  // rows that the head computes
+};
+/// Every sequence one token, each halfway through its context.
+StepShape decode_shape(const Load& load);
+/// The chunk of one sequence's prompt that begins at position `begin` < load.prompt.
+StepShape prefill_shape(const Load& load, std::uint64_t begin);
+
+/// Rows that a product computes while it reads its weights; for the others it finds them in a cache.
+inline constexpr double kRowsWhileReading = 4.0;
+
+/// Seconds that a node needs for a part of one step: products (reading the weights once and computing the first rows,
+/// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
+/// of reading keys and values and computing) and what is moved between them. Unknown rates give infinity.
+double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
+double embedding_s(const StepShape& step, const NodeRates& rates);
+double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
+double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates);
+
+/// Bytes on the node that holds a share. `kv` is of all sequences at full context.
+struct ShareBytes {
+  std::uint64_t weights = 0;
+  std::uint64_t kv = 0;
+  std::uint64_t activations = 0;  // of the largest step
+  std::uint64_t total() const { return weights + kv + activations; }
+};
+ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const Load& load);
+
+}  // namespace butterfly

@@ -1,0 +1,211 @@
+#include "butterfly/plan/cost/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace butterfly {
+namespace {
+
+ModelConfig must_named(const std::string& name) {
+  Result<ModelConfig> config = named_config(name);
+  EXPECT_TRUE(config.has_value()) << name;
+  return config ? *config : ModelConfig{};
+}
+
+ModelCost must_cost(const ModelConfig& config, DType kv_type = DType::kF16) {
+  const Result<ModelCost> cost = model_cost(config, kv_type);
+  EXPECT_TRUE(cost.has_value());
+  return cost ? *cost : ModelCost{};
+}
+
+TEST(ModelCost, PartsOfEveryKnownModelAddUpToItsParameters) {
+  for (const std::string& name : named_configs()) {
+    ModelConfig config = must_named(name);
+    config.weight_type = DType::kF32;
+    const ModelCost cost = must_cost(config);
+    EXPECT_EQ(cost.block.weight_bytes, 4 * block_parameter_count(config)) << name;
+    EXPECT_EQ(cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes +
+                  static_cast<std::uint64_t>(config.layers) * cost.block.weight_bytes,
+              4 * parameter_count(config))
+        << name;
+  }
+}
+
+TEST(ModelCost, MatricesHaveTheWeightTypeAndVectorsStayF32) {
+  ModelConfig config = must_named("llama-1.1b");
+  config.weight_type = DType::kQ4_0;
+  const ModelCost cost = must_cost(config);
+  const std::uint64_t vectors = 2u * 2048;
+  const std::uint64_t matrices = block_parameter_count(config) - vectors;
+  EXPECT_EQ(cost.block.weight_bytes, matrices / 32 * 18 + vectors * 4);
+  EXPECT_EQ(cost.block.flops, 2.0 * static_cast<double>(matrices));
+}
+
+TEST(ModelCost, CacheCountsKeysAndValuesOfTheKvHeadsInTheCachesType) {
+  const ModelConfig config = must_named("llama-1.1b");  // 4 heads of 64
+  EXPECT_EQ(must_cost(config, DType::kF32).kv_bytes, 2u * 4 * 64 * 4);
+  EXPECT_EQ(must_cost(config, DType::kF16).kv_bytes, 2u * 4 * 64 * 2);
+  EXPECT_EQ(must_cost(config, DType::kQ8_0).kv_bytes, 2u * 4 * 2 * 34);
+}
+
+TEST(ModelCost, CacheTypeThatCutsHeadsIsRefused) {
+  ModelConfig config = must_named("llama-1.1b");
+  config.head_dim = 48;
+  config.rope.dim = 48;
+  const Result<ModelCost> cost = model_cost(config, DType::kQ8_0);
+  ASSERT_FALSE(cost.has_value());
+  EXPECT_EQ(cost.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ModelCost, InconsistentModelIsRefused) {
+  ModelConfig config = must_named("llama-1.1b");
+  config.layers = 0;
+  EXPECT_FALSE(model_cost(config, DType::kF16).has_value());
+}
+
+TEST(ModelCost, SharesOfLanesAddUpToTheWhole) {
+  for (const char* name : {"llama-1.1b", "gpt2-124m", "gpt2-xl", "qwen2-0.5b"}) {
+    const ModelConfig config = must_named(name);
+    const ModelCost cost = must_cost(config);
+    double block = 0.0, head = 0.0, attention = 0.0;
+    std::uint64_t logits = 0;
+    for (const LaneRange lanes : {LaneRange{0, 3}, LaneRange{3, 4}, LaneRange{4, 8}}) {
+      const ShareCost& own = cost.share(lanes);
+      block += own.block.flops;
+      head += own.head.flops;
+      attention += own.attention_flops;
+      logits += own.logit_bytes;
+      EXPECT_LT(own.block.weight_bytes, cost.block.weight_bytes) << name;
+    }
+    EXPECT_DOUBLE_EQ(head, cost.head.flops) << name;
+    EXPECT_DOUBLE_EQ(attention, cost.attention_flops) << name;
+    EXPECT_EQ(logits, cost.logit_bytes) << name;
+    EXPECT_GE(block, cost.block.flops) << name;  // key-value heads on a border are computed twice
+  }
+}
+
+TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
+  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, 4 heads in a lane
+  const std::uint64_t one = cost.kv_bytes / 4;
+  EXPECT_EQ(cost.share({0, 1}).kv_bytes, one);
+  EXPECT_EQ(cost.share({1, 2}).kv_bytes, one);
+  EXPECT_EQ(cost.share({1, 3}).kv_bytes, 2 * one);
+  EXPECT_EQ(cost.share({0, 8}).kv_bytes, cost.kv_bytes);
+}
+
+TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
+  EXPECT_EQ(subtree_count({0, 8}), 1);
+  EXPECT_EQ(subtree_count({0, 4}), 1);
+  EXPECT_EQ(subtree_count({4, 8}), 1);
+  EXPECT_EQ(subtree_count({0, 3}), 2);
+  EXPECT_EQ(subtree_count({3, 8}), 2);
+  EXPECT_EQ(subtree_count({1, 7}), 4);
+  EXPECT_EQ(subtree_count({2, 6}), 2);
+  EXPECT_EQ(subtree_count({5, 6}), 1);
+}
+
+class StepTime : public testing::Test {
+ protected:
+  NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
+  /// What the room's page says of products: rows beyond the first four find the weights in a cache.
+  static double product_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
+    const double first = std::min(rows, 4.0) * part.flops / flops_per_s;
+    return std::hypot(static_cast<double>(part.weight_bytes) / bytes_per_s, first) +
+           std::max(rows - 4.0, 0.0) * part.flops / flops_per_s;
+  }
+  double moved_s(double rows) const { return rows * cost_.block.moved_bytes / rates().memory_bytes_per_s; }
+
+  ModelCost cost_ = must_cost(must_named("llama-1.1b"));
+  NodeDescriptor node_{.memory_read_gb_per_s = 10.0, .fp32_gflops = 1e9};
+  const StepShape one_{};
+};
+
+TEST_F(StepTime, OneSequenceIsBoundByReadingWeights) {
+  const double seconds = block_s(cost_, one_, rates());
+  EXPECT_DOUBLE_EQ(seconds, (static_cast<double>(cost_.block.weight_bytes) + cost_.block.moved_bytes) /
+                                (kAssumedMemoryShare * 10e9));
+  node_.memory_read_gb_per_s = 20.0;
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), seconds / 2);
+}
+
+TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
+  const double one = block_s(cost_, decode_shape({.context = 100, .sequences = 1}), rates());
+  const double four = block_s(cost_, decode_shape({.context = 100, .sequences = 4}), rates());
+  EXPECT_NEAR(four - one,
+              3 * (50.0 * static_cast<double>(cost_.kv_bytes) + cost_.block.moved_bytes) / (kAssumedMemoryShare * 10e9),
+              1e-12);
+}
+
+TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
+  node_.fp32_gflops = 1.0;
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 8, .sequences = 8}, rates()),
+                   product_s(cost_.block, 8, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9) + moved_s(8));
+}
+
+// Fails where a step of a few rows is predicted as the larger of reading and computing all of them: the first rows are
+// computed while the weights arrive, the others afterwards.
+TEST_F(StepTime, RowsBeyondThoseComputedWhileReadingAddUp) {
+  const double read = static_cast<double>(cost_.block.weight_bytes) / 9e9;
+  const double row = read / 8;  // four rows take half of the time that the weights need
+  node_.products = {{.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = cost_.block.flops / row * 1e-9}};
+  const double first = std::hypot(read, 4 * row);
+  EXPECT_NEAR(block_s(cost_, {.rows = 4}, rates()), first + moved_s(4), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 8}, rates()), first + 4 * row + moved_s(8), 1e-12);
+  EXPECT_NEAR(block_s(cost_, {.rows = 64}, rates()), first + 60 * row + moved_s(64), 1e-12);
+}
+
+TEST_F(StepTime, AttentionHasRatesOfItsOwn) {
+  const StepShape shape{.rows = 2, .past = 1000};
+  node_.products = {{.type = "attention", .decode_gb_per_s = 1e9, .prefill_gflops = 3.0}};
+  EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
+              2 * 1000 * cost_.attention_flops / 3e9, 1e-12);
+  node_.products = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
+  EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
+              1000 * static_cast<double>(cost_.kv_bytes) / 3e9, 1e-12);
+}
+
+TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
+  cost_.weight_type = DType::kQ8_0;
+  node_.fp32_gflops = 1.0;
+  node_.int8_gops = 2.0;
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
+                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
+  node_.int8_gops = 0.0;
+  EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
+                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
+}
+
+TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
+  node_.products = {{.type = "q8_0", .decode_gb_per_s = 1.0, .prefill_gflops = 1.0},
+                    {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
+  ASSERT_EQ(cost_.weight_type, DType::kF32);
+  EXPECT_TRUE(rates().measured);
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), product_s(cost_.block, 1, 9e9, 50e9) + moved_s(1));
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), product_s(cost_.block, 256, 9e9, 50e9) + moved_s(256));
+  node_.products.pop_back();
+  EXPECT_FALSE(rates().measured);
+}
+
+TEST_F(StepTime, NodeNeverMeasuredTakesForever) {
+  node_ = {};
+  EXPECT_FALSE(rates().known());
+  EXPECT_TRUE(std::isinf(block_s(cost_, one_, rates())));
+}
+
+TEST_F(StepTime, EmbeddingIsNothingBesideABlock) {
+  EXPECT_GT(embedding_s(one_, rates()), 0.0);
+  EXPECT_LT(embedding_s(one_, rates()), 1e-3 * block_s(cost_, one_, rates()));
+}
+
+TEST(StepShape, ChunksOfAPromptCoverItAndTheLastGivesLogits) {
+  const Load load{.context = 2048, .prompt = 1100, .chunk = 512};
+  EXPECT_EQ(prefill_shape(load, 0).rows, 512.0);
+  EXPECT_EQ(prefill_shape(load, 0).logit_rows, 0.0);
+  EXPECT_EQ(prefill_shape(load, 512).past, 512.0 + 256.0);
+  EXPECT_EQ(prefill_shape(load, 1024).rows, 76.0);
+  EXPECT_EQ(prefill_shape(load, 1024).logit_rows, 1.0);
+}
+
+}  // namespace
+}  // namespace butterfly

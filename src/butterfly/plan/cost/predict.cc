@@ -1,0 +1,388 @@
+#include "butterfly/plan/cost/predict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace butterfly {
+namespace {
+
+constexpr double kTokenBytes = 4.0;
+
+const NodeRates& rates_of(const PredictionInput& input, const Share& share) {
+  return input.rates[static_cast<std::size_t>(share.node)];
+}
+
+double logit_bytes(const PredictionInput& input, const StepShape& step) {
+  return step.logit_rows * static_cast<double>(input.cost.logit_bytes);
+}
+
+template <typename Item, typename WorkOf>
+std::vector<GroupRange> group_ranges(std::span<const Item> items, const WorkOf& work_of) {
+  std::vector<GroupRange> groups;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const StageAssignment& work = work_of(items[i]);
+    // Lanes that begin at 0 begin a group; the others go on with the one before.
+    if (groups.empty() || work.lanes.first == 0) groups.push_back({.begin = i, .end = i});
+    groups.back().end = i + 1;
+  }
+  return groups;
+}
+
+/// Who hands activations from group to group: the coordinator, each group in turn, the coordinator.
+class Route {
+ public:
+  Route(const PredictionInput& input, std::span<const Share> shares)
+      : input_(input), shares_(shares), groups_(groups_of(shares)) {}
+
+  int groups() const { return static_cast<int>(groups_.size()); }
+  std::span<const Share> group(int index) const {
+    if (index < 0 || index >= groups()) return {};
+    const GroupRange& range = groups_[static_cast<std::size_t>(index)];
+    return shares_.subspan(range.begin, range.size());
+  }
+  /// Into the group `to`, from the one before it.
+  double hop(int to, const StepShape& step) const { return hop_s(input_, group(to - 1), group(to), step); }
+
+ private:
+  const PredictionInput& input_;
+  std::span<const Share> shares_;
+  std::vector<GroupRange> groups_;
+};
+
+/// One step through every group and hop. Seconds.
+double pass_s(const PredictionInput& input, const Route& route, const StepShape& step, PlanPrediction* parts) {
+  double total = 0.0;
+  for (int g = 0; g <= route.groups(); ++g) {
+    const double hop = route.hop(g, step);
+    total += hop;
+    if (parts != nullptr) parts->hop_s += hop;
+    if (g == route.groups()) break;
+    const GroupTime time = group_time(input, route.group(g), step);
+    total += time.total();
+    if (parts != nullptr) parts->exchange_s += time.exchange_s;
+  }
+  return total;
+}
+
+StepShape alone_shape(const PredictionInput& input) {
+  Load alone = input.load;
+  alone.sequences = 1;
+  return decode_shape(alone);
+}
+
+/// Chunks of a prompt follow each other: a group begins one when it has it and is done with the one before.
+double ttft_s(const PredictionInput& input, const Route& route) {
+  std::vector<double> done(static_cast<std::size_t>(route.groups()), 0.0);
+  std::vector<double> busy(input.rates.size(), 0.0);
+  double at = 0.0;
+  for (std::uint64_t begin = 0; begin < input.load.prompt; begin += input.load.chunk) {
+    const StepShape step = prefill_shape(input.load, begin);
+    at = 0.0;
+    for (int g = 0; g < route.groups(); ++g) {
+      const double time = group_time(input, route.group(g), step).total();
+      double& free_at = done[static_cast<std::size_t>(g)];
+      at = std::max(at + route.hop(g, step), free_at) + time;
+      free_at = at;
+      for (const Share& share : route.group(g)) busy[static_cast<std::size_t>(share.node)] += time;
+    }
+    if (step.logit_rows > 0.0) at += route.hop(route.groups(), step);
+  }
+  // A node with several stages does them one after the other.
+  return std::max(at, *std::max_element(busy.begin(), busy.end()));
+}
+
+/// The bounds of a closed queueing network: `steps` batches circulate, the busiest node or link lets one pass at a
+/// time.
+double closed_tokens_per_s(const PredictionInput& input, const Route& route) {
+  const double sequences = static_cast<double>(input.load.sequences);
+  const double batch = std::ceil(sequences / route.groups());
+  const double steps = std::ceil(sequences / batch);
+  StepShape step = decode_shape(input.load);
+  step.rows = step.sequences = step.logit_rows = batch;
+  std::vector<double> busy(input.rates.size(), 0.0);
+  double slowest = 0.0;
+  for (int g = 0; g < route.groups(); ++g) {
+    const double time = group_time(input, route.group(g), step).total();
+    for (const Share& share : route.group(g)) {
+      double& sum = busy[static_cast<std::size_t>(share.node)];
+      sum += time;
+      slowest = std::max(slowest, sum);
+    }
+    if (g == 0) continue;
+    const double bytes = batch * static_cast<double>(input.cost.row_bytes);
+    const int from = route.group(g - 1).front().node;
+    double sending = 0.0;
+    for (const Share& to : route.group(g)) {
+      const LinkDescriptor& link = input.cluster->link(from, to.node);
+      sending += transfer_s(link, bytes) - link.latency_us * 1e-6;
+    }
+    slowest = std::max(slowest, sending);
+  }
+  const double cycle = std::max(steps * slowest, pass_s(input, route, step, nullptr));
+  return std::isfinite(cycle) && cycle > 0.0 ? sequences / cycle : 0.0;
+}
+
+class LinkUses {
+ public:
+  void add(int from, int to, double decode_bytes, double prefill_bytes) {
+    if (from == to) return;
+    LinkUse& use = uses_[{from, to}];
+    use.decode_bytes += decode_bytes;
+    use.prefill_bytes += prefill_bytes;
+  }
+  std::vector<LinkUse> take() const {
+    std::vector<LinkUse> links;
+    for (const auto& [ends, use] : uses_) {
+      links.push_back({ends.first, ends.second, use.decode_bytes, use.prefill_bytes});
+    }
+    return links;
+  }
+
+ private:
+  std::map<std::pair<int, int>, LinkUse> uses_;
+};
+
+void count_group(const PredictionInput& input, std::span<const Share> group, LinkUses& uses) {
+  const auto row = static_cast<double>(input.cost.row_bytes);
+  const auto prompt = static_cast<double>(input.load.prompt);
+  for (const Share& from : group) {
+    const ShareCost& own = input.cost.share(from.work.lanes);
+    for (const Share& to : group) {
+      double sums = 2.0 * from.work.layers() * own.subtrees * row;
+      // A token's row of the embedding comes from whoever has its slice of the vocabulary.
+      if (from.work.embedding) {
+        sums += row * static_cast<double>(own.logit_bytes) / static_cast<double>(input.cost.logit_bytes);
+      }
+      const double logits =
+          from.work.head && to.node == group.front().node ? static_cast<double>(own.logit_bytes) : 0.0;
+      uses.add(from.node, to.node, sums + logits, prompt * sums + logits);
+    }
+  }
+}
+
+std::vector<LinkUse> link_uses(const PredictionInput& input, const Route& route) {
+  LinkUses uses;
+  const auto row = static_cast<double>(input.cost.row_bytes);
+  const auto prompt = static_cast<double>(input.load.prompt);
+  for (int g = 0; g < route.groups(); ++g) {
+    const int from = g == 0 ? kCoordinator : route.group(g - 1).front().node;
+    const double bytes = g == 0 ? kTokenBytes : row;
+    for (const Share& to : route.group(g)) uses.add(from, to.node, bytes, prompt * bytes);
+    count_group(input, route.group(g), uses);
+  }
+  const auto logits = static_cast<double>(input.cost.logit_bytes);
+  uses.add(route.group(route.groups() - 1).front().node, kCoordinator, logits, logits);
+  return uses.take();
+}
+
+StagePrediction predict_share(const PredictionInput& input, const Share& share, std::span<const Share> group) {
+  const ShareBytes bytes = share_bytes(input.cost, share.work, input.load);
+  const StepShape decode = decode_shape(input.load);
+  StagePrediction prediction{.decode_s = share_s(input.cost, share.work, decode, rates_of(input, share)),
+                             .exchange_s = group_time(input, group, decode).exchange_s,
+                             .weight_bytes = bytes.weights,
+                             .kv_bytes = bytes.kv,
+                             .activation_bytes = bytes.activations};
+  for (std::uint64_t begin = 0; begin < input.load.prompt; begin += input.load.chunk) {
+    const StepShape step = prefill_shape(input.load, begin);
+    prediction.prefill_s +=
+        share_s(input.cost, share.work, step, rates_of(input, share)) + group_time(input, group, step).exchange_s;
+  }
+  return prediction;
+}
+
+/// What follows from the shares' own predictions: who is busiest, who is fullest.
+void weigh_nodes(const PredictionInput& input, std::span<const Share> shares,
+                 const std::vector<StagePrediction>& predictions, PlanPrediction& whole) {
+  std::vector<double> busy(input.rates.size(), 0.0);
+  const std::vector<ShareBytes> held = node_bytes(input, shares);
+  std::vector<char> works(input.rates.size(), 0);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const auto node = static_cast<std::size_t>(shares[i].node);
+    busy[node] += predictions[i].decode_s;
+    works[node] = 1;
+  }
+  double sum = 0.0;
+  int working = 0;
+  for (std::size_t node = 0; node < busy.size(); ++node) {
+    if (works[node] == 0) continue;
+    ++working;
+    sum += busy[node];
+    whole.slowest_s = std::max(whole.slowest_s, busy[node]);
+    whole.memory_bytes_max = std::max(whole.memory_bytes_max, held[node].total());
+    const std::uint64_t memory = input.cluster->nodes[node].memory_bytes;
+    if (memory > 0) {
+      whole.memory_use =
+          std::max(whole.memory_use, static_cast<double>(held[node].total()) / static_cast<double>(memory));
+    }
+  }
+  if (std::isfinite(sum) && sum > 0.0) whole.balance = whole.slowest_s * working / sum;
+}
+
+}  // namespace
+
+std::vector<GroupRange> groups_of(std::span<const Share> shares) {
+  return group_ranges(shares, [](const Share& share) -> const StageAssignment& { return share.work; });
+}
+
+std::vector<GroupRange> groups_of(std::span<const StageAssignment> stages) {
+  return group_ranges(stages, [](const StageAssignment& stage) -> const StageAssignment& { return stage; });
+}
+
+namespace {
+
+const ExchangeTimes* measured_times(const PredictionInput& input, std::span<const Share> group) {
+  for (const MeasuredGroup& measured : input.cluster->measured_groups) {
+    const bool same = std::ranges::equal(group, measured.nodes, {}, [](const Share& share) { return share.node; });
+    if (same && measured.times.measured()) return &measured.times;
+  }
+  return nullptr;
+}
+
+/// From the links, and what it costs to meet at all.
+double link_exchange_s(const PredictionInput& input, std::span<const Share> group, double rows, double wake_s) {
+  const double row = rows * static_cast<double>(input.cost.row_bytes);
+  const auto members = static_cast<double>(group.size());
+  double latency = 0.0;
+  double direct = 0.0;   // the busiest member's sending or receiving
+  double divided = 0.0;  // the same where each sums a part of the positions
+  for (const Share& one : group) {
+    const double own = input.cost.share(one.work.lanes).subtrees * row;
+    double out = 0.0, in = 0.0, out_part = 0.0, in_part = 0.0;
+    for (const Share& other : group) {
+      if (other.node == one.node) continue;
+      const LinkDescriptor& to = input.cluster->link(one.node, other.node);
+      const LinkDescriptor& from = input.cluster->link(other.node, one.node);
+      latency = std::max(latency, transfer_s(to, 0.0));
+      const double theirs = input.cost.share(other.work.lanes).subtrees * row;
+      out += own / (to.gb_per_s * 1e9);
+      in += theirs / (from.gb_per_s * 1e9);
+      out_part += (own + row) / members / (to.gb_per_s * 1e9);
+      in_part += (theirs + row) / members / (from.gb_per_s * 1e9);
+    }
+    direct = std::max({direct, out, in});
+    divided = std::max({divided, out_part, in_part});
+  }
+  const double meeting = latency + wake_s;
+  return std::min(meeting + direct, 2.0 * meeting + divided);
+}
+
+/// An exchange of `rows` as the group measured it (`exchange_s`), or what the block that it was measured in took beyond
+/// what this plan has for its computing.
+double measured_s(const PredictionInput& input, std::span<const Share> group, double rows, double exchange_s,
+                  double whole_block_s) {
+  if (whole_block_s <= 0.0) return exchange_s;
+  const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
+  double computing_s = 0.0;
+  for (const Share& share : group) {
+    computing_s = std::max(computing_s, block_s(input.cost.share(share.work.lanes), step, rates_of(input, share)));
+  }
+  return std::max(0.0, whole_block_s - computing_s) / 2.0;
+}
+
+double measured_one_row_s(const PredictionInput& input, std::span<const Share> group, const ExchangeTimes& times) {
+  return measured_s(input, group, 1.0, times.one_row_s, times.one_row_block_s);
+}
+
+/// Of a small exchange, what the links do not explain.
+double wake_s(const PredictionInput& input, std::span<const Share> group) {
+  const ExchangeTimes* times = measured_times(input, group);
+  if (times == nullptr) return kAssumedWakeS;
+  return std::max(0.0, measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0));
+}
+
+}  // namespace
+
+double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
+  if (group.size() < 2) return 0.0;
+  const ExchangeTimes* times = measured_times(input, group);
+  if (times == nullptr) return link_exchange_s(input, group, rows, kAssumedWakeS);
+  const double few = measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0);
+  const double many = measured_s(input, group, times->many_rows, times->many_rows_s, times->many_rows_block_s) -
+                      link_exchange_s(input, group, times->many_rows, 0.0);
+  const double between = std::clamp((rows - 1.0) / (times->many_rows - 1.0), 0.0, 1.0);
+  return std::max(0.0, link_exchange_s(input, group, rows, 0.0) + few + between * (many - few));
+}
+
+GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step) {
+  GroupTime time;
+  for (const Share& share : group) {
+    time.compute_s = std::max(time.compute_s, share_s(input.cost, share.work, step, rates_of(input, share)));
+  }
+  if (group.size() < 2) return time;
+  const StageAssignment& work = group.front().work;
+  time.exchange_s = 2.0 * work.layers() * exchange_s(input, group, step.rows);
+  const double row = step.rows * static_cast<double>(input.cost.row_bytes);
+  double handing_out = 0.0;
+  double latency = 0.0;
+  double gathering = 0.0;
+  for (const Share& share : group.subspan(1)) {
+    const LinkDescriptor& in = input.cluster->link(share.node, group.front().node);
+    const LinkDescriptor& out = input.cluster->link(group.front().node, share.node);
+    latency = std::max(latency, transfer_s(in, 0.0));
+    handing_out += row / (out.gb_per_s * 1e9);
+    gathering +=
+        step.logit_rows * static_cast<double>(input.cost.share(share.work.lanes).logit_bytes) / (in.gb_per_s * 1e9);
+  }
+  const double meeting = latency + wake_s(input, group);
+  if (work.embedding) time.exchange_s += meeting + handing_out;
+  if (work.head && step.logit_rows > 0.0) time.exchange_s += meeting + gathering;
+  return time;
+}
+
+double hop_s(const PredictionInput& input, std::span<const Share> from, std::span<const Share> to,
+             const StepShape& step) {
+  const int sender = from.empty() ? kCoordinator : from.front().node;
+  if (to.empty()) return transfer_s(input.cluster->link(sender, kCoordinator), logit_bytes(input, step));
+  const double bytes = step.rows * (from.empty() ? kTokenBytes : static_cast<double>(input.cost.row_bytes));
+  double latency = 0.0;
+  double sending = 0.0;
+  for (const Share& share : to) {
+    const LinkDescriptor& link = input.cluster->link(sender, share.node);
+    latency = std::max(latency, transfer_s(link, 0.0));
+    sending += link.gb_per_s > 0.0 ? bytes / (link.gb_per_s * 1e9) : 0.0;
+  }
+  return latency + sending;
+}
+
+double predicted_token_s(const PredictionInput& input, std::span<const Share> shares) {
+  return pass_s(input, Route(input, shares), alone_shape(input), nullptr);
+}
+
+double predicted_tokens_per_s(const PredictionInput& input, std::span<const Share> shares) {
+  return closed_tokens_per_s(input, Route(input, shares));
+}
+
+std::vector<ShareBytes> node_bytes(const PredictionInput& input, std::span<const Share> shares) {
+  std::vector<ShareBytes> held(input.cluster->nodes.size());
+  for (const Share& share : shares) {
+    const ShareBytes bytes = share_bytes(input.cost, share.work, input.load);
+    ShareBytes& own = held[static_cast<std::size_t>(share.node)];
+    own.weights += bytes.weights;
+    own.kv += bytes.kv;
+    own.activations = std::max(own.activations, bytes.activations);
+  }
+  return held;
+}
+
+Prediction predict(const PredictionInput& input, std::span<const Share> shares) {
+  Prediction prediction;
+  const Route route(input, shares);
+  for (int g = 0; g < route.groups(); ++g) {
+    for (const Share& share : route.group(g)) {
+      prediction.shares.push_back(predict_share(input, share, route.group(g)));
+    }
+  }
+  PlanPrediction& whole = prediction.whole;
+  whole.groups = route.groups();
+  whole.hops = route.groups() + 1;
+  whole.token_s = pass_s(input, route, alone_shape(input), &whole);
+  whole.ttft_s = ttft_s(input, route);
+  whole.tokens_per_s = closed_tokens_per_s(input, route);
+  weigh_nodes(input, shares, prediction.shares, whole);
+  whole.links = link_uses(input, route);
+  return prediction;
+}
+
+}  // namespace butterfly

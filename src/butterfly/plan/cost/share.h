@@ -1,0 +1,29 @@
+// One share of the work and where it runs: what strategies produce and plans consist of. Plain values, thread-safe.
+#pragma once
+
+#include "butterfly/kernel/inference/reduction_slices.h"
+
+namespace butterfly {
+
+/// One share of the work: blocks [first_layer, last_layer), and the two ends of the model. The members of a tensor
+/// group have the same layers and ends, and divide the lanes of each.
+struct StageAssignment {
+  int first_layer = 0;
+  int last_layer = 0;
+  bool embedding = false;
+  bool head = false;
+  LaneRange lanes{};
+  int layers() const { return last_layer - first_layer; }
+  friend bool operator==(const StageAssignment&, const StageAssignment&) = default;
+};
+
+struct Share {
+  int node = 0;
+  StageAssignment work{};
+  friend bool operator==(const Share&, const Share&) = default;
+};
+
+/// How many subtrees of the binary tree over kLanes lanes a run of lanes consists of: what it sends to others.
+int subtree_count(const LaneRange& lanes);
+
+}  // namespace butterfly

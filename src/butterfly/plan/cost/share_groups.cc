@@ -1,0 +1,43 @@
+#include "butterfly/plan/cost/share_groups.h"
+
+namespace butterfly {
+namespace {
+
+bool same_stage(const StageAssignment& a, const StageAssignment& b) {
+  return a.first_layer == b.first_layer && a.last_layer == b.last_layer && a.embedding == b.embedding &&
+         a.head == b.head;
+}
+
+}  // namespace
+
+Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> shares) {
+  std::vector<ShareGroup> groups;
+  int next_lane = kLanes;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const LaneRange& lanes = shares[i].lanes;
+    const bool begins = next_lane == kLanes;
+    if (lanes.first != (begins ? 0 : next_lane) || lanes.last <= lanes.first || lanes.last > kLanes) {
+      return make_error(ErrorCode::kInvalidArgument, "share {} has lanes {} to {} of {}, the one before ends at {}", i,
+                        lanes.first, lanes.last, kLanes, begins ? 0 : next_lane);
+    }
+    if (!begins && !same_stage(shares[i], shares[i - 1])) {
+      return make_error(
+          ErrorCode::kInvalidArgument, "share {} has layers {} to {}, the members of its tensor group have {} to {}", i,
+          shares[i].first_layer, shares[i].last_layer, shares[i - 1].first_layer, shares[i - 1].last_layer);
+    }
+    if (begins) groups.push_back({.first = i, .last = i});
+    groups.back().last = i + 1;
+    next_lane = lanes.last;
+  }
+  if (next_lane != kLanes) {
+    return make_error(ErrorCode::kInvalidArgument, "the last tensor group ends at lane {} of {}", next_lane, kLanes);
+  }
+  return groups;
+}
+
+int pipeline_stages(std::span<const StageAssignment> shares) {
+  const auto groups = share_groups(shares);
+  return groups ? static_cast<int>(groups->size()) : 0;
+}
+
+}  // namespace butterfly

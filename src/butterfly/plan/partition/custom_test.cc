@@ -1,0 +1,81 @@
+#include "butterfly/plan/partition/custom.h"
+
+#include <gtest/gtest.h>
+
+namespace butterfly {
+namespace {
+
+PlanCluster three_nodes() {
+  PlanCluster cluster;
+  for (const char* name : {"alpha", "beta", "gamma"}) cluster.nodes.push_back({.name = name});
+  cluster.nodes[1].address = "10.0.0.2:7000";
+  return cluster;
+}
+
+std::string refusal(std::string_view text, int layers = 8) {
+  const Result<CustomPlan> plan = parse_custom_plan(text);
+  if (!plan) return plan.error().message;
+  const auto shares = resolve(*plan, layers, three_nodes());
+  return shares ? "" : shares.error().message;
+}
+
+TEST(CustomPlan, StagesAndGroupsAreReadAsWritten) {
+  const auto plan =
+      parse_custom_plan("# by hand\n 2 0-1\r\nalpha 2-7 lanes 0-4 # the fast one\n10.0.0.2:7000 2-7 lanes 5-7");
+  ASSERT_TRUE(plan.has_value());
+  const auto shares = resolve(*plan, 8, three_nodes());
+  ASSERT_TRUE(shares.has_value()) << shares.error().message;
+  const std::vector<Share> expected{
+      {.node = 2, .work = {.first_layer = 0, .last_layer = 2, .embedding = true}},
+      {.node = 0, .work = {.first_layer = 2, .last_layer = 8, .head = true, .lanes = {0, 5}}},
+      {.node = 1, .work = {.first_layer = 2, .last_layer = 8, .head = true, .lanes = {5, 8}}},
+  };
+  EXPECT_EQ(*shares, expected);
+}
+
+TEST(CustomPlan, NodeMayHaveSeveralStages) {
+  EXPECT_EQ(refusal("alpha 0-1\nbeta 2-3\nalpha 4-7"), "");
+}
+
+TEST(CustomPlan, LinesThatSaySomethingElseAreRefusedByNumber) {
+  const std::string form = "', expected NODE FIRST-LAST [lanes FIRST-LAST]";
+  EXPECT_EQ(refusal("alpha 0-3\nbeta four"), "line 2 of the custom plan is 'beta four" + form);
+  for (const char* line : {"alpha", "alpha 3-1", "alpha -1-3", "alpha 0-", "alpha 0-3 lanes", "alpha 0-3 rows 0-3",
+                           "alpha 0-99999999999", "alpha 0-3 lanes 3-x"}) {
+    EXPECT_EQ(refusal(line), "line 1 of the custom plan is '" + std::string(line) + form);
+  }
+}
+
+TEST(CustomPlan, GapsOverlapsAndUnknownNodesGetOneSentenceEach) {
+  EXPECT_EQ(refusal("alpha 0-2\nbeta 4-7"), "the custom plan gives layer 3 to nobody");
+  EXPECT_EQ(refusal("alpha 0-2"), "the custom plan gives layer 3 to nobody");
+  EXPECT_EQ(refusal(""), "the custom plan gives layer 0 to nobody");
+  EXPECT_EQ(refusal("alpha 0-4\nbeta 4-7"), "the custom plan gives layer 4 to beta too, after another");
+  EXPECT_EQ(refusal("alpha 0-7\nbeta 0-7"), "the custom plan gives layer 0 to beta too, after another");
+  EXPECT_EQ(refusal("alpha 0-8"), "the custom plan gives layers 0 to 8 to alpha, the model has 0 to 7");
+  EXPECT_EQ(refusal("delta 0-7"), "the custom plan names 'delta', none of the 3 nodes is called so");
+  EXPECT_EQ(refusal("3 0-7"), "the custom plan names '3', none of the 3 nodes is called so");
+}
+
+TEST(CustomPlan, GroupsHaveEachLaneOnceAndEachNodeOnce) {
+  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3\nbeta 0-7 lanes 5-7"),
+            "the custom plan gives lane 4 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3"), "the custom plan gives lane 4 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 lanes 1-7"), "the custom plan gives lane 0 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 lanes 0-4\nbeta 0-7 lanes 4-7"),
+            "the custom plan gives lane 4 of layers 0 to 7 to beta too, after another");
+  EXPECT_EQ(refusal("alpha 0-7 lanes 0-8"), "the custom plan gives lanes 0 to 8 to alpha, there are 0 to 7");
+  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3\nalpha 0-7 lanes 4-7"),
+            "the custom plan names alpha twice in the group of layers 0 to 7");
+}
+
+TEST(CustomPlan, NameOfTwoNodesIsNoName) {
+  PlanCluster cluster = three_nodes();
+  cluster.nodes[2].name = "alpha";
+  const auto shares = resolve({.shares = {{.node = "alpha", .first_layer = 0, .last_layer = 8}}}, 8, cluster);
+  ASSERT_FALSE(shares.has_value());
+  EXPECT_EQ(shares.error().message, "the custom plan names 'alpha', nodes 0 and 2 are both called so");
+}
+
+}  // namespace
+}  // namespace butterfly

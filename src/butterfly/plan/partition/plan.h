@@ -1,0 +1,88 @@
+// Which node runs which layers. A Plan is a value: made from a model's configuration and what is known of a cluster,
+// printed beside what it predicts, sent to the workers. The same inputs give the same plan. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/node.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/plan/description/cluster_model.h"
+#include "butterfly/plan/partition/custom.h"
+#include "butterfly/plan/cost/predict.h"
+#include "butterfly/plan/cost/share.h"
+#include "butterfly/tensor/dtype.h"
+
+namespace butterfly {
+
+struct Plan {
+  std::string strategy;
+  std::vector<StageAssignment> stages;       // in pipeline order, covering every layer and lane once: a tensor group is
+                                             // a run of shares of the same layers with ascending lanes
+  std::vector<int> node_of_stage;            // index into the nodes that the plan was made for, in any order; only
+                                             // plans of scattered layers (greedy, custom) name a node twice
+  std::vector<StagePrediction> predictions;  // one per stage
+  std::vector<int> standby_nodes;            // without a stage, ascending
+  PlanPrediction prediction;                 // of the whole
+  double slowest_bound_s = 0.0;  // no contiguous plan of whole layers has a faster slowest stage; 0 where unknown
+  std::string note;              // how good the result is known to be, a sentence; may be empty
+
+  /// One token of one request passes every stage: the sum. Many requests wait for the busiest node: the maximum.
+  /// Compute alone, seconds.
+  double predicted_latency_s() const;
+  double predicted_slowest_s() const;
+  /// How far the slowest stage is above that bound: 0 is optimal, negative what groups or scattered layers gained.
+  double gap() const;
+  std::vector<Share> shares() const;
+};
+
+/// What `auto`, `topology`, `tensor` and `hybrid` look for: the least token_s, the most tokens_per_s, the least
+/// memory_use (memory_bytes_max where some node's memory is unknown).
+enum class PlanGoal : std::uint8_t { kLatency, kThroughput, kMemory };
+std::string_view to_string(PlanGoal goal);
+Result<PlanGoal> parse_plan_goal(std::string_view name);
+
+struct PlanOptions {
+  std::string strategy = "uniform";
+  int context = 0;              // positions to reserve per sequence; 0: the model's own
+  int sequences = 1;            // that are read or written at once
+  DType kv_type = DType::kF16;  // of the key-value cache
+  PlanGoal goal = PlanGoal::kLatency;
+  int prompt = 0;                      // tokens before the first answer; 0: half the context, at most 512
+  int chunk = 512;                     // of them in one step
+  std::uint64_t seed = 1;              // of strategies that search at random
+  std::optional<CustomPlan> custom{};  // what the strategy `custom` follows
+};
+
+/// Splits the model over the nodes. Errors: kInvalidArgument (no nodes, an unknown strategy with the known ones
+/// listed, sizes below 1 or beyond the model's context, a cluster or custom plan that is none), kNoMemory naming the
+/// node, how many bytes are missing and what would help, those of validate(). A node with memory_bytes == 0 has
+/// unknown memory, which is not checked.
+Result<Plan> make_plan(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options = {});
+
+/// Over nodes whose links nobody knows.
+Result<Plan> make_plan(const ModelConfig& config, std::span<const NodeDescriptor> nodes,
+                       const PlanOptions& options = {});
+
+/// What each strategy makes of the same request, in the order of strategies(); `custom` only where one is given.
+struct ComparedPlan {
+  std::string strategy;
+  Result<Plan> plan;
+};
+Result<std::vector<ComparedPlan>> compare_plans(const ModelConfig& config, const PlanCluster& cluster,
+                                                const PlanOptions& options = {});
+
+/// Prediction and simulation of a plan need the same numbers. Errors: those of make_plan() about its arguments. The
+/// cluster must outlive the result.
+Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCluster& cluster,
+                                         const PlanOptions& options);
+
+/// A table for people: a line per stage, then who stands by and the predicted times. `nodes` as for make_plan.
+std::string describe(const Plan& plan, std::span<const NodeDescriptor> nodes);
+
+}  // namespace butterfly

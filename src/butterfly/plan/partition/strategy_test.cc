@@ -1,0 +1,358 @@
+#include "butterfly/plan/partition/strategy.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "butterfly/plan/partition/arrangement.h"
+#include "butterfly/plan/partition/plan.h"
+
+namespace butterfly {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A small model over a few nodes with random speeds, memories and links.
+struct Instance {
+  ModelConfig config;
+  PlanCluster cluster;
+  PlanOptions options;
+};
+
+Instance random_instance(std::mt19937& random, int nodes, int layers) {
+  const auto uniform = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };
+  Instance made{.config = *named_config("butterfly-demo"), .cluster = {}, .options = {}};
+  made.config.layers = layers;
+  made.config.vocab = 1 << (5 + random() % 11);
+  made.config.tied_head = random() % 2 == 0;
+  made.options = {
+      .context = 256, .sequences = 1 + static_cast<int>(random() % 20), .goal = static_cast<PlanGoal>(random() % 3)};
+  for (int i = 0; i < nodes; ++i) {
+    made.cluster.nodes.push_back({.name = fmt::format("n{}", i),
+                                  .memory_read_gb_per_s = uniform(1.0, 20.0),
+                                  .fp32_gflops = uniform(5.0, 100.0)});
+  }
+  const auto link = [&] { return LinkDescriptor{.latency_us = uniform(1.0, 300.0), .gb_per_s = uniform(0.05, 5.0)}; };
+  for (int i = 0; i < nodes * nodes; ++i) made.cluster.links.push_back(link());
+  for (int i = 0; i < nodes; ++i) made.cluster.coordinator_links.push_back(link());
+  const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
+  const auto need = static_cast<double>(share_bytes(problem.cost, problem.whole(0, layers), problem.load).total());
+  for (NodeDescriptor& node : made.cluster.nodes) {
+    if (random() % 2 == 0) node.memory_bytes = static_cast<std::uint64_t>(uniform(0.1, 0.9) * need);
+  }
+  return made;
+}
+
+/// Every way to cut `total` into `parts` of at least 1.
+void for_each_cut(int total, int parts, std::vector<int>& cut, const std::function<void()>& visit) {
+  if (parts == 1) {
+    cut.push_back(total);
+    visit();
+    cut.pop_back();
+    return;
+  }
+  for (int part = 1; part <= total - parts + 1; ++part) {
+    cut.push_back(part);
+    for_each_cut(total - part, parts - 1, cut, visit);
+    cut.pop_back();
+  }
+}
+
+/// Every pipeline of groups there is, by plain recursion: next group, its layers, its lanes.
+class EveryPipeline {
+ public:
+  EveryPipeline(const PlanningProblem& problem, int members_max) : problem_(problem), members_max_(members_max) {}
+
+  void visit(const std::function<void(const std::vector<Share>&)>& visit) {
+    visit_ = visit;
+    extend((1u << problem_.nodes()) - 1, 0);
+  }
+
+ private:
+  void extend(unsigned unused, int first) {
+    if (first == problem_.layers) return visit_(shares_);
+    for (unsigned members = 1; members <= unused; ++members) {
+      if ((members & ~unused) != 0) continue;
+      std::vector<int> nodes;
+      for (int node = 0; node < problem_.nodes(); ++node) {
+        if ((members >> node & 1u) != 0) nodes.push_back(node);
+      }
+      if (static_cast<int>(nodes.size()) > members_max_) continue;
+      for (int last = first + 1; last <= problem_.layers; ++last) add_group(nodes, unused & ~members, first, last);
+    }
+  }
+
+  void add_group(const std::vector<int>& nodes, unsigned unused, int first, int last) {
+    std::vector<int> cut;
+    for_each_cut(kLanes, static_cast<int>(nodes.size()), cut, [&] {
+      const std::size_t before = shares_.size();
+      int lane = 0;
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        StageAssignment work = problem_.whole(first, last);
+        work.lanes = {.first = lane, .last = lane + cut[i]};
+        lane += cut[i];
+        shares_.push_back({.node = nodes[i], .work = work});
+      }
+      extend(unused, last);
+      shares_.resize(before);
+    });
+  }
+
+  const PlanningProblem& problem_;
+  const int members_max_;
+  std::function<void(const std::vector<Share>&)> visit_;
+  std::vector<Share> shares_;
+};
+
+double slowest_of(const PlanningProblem& problem, const std::vector<Share>& shares) {
+  double slowest = 0.0;
+  for (const Share& share : shares) {
+    slowest = std::max(slowest, problem.decode_s(share.node, share.work.first_layer, share.work.last_layer));
+  }
+  return slowest;
+}
+
+struct Tried {
+  double slowest = kInfinity;  // of plans of whole layers
+  double score = kInfinity;    // of all plans
+};
+
+Tried try_everything(const PlanningProblem& problem) {
+  Tried tried;
+  EveryPipeline(problem, kLanes).visit([&](const std::vector<Share>& shares) {
+    if (problem.missing_bytes(shares) > 0) return;
+    tried.score = std::min(tried.score, problem.score(shares));
+    if (groups_of(shares).size() == shares.size()) {
+      tried.slowest = std::min(tried.slowest, slowest_of(problem, shares));
+    }
+  });
+  return tried;
+}
+
+double score_of(const PlanningProblem& problem, const Result<Plan>& plan) {
+  return plan ? problem.score(plan->shares()) : kInfinity;
+}
+
+TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances) {
+  std::mt19937 random(11);
+  int feasible = 0, infeasible = 0, reordered = 0, grouped = 0, scattered = 0;
+  for (int instance = 0; instance < 1000; ++instance) {
+    const int nodes = 1 + static_cast<int>(random() % 4);
+    const int layers = 1 + static_cast<int>(random() % (nodes == 4 ? 4 : 7));
+    Instance made = random_instance(random, nodes, layers);
+    const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
+    const Tried tried = try_everything(problem);
+    const auto plan_by = [&](const char* strategy) {
+      made.options.strategy = strategy;
+      return make_plan(made.config, made.cluster, made.options);
+    };
+    const Result<Plan> balanced = plan_by("balanced");
+    ASSERT_EQ(balanced.has_value(), tried.slowest < kInfinity) << "instance " << instance;
+    if (balanced) {
+      ASSERT_EQ(balanced->predicted_slowest_s(), tried.slowest) << "instance " << instance;
+      ASSERT_EQ(balanced->gap(), 0.0);
+      if (!std::is_sorted(balanced->node_of_stage.begin(), balanced->node_of_stage.end())) ++reordered;
+    }
+    // Only scattered layers are no pipeline; they may fit or be better where no pipeline is.
+    const double least = std::min(tried.score, score_of(problem, plan_by("greedy")));
+    const Result<Plan> best = plan_by("auto");
+    ASSERT_EQ(best.has_value(), least < kInfinity) << "instance " << instance;
+    if (!best) {
+      EXPECT_EQ(best.error().code, ErrorCode::kNoMemory);
+      ++infeasible;
+      continue;
+    }
+    ++feasible;
+    if (tried.score > least) ++scattered;
+    ASSERT_NEAR(problem.score(best->shares()), least, 1e-9 * least) << "instance " << instance;
+    if (groups_of(best->shares()).size() < best->stages.size()) ++grouped;
+  }
+  // The instances must be worth trying.
+  EXPECT_GT(feasible, 500);
+  EXPECT_GT(infeasible, 30);
+  EXPECT_GT(reordered, 100);
+  EXPECT_GT(grouped, 50);
+  EXPECT_LT(scattered, 100);
+}
+
+TEST(Strategies, AutoIsNeverWorseThanAnyOther) {
+  std::mt19937 random(5);
+  for (int instance = 0; instance < 20; ++instance) {
+    Instance made = random_instance(random, 5 + static_cast<int>(random() % 6), 12 + static_cast<int>(random() % 12));
+    made.options.strategy = "auto";
+    const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
+    const Result<Plan> best = make_plan(made.config, made.cluster, made.options);
+    const auto compared = compare_plans(made.config, made.cluster, made.options);
+    ASSERT_TRUE(compared.has_value());
+    for (const ComparedPlan& other : *compared) {
+      ASSERT_LE(score_of(problem, best), score_of(problem, other.plan)) << other.strategy << ", instance " << instance;
+    }
+  }
+}
+
+/// Two sites, alternating in the order given, with a thin link between them.
+PlanCluster two_sites() {
+  PlanCluster cluster;
+  for (int i = 0; i < 6; ++i) {
+    cluster.nodes.push_back({.name = fmt::format("n{}", i), .memory_bytes = std::uint64_t{8} << 20});
+    cluster.nodes.back().memory_read_gb_per_s = 10.0;
+    cluster.nodes.back().fp32_gflops = 100.0;
+  }
+  for (int a = 0; a < 6; ++a) {
+    for (int b = 0; b < 6; ++b) {
+      const bool near = a % 2 == b % 2;
+      cluster.links.push_back({.latency_us = near ? 20.0 : 20'000.0, .gb_per_s = near ? 1.0 : 0.001});
+    }
+  }
+  return cluster;
+}
+
+int crossings(const Plan& plan) {
+  int count = 0;
+  for (std::size_t i = 1; i < plan.node_of_stage.size(); ++i) {
+    if (plan.node_of_stage[i] % 2 != plan.node_of_stage[i - 1] % 2) ++count;
+  }
+  return count;
+}
+
+TEST(Strategies, TopologyCrossesAThinLinkOnceWhereBalancedCrossesItAllTheTime) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 12;
+  config.vocab = 64;
+  PlanOptions options{.strategy = "balanced", .context = 64};
+  const PlanCluster cluster = two_sites();
+  const Result<Plan> balanced = make_plan(config, cluster, options);
+  ASSERT_TRUE(balanced.has_value()) << balanced.error().message;
+  EXPECT_EQ(crossings(*balanced), 5);
+  options.strategy = "topology";
+  const Result<Plan> annealed = make_plan(config, cluster, options);
+  ASSERT_TRUE(annealed.has_value());
+  EXPECT_EQ(crossings(*annealed), 1);
+  EXPECT_LT(annealed->prediction.token_s, 0.5 * balanced->prediction.token_s);
+  const Result<Plan> again = make_plan(config, cluster, options);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->shares(), annealed->shares());
+}
+
+TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 12;
+  const PlanCluster cluster =
+      cluster_of(std::vector<NodeDescriptor>(6, {.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0}));
+  PlanOptions options{.strategy = "greedy", .context = 64};
+  const Result<Plan> greedy = make_plan(config, cluster, options);
+  ASSERT_TRUE(greedy.has_value()) << greedy.error().message;
+  options.strategy = "balanced";
+  const Result<Plan> balanced = make_plan(config, cluster, options);
+  EXPECT_GT(greedy->stages.size(), balanced->stages.size());
+  EXPECT_GT(greedy->prediction.hops, balanced->prediction.hops);
+  EXPECT_GT(greedy->prediction.token_s, balanced->prediction.token_s);
+  EXPECT_NE(greedy->note.find("scattered"), std::string::npos);
+}
+
+TEST(Strategies, TensorGivesLanesInProportionToSpeed) {
+  ModelConfig config = *named_config("llama-1.1b");
+  PlanCluster cluster;
+  for (const double speed : {10.0, 30.0}) {
+    cluster.nodes.push_back({.memory_read_gb_per_s = speed, .fp32_gflops = 10 * speed});
+  }
+  const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->stages.size(), 2u);
+  EXPECT_EQ(plan->stages[0].lanes, (LaneRange{.first = 0, .last = 2}));
+  EXPECT_EQ(plan->stages[1].lanes, (LaneRange{.first = 2, .last = 8}));
+  EXPECT_EQ(plan->prediction.groups, 1);
+  EXPECT_GT(plan->prediction.exchange_s, 0.0);
+  const Result<Plan> alone = make_plan(config, cluster, {.strategy = "uniform", .context = 128});
+  EXPECT_LT(plan->prediction.token_s, alone->prediction.token_s);
+}
+
+TEST(Strategies, TensorOverMoreNodesThanLanesTakesTheFastest) {
+  ModelConfig config = *named_config("llama-1.1b");
+  PlanCluster cluster;
+  for (int i = 0; i < 10; ++i) {
+    cluster.nodes.push_back({.memory_read_gb_per_s = i == 3 || i == 7 ? 1.0 : 10.0, .fp32_gflops = 100.0});
+  }
+  const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->standby_nodes, (std::vector<int>{3, 7}));
+  EXPECT_EQ(plan->stages.size(), static_cast<std::size_t>(kLanes));
+}
+
+TEST(Strategies, HybridDividesWhatNoSingleNodeHolds) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 1;  // no pipeline can help
+  PlanCluster cluster;
+  for (int i = 0; i < 2; ++i) cluster.nodes.push_back({.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0});
+  PlanOptions options{.strategy = "hybrid", .context = 64};
+  const PlanningProblem problem = *planning_problem(config, cluster, options);
+  const std::uint64_t whole = share_bytes(problem.cost, problem.whole(0, 1), problem.load).total();
+  for (NodeDescriptor& node : cluster.nodes) node.memory_bytes = whole * 3 / 4;
+  EXPECT_TRUE(make_plan(config, cluster, options).has_value());
+  options.strategy = "balanced";
+  const Result<Plan> refused = make_plan(config, cluster, options);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
+}
+
+TEST(Strategies, OneSequenceHasNoUseForBalanceEvenWhereThroughputIsTheGoal) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 24;
+  PlanCluster cluster;
+  for (const double speed : {10.0, 15.0}) {
+    cluster.nodes.push_back({.memory_read_gb_per_s = speed, .fp32_gflops = 10.0 * speed});
+  }
+  cluster.default_link = {.latency_us = 5'000.0, .gb_per_s = 1.0};  // too slow for a group
+  PlanOptions options{.strategy = "hybrid", .context = 64};
+  const PlanningProblem problem = *planning_problem(config, cluster, options);
+  const std::uint64_t whole = share_bytes(problem.cost, problem.whole(0, 24), problem.load).total();
+  for (NodeDescriptor& node : cluster.nodes) node.memory_bytes = whole * 9 / 10;
+  const Result<Plan> latency = make_plan(config, cluster, options);
+  options.goal = PlanGoal::kThroughput;
+  const Result<Plan> throughput = make_plan(config, cluster, options);
+  ASSERT_TRUE(latency.has_value() && throughput.has_value());
+  EXPECT_EQ(throughput->shares(), latency->shares());
+  EXPECT_GT(throughput->gap(), 0.1);
+}
+
+TEST(Strategies, DivisionsGiveEveryMemberALane) {
+  std::size_t total = 0;
+  for (int members = 1; members <= kLanes; ++members) {
+    for (const std::vector<LaneRange>& lanes : divisions_of(members)) {
+      ++total;
+      ASSERT_EQ(lanes.size(), static_cast<std::size_t>(members));
+      int next = 0;
+      for (const LaneRange& own : lanes) {
+        ASSERT_EQ(own.first, next);
+        ASSERT_GT(own.last, own.first);
+        next = own.last;
+      }
+      ASSERT_EQ(next, kLanes);
+    }
+  }
+  EXPECT_EQ(total, 1u << (kLanes - 1));
+}
+
+TEST(Strategies, NamesAndAliasesAreUniqueAndFound) {
+  std::vector<std::string_view> names;
+  for (const Strategy& strategy : strategies()) {
+    for (std::string_view name : {strategy.name, strategy.alias}) {
+      if (name.empty()) continue;
+      EXPECT_EQ(std::count(names.begin(), names.end(), name), 0);
+      names.push_back(name);
+      const auto found = find_strategy(name);
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(*found, &strategy);
+    }
+    EXPECT_FALSE(strategy.summary.empty());
+  }
+  EXPECT_FALSE(find_strategy("").has_value());
+}
+
+}  // namespace
+}  // namespace butterfly

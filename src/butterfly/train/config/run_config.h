@@ -1,0 +1,123 @@
+// Every setting of a training run, with its default. Keys of run.toml and flags of `butterfly train` have these names
+// (docs/formats/run.md). Plain values; what a resumed run must agree on is in fingerprint().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/kernel/gemm/gemm.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/model/training/trainable_transformer.h"
+
+namespace butterfly {
+
+enum class OptimizerKind : std::uint8_t { kAdamw, kSgd };
+enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kWsd };
+enum class LogLevel : std::uint8_t { kSilent, kNormal, kVerbose };
+enum class RankEngine : std::uint8_t { kInproc, kTcp };
+/// Of gradients on their way. kAuto: for each bucket what the measured break-even says.
+enum class GradientCompression : std::uint8_t { kOff, kFp16, kBf16, kInt8, kLz4, kZstd, kAuto };
+
+struct DataConfig {
+  std::vector<std::string> files{};  // text (UTF-8) or packed tokens (.tokens)
+  std::string tokenizer{};           // tokenizer.json, GGUF or Hugging Face directory; empty: the continued model's
+  double validation_share = 0.1;     // the last part of the tokens, never trained on; 0: none
+  std::string validation_file{};     // instead of a share
+  std::uint64_t seed = 1;
+};
+
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdamw;
+  double rate = 3e-4;  // peak
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double momentum = 0.9;  // SGD
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;  // 0: none
+};
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::kCosine;
+  int warmup_steps = 0;      // linear, from 0 to the peak
+  double final_share = 0.1;  // of the peak, at the last step
+  double decay_share = 0.2;  // WSD: of the steps, at the end
+};
+
+struct CheckpointConfig {
+  std::string directory{};  // empty: none are written
+  int every_steps = 0;      // 0: at the end alone
+  int keep = 2;
+  bool asynchronous = true;
+};
+
+struct GuardConfig {
+  double loss_sigmas = 0.0;      // a step whose loss is so far above the mean of a window is left out; 0: off
+  double gradient_sigmas = 0.0;  // the same for the norm of its gradient
+  int window_steps = 128;
+};
+
+struct ParallelConfig {
+  int ranks = 1;
+  RankEngine engine = RankEngine::kInproc;
+  bool deterministic = false;  // canonical sums: the same bits for any number of ranks
+  GradientCompression compression = GradientCompression::kOff;
+  std::int64_t bucket_bytes = 4 << 20;
+  bool shared_memory = true;           // processes of one host read each other's gradients; no bit depends on it
+  std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
+  std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
+};
+
+/// Workers count without being counted in `ranks`; this process is rank 0.
+inline int ranks_of(const ParallelConfig& parallel) {
+  return parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
+}
+
+/// Ranks that share this machine's cores and memory with this process; workers have their own.
+inline int ranks_here(const ParallelConfig& parallel) {
+  return parallel.workers.empty() ? parallel.ranks : 1;
+}
+
+struct RunConfig {
+  std::string model{};  // name of a shape, or a checkpoint to continue (GGUF, Hugging Face directory)
+  ModelConfig shape{};  // filled from `model` when resolved; vocabulary from the tokenizer
+  DataConfig data{};
+  int seq = 0;           // 0: the model's context
+  int global_batch = 8;  // sequences of a step, over all ranks
+  int micro_batch = 0;   // 0: as many as divide the rank's share and fit, at most 8
+  int steps = 1000;
+  std::uint64_t seed = 1;  // of the first weights
+  Precision precision = Precision::kFloat32;
+  Recompute recompute = Recompute::kNone;
+  Fusion fusion{};
+  OptimizerConfig optimizer{};
+  ScheduleConfig schedule{};
+  std::vector<std::string> frozen{};  // parameters, by name or prefix
+  GuardConfig guard{};
+  int evaluate_every = 0;  // steps; 0: at the end alone
+  int sample_every = 0;    // steps; 0: never
+  std::string sample_prompt{};
+  ParallelConfig parallel{};
+  CheckpointConfig checkpoint{};
+  std::string resume{};      // checkpoint directory
+  std::string out{};         // model written at the end: *.gguf or a directory; empty: none
+  std::string log_file{};    // JSON lines
+  std::string events_dir{};  // TensorBoard
+  LogLevel log = LogLevel::kNormal;
+  int threads = 0;  // of each rank; 0: all, divided among the ranks of this machine
+};
+
+/// Errors: kInvalidArgument naming the key, its value and what would do (impossible batch splits among them).
+Status validate(const RunConfig& config);
+
+/// Errors: kNotFound, kBadData naming file, line and key; unknown keys are errors.
+Result<RunConfig> read_run_config(const std::string& path);
+/// The same for text; `name` stands for the file in errors.
+Result<RunConfig> parse_run_config(const std::string& text, const std::string& name);
+/// Every key; reading it gives back the same values.
+std::string to_toml(const RunConfig& config);
+
+/// SHA-256 over what decides the bits of a run (not ranks, engine, threads, paths or logging).
+std::string fingerprint(const RunConfig& config);
+
+}  // namespace butterfly

@@ -1,0 +1,330 @@
+#include "butterfly/train/config/run_keys.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace butterfly {
+namespace {
+
+/// Where a key's value is: a function from a config to a reference.
+template <typename Access>
+using ValueAt = std::remove_cvref_t<std::invoke_result_t<Access, RunConfig&>>;
+
+/// Whole numbers of any width are one alternative, every other type is its own.
+template <typename T>
+KeyValue to_value(const T& value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    return static_cast<std::int64_t>(value);
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+Status from_value(T& target, const KeyValue& value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const std::int64_t number = std::get<std::int64_t>(value);
+    const auto max = static_cast<std::int64_t>(std::min<std::uint64_t>(
+        std::numeric_limits<T>::max(), static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())));
+    if (number < 0 || number > max) {
+      return make_error(ErrorCode::kInvalidArgument, "expected a whole number from 0 to {}", max);
+    }
+    target = static_cast<T>(number);
+  } else {
+    target = std::get<T>(value);
+  }
+  return {};
+}
+
+template <typename Access>
+RunKey key(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at) {
+  return {.name = name,
+          .alias = alias,
+          .role = role,
+          .help = help,
+          .get = [at](const RunConfig& config) { return to_value(at(const_cast<RunConfig&>(config))); },
+          .set = [at](RunConfig& config, const KeyValue& value) { return from_value(at(config), value); }};
+}
+
+template <typename T>
+using Names = std::vector<std::pair<std::string, T>>;
+
+/// One of a few names.
+template <typename Access>
+RunKey choice(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at,
+              Names<ValueAt<Access>> names) {
+  std::vector<std::string> known;
+  for (const auto& [spelling, value] : names) known.push_back(spelling);
+  const std::string all = fmt::format("{}", fmt::join(known, ", "));
+  return {.name = name,
+          .alias = alias,
+          .role = role,
+          .help = help + ": " + all,
+          .get = [at, names](const RunConfig& config) -> KeyValue {
+            for (const auto& [spelling, value] : names) {
+              if (value == at(const_cast<RunConfig&>(config))) return spelling;
+            }
+            return std::string();
+          },
+          .set = [at, names, all](RunConfig& config, const KeyValue& given) -> Status {
+            for (const auto& [spelling, value] : names) {
+              if (spelling != std::get<std::string>(given)) continue;
+              at(config) = value;
+              return {};
+            }
+            return make_error(ErrorCode::kInvalidArgument, "expected one of {}", all);
+          }};
+}
+
+/// What has a to_string() and a parser of its own.
+template <typename Access, typename Parse>
+RunKey parsed(const std::string& name, const std::string& help, Access at, Parse parse) {
+  return {.name = name,
+          .alias = {},
+          .role = KeyRole::kDecides,
+          .help = help,
+          .get = [at](const RunConfig& config) -> KeyValue {
+            return std::string(to_string(at(const_cast<RunConfig&>(config))));
+          },
+          .set = [at, parse](RunConfig& config, const KeyValue& given) -> Status {
+            BF_ASSIGN_OR_RETURN(at(config), parse(std::get<std::string>(given)));
+            return {};
+          }};
+}
+
+#define BF_AT(member) [](RunConfig& config) -> auto& { return config.member; }
+constexpr KeyRole kDecides = KeyRole::kDecides;
+constexpr KeyRole kAround = KeyRole::kAround;
+
+void add_run(std::vector<RunKey>& keys) {
+  keys.push_back(key("model", "", kAround,
+                     "A shape by name, or a checkpoint to continue (GGUF, Hugging Face directory)", BF_AT(model)));
+  keys.push_back(key("seq", "", kDecides,
+                     "Tokens of a sequence; 0: the model's context. A shape by name takes longer ones where it rotates",
+                     BF_AT(seq)));
+  keys.push_back(key("global_batch", "batch", kDecides, "Sequences of a step, over all ranks", BF_AT(global_batch)));
+  keys.push_back(key("micro_batch", "", kDecides,
+                     "Sequences that are computed at once; gradients of the others are added up. 0: as many as fit, at "
+                     "most 8",
+                     BF_AT(micro_batch)));
+  keys.push_back(key("steps", "", kDecides, "Steps of the whole run", BF_AT(steps)));
+  keys.push_back(key("seed", "", kDecides, "Of the first weights", BF_AT(seed)));
+  keys.push_back(parsed("precision", "Operands of products: fp32, bf16 (sums and weights stay fp32)", BF_AT(precision),
+                        [](const std::string& name) { return parse_precision(name); }));
+  keys.push_back(parsed("recompute", "Activations that are computed again instead of kept: none, selective, block",
+                        BF_AT(recompute), [](const std::string& name) { return parse_recompute(name); }));
+  keys.push_back(parsed("fusion", "Fused operations: all, none, or some of qkv,swiglu,attention,cross_entropy,adamw",
+                        BF_AT(fusion), [](const std::string& list) { return parse_fusion(list); }));
+  keys.push_back(key("frozen", "", kDecides, "Parameters that do not change, by name or prefix", BF_AT(frozen)));
+  keys.push_back(
+      key("evaluate_every", "", kAround, "Steps between evaluations; 0: at the end alone", BF_AT(evaluate_every)));
+  keys.push_back(key("sample_every", "", kAround, "Steps between samples of text; 0: none", BF_AT(sample_every)));
+  keys.push_back(key("sample_prompt", "", kAround, "What samples continue", BF_AT(sample_prompt)));
+  keys.push_back(key("resume", "", kAround, "Checkpoint directory of a run to go on with", BF_AT(resume)));
+  keys.push_back(key("out", "", kAround, "Where the model is written at the end: *.gguf, or a directory", BF_AT(out)));
+  keys.push_back(key("log_file", "", kAround, "Every step as a line of JSON", BF_AT(log_file)));
+  keys.push_back(key("events_dir", "", kAround, "Directory for TensorBoard's events", BF_AT(events_dir)));
+  keys.push_back(
+      choice("log", "", kAround, "What is shown while it runs", BF_AT(log),
+             {{"silent", LogLevel::kSilent}, {"normal", LogLevel::kNormal}, {"verbose", LogLevel::kVerbose}}));
+  keys.push_back(key("threads", "", kAround, "Of each rank; 0: all, divided among the ranks", BF_AT(threads)));
+}
+
+void add_data(std::vector<RunKey>& keys) {
+  keys.push_back(key("data.files", "data", kAround,
+                     "Text (UTF-8) or packed tokens (.tokens), or synthetic:markov or synthetic:random",
+                     BF_AT(data.files)));
+  keys.push_back(key("data.tokenizer", "tokenizer", kAround,
+                     "tokenizer.json, GGUF file or Hugging Face directory; empty: that of the continued model",
+                     BF_AT(data.tokenizer)));
+  keys.push_back(key("data.validation_share", "", kDecides, "Last part of the tokens, never trained on",
+                     BF_AT(data.validation_share)));
+  keys.push_back(key("data.validation_file", "", kAround, "Text or tokens to validate on instead of a share",
+                     BF_AT(data.validation_file)));
+  keys.push_back(key("data.seed", "", kDecides, "Of the order of the sequences", BF_AT(data.seed)));
+}
+
+void add_learning(std::vector<RunKey>& keys) {
+  keys.push_back(choice("optimizer.kind", "optimizer", kDecides, "The update", BF_AT(optimizer.kind),
+                        {{"adamw", OptimizerKind::kAdamw}, {"sgd", OptimizerKind::kSgd}}));
+  keys.push_back(key("optimizer.rate", "rate", kDecides, "Learning rate at its peak", BF_AT(optimizer.rate)));
+  keys.push_back(key("optimizer.beta1", "", kDecides, "AdamW: decay of the mean", BF_AT(optimizer.beta1)));
+  keys.push_back(key("optimizer.beta2", "", kDecides, "AdamW: decay of the square", BF_AT(optimizer.beta2)));
+  keys.push_back(key("optimizer.epsilon", "", kDecides, "AdamW: added to the root", BF_AT(optimizer.epsilon)));
+  keys.push_back(key("optimizer.momentum", "", kDecides, "SGD", BF_AT(optimizer.momentum)));
+  keys.push_back(key("optimizer.weight_decay", "", kDecides, "Of matrices; norms and biases have none",
+                     BF_AT(optimizer.weight_decay)));
+  keys.push_back(key("optimizer.clip_norm", "", kDecides, "Largest norm of all gradients; 0: no limit",
+                     BF_AT(optimizer.clip_norm)));
+  keys.push_back(choice("schedule.kind", "schedule", kDecides, "The rate after the warm-up", BF_AT(schedule.kind),
+                        {{"constant", ScheduleKind::kConstant},
+                         {"linear", ScheduleKind::kLinear},
+                         {"cosine", ScheduleKind::kCosine},
+                         {"wsd", ScheduleKind::kWsd}}));
+  keys.push_back(
+      key("schedule.warmup_steps", "warmup", kDecides, "Steps until the peak, linearly", BF_AT(schedule.warmup_steps)));
+  keys.push_back(key("schedule.final_share", "", kDecides, "Of the peak, at the last step; not of constant",
+                     BF_AT(schedule.final_share)));
+  keys.push_back(key("schedule.decay_share", "", kDecides, "wsd: the part of the steps that decays, at the end",
+                     BF_AT(schedule.decay_share)));
+  keys.push_back(key("guard.loss_sigmas", "", kDecides,
+                     "A step whose loss is so many deviations above the mean of the last ones is left out; 0: off",
+                     BF_AT(guard.loss_sigmas)));
+  keys.push_back(key("guard.gradient_sigmas", "", kDecides, "The same for the norm of the gradients; 0: off",
+                     BF_AT(guard.gradient_sigmas)));
+  keys.push_back(
+      key("guard.window_steps", "", kDecides, "How many steps these means are over", BF_AT(guard.window_steps)));
+}
+
+void add_parallel(std::vector<RunKey>& keys) {
+  keys.push_back(key("parallel.ranks", "ranks", kAround, "Replicas that share each step", BF_AT(parallel.ranks)));
+  keys.push_back(choice("parallel.engine", "engine", kAround, "Ranks are threads or processes", BF_AT(parallel.engine),
+                        {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}}));
+  keys.push_back(key("parallel.deterministic", "deterministic", kDecides,
+                     "Canonical sums: the same bits for any number of ranks", BF_AT(parallel.deterministic)));
+  keys.push_back(choice("parallel.compression", "compression", kDecides, "Of gradients on their way",
+                        BF_AT(parallel.compression),
+                        {{"off", GradientCompression::kOff},
+                         {"fp16", GradientCompression::kFp16},
+                         {"bf16", GradientCompression::kBf16},
+                         {"int8", GradientCompression::kInt8},
+                         {"lz4", GradientCompression::kLz4},
+                         {"zstd", GradientCompression::kZstd},
+                         {"auto", GradientCompression::kAuto}}));
+  keys.push_back(
+      key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together", BF_AT(parallel.bucket_bytes)));
+  keys.push_back(key("parallel.shared_memory", "", kAround,
+                     "Ranks that are processes of one host read each other's gradients in memory",
+                     BF_AT(parallel.shared_memory)));
+  keys.push_back(key("parallel.speeds", "", kAround, "Of the ranks, relative, for uneven shares; none: equal",
+                     BF_AT(parallel.speeds)));
+  keys.push_back(key("parallel.workers", "workers", kAround,
+                     "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",
+                     BF_AT(parallel.workers)));
+  keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
+                     BF_AT(checkpoint.directory)));
+  keys.push_back(
+      key("checkpoint.every_steps", "save-every", kAround, "0: at the end alone", BF_AT(checkpoint.every_steps)));
+  keys.push_back(key("checkpoint.keep", "", kAround, "How many of the last ones stay", BF_AT(checkpoint.keep)));
+  keys.push_back(
+      key("checkpoint.asynchronous", "", kAround, "Written while training goes on", BF_AT(checkpoint.asynchronous)));
+}
+#undef BF_AT
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      result.append("\\").push_back(c);
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      result += fmt::format("\\u{:04X}", static_cast<unsigned char>(c));
+    } else {
+      result.push_back(c);
+    }
+  }
+  return result + "\"";
+}
+
+/// TOML tells numbers from whole numbers by the point or the exponent.
+std::string number_text(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+template <typename T>
+bool parse_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::vector<std::string> comma_parts(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// False where the text is no value of that kind.
+bool parse_into(KeyValue& value, const std::string& text) {
+  if (auto* flag = std::get_if<bool>(&value)) {
+    *flag = text == "true";
+    return text == "true" || text == "false";
+  }
+  if (auto* number = std::get_if<std::int64_t>(&value)) return parse_number(text, *number);
+  if (auto* number = std::get_if<double>(&value)) return parse_number(text, *number) && std::isfinite(*number);
+  if (std::holds_alternative<std::string>(value)) {
+    value = text;
+    return true;
+  }
+  if (std::holds_alternative<std::vector<std::string>>(value)) {
+    value = comma_parts(text);
+    return true;
+  }
+  std::vector<double> numbers;
+  for (const std::string& part : comma_parts(text)) {
+    if (!parse_number(part, numbers.emplace_back()) || !std::isfinite(numbers.back())) return false;
+  }
+  value = std::move(numbers);
+  return true;
+}
+
+}  // namespace
+
+const std::vector<RunKey>& run_keys() {
+  static const std::vector<RunKey> keys = [] {
+    std::vector<RunKey> all;
+    add_run(all);
+    add_data(all);
+    add_learning(all);
+    add_parallel(all);
+    return all;
+  }();
+  return keys;
+}
+
+std::string_view kind_of(const KeyValue& value) {
+  constexpr std::array<std::string_view, 6> kKinds{"true or false", "a whole number",  "a number",
+                                                   "a text",        "a list of texts", "a list of numbers"};
+  static_assert(kKinds.size() == std::variant_size_v<KeyValue>);
+  return kKinds[value.index()];
+}
+
+std::string to_toml(const KeyValue& value) {
+  struct Writer {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(std::int64_t number) const { return fmt::format("{}", number); }
+    std::string operator()(double number) const { return number_text(number); }
+    std::string operator()(const std::string& text) const { return quoted(text); }
+    std::string operator()(const std::vector<std::string>& texts) const {
+      std::vector<std::string> parts;
+      for (const std::string& text : texts) parts.push_back(quoted(text));
+      return fmt::format("[{}]", fmt::join(parts, ", "));
+    }
+    std::string operator()(const std::vector<double>& numbers) const {
+      std::vector<std::string> parts;
+      for (double number : numbers) parts.push_back(number_text(number));
+      return fmt::format("[{}]", fmt::join(parts, ", "));
+    }
+  };
+  return std::visit(Writer{}, value);
+}
+
+Status set_from_text(RunConfig& config, const RunKey& key, const std::string& text) {
+  KeyValue value = key.get(config);
+  if (!parse_into(value, text)) {
+    return make_error(ErrorCode::kInvalidArgument, "--{} is \"{}\", expected {}", key.name, text, kind_of(value));
+  }
+  const Status set = key.set(config, value);
+  if (set) return {};
+  return make_error(ErrorCode::kInvalidArgument, "--{} is \"{}\", {}", key.name, text, set.error().message);
+}
+
+}  // namespace butterfly

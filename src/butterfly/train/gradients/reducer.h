@@ -1,0 +1,83 @@
+// How the gradients of a step become the sum over all its micro-batches, wherever they were computed. One step at a
+// time, by the thread that trains; abort() of the collectives underneath wakes it. The sum is in
+// ParameterSet::gradients() after finish(), the same on every rank.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/machine/isa.h"
+#include "butterfly/machine/thread_team.h"
+#include "butterfly/model/core/parameters.h"
+#include "butterfly/train/config/run_config.h"
+#include "butterfly/wire/collective/collectives.h"
+
+namespace butterfly {
+
+/// The micro-batches [first, last) of a step's `total` that this rank computes; at least one.
+struct MicroBatches {
+  int first = 0;
+  int last = 0;
+  int total = 0;
+};
+
+inline constexpr std::size_t kGradientCompressions = 7;  // values of GradientCompression
+
+struct ReduceReport {
+  std::uint64_t bytes_sent = 0;     // payloads of gradients on this rank, as the collectives counted them
+  std::uint64_t formula_bytes = 0;  // what the algorithm should send; the audit compares
+  double communication_s = 0.0;     // inside collectives
+  double exposed_s = 0.0;           // of them, not hidden behind the backward pass
+  double codec_s = 0.0;
+  std::uint64_t uncompressed_bytes = 0;                        // formula_bytes had nothing been packed
+  std::array<std::uint32_t, kGradientCompressions> buckets{};  // by what they travelled as; kAuto's entry stays 0
+};
+
+class GradientReducer {
+ public:
+  virtual ~GradientReducer() = default;
+
+  virtual void begin_step(const MicroBatches& share) = 0;
+  /// Where the gradients of the next micro-batch go, alone (Network::clear_gradients()); nothing: they are added to
+  /// those of the one before it. Those of the last go to ParameterSet::gradients().
+  virtual std::span<float> fresh_gradients(int micro_batch) = 0;
+  /// During backward() of a micro-batch, from the end of the flat array to its beginning.
+  virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
+  /// After backward() of a micro-batch.
+  virtual void micro_batch_done(int micro_batch) = 0;
+  /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any
+  /// more.
+  virtual Result<ReduceReport> finish() = 0;
+
+  /// What lossy codecs on this rank still owe, as long as the flat parameters; nothing without such a codec. Part of a
+  /// checkpoint, one for each rank; may be read and written between steps.
+  virtual std::vector<std::span<float>> residuals() { return {}; }
+  /// Of them. Who asks for them themselves says that they may be other than zero.
+  virtual std::uint64_t residual_bytes() const { return 0; }
+};
+
+struct ReducerOptions {
+  std::span<float> gradients{};        // ParameterSet::gradients()
+  Collectives* collectives = nullptr;  // borrowed, used between begin_step() and finish() alone; null: one rank
+  bool deterministic = false;
+  GradientCompression compression = GradientCompression::kOff;
+  std::int64_t bucket_bytes = 4 << 20;
+  Isa isa = Isa::kReference;   // of the codecs
+  ThreadTeam* team = nullptr;  // borrowed, used by micro_batch_done() alone; null: the calling thread
+};
+
+/// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic, a bucket without elements),
+/// kNoMemory, kIo where no thread can be started.
+Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& options);
+
+/// One rank: gradients add up where they are, or in the canonical tree where `deterministic`.
+std::unique_ptr<GradientReducer> make_local_reducer(std::span<float> gradients, bool deterministic, ThreadTeam* team);
+inline std::unique_ptr<GradientReducer> make_local_reducer(ParameterSet& parameters, bool deterministic) {
+  return make_local_reducer(parameters.gradients(), deterministic, nullptr);
+}
+
+}  // namespace butterfly

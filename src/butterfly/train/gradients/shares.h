@@ -1,0 +1,18 @@
+// Which micro-batches of a step each rank computes: runs of consecutive ones, as long as the ranks are fast.
+// Plain functions, thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/train/gradients/reducer.h"
+
+namespace butterfly {
+
+/// The micro-batches of each rank, in rank order, in proportion to `speeds` (empty: equal) by largest remainders; each
+/// rank has at least one. The same on every rank. Errors: kInvalidArgument for fewer micro-batches than ranks, another
+/// number of speeds than ranks, or a speed that is not above 0.
+Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
+
+}  // namespace butterfly

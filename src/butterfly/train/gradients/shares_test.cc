@@ -1,0 +1,63 @@
+#include "butterfly/train/gradients/shares.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace butterfly {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<int> counts(int total, int ranks, const std::vector<double>& speeds) {
+  const auto shares = divide_micro_batches(total, ranks, speeds);
+  EXPECT_TRUE(shares) << shares.error().message;
+  std::vector<int> counts;
+  int next = 0;
+  for (const MicroBatches& share : *shares) {
+    EXPECT_EQ(share.first, next);
+    EXPECT_EQ(share.total, total);
+    next = share.last;
+    counts.push_back(share.last - share.first);
+  }
+  EXPECT_EQ(next, total);
+  return counts;
+}
+
+TEST(Shares, AreEqualWithoutSpeeds) {
+  EXPECT_THAT(counts(8, 4, {}), ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(counts(8, 3, {}), ElementsAre(3, 3, 2));
+  EXPECT_THAT(counts(5, 1, {}), ElementsAre(5));
+}
+
+TEST(Shares, FollowSpeedsByLargestRemainders) {
+  EXPECT_THAT(counts(8, 2, {3, 1}), ElementsAre(6, 2));
+  EXPECT_THAT(counts(10, 3, {1, 1, 2}), ElementsAre(3, 2, 5));  // 2.5 2.5 5
+  EXPECT_THAT(counts(7, 3, {1.0, 2.0, 4.0}), ElementsAre(1, 2, 4));
+  EXPECT_THAT(counts(10, 3, {0.14, 0.43, 0.43}), ElementsAre(2, 4, 4));  // 1.4 4.3 4.3
+}
+
+TEST(Shares, EveryRankHasOne) {
+  EXPECT_THAT(counts(4, 3, {100, 1, 1}), ElementsAre(2, 1, 1));
+  EXPECT_THAT(counts(3, 3, {1, 1000, 1000}), ElementsAre(1, 1, 1));
+}
+
+TEST(Shares, ImpossibleOnesAreRefusedWithBothNumbers) {
+  const auto few = divide_micro_batches(3, 4, {});
+  ASSERT_FALSE(few);
+  EXPECT_THAT(few.error().message, HasSubstr("3 micro-batches cannot be divided among 4 ranks"));
+  const auto other = divide_micro_batches(8, 3, std::vector<double>{1, 1});
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message, HasSubstr("speeds of 2 ranks for a run of 3"));
+  for (const double bad :
+       {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    const auto refused = divide_micro_batches(8, 2, std::vector<double>{1, bad});
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_THAT(refused.error().message, HasSubstr("rank 1 has speed"));
+  }
+}
+
+}  // namespace
+}  // namespace butterfly

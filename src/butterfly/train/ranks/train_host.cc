@@ -1,0 +1,145 @@
+#include "butterfly/train/ranks/train_host.h"
+
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "butterfly/base/log.h"
+#include "butterfly/base/printable.h"
+#include "butterfly/train/ranks/rank_child.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::chrono::seconds kSaysStepEvery{10};
+
+/// Says in this worker's log how far the run is: the first step of each epoch, one each few seconds, the last.
+class Progress {
+ public:
+  explicit Progress(const std::string& model) : model_(model) {}
+
+  TrainObserver observer() {
+    TrainObserver observer;
+    observer.note = [this](const std::string& text) {
+      log().info("training {}: {}", model_, text);
+      said_ = {};
+    };
+    observer.step = [this](const StepReport& report, std::int64_t steps) {
+      const auto now = std::chrono::steady_clock::now();
+      const bool last = report.stop || report.step + 1 == steps;
+      if (!last && said_ && now - *said_ < kSaysStepEvery) return;
+      said_ = now;
+      log().info("training {}: step {}/{}, loss {:.4f}", model_, report.step + 1, steps, report.loss);
+    };
+    return observer;
+  }
+
+ private:
+  const std::string model_;
+  std::optional<std::chrono::steady_clock::time_point> said_;  // in this epoch
+};
+
+/// A name for people: a run may have none, and a peer chose it.
+std::string model_of(const RunConfig& config) {
+  return printable(config.shape.name.empty() ? config.shape.architecture : config.shape.name);
+}
+
+}  // namespace
+
+Status TrainHost::take_part(const RankConnections& connections, std::stop_token stop) {
+  RankControl leader(connections.leader);
+  const std::stop_callback give_up(stop, [&] { leader.close(); });
+  Tokens tokens;
+  auto task = prepare(connections, tokens);
+  if (!task) {
+    [[maybe_unused]] const Status told =
+        leader.send({.kind = RankMessage::kFailed, .text = task.error().message, .code = task.error().code});
+    return tl::unexpected(task.error());
+  }
+  BF_TRY(leader.send({.kind = RankMessage::kReady}));
+  const RanksOptions options{
+      .make_trainer = [&](const RunConfig& config, const TrainRank& rank) -> Result<std::unique_ptr<Trainer>> {
+        BF_ASSIGN_OR_RETURN(
+            RunParts parts,
+            make_run_parts(config, rank, {.isa = task->isa, .shape = task->config.shape, .tokens = &tokens.files}));
+        parts.first_state = task->first_state;
+        return make_trainer(std::move(parts), rank);
+      },
+      .member_timeout = options_.member_timeout,
+      .shared_memory = options_.shared_memory};
+  RankChild child{.number = task->number, .leader = leader, .listener = connections.members};
+  child.mesh.session = connections.session;
+  child.mesh.access = connections.access;
+  child.stop = stop;
+  Progress progress(model_of(task->config));
+  child.observer = progress.observer();
+  BF_TRY(run_rank_child(child, task->config, options));
+  log().info("training {}: the run is over", model_of(task->config));
+  return {};
+}
+
+/// What the run is, and everything that it is about.
+Result<RankTask> TrainHost::prepare(const RankConnections& connections, Tokens& tokens) {
+  RankControl leader(connections.leader);
+  BF_ASSIGN_OR_RETURN(const RankNews news, leader.receive(std::chrono::steady_clock::now() + options_.member_timeout));
+  if (news.kind != RankMessage::kTask) {
+    return make_error(ErrorCode::kProtocol, "rank 0 said {} before it said what the run is",
+                      static_cast<int>(news.kind));
+  }
+  BF_ASSIGN_OR_RETURN(RankTask task, parse_rank_task(news.text));
+  BF_TRY(check(task));
+  BF_TRY(fetch(connections, task, tokens));
+  task.config.threads = options_.threads;
+  return task;
+}
+
+Status TrainHost::check(const RankTask& task) const {
+  if (task.isa <= options_.isa) return {};
+  return make_error(ErrorCode::kUnsupported, "the run computes with {}, this worker has {}", to_string(task.isa),
+                    to_string(options_.isa));
+}
+
+/// Opens those that are here; the places of the others.
+Result<std::vector<std::size_t>> TrainHost::look_up(const RankTask& task, Tokens& tokens) {
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < task.tokens.size(); ++i) {
+    const TaskTokens& wanted = task.tokens[i];
+    BF_ASSIGN_OR_RETURN(const auto path, local_.find(wanted.sha256, wanted.bytes));
+    if (!path) {
+      missing.push_back(i);
+      continue;
+    }
+    log().info("tokens from {}", *path);
+    BF_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(*path));
+    tokens.files.insert_or_assign(wanted.name, std::move(file));
+  }
+  return missing;
+}
+
+Status TrainHost::fetch(const RankConnections& connections, const RankTask& task, Tokens& tokens) {
+  BF_ASSIGN_OR_RETURN(const auto missing, look_up(task, tokens));
+  std::uint64_t left = options_.token_bytes_max == 0 ? UINT64_MAX : options_.token_bytes_max;
+  for (const std::size_t place : missing) {
+    const std::uint64_t bytes = task.tokens[place].bytes;
+    if (bytes > left) {
+      return make_error(ErrorCode::kNoMemory,
+                        "the tokens of the run have {} bytes more, {} of the {} that this worker offers are left: a "
+                        "token file below its --model-dir needs none",
+                        bytes, left, options_.token_bytes_max);
+    }
+    left -= bytes;
+  }
+  RankControl leader(connections.leader);
+  BF_TRY(leader.send({.kind = RankMessage::kWanted, .text = fmt::format("{}", fmt::join(missing, " "))}));
+  for (const std::size_t place : missing) {
+    const TaskTokens& wanted = task.tokens[place];
+    BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, receive_tokens(*connections.leader, wanted, options_.member_timeout));
+    BF_ASSIGN_OR_RETURN(TokenFile file,
+                        TokenFile::parse({buffer.data(), static_cast<std::size_t>(buffer.bytes())}, wanted.name));
+    tokens.files.insert_or_assign(wanted.name, std::move(file));
+    tokens.received.push_back(std::move(buffer));
+  }
+  return {};
+}
+
+}  // namespace butterfly

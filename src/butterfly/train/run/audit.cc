@@ -1,0 +1,200 @@
+#include "butterfly/train/run/audit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "butterfly/wire/digest.h"
+
+namespace butterfly {
+namespace {
+
+/// The loss that is compared with the data's entropy is a mean over so many last steps.
+constexpr std::size_t kLossWindow = 20;
+/// A model has met the data: so many steps, and so many tokens for each that the vocabulary's frequencies alone need.
+constexpr std::int64_t kStepsToLearn = 200;
+/// Of the backward pass to the forward pass. Each product has two gradients, so 2; products that are computed again
+/// make it 3, fused attention (five products after two, and two again) 3.5. What is not products is about as much in
+/// both.
+constexpr double kBackwardLeast = 1.0, kBackwardMost = 4.0;
+/// Smaller steps are bookkeeping rather than products, and their times say nothing about them.
+constexpr double kFlopsToTime = 1e9;
+constexpr std::int64_t kStepsToTime = 5;
+constexpr double kPhasesTolerance = 0.05;
+constexpr double kBytesTolerance = 0.01;
+constexpr std::int64_t kBucketToCount = 1 << 20;  // below it headers and padding may be more than the tolerance
+
+/// Collects what checks say.
+class Findings {
+ public:
+  void good(std::string text) { verdict_.checks.push_back(std::move(text)); }
+  void not_judged(std::string_view what, const std::string& why) {
+    verdict_.checks.push_back(fmt::format("{}: not judged, {}", what, why));
+  }
+  void bad(std::string text) {
+    verdict_.checks.push_back(text);
+    verdict_.reasons.push_back(std::move(text));
+  }
+  void judge(bool is_good, std::string text) { is_good ? good(std::move(text)) : bad(std::move(text)); }
+
+  AuditVerdict take() {
+    verdict_.valid = verdict_.reasons.empty();
+    return std::move(verdict_);
+  }
+
+ private:
+  AuditVerdict verdict_;
+};
+
+std::string hash_of(std::span<const float> values) {
+  return to_hex(sha256(std::as_bytes(values)));
+}
+
+/// The first names and how many there are.
+std::string some(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kShown ? fmt::format("{} and {} more", text, names.size() - kShown) : text;
+}
+
+void check_names(Findings& findings, const std::vector<std::string>& bad, const std::string& good_text,
+                 const char* bad_text) {
+  bad.empty() ? findings.good(good_text) : findings.bad(fmt::format("{} {}", some(bad), bad_text));
+}
+
+void check_loss(Findings& findings, const std::deque<double>& losses, double tokens, const AuditFacts& facts) {
+  constexpr std::string_view kWhat = "loss against the entropy of the tokens' frequencies";
+  const double entropy = facts.data.unigram_entropy;
+  if (facts.data.known_entropy >= 0 && facts.data.known_entropy >= entropy * 0.99) {
+    return findings.not_judged(kWhat, "nothing in the data predicts a token");
+  }
+  if (facts.step < facts.steps || facts.step < kStepsToLearn) {
+    return findings.not_judged(kWhat, fmt::format("{} of {} steps are done and at least {} are needed", facts.step,
+                                                  facts.steps, kStepsToLearn));
+  }
+  // As many tokens as pass on average before a token of mean information was seen some 20 times.
+  const double tokens_needed = 20.0 * std::exp(entropy);
+  if (tokens < tokens_needed) {
+    return findings.not_judged(
+        kWhat, fmt::format("{:.0f} tokens were trained on and {:.0f} are needed", tokens, tokens_needed));
+  }
+  double sum = 0.0;
+  for (const double loss : losses) sum += loss;
+  const double loss = sum / static_cast<double>(losses.size());
+  findings.judge(loss < entropy,
+                 fmt::format("the loss of the last {} steps is {:.4f} nats, a model that looks at no context "
+                             "reaches {:.4f}",
+                             losses.size(), loss, entropy));
+}
+
+void check_times(Findings& findings, const StepPhases& phases, std::int64_t steps, const AuditFacts& facts) {
+  const double sum =
+      phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s + phases.optimizer_s;
+  findings.judge(std::abs(sum - phases.total_s) <= kPhasesTolerance * phases.total_s,
+                 fmt::format("the phases add up to {:.4g} s, the steps took {:.4g} s", sum, phases.total_s));
+  constexpr std::string_view kWhat = "time of the backward pass";
+  if (facts.forward_flops_per_step < kFlopsToTime || steps < kStepsToTime) {
+    return findings.not_judged(kWhat, fmt::format("{} steps of {:.3g} FLOPs forward are too little to time", steps,
+                                                  facts.forward_flops_per_step));
+  }
+  const double ratio = phases.backward_s / phases.forward_s;
+  findings.judge(ratio >= kBackwardLeast && ratio <= kBackwardMost,
+                 fmt::format("the backward pass took {:.2f} times as long as the forward pass, {} to {} make sense",
+                             ratio, kBackwardLeast, kBackwardMost));
+}
+
+void check_utilisation(Findings& findings, const AuditFacts& facts) {
+  if (facts.mfu <= 0) return findings.not_judged("utilisation", "the machine's peak is not known");
+  findings.judge(facts.mfu < 1.0, fmt::format("the run used {:.1f} % of the measured peak", facts.mfu * 100.0));
+}
+
+void check_bytes(Findings& findings, std::uint64_t sent, std::uint64_t formula, const AuditFacts& facts) {
+  constexpr std::string_view kWhat = "bytes on the wire";
+  if (facts.rank_hashes.size() < 2) return findings.not_judged(kWhat, "there is one rank");
+  if (facts.bucket_bytes < kBucketToCount) {
+    return findings.not_judged(
+        kWhat, fmt::format("buckets have {} bytes, at least {} are needed", facts.bucket_bytes, kBucketToCount));
+  }
+  const double difference = std::abs(static_cast<double>(sent) - static_cast<double>(formula));
+  findings.judge(difference <= kBytesTolerance * static_cast<double>(formula),
+                 fmt::format("{} bytes of gradients were sent, the formula says {}", sent, formula));
+}
+
+void check_ranks(Findings& findings, const std::vector<std::string>& hashes) {
+  for (std::size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    return findings.bad(
+        fmt::format("rank {} ended with weights {:.12}, rank 0 with {:.12}", rank, hashes[rank], hashes[0]));
+  }
+  if (hashes.size() > 1) findings.good(fmt::format("all {} ranks ended with the same weights", hashes.size()));
+}
+
+}  // namespace
+
+std::string to_string(const AuditVerdict& verdict) {
+  if (verdict.valid) return "valid";
+  std::string text = "INVALID: ";
+  for (std::size_t i = 0; i < verdict.reasons.size(); ++i) text += (i == 0 ? "" : "; ") + verdict.reasons[i];
+  return text;
+}
+
+Audit::Audit(const ParameterSet& parameters) {
+  for (const Parameter& parameter : parameters.list()) {
+    parameters_.push_back(
+        {.parameter = parameter, .first_hash = hash_of(ParameterSet::part(parameters.weights(), parameter))});
+  }
+}
+
+void Audit::step(const StepReport& report, const ParameterSet& parameters) {
+  ++steps_;
+  updates_ += report.left_out ? 0 : 1;
+  tokens_ += report.tokens;
+  last_losses_.push_back(report.loss);
+  if (last_losses_.size() > kLossWindow) last_losses_.pop_front();
+  phases_.data_s += report.phases.data_s;
+  phases_.forward_s += report.phases.forward_s;
+  phases_.backward_s += report.phases.backward_s;
+  phases_.communication_exposed_s += report.phases.communication_exposed_s;
+  phases_.optimizer_s += report.phases.optimizer_s;
+  phases_.total_s += report.phases.total_s;
+  bytes_sent_ += report.reduced.bytes_sent;
+  formula_bytes_ += report.reduced.formula_bytes;
+  for (Watched& watched : parameters_) {
+    if (watched.gradient_seen) continue;
+    const std::span<const float> gradient = ParameterSet::part(parameters.gradients(), watched.parameter);
+    watched.gradient_seen =
+        std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
+  }
+}
+
+AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& facts) const {
+  Findings findings;
+  if (updates_ == 0) {
+    findings.bad(fmt::format("nothing was trained: {} steps, none of which changed the weights", steps_));
+    return findings.take();
+  }
+  std::vector<std::string> without_gradient, unmoved, moved_though_frozen;
+  for (const Watched& watched : parameters_) {
+    const bool moved = hash_of(ParameterSet::part(parameters.weights(), watched.parameter)) != watched.first_hash;
+    if (watched.parameter.frozen) {
+      if (moved) moved_though_frozen.push_back(watched.parameter.name);
+      continue;
+    }
+    if (!watched.gradient_seen) without_gradient.push_back(watched.parameter.name);
+    if (!moved) unmoved.push_back(watched.parameter.name);
+  }
+  check_names(findings, without_gradient, "every parameter that is not frozen received a gradient",
+              "never received a gradient that is finite and not zero");
+  check_names(findings, unmoved, "every parameter that is not frozen moved", "did not move");
+  check_names(findings, moved_though_frozen, "no frozen parameter moved", "moved, though declared frozen");
+  const double tokens = static_cast<double>(tokens_) / static_cast<double>(steps_) * static_cast<double>(facts.step);
+  check_loss(findings, last_losses_, tokens, facts);
+  check_times(findings, phases_, steps_, facts);
+  check_utilisation(findings, facts);
+  check_bytes(findings, bytes_sent_, formula_bytes_, facts);
+  check_ranks(findings, facts.rank_hashes);
+  return findings.take();
+}
+
+}  // namespace butterfly

@@ -1,0 +1,96 @@
+#include "butterfly/train/run/find_batch.h"
+
+#include "butterfly/base/units.h"
+#include "butterfly/model/core/weights.h"
+#include "butterfly/trace/trace.h"
+#include "butterfly/train/data/permutation.h"
+
+namespace butterfly {
+namespace {
+
+/// Everything but the first term grows by the same amount with each sequence.
+struct Prediction {
+  std::uint64_t first = 0;
+  std::uint64_t each_more = 0;
+  std::uint64_t of(int micro_batch) const { return first + each_more * (static_cast<std::uint64_t>(micro_batch) - 1); }
+};
+
+Result<std::uint64_t> planned_bytes(const ModelConfig& shape, const FindBatchOptions& options, int micro_batch) {
+  NetworkOptions network = options.network;
+  network.micro_batch = micro_batch;
+  BF_ASSIGN_OR_RETURN(const auto made, Network::create(shape, network));
+  const NetworkMemory memory = made->memory();
+  const auto padded = static_cast<std::uint64_t>(made->parameters().padded_size());
+  return memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes +
+         options.moment_arrays * padded * sizeof(float);
+}
+
+Result<Prediction> predict(const ModelConfig& shape, const FindBatchOptions& options) {
+  BF_ASSIGN_OR_RETURN(const std::uint64_t one, planned_bytes(shape, options, 1));
+  BF_ASSIGN_OR_RETURN(const std::uint64_t two, planned_bytes(shape, options, 2));
+  return Prediction{.first = one, .each_more = two - std::min(one, two)};
+}
+
+/// Tokens per second of a forward and a backward pass, once everything is planned and touched.
+Result<double> speed(const ModelConfig& shape, const FindBatchOptions& options, int micro_batch) {
+  NetworkOptions with = options.network;
+  with.micro_batch = micro_batch;
+  BF_ASSIGN_OR_RETURN(const auto network, Network::create(shape, with));
+  network->initialize(1);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(with.seq));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = TokenId(static_cast<std::int32_t>(mixed(1, i) % static_cast<std::uint64_t>(shape.vocab)));
+  }
+  double tokens_per_s = 0.0;
+  for (int time = 0; time < 2; ++time) {
+    const std::uint64_t begin = trace::now_ns();
+    BF_TRY(network->forward(tokens, tokens));
+    BF_TRY(network->backward(1.0f / static_cast<float>(tokens.size()), [](ParameterRange) {}));
+    tokens_per_s = static_cast<double>(tokens.size()) / (static_cast<double>(trace::now_ns() - begin) * 1e-9);
+  }
+  return tokens_per_s;
+}
+
+}  // namespace
+
+Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindBatchOptions& options,
+                                           const std::function<void(const BatchTrial&)>& tried) {
+  BF_ASSIGN_OR_RETURN(const Prediction prediction, predict(shape, options));
+  std::vector<BatchTrial> trials;
+  for (int micro_batch = 1; micro_batch <= options.micro_batch_max; micro_batch *= 2) {
+    BatchTrial trial{.micro_batch = micro_batch, .predicted_bytes = prediction.of(micro_batch)};
+    if (trial.predicted_bytes <= options.memory_bytes) {
+      const auto measured = speed(shape, options, micro_batch);
+      if (!measured && measured.error().code != ErrorCode::kNoMemory) return tl::unexpected(measured.error());
+      trial.fits = measured.has_value();
+      trial.tokens_per_s = measured.value_or(0.0);
+    }
+    trials.push_back(trial);
+    if (tried) tried(trial);
+    if (!trial.fits) break;
+  }
+  if (!trials.front().fits) {
+    return make_error(ErrorCode::kNoMemory, "a micro-batch of 1 needs {}, {} are free", format_bytes(prediction.of(1)),
+                      format_bytes(options.memory_bytes));
+  }
+  return trials;
+}
+
+double training_flops_per_token(const ModelConfig& shape, int seq) {
+  double products = 0.0;
+  const WeightRange all{.first_layer = 0, .last_layer = shape.layers, .embedding = true, .head = true};
+  bool embedding_seen = false;
+  for (const WeightInfo& weight : expected_weights(shape, all)) {
+    const bool embedding = weight.name == "token_embd.weight";
+    const bool looked_up = weight.name == "position_embd.weight" || (embedding && !shape.tied_head);
+    const bool again = embedding && std::exchange(embedding_seen, true);  // the head of a tied model
+    if (weight.rows > 1 && !looked_up && !again) {
+      products += static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
+    }
+  }
+  const double attention =
+      static_cast<double>(shape.layers) * static_cast<double>(shape.q_dim()) * static_cast<double>(seq);
+  return 6.0 * products + 6.0 * attention;
+}
+
+}  // namespace butterfly

@@ -1,0 +1,72 @@
+#include "butterfly/train/run/find_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace butterfly {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig tiny(const std::string& name) {
+  ModelConfig shape = *named_config(name);
+  shape.layers = 2;
+  shape.vocab = 100;
+  return shape;
+}
+
+std::uint64_t bytes_of(const ModelConfig& shape, const NetworkOptions& options) {
+  const auto network = Network::create(shape, options);
+  EXPECT_TRUE(network) << network.error().message;
+  const NetworkMemory memory = (*network)->memory();
+  return memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes +
+         2 * static_cast<std::uint64_t>((*network)->parameters().padded_size()) * sizeof(float);
+}
+
+TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
+  const ModelConfig shape = tiny("tinytransformer-tiny");
+  NetworkOptions network{.micro_batch = 4, .seq = 16};
+  const std::uint64_t four = bytes_of(shape, network);
+  std::vector<int> tried;
+  const auto trials = find_batch(shape, {.network = network, .memory_bytes = four},
+                                 [&](const BatchTrial& trial) { tried.push_back(trial.micro_batch); });
+  ASSERT_TRUE(trials) << trials.error().message;
+  EXPECT_THAT(tried, ::testing::ElementsAre(1, 2, 4, 8));
+  ASSERT_EQ(trials->size(), 4u);
+  EXPECT_TRUE((*trials)[2].fits);
+  EXPECT_GT((*trials)[2].tokens_per_s, 0.0);
+  EXPECT_FALSE((*trials)[3].fits);
+  // The plan rounds sizes up to whole cache lines and tiles; the prediction is a straight line.
+  EXPECT_NEAR(static_cast<double>((*trials)[2].predicted_bytes), static_cast<double>(four),
+              0.02 * static_cast<double>(four));
+}
+
+TEST(FindBatch, EndsAtTheLargestThatIsAskedFor) {
+  const auto trials =
+      find_batch(tiny("tinytransformer-tiny"),
+                 {.network = {.seq = 16}, .memory_bytes = std::uint64_t{1} << 30, .micro_batch_max = 2}, {});
+  ASSERT_TRUE(trials);
+  EXPECT_EQ(trials->size(), 2u);
+  EXPECT_TRUE(trials->back().fits);
+}
+
+TEST(FindBatch, AModelThatDoesNotFitAtAllIsRefusedWithBothSizes) {
+  const auto trials = find_batch(tiny("tinytransformer-tiny"), {.network = {.seq = 16}, .memory_bytes = 1 << 20}, {});
+  ASSERT_FALSE(trials);
+  EXPECT_EQ(trials.error().code, ErrorCode::kNoMemory);
+  EXPECT_THAT(trials.error().message, HasSubstr("a micro-batch of 1 needs "));
+  EXPECT_THAT(trials.error().message, HasSubstr("1.0 MiB are free"));
+}
+
+TEST(TrainingFlops, AreThreeTimesThoseOfTheNetworksForwardPass) {
+  for (const char* name : {"tinytransformer-tiny", "gpt2-124m", "qwen2-0.5b", "llama-1.1b"}) {
+    ModelConfig shape = tiny(name);
+    shape.context = 64;
+    const auto network = Network::create(shape, {.seq = 64});
+    ASSERT_TRUE(network) << network.error().message;
+    EXPECT_DOUBLE_EQ(training_flops_per_token(shape, 64), 3.0 * (*network)->forward_flops_per_token()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace butterfly

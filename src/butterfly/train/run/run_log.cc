@@ -1,0 +1,131 @@
+#include "butterfly/train/run/run_log.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "butterfly/train/config/run_keys.h"
+
+namespace butterfly {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// One line; text that is no UTF-8 is mended instead of thrown at.
+std::string one_line(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+ordered_json to_json(const RunConfig& config) {
+  ordered_json json;
+  for (const RunKey& key : run_keys()) {
+    std::visit([&](const auto& value) { json[key.name] = value; }, key.get(config));
+  }
+  return json;
+}
+
+ordered_json to_json(const StepReport& report) {
+  const StepPhases& phases = report.phases;
+  const ReduceReport& reduced = report.reduced;
+  return {{"event", "step"},
+          {"step", report.step},
+          {"loss", report.loss},
+          {"gradient_norm", report.gradient_norm},
+          {"rate", report.rate},
+          {"left_out", report.left_out},
+          {"tokens", report.tokens},
+          {"step_time", phases.total_s},
+          {"phases",
+           {{"data_s", phases.data_s},
+            {"forward_s", phases.forward_s},
+            {"backward_s", phases.backward_s},
+            {"communication_exposed_s", phases.communication_exposed_s},
+            {"optimizer_s", phases.optimizer_s}}},
+          {"bytes_sent", reduced.bytes_sent},
+          {"uncompressed_bytes", reduced.uncompressed_bytes},
+          {"communication_s", reduced.communication_s},
+          {"codec_s", reduced.codec_s}};
+}
+
+}  // namespace
+
+std::string to_json(const TrainResult& result) {
+  ordered_json json = ordered_json::parse(to_json(result.summary), nullptr, false);
+  json["steps_done"] = result.steps_done;
+  json["validation_loss"] = nullptr;
+  if (result.validation_loss > 0.0) json["validation_loss"] = result.validation_loss;  // else nothing was evaluated
+  json["weights_hash"] = result.weights_hash;
+  json["verdict"] = to_string(result.verdict);
+  json["valid"] = result.verdict.valid;
+  json["reasons"] = result.verdict.reasons;
+  json["checks"] = result.verdict.checks;
+  return one_line(json);
+}
+
+Result<std::unique_ptr<RunLog>> RunLog::open(const RunConfig& config) {
+  auto log = std::make_unique<RunLog>();
+  if (!config.log_file.empty()) {
+    log->path_ = config.log_file;
+    log->file_.reset(std::fopen(config.log_file.c_str(), config.resume.empty() ? "wb" : "ab"));
+    if (!log->file_) {
+      return make_error(ErrorCode::kIo, "{}: cannot be created: {}", config.log_file, std::strerror(errno));
+    }
+    log->line(one_line({{"event", "run"}, {"fingerprint", fingerprint(config)}, {"config", to_json(config)}}));
+  }
+  if (!config.events_dir.empty()) {
+    BF_ASSIGN_OR_RETURN(log->events_, EventFile::create(config.events_dir));
+  }
+  BF_TRY(log->status_);
+  return log;
+}
+
+void RunLog::line(const std::string& json) {
+  if (!file_ || !status_) return;
+  const std::string text = json + "\n";
+  // Whole lines, so that whoever follows the file reads no half of one.
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
+  if (!written) status_ = make_error(ErrorCode::kIo, "{}: cannot be written: {}", path_, std::strerror(errno));
+}
+
+void RunLog::events(std::int64_t step, const EventFile::Scalars& scalars) {
+  if (!events_ || !status_) return;
+  status_ = events_->add(step, scalars);
+}
+
+void RunLog::step(const StepReport& report) {
+  if (file_) line(one_line(to_json(report)));
+  const double time_s = report.phases.total_s;
+  events(report.step, {{"train/loss", report.loss},
+                       {"train/gradient_norm", report.gradient_norm},
+                       {"train/learning_rate", report.rate},
+                       {"speed/tokens_per_s", time_s > 0 ? static_cast<double>(report.tokens) / time_s : 0.0},
+                       {"speed/step_time_s", time_s},
+                       {"speed/communication_exposed_s", report.phases.communication_exposed_s}});
+}
+
+void RunLog::evaluated(std::int64_t step, double validation_loss) {
+  line(one_line({{"event", "evaluation"}, {"step", step}, {"validation_loss", validation_loss}}));
+  events(step, {{"validation/loss", validation_loss}});
+}
+
+void RunLog::sampled(std::int64_t step, const std::string& text) {
+  line(one_line({{"event", "sample"}, {"step", step}, {"text", text}}));
+}
+
+void RunLog::saved(std::int64_t step, const std::string& path) {
+  line(one_line({{"event", "checkpoint"}, {"step", step}, {"path", path}}));
+}
+
+void RunLog::note(const std::string& message) {
+  line(one_line({{"event", "note"}, {"message", message}}));
+}
+
+void RunLog::finished(const TrainResult& result) {
+  ordered_json json{{"event", "result"}};
+  json.update(ordered_json::parse(to_json(result), nullptr, false));
+  line(one_line(json));
+}
+
+}  // namespace butterfly

@@ -1,0 +1,134 @@
+#include "butterfly/train/run/run_parts.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "butterfly/machine/topology.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/model/format/vocabulary_file.h"
+#include "butterfly/text/tokenizer.h"
+#include "butterfly/train/checkpoint/resume.h"
+
+namespace butterfly {
+namespace {
+
+constexpr int kMicroBatchMost = 8;
+
+/// The checkpoint that config.model names; nothing where it names a shape.
+Result<std::optional<Checkpoint>> open_continued(const RunConfig& config) {
+  std::error_code error;
+  if (config.model.empty() || !std::filesystem::exists(config.model, error)) return std::optional<Checkpoint>();
+  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(config.model, {.vocabulary_required = false}));
+  return std::optional<Checkpoint>(std::move(checkpoint));
+}
+
+Result<Vocabulary> vocabulary_of(const RunConfig& config, const std::optional<Checkpoint>& continued) {
+  if (!config.data.tokenizer.empty()) return open_vocabulary(config.data.tokenizer);
+  return continued ? continued->vocabulary : Vocabulary{};
+}
+
+/// Without its vocabulary's size, for a shape by name. What such a shape calls its context is what somebody trained it
+/// for: new weights may see longer sequences where positions are angles and not rows of a table.
+Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkpoint>& continued,
+                             const RunKnown& known) {
+  if (known.shape) return *known.shape;
+  if (continued) return continued->config;
+  if (config.model.empty()) return config.shape;
+  BF_ASSIGN_OR_RETURN(ModelConfig shape, named_config(config.model));
+  if (shape.position == PositionKind::kRope) shape.context = std::max(shape.context, config.seq);
+  return shape;
+}
+
+Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& vocabulary, bool vocabulary_is_fixed,
+                                           const RunKnown& known) {
+  std::optional<Tokenizer> tokenizer;
+  if (vocabulary.kind != TokenizerKind::kNone) {
+    BF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::create(vocabulary));
+  }
+  const bool made_up = config.data.files.front().starts_with("synthetic:");
+  const bool from_shape = vocabulary_is_fixed || (made_up && !tokenizer);
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> data,
+                      open_dataset(config.data, {.tokenizer = tokenizer ? &*tokenizer : nullptr,
+                                                 .vocab = from_shape ? config.shape.vocab : 0,
+                                                 .seq = config.seq,
+                                                 .global_batch = config.global_batch,
+                                                 .opened = known.tokens}));
+  config.shape.vocab = data->vocab();
+  return data;
+}
+
+/// As many sequences as divide the step and leave a micro-batch to every rank.
+int micro_batch_of(const RunConfig& config, int ranks) {
+  int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / ranks));
+  while (config.global_batch % most != 0) --most;
+  return most;
+}
+
+Result<int> threads_of(const RunConfig& config) {
+  if (config.threads > 0) return config.threads;
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  return std::max(1, topology.usable_threads / ranks_here(config.parallel));
+}
+
+/// Where ranks are processes, those of one host may read each other's.
+GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank) {
+  const bool may_be_read = rank.size > 1 && config.parallel.engine == RankEngine::kTcp && config.parallel.shared_memory;
+  return may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate;
+}
+
+Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa, GradientMemory gradients,
+                                              const std::optional<Checkpoint>& continued) {
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
+                      Network::create(config.shape, {.precision = config.precision,
+                                                     .recompute = config.recompute,
+                                                     .fusion = config.fusion,
+                                                     .micro_batch = config.micro_batch,
+                                                     .seq = config.seq,
+                                                     .threads = config.threads,
+                                                     .isa = isa,
+                                                     .gradients = gradients}));
+  BF_TRY(network->parameters().freeze(config.frozen));
+  if (continued) {
+    BF_TRY(load_weights(*continued->weights, network->parameters()));
+    network->weights_changed();
+  } else {
+    network->initialize(config.seed);
+  }
+  return network;
+}
+
+/// Ranks other than the first receive the state; where they see the checkpoint too, they check that it fits.
+bool resumes_here(const RunConfig& config, const TrainRank& rank) {
+  std::error_code error;
+  return rank.rank == 0 || std::filesystem::exists(config.resume, error);
+}
+
+}  // namespace
+
+Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, const RunKnown& known) {
+  RunParts parts{.config = config};
+  if (known.shape) parts.config.shape = *known.shape;
+  BF_TRY(validate(parts.config));
+  BF_ASSIGN_OR_RETURN(parts.isa, known.isa ? *known.isa : choose_isa());
+  BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
+  BF_ASSIGN_OR_RETURN(parts.vocabulary, vocabulary_of(config, continued));
+  BF_ASSIGN_OR_RETURN(parts.config.shape, shape_of(config, continued, known));
+  if (!config.resume.empty() && resumes_here(config, rank)) {
+    BF_ASSIGN_OR_RETURN(parts.resumed, open_resumed(parts.config));
+  }
+  if (parts.config.seq == 0) parts.config.seq = parts.config.shape.context;
+  if (parts.config.micro_batch == 0) parts.config.micro_batch = micro_batch_of(config, rank.size);
+  BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config));
+  BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued || known.shape, known));
+  BF_TRY(validate(parts.config));
+  BF_ASSIGN_OR_RETURN(parts.network,
+                      make_network(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
+  ParameterSet& parameters = parts.network->parameters();
+  BF_ASSIGN_OR_RETURN(parts.optimizer,
+                      make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.network->team()));
+  if (parts.resumed) BF_TRY(check_same_run(*parts.resumed, parts.config, parts.data->stats(), parameters));
+  return parts;
+}
+
+}  // namespace butterfly

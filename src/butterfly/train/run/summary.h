@@ -1,0 +1,76 @@
+// The numbers of a run, in the field's words and keys. A Statistics is fed by the thread that trains and allocates
+// nothing; the rest are plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "butterfly/train/step/train_step.h"
+
+namespace butterfly {
+
+struct RunSummary {
+  std::int64_t num_steps = 0;
+  double avg_step_time = 0.0, min_step_time = 0.0, max_step_time = 0.0;  // s, without the first two steps
+  double tokens_per_sec = 0.0, samples_per_sec = 0.0;                    // all ranks together
+  double avg_loss = 0.0, final_loss = 0.0;
+  std::uint64_t peak_memory_allocated = 0, avg_memory_allocated = 0;  // bytes that the run asked for, on this rank
+  std::uint64_t peak_memory_reserved = 0,
+                avg_memory_reserved = 0;  // bytes resident, of the process; gradients of other ranks that
+                                          // it reads in their memory among them
+  StepPhases phases{};                    // means, without the first two steps
+  double communication_hidden_s = 0.0;    // behind the backward pass
+  double flops_per_step = 0.0, flops_per_token = 0.0;
+  std::string flops_convention{};
+  double mfu = 0.0;  // share of peak_gflops that this rank used; 0: the peak is not known
+  double peak_gflops = 0.0;
+  std::string peak_source{};  // how it was measured
+  /// 1000 bytes of gradients that this rank sent to others, over connections or by their reading them in its memory:
+  /// what an algorithm moves, whichever way. Headers, acknowledgements and what ranks agree upon are not counted.
+  double network_kb_per_s = 0.0;
+  double network_s = 0.0, network_s_variance = 0.0, compression_s = 0.0, compression_s_variance = 0.0;  // per step
+};
+
+std::string to_json(const RunSummary& summary);
+
+/// Bytes of this process that are resident in memory; 0 where the system does not tell.
+std::uint64_t resident_bytes();
+
+/// What the steps themselves do not tell.
+struct SummaryFacts {
+  std::int64_t sequences_per_step = 0;  // all ranks
+  double rank_share = 1.0;              // of a step's tokens, on this rank
+  double forward_flops_per_token = 0.0;
+  double peak_gflops = 0.0;  // of this rank's threads; 0: not known
+  std::string peak_source{};
+};
+
+class Statistics {
+ public:
+  /// After each step; `allocated` and `reserved` are bytes at its end.
+  void add(const StepReport& report, std::uint64_t allocated, std::uint64_t reserved);
+
+  RunSummary summary(const SummaryFacts& facts) const;
+
+ private:
+  /// Sums over steps that count for times.
+  struct Times {
+    std::int64_t steps = 0;
+    double least_s = 0.0, most_s = 0.0;
+    StepPhases phases{};
+    std::int64_t tokens = 0;
+    std::uint64_t bytes_sent = 0;
+    double hidden_s = 0.0;
+    double network_s = 0.0, network_squares = 0.0, codec_s = 0.0, codec_squares = 0.0;
+    void add(const StepReport& report);
+  };
+
+  std::int64_t steps_ = 0;
+  double losses_ = 0.0, last_loss_ = 0.0;
+  std::uint64_t allocated_peak_ = 0, reserved_peak_ = 0;
+  double allocated_sum_ = 0.0, reserved_sum_ = 0.0;
+  Times first_, rest_;  // the first two steps plan and touch memory; they count where there are no others
+};
+
+}  // namespace butterfly

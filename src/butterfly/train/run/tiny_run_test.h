@@ -1,0 +1,69 @@
+// A run that takes a moment: a model of a few thousand parameters on a chain of tokens that it can learn.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "butterfly/train/run/run_parts.h"
+#include "butterfly/train/run/trainer.h"
+
+namespace butterfly {
+
+inline ModelConfig tiny_shape() {
+  ModelConfig config = *named_config("llama-1.1b");
+  config.name = "tiny";
+  config.layers = 1;
+  config.model_dim = 16;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 8;
+  config.ff_dim = 32;
+  config.vocab = 16;
+  config.context = 16;
+  config.rope.dim = 8;
+  return config;
+}
+
+inline RunConfig tiny_run() {
+  RunConfig config;
+  config.shape = tiny_shape();
+  config.data.files = {"synthetic:markov"};
+  config.seq = 16;
+  config.global_batch = 8;
+  config.micro_batch = 2;
+  config.steps = 12;
+  config.threads = 1;
+  config.optimizer.rate = 1e-2;
+  config.parallel.deterministic = true;
+  return config;
+}
+
+inline std::unique_ptr<Trainer> tiny_trainer(const RunConfig& config, const TrainRank& rank = {}) {
+  auto trainer = Trainer::create(config, rank);
+  EXPECT_TRUE(trainer) << trainer.error().message;
+  return trainer ? std::move(*trainer) : nullptr;
+}
+
+/// A folder of its own, empty, removed at the end.
+class TestFolder {
+ public:
+  TestFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "butterfly-train-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+  ~TestFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace butterfly

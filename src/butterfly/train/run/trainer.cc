@@ -1,0 +1,390 @@
+#include "butterfly/train/run/trainer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/train/checkpoint/agreement.h"
+#include "butterfly/train/checkpoint/checkpoint_writer.h"
+#include "butterfly/train/run/evaluate.h"
+#include "butterfly/train/checkpoint/resume.h"
+#include "butterfly/train/run/run_parts.h"
+#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/checkpoint/trained_model.h"
+#include "butterfly/train/run/training_peak.h"
+
+namespace butterfly {
+namespace {
+
+bool is_due(std::int64_t step, int every) {
+  return every > 0 && step % every == 0;
+}
+
+class RunTrainer final : public Trainer {
+ public:
+  explicit RunTrainer(RunParts parts)
+      : parts_(std::move(parts)),
+        config_(parts_.config),
+        network_(*parts_.network),
+        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch),
+        guard_(config_.guard),
+        writer_(config_.checkpoint, *parts_.files),
+        toml_(to_toml(config_)) {}
+
+  Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) override;
+  Status adopt(const TrainRank& rank) override;
+  const ParameterSet& parameters() const override { return network_.parameters(); }
+
+  /// The saved run's state, on the rank that resumes.
+  Status restore();
+
+  /// Behind all others: agree() gives it their state.
+  void wait_for_state() { step_ = kNoStep; }
+
+ private:
+  Status take_steps(const TrainObserver& observer, const std::stop_token& stop);
+  Status after_step(const TrainObserver& observer, const StepReport& report);
+  Status evaluate(const TrainObserver& observer);
+  Status sample(const TrainObserver& observer);
+  Status save(const TrainObserver& observer);
+  void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
+  RunSummary summarize(const TrainObserver& observer, double rank_share) const;
+  Result<TrainResult> finish(const TrainObserver& observer);
+  Error with_last_good(Error error);
+  Error ended_by(Error error);
+
+  Status agree(const TrainObserver& observer);
+  Status share_gradients(const TrainObserver& observer);
+  RunState state() const;
+  Status set_state(const RunState& state);
+  std::vector<RunArray> arrays();
+  StepContext context();
+  Checkpoint checkpoint() { return trained_checkpoint(network_.parameters(), config_.shape, parts_.vocabulary); }
+  std::uint64_t allocated_bytes() const;
+  bool is_first() const { return rank_.rank == 0; }
+
+  static constexpr std::int64_t kNoStep = -1;
+
+  RunParts parts_;
+  const RunConfig& config_;
+  Network& network_;
+  TrainRank rank_;
+  std::unique_ptr<GradientReducer> reducer_;
+  MicroBatches share_;
+  StepBuffers buffers_;
+  OutlierGuard guard_;
+  CheckpointWriter writer_;
+  const std::string toml_;
+  Residuals saved_residuals_;  // read, not yet given to the ranks
+
+  std::int64_t step_ = 0;  // done
+  bool agreed_ = false;    // on the state, in this epoch
+  bool stopped_ = false;
+  std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
+  double validation_loss_ = 0.0;
+  std::string last_good_;    // checkpoint
+  std::string good_before_;  // the one before it
+  std::int64_t last_good_step_ = -1;
+  std::optional<Error> save_error_;  // of the last save
+  std::optional<Audit> audit_;
+  Statistics statistics_;
+};
+
+Status RunTrainer::adopt(const TrainRank& rank) {
+  const int total = config_.global_batch / config_.micro_batch;
+  BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, rank.size, rank.speeds));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
+                      parts_.make_reducer({.gradients = network_.parameters().gradients(),
+                                           .collectives = rank.collectives,
+                                           .deterministic = config_.parallel.deterministic,
+                                           .compression = config_.parallel.compression,
+                                           .bucket_bytes = config_.parallel.bucket_bytes,
+                                           .isa = parts_.isa,
+                                           .team = &network_.team()}));
+  if (reducer_ != nullptr) {
+    // What this rank still owes it owes in the new epoch too.
+    const auto before = reducer_->residuals(), now = reducer->residuals();
+    for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) std::ranges::copy(before[i], now[i].begin());
+  }
+  reducer_ = std::move(reducer);
+  rank_ = rank;
+  share_ = shares[static_cast<std::size_t>(rank.rank)];
+  agreed_ = false;
+  last_saved_ = -1;  // ranks may have been apart
+  return {};
+}
+
+Status RunTrainer::agree(const TrainObserver& observer) {
+  if (agreed_) return {};
+  RunState now = state();
+  BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
+  BF_TRY(share_gradients(observer));
+  BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
+  if (now.step != step_) BF_TRY(set_state(now));
+  BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
+  saved_residuals_.clear();
+  agreed_ = true;
+  return {};
+}
+
+Status RunTrainer::share_gradients(const TrainObserver& observer) {
+  if (rank_.collectives == nullptr) return {};
+  ParameterSet& parameters = network_.parameters();
+  BF_ASSIGN_OR_RETURN(const bool shared,
+                      rank_.collectives->share_memory({.bytes = std::as_writable_bytes(parameters.gradients()),
+                                                       .descriptor = parameters.gradients_descriptor()}));
+  if (shared && observer.note) observer.note("the ranks read each other's gradients in shared memory");
+  return {};
+}
+
+RunState RunTrainer::state() const {
+  const DatasetStats data = parts_.data->stats();
+  return {.step = step_,
+          .updates = parts_.optimizer->updates(),
+          .guard = guard_.state(),
+          .fingerprint = fingerprint(config_),
+          .train_tokens = data.train_tokens,
+          .unigram_entropy = data.unigram_entropy,
+          .parameters = network_.parameters().list()};
+}
+
+Status RunTrainer::set_state(const RunState& state) {
+  BF_TRY(guard_.set_state(state.guard));
+  step_ = state.step;
+  parts_.optimizer->set_updates(state.updates);
+  network_.weights_changed();
+  return {};
+}
+
+std::vector<RunArray> RunTrainer::arrays() {
+  std::vector<RunArray> all{{"weights", network_.parameters().weights()}};
+  for (const std::span<float> moment : parts_.optimizer->moments()) {
+    all.push_back({fmt::format("moment-{}", all.size() - 1), moment});
+  }
+  return all;
+}
+
+std::string residual_name(std::size_t rank, std::size_t index) {
+  return fmt::format("residual-{}-{}", rank, index);
+}
+
+/// Appends the residuals of all ranks.
+void add_residuals(const Residuals& residuals, std::vector<RunArray>& arrays) {
+  for (std::size_t rank = 0; rank < residuals.size(); ++rank) {
+    for (std::size_t i = 0; i < residuals[rank].size(); ++i) {
+      const AlignedBuffer& buffer = residuals[rank][i];
+      arrays.push_back(
+          {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}});
+    }
+  }
+}
+
+Result<Residuals> read_residuals(const SavedRun& saved) {
+  Residuals residuals;
+  for (std::size_t rank = 0; saved.array_bytes(residual_name(rank, 0)); ++rank) {
+    residuals.emplace_back();
+    for (std::size_t i = 0; const auto bytes = saved.array_bytes(residual_name(rank, i)); ++i) {
+      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(*bytes));
+      BF_TRY(read_array(
+          saved, {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}}));
+      residuals.back().push_back(std::move(buffer));
+    }
+  }
+  return residuals;
+}
+
+Status RunTrainer::restore() {
+  const SavedRun& saved = *parts_.resumed;
+  for (const RunArray& array : arrays()) BF_TRY(read_array(saved, array));
+  BF_ASSIGN_OR_RETURN(saved_residuals_, read_residuals(saved));
+  last_good_ = saved.path;
+  last_good_step_ = saved.state.step;
+  return set_state(saved.state);
+}
+
+StepContext RunTrainer::context() {
+  return {.config = config_,
+          .network = network_,
+          .data = *parts_.data,
+          .reducer = *reducer_,
+          .optimizer = *parts_.optimizer,
+          .guard = guard_,
+          .buffers = buffers_,
+          .collectives = rank_.collectives,
+          .share = share_,
+          .micro_batch = config_.micro_batch};
+}
+
+std::uint64_t RunTrainer::allocated_bytes() const {
+  const NetworkMemory memory = network_.memory();
+  std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
+                        memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
+  for (const std::span<float> moment : parts_.optimizer->moments()) bytes += moment.size_bytes();
+  return bytes;
+}
+
+Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
+  BF_TRY(agree(observer));
+  stopped_ = false;
+  if (!audit_) audit_.emplace(network_.parameters());
+  BF_TRY(take_steps(observer, stop));
+  return finish(observer);
+}
+
+Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_token& stop) {
+  StepContext step = context();
+  while (step_ < config_.steps && !stopped_) {
+    tell(observer, writer_.finished());
+    auto report = train_step(step, step_, stop.stop_requested() ? StopWish::kStop : StopWish::kGoOn);
+    if (!report) {
+      tell(observer, writer_.wait());
+      return tl::unexpected(ended_by(std::move(report).error()));
+    }
+    ++step_;
+    stopped_ = report->stop;
+    BF_TRY(after_step(observer, *report));
+  }
+  return {};
+}
+
+Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {
+  audit_->step(report, network_.parameters());
+  statistics_.add(report, allocated_bytes(), resident_bytes());
+  if (observer.step) observer.step(report, config_.steps);
+  if (step_ == config_.steps || stopped_) return {};  // what is due at the end is done there
+  if (is_due(step_, config_.evaluate_every)) BF_TRY(evaluate(observer));
+  if (is_due(step_, config_.sample_every)) BF_TRY(sample(observer));
+  if (is_due(step_, config_.checkpoint.every_steps)) BF_TRY(save(observer));
+  return {};
+}
+
+Status RunTrainer::evaluate(const TrainObserver& observer) {
+  BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(network_, *parts_.data, rank_.collectives));
+  if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);
+  return {};
+}
+
+Status RunTrainer::sample(const TrainObserver& observer) {
+  if (!is_first() || !observer.sampled) return {};
+  const auto text =
+      sample_text(checkpoint(), {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
+  // A text is no reason to lose a run.
+  if (text) observer.sampled(step_, *text);
+  if (!text && observer.note) observer.note(fmt::format("step {}: no sample: {}", step_, text.error().message));
+  return {};
+}
+
+Status RunTrainer::save(const TrainObserver& observer) {
+  const std::string& directory = config_.checkpoint.directory;
+  if (directory.empty() || last_saved_ == step_) return {};
+  last_saved_ = step_;
+  BF_ASSIGN_OR_RETURN(const Residuals residuals, gather_residuals(rank_.collectives, reducer_->residuals()));
+  if (!is_first()) return {};
+  tell(observer, writer_.wait());
+  const RunState now = state();
+  std::vector<RunArray> all = arrays();
+  add_residuals(residuals, all);
+  const Status begun = writer_.save({.state = now, .config_toml = toml_, .arrays = all});
+  if (!begun) tell(observer, SaveOutcome{.step = step_, .path = tl::unexpected(begun.error())});
+  if (!config_.checkpoint.asynchronous) tell(observer, writer_.wait());
+  return {};
+}
+
+void RunTrainer::tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome) {
+  if (!outcome) return;
+  if (outcome->path) {
+    save_error_.reset();
+    good_before_ = std::exchange(last_good_, *outcome->path);
+    last_good_step_ = outcome->step;
+    if (observer.saved) observer.saved(outcome->step, *outcome->path);
+    return;
+  }
+  save_error_ = with_last_good(outcome->path.error());
+  if (observer.note) observer.note(fmt::format("step {} is not saved: {}", outcome->step, save_error_->message));
+}
+
+Error RunTrainer::with_last_good(Error error) {
+  if (!is_first() || config_.checkpoint.directory.empty()) return error;
+  error.message +=
+      last_good_.empty() ? "; there is no checkpoint yet" : fmt::format("; the last good checkpoint is {}", last_good_);
+  return error;
+}
+
+/// A step whose loss is not finite accuses the weights that it began with.
+Error RunTrainer::ended_by(Error error) {
+  const bool accused = error.code == ErrorCode::kInvalidArgument && last_good_step_ == step_;
+  if (!accused) return with_last_good(std::move(error));
+  std::error_code ignored;
+  const std::string holder = std::exchange(last_good_, good_before_);
+  if (std::filesystem::exists(last_good_, ignored)) return with_last_good(std::move(error));
+  if (is_first()) error.message += fmt::format("; no good checkpoint is left: {} holds what diverged", holder);
+  return error;
+}
+
+RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_share) const {
+  SummaryFacts facts{.sequences_per_step = config_.global_batch,
+                     .rank_share = rank_share,
+                     .forward_flops_per_token = network_.forward_flops_per_token()};
+  RunSummary summary;
+  for (const PeakAge age : {PeakAge::kKnown, PeakAge::kAgain}) {
+    const auto peak = measured_training_peak(config_.precision, parts_.isa, config_.threads, age);
+    if (!peak && observer.note) observer.note("the machine's peak is not known: " + peak.error().message);
+    facts.peak_gflops = peak ? peak->gflops : 0.0;
+    facts.peak_source = peak ? peak->source : "";
+    summary = statistics_.summary(facts);
+    if (summary.mfu < 1.0) break;  // more than that, and the peak is what is doubted first
+  }
+  return summary;
+}
+
+Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
+  const bool complete = step_ == config_.steps;
+  if (complete) {
+    BF_TRY(evaluate(observer));
+    if (config_.sample_every > 0) BF_TRY(sample(observer));
+  }
+  BF_TRY(save(observer));
+  if (complete && is_first() && !config_.out.empty()) {
+    BF_TRY(write_trained_model(checkpoint(), config_.out));
+  }
+  TrainResult result{
+      .weights_hash = network_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
+  BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
+  const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
+  const double forward_flops = network_.forward_flops_per_token();
+  result.summary = summarize(observer, rank_share);
+  const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
+  result.verdict =
+      audit_->finish(network_.parameters(), {.data = parts_.data->stats(),
+                                             .step = step_,
+                                             .steps = config_.steps,
+                                             .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
+                                             .mfu = result.summary.mfu,
+                                             .bucket_bytes = config_.parallel.bucket_bytes,
+                                             .rank_hashes = std::move(hashes)});
+  if (is_first()) tell(observer, writer_.wait());
+  if (save_error_) return tl::unexpected(*save_error_);
+  return result;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& rank) {
+  const bool resumes = parts.resumed && rank.rank == 0;
+  if (rank.rank == 0)
+    BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
+  const FirstState first_state = parts.first_state;
+  auto trainer = std::make_unique<RunTrainer>(std::move(parts));
+  BF_TRY(trainer->adopt(rank));
+  if (first_state == FirstState::kReceived) trainer->wait_for_state();
+  if (resumes) BF_TRY(trainer->restore());
+  return std::unique_ptr<Trainer>(std::move(trainer));
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(const RunConfig& config, const TrainRank& rank) {
+  BF_ASSIGN_OR_RETURN(RunParts parts, make_run_parts(config, rank));
+  return make_trainer(std::move(parts), rank);
+}
+
+}  // namespace butterfly

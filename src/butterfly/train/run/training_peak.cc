@@ -1,0 +1,65 @@
+#include "butterfly/train/run/training_peak.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "butterfly/machine/peaks.h"
+#include "butterfly/machine/topology.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::int64_t kSide = 1024;
+constexpr int kProducts = 8;
+
+/// Of one product of kSide^3, all threads together.
+Result<double> best_product_gflops(Precision precision, Isa isa, int threads) {
+  ThreadTeam team(threads);
+  BF_ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, make_gemm(precision, isa, team));
+  constexpr auto kElements = static_cast<std::size_t>(kSide * kSide);
+  constexpr unsigned short kOne = 0x3f80;  // as bf16
+  const std::vector<unsigned short> a(kElements, kOne), b(kElements, kOne);
+  std::vector<float> c(kElements);
+  std::uint64_t best_ns = UINT64_MAX;
+  for (int i = 0; i < kProducts; ++i) {
+    const std::uint64_t begin = trace::now_ns();
+    BF_TRY(gemm->run({.m = kSide,
+                      .n = kSide,
+                      .k = kSide,
+                      .a = a.data(),
+                      .b = b.data(),
+                      .c = c.data(),
+                      .a_stride = kSide,
+                      .b_stride = kSide,
+                      .c_stride = kSide}));
+    best_ns = std::min(best_ns, trace::now_ns() - begin);
+  }
+  return 2.0 * static_cast<double>(kSide) * kSide * kSide / static_cast<double>(best_ns);
+}
+
+}  // namespace
+
+Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads, PeakAge age) {
+  static std::mutex mutex;  // one measurement at a time in this process
+  const std::scoped_lock lock(mutex);
+  if (precision == Precision::kFloat32) {
+    // oneDNN chooses its own instructions, so the peak is the processor's and not that of `isa`.
+    BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+    const PeakOptions options{.isa = supported_isas().back(), .threads = threads};
+    BF_ASSIGN_OR_RETURN(const Peaks peaks, age == PeakAge::kKnown ? cached_peaks(options, topology.cpu_name)
+                                                                  : renewed_peaks(options, topology.cpu_name));
+    return TrainingPeak{peaks.team.fp32_gflops, fmt::format("fp32 multiply-adds in registers, {} threads", threads)};
+  }
+  static std::map<int, double> known;
+  if (age == PeakAge::kAgain || !known.contains(threads)) {
+    BF_ASSIGN_OR_RETURN(const double measured, best_product_gflops(precision, isa, threads));
+    known[threads] = std::max(known[threads], measured);
+  }
+  return TrainingPeak{known[threads], fmt::format("best of {} {} products of {}^3, {} threads", kProducts,
+                                                  to_string(precision), kSide, threads)};
+}
+
+}  // namespace butterfly

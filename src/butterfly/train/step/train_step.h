@@ -1,0 +1,75 @@
+// One training step on one rank. train_step() is the story; what it calls is in this room and below. Used by the thread
+// that trains.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/train/data/dataset.h"
+#include "butterfly/train/gradients/guard.h"
+#include "butterfly/train/step/optimizer.h"
+#include "butterfly/train/gradients/reducer.h"
+#include "butterfly/train/config/run_config.h"
+#include "butterfly/wire/collective/collectives.h"
+
+namespace butterfly {
+
+struct StepPhases {
+  double data_s = 0.0, forward_s = 0.0, backward_s = 0.0;
+  double communication_exposed_s = 0.0;  // the gradients' sum, as far as the backward pass does not hide it
+  double optimizer_s = 0.0;              // clearing, norm, guard and update
+  double total_s = 0.0;                  // by a clock of its own
+};
+
+struct StepReport {
+  std::int64_t step = 0;  // from 0
+  double loss = 0.0;      // mean over the step's tokens, all ranks; nats
+  double gradient_norm = 0.0;
+  double rate = 0.0;
+  bool left_out = false;  // by the guard: no update
+  bool stop = false;      // a rank wants this step to be the last
+  std::int64_t tokens = 0;
+  StepPhases phases{};
+  ReduceReport reduced{};
+};
+
+/// Memory that steps reuse.
+struct StepBuffers {
+  StepBuffers(int micro_batch, int seq, int micro_batches)
+      : tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(seq)),
+        targets(tokens.size()),
+        numbers(static_cast<std::size_t>(micro_batches) + 1) {}
+
+  std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
+  std::vector<double> numbers;           // the loss of each micro-batch of the step, then the wish to stop
+};
+
+/// What a step works on; borrowed.
+struct StepContext {
+  const RunConfig& config;
+  Network& network;
+  const Dataset& data;
+  GradientReducer& reducer;
+  Optimizer& optimizer;
+  OutlierGuard& guard;
+  StepBuffers& buffers;
+  Collectives* collectives = nullptr;  // null for one rank
+  MicroBatches share{};
+  int micro_batch = 1;  // sequences
+};
+
+/// Whether this rank wants to end its run after the step; all ranks learn of it and end after the same one.
+enum class StopWish : std::uint8_t { kGoOn, kStop };
+
+/// Errors: those of the network, the reducer and the collectives; kInvalidArgument naming loss and norm where one is
+/// not finite. Then neither weights nor moments have changed.
+Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
+
+/// The sum over all ranks of numbers of which each is zero but on one rank, so no order of addition shows. Nothing to
+/// do for null. Errors: those of the collectives.
+Status share_numbers(Collectives* collectives, std::span<double> numbers);
+
+}  // namespace butterfly

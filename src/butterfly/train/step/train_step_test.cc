@@ -1,0 +1,169 @@
+#include "butterfly/train/step/train_step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "butterfly/train/run/tiny_run_test.h"
+
+namespace butterfly {
+namespace {
+
+/// Passes on what another network does; its loss and gradients may be changed.
+class TamperedNetwork final : public Network {
+ public:
+  explicit TamperedNetwork(Network& inner) : inner_(inner) {}
+  const ModelConfig& config() const override { return inner_.config(); }
+  const NetworkOptions& options() const override { return inner_.options(); }
+  ParameterSet& parameters() override { return inner_.parameters(); }
+  ThreadTeam& team() override { return inner_.team(); }
+  NetworkMemory memory() const override { return inner_.memory(); }
+  void initialize(std::uint64_t seed) override { inner_.initialize(seed); }
+  Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
+    BF_ASSIGN_OR_RETURN(const double loss, inner_.forward(tokens, targets));
+    return loss * loss_factor;
+  }
+  void clear_gradients(std::span<float> into) override { inner_.clear_gradients(into); }
+  Status backward(float scale, const GradientsReady& ready) override {
+    return inner_.backward(scale * gradient_factor, ready);
+  }
+  Result<double> evaluate(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
+    return inner_.evaluate(tokens, targets);
+  }
+  void weights_changed() override { inner_.weights_changed(); }
+  double forward_flops_per_token() const override { return inner_.forward_flops_per_token(); }
+
+  double loss_factor = 1.0;
+  float gradient_factor = 1.0f;
+
+ private:
+  Network& inner_;
+};
+
+/// Everything that one rank needs for steps.
+struct Steps {
+  explicit Steps(const RunConfig& config)
+      : parts(std::move(*make_run_parts(config, {}))),
+        network(*parts.network),
+        reducer(make_local_reducer(parts.network->parameters(), config.parallel.deterministic)),
+        guard(config.guard),
+        buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch) {}
+
+  Result<StepReport> take(std::int64_t step, StopWish wish = StopWish::kGoOn) {
+    const int total = parts.config.global_batch / parts.config.micro_batch;
+    StepContext context{.config = parts.config,
+                        .network = network,
+                        .data = *parts.data,
+                        .reducer = *reducer,
+                        .optimizer = *parts.optimizer,
+                        .guard = guard,
+                        .buffers = buffers,
+                        .share = {.first = 0, .last = total, .total = total},
+                        .micro_batch = parts.config.micro_batch};
+    return train_step(context, step, wish);
+  }
+  std::string weights() { return network.parameters().hash(); }
+
+  RunParts parts;
+  TamperedNetwork network;
+  std::unique_ptr<GradientReducer> reducer;
+  OutlierGuard guard;
+  StepBuffers buffers;
+};
+
+TEST(TrainStep, LearnsAndSaysWhatItDid) {
+  RunConfig config = tiny_run();
+  config.schedule = {.kind = ScheduleKind::kConstant};
+  Steps steps(config);
+  const StepReport first = *steps.take(0);
+  EXPECT_NEAR(first.loss, std::log(16.0), 0.2);
+  EXPECT_EQ(first.tokens, 8 * 16);
+  EXPECT_EQ(first.rate, config.optimizer.rate);
+  EXPECT_GT(first.gradient_norm, 0.0);
+  EXPECT_FALSE(first.left_out);
+  for (int step = 1; step < 150; ++step) ASSERT_TRUE(steps.take(step));
+  EXPECT_LT(steps.take(150)->loss, first.loss - 0.5);
+}
+
+TEST(TrainStep, PhasesAddUp) {
+  Steps steps(tiny_run());
+  const StepPhases phases = steps.take(0)->phases;
+  const double sum =
+      phases.data_s + phases.forward_s + phases.backward_s + phases.communication_exposed_s + phases.optimizer_s;
+  EXPECT_NEAR(sum, phases.total_s, 0.05 * phases.total_s);
+  EXPECT_GT(phases.forward_s, 0.0);
+  EXPECT_GT(phases.backward_s, 0.0);
+}
+
+TEST(TrainStep, MicroBatchesOfAnySizeGiveTheSameGradient) {
+  double norms[2], losses[2];
+  for (const int micro_batch : {8, 1}) {
+    RunConfig config = tiny_run();
+    config.micro_batch = micro_batch;
+    const StepReport report = *Steps(config).take(0);
+    norms[micro_batch / 8] = report.gradient_norm;
+    losses[micro_batch / 8] = report.loss;
+  }
+  EXPECT_NEAR(norms[0], norms[1], 1e-5 * norms[1]);
+  EXPECT_NEAR(losses[0], losses[1], 1e-6);
+}
+
+TEST(TrainStep, ClipsTheGradientToItsNorm) {
+  // SGD without momentum or decay moves by rate * gradient, whose norm is the clip.
+  RunConfig config = tiny_run();
+  config.optimizer = {
+      .kind = OptimizerKind::kSgd, .rate = 1.0, .momentum = 0.0, .weight_decay = 0.0, .clip_norm = 1e-3};
+  config.schedule = {.kind = ScheduleKind::kConstant};
+  Steps steps(config);
+  const std::vector<float> before(steps.network.parameters().weights().begin(),
+                                  steps.network.parameters().weights().end());
+  EXPECT_GT(steps.take(0)->gradient_norm, 1e-2);
+  double squares = 0.0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double moved = double{before[i]} - double{steps.network.parameters().weights()[i]};
+    squares += moved * moved;
+  }
+  EXPECT_NEAR(std::sqrt(squares), 1e-3, 2e-5);
+}
+
+TEST(TrainStep, ALossOrGradientThatIsNotFiniteEndsBeforeTheUpdate) {
+  Steps steps(tiny_run());
+  ASSERT_TRUE(steps.take(0));
+  const std::string before = steps.weights();
+  steps.network.loss_factor = std::numeric_limits<double>::quiet_NaN();
+  const auto loss = steps.take(1);
+  ASSERT_FALSE(loss);
+  EXPECT_EQ(loss.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(loss.error().message.find("the run diverges: at step 2 the loss is nan"), std::string::npos)
+      << loss.error().message;
+  steps.network.loss_factor = 1.0;
+  steps.network.gradient_factor = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(steps.take(1));
+  EXPECT_EQ(steps.weights(), before);
+  EXPECT_EQ(steps.parts.optimizer->updates(), 1);
+  steps.network.gradient_factor = 1.0f;
+  EXPECT_TRUE(steps.take(1));
+}
+
+TEST(TrainStep, AnOutlierIsLeftOut) {
+  RunConfig config = tiny_run();
+  config.steps = 100;
+  config.guard = {.loss_sigmas = 4.0, .window_steps = 10};
+  Steps steps(config);
+  for (int step = 0; step < 10; ++step) EXPECT_FALSE(steps.take(step)->left_out);
+  const std::string before = steps.weights();
+  steps.network.loss_factor = 50.0;
+  EXPECT_TRUE(steps.take(10)->left_out);
+  EXPECT_EQ(steps.weights(), before);
+  EXPECT_EQ(steps.parts.optimizer->updates(), 10);
+}
+
+TEST(TrainStep, AWishToStopIsReported) {
+  Steps steps(tiny_run());
+  EXPECT_FALSE(steps.take(0)->stop);
+  EXPECT_TRUE(steps.take(1, StopWish::kStop)->stop);
+}
+
+}  // namespace
+}  // namespace butterfly

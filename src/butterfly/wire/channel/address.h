@@ -1,0 +1,41 @@
+// Names of TCP endpoints: "10.0.0.2:7000", "[::1]:7000", "worker-a:7000". Thread-safe: plain functions.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "butterfly/wire/channel/channel.h"
+
+namespace butterfly {
+
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  std::uint16_t port = 0;
+};
+
+/// Errors: kInvalidArgument naming the form that is expected.
+Result<HostPort> parse_address(const std::string& address);
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+/// "127.0.0.1:7000", "[::1]:7000".
+std::string to_string(const SocketAddress& address);
+
+/// 127.0.0.0/8, ::1 and the former mapped into IPv6.
+bool is_loopback(const SocketAddress& address);
+
+/// Numbers directly, names through the system's resolver; never empty.
+/// Errors: kInvalidArgument (form), kNotFound (no such host), kTimeout.
+Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline);
+
+/// Whether every address behind the name stays on this machine. Errors: those of resolve().
+Result<bool> is_loopback(const std::string& address, Deadline deadline);
+
+}  // namespace butterfly

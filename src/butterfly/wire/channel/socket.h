@@ -1,0 +1,84 @@
+// Non-blocking sockets in the few forms the wire needs. An Fd owns its descriptor.
+#pragma once
+
+#include <poll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <span>
+#include <utility>
+
+#include "butterfly/wire/channel/ack_watch.h"
+#include "butterfly/wire/channel/address.h"
+
+namespace butterfly {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Bytes moved, or why none: kAgain (poll() for `event` and try again), kEnd (the peer finished), kFailed (`error` is
+/// an errno, or 0 where a ByteStream knows better).
+struct IoResult {
+  enum class State { kMoved, kAgain, kEnd, kFailed };
+  State state = State::kMoved;
+  std::size_t bytes = 0;
+  int error = 0;
+  short event = 0;
+};
+
+/// Never block; at most kIoBytesMax bytes in one call.
+IoResult receive_some(int fd, std::span<const MutableByteSpan> buffers);
+IoResult send_some(int fd, std::span<const ByteSpan> buffers);
+
+#ifdef BUTTERFLY_TINY
+inline constexpr std::size_t kIoBytesMax = 61;  // every message arrives in pieces
+#else
+inline constexpr std::size_t kIoBytesMax = std::size_t{1} << 30;
+#endif
+
+/// poll() until an event or the deadline, through signals. Errors: kIo. Zero: the deadline passed.
+Result<int> poll_until(std::span<pollfd> fds, Deadline deadline);
+
+/// A non-blocking, close-on-exec stream socket.
+Result<Fd> make_socket(int family);
+void disable_nagle(int fd);
+
+/// Nothing awaited where the socket knows nothing.
+Acknowledgements acknowledgements(int fd);
+
+/// How fast a connection is, as the kernel measured it.
+struct DeliveryRate {
+  double bytes_per_s = 0;                 // acknowledged while more was waiting; 0 where nothing ever waited
+  std::uint64_t receiver_limited_us = 0;  // so far: what waited, waited for the peer to read, not for the link
+};
+DeliveryRate delivery_rate(int fd);
+
+/// Errors: kUnavailable (another program has the port), kIo; `name` is what they call the address.
+Result<Fd> listen_on(const SocketAddress& address, const std::string& name);
+Result<SocketAddress> bound_address(const Fd& fd);
+
+/// An eventfd: anyone may ring it, a poll() on it wakes until it is cleared.
+Result<Fd> make_bell();
+void ring(const Fd& bell);
+void clear(const Fd& bell);
+
+/// The system's sentence for an errno.
+std::string system_message(int error);
+
+}  // namespace butterfly
