@@ -28,12 +28,12 @@ if(BUTTERFLY_FUZZERS)
 endif()
 
 # butterfly_module(NAME DEPS module... LIBS target... SOURCES extra...)
-# Takes every foo.cc of the current folder; foo_test.cc becomes part of <module>_test, foo_bench.cc of <module>_bench.
+# Takes every foo.cc below the current folder; foo_test.cc becomes part of <module>_test, foo_bench.cc of <module>_bench.
 function(butterfly_module name)
   cmake_parse_arguments(ARG "" "" "DEPS;LIBS;SOURCES" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cc)
-  file(GLOB tests CONFIGURE_DEPENDS *_test.cc)
-  file(GLOB benches CONFIGURE_DEPENDS *_bench.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS *_test.cc)
+  file(GLOB_RECURSE benches CONFIGURE_DEPENDS *_bench.cc)
   list(REMOVE_ITEM sources ${tests} ${benches} "")
   list(APPEND sources ${ARG_SOURCES})
   set(links bf_options ${ARG_LIBS})

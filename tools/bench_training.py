@@ -14,7 +14,7 @@ process in each round, whose first two steps are not counted; PyTorch stays, and
 three are not counted. The table has the step time in ms as median (smallest-largest) over all steps of all rounds.
 
 `memory` is the largest resident set of the process in decimal GB; every process is refused more data than --memory-limit, so
-that one that wants more fails alone. `products` is the time of the step's matrix products alone, one by one, in PyTorch
+that one that wants more fails alone. `matmuls` is the time of the step's matmuls alone, one by one, in PyTorch
 (oneDNN in bf16, MKL in fp32), as share of butterfly's step. A ratio over 1 means that butterfly is faster.
 """
 
@@ -99,7 +99,7 @@ def compare(arguments, name, precision, threads, eager_fp32):
         peers = {way: stack.enter_context(Peer(arguments, **cell, compiled=way == "compile")) for way in arguments.peers}
         ways = {OURS: lambda: ours.steps(arguments.steps), **{way: peer.steps_of(arguments.steps) for way, peer in peers.items()}}
         samples = in_turns(ways, arguments.rounds)
-        products = next((peer.ask("products")["products_s"] for way, peer in peers.items() if not samples[way].failure), None)
+        matmuls = next((peer.ask("matmuls")["matmuls_s"] for way, peer in peers.items() if not samples[way].failure), None)
     title(f"{name}, {precision}, {threads} thread{'s' if threads > 1 else ''}")
     us = samples[OURS]
     if us.failure is None:
@@ -113,7 +113,7 @@ def compare(arguments, name, precision, threads, eager_fp32):
             line += f"  memory {of_way.peak_bytes * 1e-9:6.2f}"
         if way == OURS and not us.failure:
             line += f"  MFU {100 * us.mean_of('mfu'):.1f} % of {us.mean_of('peak_gflops'):.0f} GFLOP/s"
-            line += f"  products {100 * products / us.median_s:.0f} %" if products else ""
+            line += f"  matmuls {100 * matmuls / us.median_s:.0f} %" if matmuls else ""
             slow = eager_fp32.get((name, threads))
             line += f"  {slow / us.median_s:.2f} x eager fp32" if precision == "bf16" and slow else ""
         elif not of_way.failure and not us.failure:

@@ -5,10 +5,10 @@
 
 Same shapes as src/butterfly/model/core/config.cc, same data (random tokens, new ones each step), same step: mean cross-entropy,
 gradients clipped to norm 1, AdamW with decay on matrices. What PyTorch is good at is used: query, key and value in one
-product, gate and up in one, F.scaled_dot_product_attention, the fused AdamW. bf16 is autocast over fp32 weights.
+matmul, gate and up in one, F.scaled_dot_matmul_attention, the fused AdamW. bf16 is autocast over fp32 weights.
 
 Each line of the input is answered by a line of JSON: `steps N` with the seconds of each, `alone N` likewise without
-exchanging gradients (--ranks), `products` with the seconds of a step's matrix products alone.
+exchanging gradients (--ranks), `matmuls` with the seconds of a step's matmuls alone.
 """
 
 import argparse
@@ -84,7 +84,7 @@ class Block(nn.Module):
         if angles is not None:
             cos, sin = (part.to(q.dtype) for part in angles)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
+        mixed = F.scaled_dot_matmul_attention(q, k, v, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
         return self.output(mixed.transpose(1, 2).flatten(-2))
 
     def mlp(self, x):
@@ -128,7 +128,7 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def products(shape):
+def matmuls(shape):
     """(outputs, inputs, how often) of the matrices that each token goes through."""
     inner = shape.ff_dim if shape.gpt2 else 2 * shape.ff_dim
     return [(shape.model_dim + 2 * shape.kv_dim, shape.model_dim, shape.layers), (shape.model_dim, shape.model_dim, shape.layers),
@@ -137,14 +137,14 @@ def products(shape):
 
 def flops_per_token(shape, seq):
     """By the convention of `butterfly train`: 6 N + 6 L C T."""
-    weights = sum(rows * cols * count for rows, cols, count in products(shape))
+    weights = sum(rows * cols * count for rows, cols, count in matmuls(shape))
     return 6 * weights + 6 * shape.layers * shape.model_dim * seq
 
 
-def product_seconds(shape, tokens, dtype):
-    """Of all matrix products of a step, forward and backward, each by itself: oneDNN's in bf16, MKL's in fp32."""
+def matmul_seconds(shape, tokens, dtype):
+    """Of all matmuls of a step, forward and backward, each by itself: oneDNN's in bf16, MKL's in fp32."""
     total = 0.0
-    for rows, cols, count in products(shape):
+    for rows, cols, count in matmuls(shape):
         x, w = torch.randn(tokens, cols, dtype=dtype), torch.randn(rows, cols, dtype=dtype)
         y, dx, dw = torch.empty(tokens, rows, dtype=dtype), torch.empty_like(x), torch.empty_like(w)
         times = []
@@ -201,9 +201,9 @@ class Peer:
 
     def answer(self, command):
         word, *count = command.split()
-        if word == "products":
+        if word == "matmuls":
             dtype = torch.bfloat16 if self.arguments.precision == "bf16" else torch.float32
-            return {"products_s": product_seconds(self.shape, self.arguments.batch * self.arguments.seq, dtype)}
+            return {"matmuls_s": matmul_seconds(self.shape, self.arguments.batch * self.arguments.seq, dtype)}
         with self.loss.no_sync() if word == "alone" else contextlib.nullcontext():
             return self.steps(int(count[0]))
 

@@ -90,10 +90,10 @@ class Peer:
 
     def __enter__(self):
         self.start()
-        self.greet()
+        self.handshake()
         return self
 
-    def greet(self):
+    def handshake(self):
         """Waits until it is warmed up."""
         try:
             self.hello = self.receive()
@@ -149,7 +149,7 @@ class Peers:
         for peer in self.peers:
             peer.start()
         for peer in self.peers:
-            peer.greet()
+            peer.handshake()
         return self
 
     def steps(self, count, word):

@@ -240,7 +240,7 @@ void print(const std::vector<Frames>& all, const std::vector<Crossing>& crossing
   }
   std::printf(
       "The copy stands for the one into and out of a socket's buffer. GB/s over a connection (plain loopback, both "
-      "ends "
+      "endpoints "
       "in this process) are of the gradient, not of what\ntravels; sending and receiving are the buffers that the "
       "kernel gave. Gradients are normally distributed floats; lz4 and zstd put bytes of equal significance side by "
       "side first.\n");

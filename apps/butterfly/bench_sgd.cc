@@ -13,8 +13,8 @@
 #include "bench.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/train/sgd_replica.h"
 #include "butterfly/wire/collective/mesh.h"
+#include "sgd/sgd_replica.h"
 
 namespace butterfly::app {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "bench.h"
-#include "bench_ends.h"
+#include "bench_endpoints.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/spin.h"
@@ -62,55 +62,55 @@ Status side_by_side(Here here, There there) {
   return near ? far : near;
 }
 
-Status measure_exchanges(Ends& ends, std::size_t bytes, Cell& cell) {
+Status measure_exchanges(Endpoints& endpoints, std::size_t bytes, Cell& cell) {
   const int count = bytes <= 65'536 ? 400 : bytes <= (1u << 20) ? 50 : 4;
   const int warm = bytes <= 65'536 ? 50 : 1;
-  const ChannelStats before = ends.near->stats();
+  const ChannelStats before = endpoints.near->stats();
   Status status = side_by_side(
       [&]() -> Status {
         for (int i = 0; i < warm + count; ++i) {
           const std::uint64_t begin = trace::now_ns();
-          BF_TRY(ends.near->send(bytes));
-          BF_TRY(ends.near->receive(bytes));
+          BF_TRY(endpoints.near->send(bytes));
+          BF_TRY(endpoints.near->receive(bytes));
           if (i >= warm) cell.one_way_us.push_back(static_cast<double>(trace::now_ns() - begin) * 0.5e-3);
         }
         return {};
       },
       [&]() -> Status {
         for (int i = 0; i < warm + count; ++i) {
-          BF_TRY(ends.far->receive(bytes));
-          BF_TRY(ends.far->send(bytes));
+          BF_TRY(endpoints.far->receive(bytes));
+          BF_TRY(endpoints.far->send(bytes));
         }
         return {};
       });
-  const ChannelStats after = ends.near->stats();
+  const ChannelStats after = endpoints.near->stats();
   cell.waits.waits_spun += after.waits_spun - before.waits_spun;
   cell.waits.waits_blocked += after.waits_blocked - before.waits_blocked;
   return status;
 }
 
-Status measure_stream(Ends& ends, std::size_t bytes, Cell& cell) {
+Status measure_stream(Endpoints& endpoints, std::size_t bytes, Cell& cell) {
   constexpr std::size_t kVolume = std::size_t{64} << 20;
   const std::size_t count = std::clamp<std::size_t>(kVolume / bytes, 2, 20'000);
-  const StreamCopies sent_before = ends.near->copies();
-  const StreamCopies got_before = ends.far->copies();
+  const StreamCopies sent_before = endpoints.near->copies();
+  const StreamCopies got_before = endpoints.far->copies();
   const std::uint64_t begin = trace::now_ns();
   const Status done = side_by_side(
       [&]() -> Status {
-        for (std::size_t i = 0; i < count; ++i) BF_TRY(ends.near->send(bytes));
-        return ends.near->receive(1);  // the last message has arrived
+        for (std::size_t i = 0; i < count; ++i) BF_TRY(endpoints.near->send(bytes));
+        return endpoints.near->receive(1);  // the last message has arrived
       },
       [&]() -> Status {
-        for (std::size_t i = 0; i < count; ++i) BF_TRY(ends.far->receive(bytes));
-        return ends.far->send(1);
+        for (std::size_t i = 0; i < count; ++i) BF_TRY(endpoints.far->receive(bytes));
+        return endpoints.far->send(1);
       });
   const std::uint64_t end = trace::now_ns();
   BF_TRY(done);
   const double volume = static_cast<double>(count) * static_cast<double>(bytes);
   cell.gb_per_s.push_back(volume / static_cast<double>(end - begin));
-  cell.copies.staged_bytes += ends.near->copies().staged_bytes - sent_before.staged_bytes;
-  cell.copies.sealed_bytes += ends.near->copies().sealed_bytes - sent_before.sealed_bytes;
-  cell.copies.opened_bytes += ends.far->copies().opened_bytes - got_before.opened_bytes;
+  cell.copies.staged_bytes += endpoints.near->copies().staged_bytes - sent_before.staged_bytes;
+  cell.copies.sealed_bytes += endpoints.near->copies().sealed_bytes - sent_before.sealed_bytes;
+  cell.copies.opened_bytes += endpoints.far->copies().opened_bytes - got_before.opened_bytes;
   cell.copied_bytes += count * bytes;
   return {};
 }
@@ -178,30 +178,30 @@ void print_findings(const std::vector<std::pair<std::size_t, Row>>& rows) {
       "copies twice more, in every column.\n");
 }
 
-Result<Row> measure_row(std::array<Ends, kSettings.size()>& ends, std::size_t bytes, int rounds) {
+Result<Row> measure_row(std::array<Endpoints, kSettings.size()>& endpoints, std::size_t bytes, int rounds) {
   Row row;
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < kSettings.size(); ++i) {
       if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
-      BF_TRY(measure_exchanges(ends[i], bytes, row[i]));
-      BF_TRY(measure_stream(ends[i], bytes, row[i]));
+      BF_TRY(measure_exchanges(endpoints[i], bytes, row[i]));
+      BF_TRY(measure_stream(endpoints[i], bytes, row[i]));
     }
   }
   return row;
 }
 
 Status measure(const WireCommand& command, const std::string& folder) {
-  std::array<Ends, kSettings.size()> ends;
+  std::array<Endpoints, kSettings.size()> endpoints;
   for (std::size_t i = 0; i < kSettings.size(); ++i) {
-    BF_ASSIGN_OR_RETURN(ends[i],
-                        make_ends(kSettings[i].engine, kSettings[i].waiting, command.bytes_max, folder + "/cluster"));
+    BF_ASSIGN_OR_RETURN(endpoints[i], make_endpoints(kSettings[i].engine, kSettings[i].waiting, command.bytes_max,
+                                                     folder + "/cluster"));
   }
   if (!may_spin()) std::fprintf(stderr, "this process may use one core only: nothing spins\n");
   if (!command.json) print_head();
   std::vector<std::pair<std::size_t, Row>> rows;
   for (const std::size_t bytes : kSizes) {
     if (bytes > command.bytes_max) break;
-    BF_ASSIGN_OR_RETURN(Row row, measure_row(ends, bytes, command.rounds));
+    BF_ASSIGN_OR_RETURN(Row row, measure_row(endpoints, bytes, command.rounds));
     if (!command.json) print_row(bytes, row);
     std::fflush(stdout);
     rows.emplace_back(bytes, std::move(row));

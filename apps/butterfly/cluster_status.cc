@@ -96,9 +96,9 @@ std::string share_of(const WorkerStatus& worker) {
   std::vector<std::string> layers;
   bool embedding = false, head = false;
   for (const StageAssignment& stage : worker.stages) {
-    const LaneRange& lanes = stage.lanes;
+    const SliceRange& slices = stage.slices;
     layers.push_back(fmt::format("{}-{}{}", stage.first_layer, stage.last_layer - 1,
-                                 lanes.whole() ? "" : fmt::format(" (lanes {}-{})", lanes.first, lanes.last - 1)));
+                                 slices.whole() ? "" : fmt::format(" (slices {}-{})", slices.first, slices.last - 1)));
     embedding = embedding || stage.embedding;
     head = head || stage.head;
   }
@@ -156,9 +156,9 @@ nlohmann::ordered_json to_json(const NodeDescriptor& node) {
                            {"memory_read_gb_per_s", node.memory_read_gb_per_s},
                            {"fp32_gflops", node.fp32_gflops},
                            {"int8_gops", node.int8_gops},
-                           {"products", nlohmann::ordered_json::array()}};
-  for (const ProductRate& rate : node.products) {
-    j["products"].push_back(
+                           {"matmuls", nlohmann::ordered_json::array()}};
+  for (const MatmulRate& rate : node.matmuls) {
+    j["matmuls"].push_back(
         {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}});
   }
   return j;
@@ -178,8 +178,8 @@ nlohmann::ordered_json to_json(const Row& row) {
       for (const StageAssignment& stage : w.stages) {
         j["stages"].push_back({{"first_layer", stage.first_layer},
                                {"last_layer", stage.last_layer - 1},
-                               {"first_lane", stage.lanes.first},
-                               {"last_lane", stage.lanes.last - 1}});
+                               {"first_slice", stage.slices.first},
+                               {"last_slice", stage.slices.last - 1}});
       }
       j["memory_bytes"] = w.memory_bytes;
     }

@@ -48,11 +48,11 @@ struct Report {
   }
 };
 
-/// ", lanes 3-5 by shared memory"; empty for a whole stage.
-std::string describe_lanes(const NodeReport& node) {
-  const LaneRange& lanes = node.assignment.lanes;
-  if (lanes.whole()) return {};
-  const std::string range = fmt::format(", lanes {}-{}", lanes.first, lanes.last - 1);
+/// ", slices 3-5 by shared memory"; empty for a whole stage.
+std::string describe_slices(const NodeReport& node) {
+  const SliceRange& slices = node.assignment.slices;
+  if (slices.whole()) return {};
+  const std::string range = fmt::format(", slices {}-{}", slices.first, slices.last - 1);
   if (node.exchange == ExchangeEngine::kNone) return range;
   return fmt::format("{} by {}, {} an exchange", range, to_string(node.exchange),
                      format_seconds(node.exchange_times.one_row_s));
@@ -79,7 +79,7 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
   for (const NodeReport& node : deployment.nodes()) {
     std::fprintf(stderr, "  %-22s layers %d-%d%s%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
                  node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
-                 node.assignment.head ? " + head" : "", describe_lanes(node).c_str(),
+                 node.assignment.head ? " + head" : "", describe_slices(node).c_str(),
                  format_bytes(node.memory_bytes).c_str());
   }
 }
@@ -113,8 +113,8 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                           {"last_layer", node.assignment.last_layer - 1},
                           {"embedding", node.assignment.embedding},
                           {"head", node.assignment.head},
-                          {"first_lane", node.assignment.lanes.first},
-                          {"last_lane", node.assignment.lanes.last - 1},
+                          {"first_slice", node.assignment.slices.first},
+                          {"last_slice", node.assignment.slices.last - 1},
                           {"exchange", to_string(node.exchange)},
                           {"exchange_one_row_s", node.exchange_times.one_row_s},
                           {"exchange_many_rows_s", node.exchange_times.many_rows_s},

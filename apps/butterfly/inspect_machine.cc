@@ -25,10 +25,10 @@ void print_rates(const char* label, const Rates& rates) {
 }
 
 /// Of the instruction set in use; measured even where nothing can be remembered.
-Result<std::vector<ProductRate>> products_of(Isa isa, const Topology& topology) {
-  auto rates = remembered_products(isa, topology.usable_threads, topology.cpu_name);
+Result<std::vector<MatmulRate>> matmuls_of(Isa isa, const Topology& topology) {
+  auto rates = remembered_matmuls(isa, topology.usable_threads, topology.cpu_name);
   if (!rates.empty()) return rates;
-  return measure_products({.isa = isa, .threads = topology.usable_threads});
+  return measure_matmuls({.isa = isa, .threads = topology.usable_threads});
 }
 
 Result<int> run(const InspectOptions& options) {
@@ -40,7 +40,7 @@ Result<int> run(const InspectOptions& options) {
                         cached_peaks({.isa = isa, .threads = topology.usable_threads}, topology.cpu_name));
     peaks.push_back(measured);
   }
-  BF_ASSIGN_OR_RETURN(const std::vector<ProductRate> products, products_of(chosen, topology));
+  BF_ASSIGN_OR_RETURN(const std::vector<MatmulRate> matmuls, matmuls_of(chosen, topology));
   if (options.json) {
     nlohmann::ordered_json j;
     j["cpu"] = topology.cpu_name;
@@ -56,8 +56,8 @@ Result<int> run(const InspectOptions& options) {
                             {"one_thread", to_json(p.one_thread)},
                             {"team", to_json(p.team)}});
     }
-    for (const ProductRate& rate : products) {
-      j["products"].push_back(
+    for (const MatmulRate& rate : matmuls) {
+      j["matmuls"].push_back(
           {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}});
     }
     std::printf("%s\n", j.dump(2).c_str());
@@ -70,9 +70,9 @@ Result<int> run(const InspectOptions& options) {
     print_rates("1 thread", p.one_thread);
     if (p.threads > 1) print_rates(fmt::format("{} threads", p.threads).c_str(), p.team);
   }
-  std::printf("products with %s, %d threads, weights beyond the caches (one row) and 128 rows at once; attention:\n",
+  std::printf("matmuls with %s, %d threads, weights beyond the caches (one row) and 128 rows at once; attention:\n",
               std::string(to_string(chosen)).c_str(), topology.usable_threads);
-  for (const ProductRate& rate : products) {
+  for (const MatmulRate& rate : matmuls) {
     std::printf("  %-12s decode %.1f GB/s of weights, prefill %.0f GFLOP/s\n", rate.type.c_str(), rate.decode_gb_per_s,
                 rate.prefill_gflops);
   }

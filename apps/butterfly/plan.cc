@@ -11,8 +11,8 @@
 
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/plan/description/cluster_file.h"
-#include "butterfly/plan/simulation/simulated_plan.h"
 #include "butterfly/plan/partition/strategy.h"
+#include "butterfly/plan/simulation/simulated_plan.h"
 #include "commands.h"
 
 namespace butterfly::app {
@@ -189,7 +189,7 @@ void add_split_options(CLI::App& sub, PlanCommand& command) {
   sub.add_option("--split", command.split, fmt::format("How to share out: {}", fmt::join(known, "; ")))
       ->capture_default_str();
   sub.add_option("--custom", command.custom,
-                 "For --split custom: a file with lines \"NODE FIRST-LAST [lanes FIRST-LAST]\"");
+                 "For --split custom: a file with lines \"NODE FIRST-LAST [slices FIRST-LAST]\"");
   sub.add_option("--goal", command.goal, "What is best: latency of one request, throughput of all, or least memory")
       ->check(CLI::IsMember({"latency", "throughput", "memory"}))
       ->capture_default_str();

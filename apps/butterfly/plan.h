@@ -9,9 +9,9 @@
 #include "access.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/plan/cost/training_cost.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/simulation/simulator.h"
-#include "butterfly/plan/cost/training_cost.h"
 
 namespace butterfly::app {
 
@@ -31,7 +31,7 @@ struct Planned {
   std::string json() const;
   /// An SVG document that needs nothing else.
   std::string svg() const;
-  /// "embedding, 0-12", with the lanes of a tensor group.
+  /// "embedding, 0-12", with the slices of a tensor group.
   static std::string layers_of(const StageAssignment& work);
 };
 

@@ -1,4 +1,4 @@
-// butterfly plan --svg: who has which layers and lanes, how long each takes and how full it gets, and the strategies
+// butterfly plan --svg: who has which layers and slices, how long each takes and how full it gets, and the strategies
 // side by side. One file, no scripts, no fonts or pictures from elsewhere.
 #include <fmt/format.h>
 
@@ -69,7 +69,7 @@ std::string_view colour_of(int node) {
   return kColours[static_cast<std::size_t>(node) % kColours.size()];
 }
 
-/// Layers from left to right, lanes from top to bottom.
+/// Layers from left to right, slices from top to bottom.
 void draw_layers(const Planned& planned, Drawing& drawing) {
   constexpr double kHeight = 88;
   const double per_layer = kInner / planned.config.layers;
@@ -77,7 +77,8 @@ void draw_layers(const Planned& planned, Drawing& drawing) {
     const StageAssignment& work = planned.plan.stages[i];
     const int node = planned.plan.node_of_stage[i];
     const double x = kMargin + per_layer * work.first_layer, width = per_layer * work.layers();
-    const double top = drawing.y + kHeight * work.lanes.first / kLanes, height = kHeight * work.lanes.count() / kLanes;
+    const double top = drawing.y + kHeight * work.slices.first / kReductionSlices,
+                 height = kHeight * work.slices.count() / kReductionSlices;
     const std::string name = planned.cluster.name_of(node);
     drawing.box(x, top, width - 1, height - 1, colour_of(node), name + ": " + Planned::layers_of(work));
     constexpr double kLetter = 7.5;

@@ -199,10 +199,10 @@ std::string Planned::layers_of(const StageAssignment& work) {
   text += work.layers() == 1 ? fmt::format("{}", work.first_layer)
                              : fmt::format("{}-{}", work.first_layer, work.last_layer - 1);
   if (work.head) text += ", head";
-  if (work.lanes.count() == 1) {
-    text += fmt::format(", lane {}", work.lanes.first);
-  } else if (!work.lanes.whole()) {
-    text += fmt::format(", lanes {}-{}", work.lanes.first, work.lanes.last - 1);
+  if (work.slices.count() == 1) {
+    text += fmt::format(", slice {}", work.slices.first);
+  } else if (!work.slices.whole()) {
+    text += fmt::format(", slices {}-{}", work.slices.first, work.slices.last - 1);
   }
   return text;
 }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "access.h"
-#include "butterfly/train/ranks/ranks.h"
 #include "butterfly/train/config/run_keys.h"
+#include "butterfly/train/ranks/ranks.h"
 #include "commands.h"
 
 namespace butterfly::app {

@@ -55,7 +55,7 @@ class TrainDisplay {
   double spent_s_ = 0.0;
 };
 
-/// Seconds of a step as the planner predicts them for this machine, from the rate of products (`peak_gflops`, of one
+/// Seconds of a step as the planner predicts them for this machine, from the rate of matmuls (`peak_gflops`, of one
 /// rank) and of memory; nothing where one of them is not known, or ranks are on other machines.
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
 

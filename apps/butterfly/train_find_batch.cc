@@ -8,8 +8,8 @@
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
-#include "butterfly/train/run/find_batch.h"
 #include "butterfly/train/data/token_file.h"
+#include "butterfly/train/run/find_batch.h"
 #include "running.h"
 #include "train.h"
 
@@ -58,19 +58,19 @@ Status find_batch_of_run(const RunConfig& config, ResultForm form) {
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   FindBatchOptions options;
-  options.network = {.precision = config.precision,
-                     .recompute = config.recompute,
-                     .fusion = config.fusion,
-                     .seq = config.seq > 0 ? config.seq : shape.context,
-                     .threads = threads_of_run(config),
-                     .isa = isa};
+  options.transformer = {.precision = config.precision,
+                         .recompute = config.recompute,
+                         .fusion = config.fusion,
+                         .seq = config.seq > 0 ? config.seq : shape.context,
+                         .threads = threads_of_run(config),
+                         .isa = isa};
   options.moment_arrays = moment_arrays(config.optimizer);
   options.memory_bytes =
       static_cast<std::uint64_t>(kMemoryShare * static_cast<double>(topology.available_memory_bytes)) /
       static_cast<std::uint64_t>(ranks_here(config.parallel));
   std::fprintf(stderr,
                "%s of memory for each rank, sequences of %d tokens\nmicro-batch  memory     forward and backward\n",
-               format_bytes(options.memory_bytes).c_str(), options.network.seq);
+               format_bytes(options.memory_bytes).c_str(), options.transformer.seq);
   const auto trials = find_batch(shape, options, [](const BatchTrial& trial) {
     const std::string speed = trial.fits ? fmt::format("{:.0f} tokens/s", trial.tokens_per_s) : "does not fit";
     std::fprintf(stderr, "%11d  %-9s  %s\n", trial.micro_batch, format_bytes(trial.predicted_bytes).c_str(),

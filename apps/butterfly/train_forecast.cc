@@ -22,7 +22,7 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
   PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks), rank));
   cluster.default_link = {.latency_us = kHandOverUs, .gb_per_s = rank.memory_read_gb_per_s / kCopies};
   const auto prediction = predict_training(
-      *shape, cluster, {.batch = config.global_batch, .seq = config.seq, .products_gflops = peak_gflops});
+      *shape, cluster, {.batch = config.global_batch, .seq = config.seq, .matmuls_gflops = peak_gflops});
   if (!prediction) return std::nullopt;
   return prediction->step_s;
 }

@@ -56,7 +56,7 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
   text += row("memory, average", memory(s.avg_memory_allocated, s.avg_memory_reserved));
   text += row("work", work(s));
   if (s.network_s > 0.0) {
-    text += row("network",
+    text += row("transformer",
                 fmt::format("{:.0f} KB/s to each rank's others; {} per step (variance {:.3g} s^2), compression {} "
                             "(variance {:.3g} s^2)",
                             s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,

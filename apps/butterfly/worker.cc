@@ -43,7 +43,7 @@ Result<int> run(const WorkerCommand& command) {
   options.content = {.bytes = content_bytes, .hash = content_hash};
   // Checked before the measurement, which takes a moment.
   BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
-  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .products = remembered_products}));
+  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .matmuls = remembered_matmuls}));
   options.node = scaled(std::move(options.node), command.emulate);
   options.node.emulated_speed = command.emulate;
   // Emulated nodes share cores: one that looks again and again takes the time of those that compute.

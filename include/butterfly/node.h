@@ -12,7 +12,7 @@ namespace butterfly {
 struct NodeCapability {
   double memory_gb = 0.0;           // 10^9 bytes that a model may use
   double tflops = 0.0;              // fp32, all threads together
-  double int8_tops = 0.0;           // byte products and sums, 10^12 per second
+  double int8_tops = 0.0;           // byte matmuls and sums, 10^12 per second
   double bandwidth_gb_per_s = 0.0;  // reading memory: what bounds decoding
   int threads = 1;
   std::string isa = "reference";  // the fastest instruction set in use: "reference", "avx2", "avx512"

@@ -20,16 +20,16 @@ struct PartitionConfig {
   std::string goal = "latency";       // what strategies that search look for; or "throughput", "memory"
 };
 
-/// One node's share: layers [first_layer, last_layer), and of each the lanes [first_lane, last_lane) of 8: nodes that
-/// divide the lanes of the same layers work on them together.
+/// One node's share: layers [first_layer, last_layer), and of each the slices [first_slice, last_slice) of 8: nodes
+/// that divide the slices of the same layers work on them together.
 struct PartitionStage {
   std::string node_id;
   int first_layer = 0;
   int last_layer = 0;
   bool embedding = false;
   bool head = false;
-  int first_lane = 0;
-  int last_lane = 8;
+  int first_slice = 0;
+  int last_slice = 8;
   std::uint64_t weight_bytes = 0;
   std::uint64_t cache_bytes = 0;
   std::uint64_t activation_bytes = 0;  // of the largest step

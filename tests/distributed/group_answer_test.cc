@@ -1,5 +1,6 @@
-// Promise 1 for tensor groups and for nodes with several stages: however the lanes of a stage are divided over members,
-// whatever their sums travel through, and how often a node is visited, logits equal those of one node by memcmp.
+// Promise 1 for tensor groups and for nodes with several stages: however the slices of a stage are divided over
+// members, whatever their sums travel through, and how often a node is visited, logits equal those of one node by
+// memcmp.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,8 +10,8 @@
 #include "butterfly/cluster/membership/membership.h"
 #include "butterfly/cluster/worker/worker_server.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
-#include "butterfly/infer/request/sampler.h"
 #include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/request/sampler.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/plan/cost/cost.h"
 #include "butterfly/stage/stage_host.h"
@@ -35,7 +36,7 @@ ModelConfig small_config() {
   return config;
 }
 
-/// The borders of the lanes of each member, for each pipeline stage.
+/// The borders of the slices of each member, for each pipeline stage.
 using Groups = std::vector<std::vector<int>>;
 
 std::string to_string(const Groups& groups) {
@@ -49,15 +50,15 @@ Plan plan_of(const ModelConfig& config, const Groups& groups, int nodes) {
   Plan plan;
   const int stages = static_cast<int>(groups.size());
   for (int g = 0; g < stages; ++g) {
-    int first_lane = 0;
-    for (const int last_lane : groups[static_cast<std::size_t>(g)]) {
+    int first_slice = 0;
+    for (const int last_slice : groups[static_cast<std::size_t>(g)]) {
       plan.node_of_stage.push_back(static_cast<int>(plan.stages.size()) % nodes);
       plan.stages.push_back({.first_layer = config.layers * g / stages,
                              .last_layer = config.layers * (g + 1) / stages,
                              .embedding = g == 0,
                              .head = g + 1 == stages,
-                             .lanes = {.first = first_lane, .last = last_lane}});
-      first_lane = last_lane;
+                             .slices = {.first = first_slice, .last = last_slice}});
+      first_slice = last_slice;
     }
   }
   return plan;
@@ -117,7 +118,7 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint
   request.epoch = epoch;
   request.model.hash = "00";
   request.plan = plan_of(checkpoint.config, groups, nodes);
-  BF_ASSIGN_OR_RETURN(PipelineEnds ends, session.start(request, after_ms(60'000)));
+  BF_ASSIGN_OR_RETURN(PipelineChannels ends, session.start(request, after_ms(60'000)));
   const auto pipeline = make_channel_pipeline(
       *ends.input, *ends.output, {.depth = static_cast<int>(groups.size()), .vocab = checkpoint.config.vocab});
   auto logits = logits_of(*pipeline, checkpoint.config.vocab);
@@ -163,7 +164,8 @@ const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},
                                   {{4, 8}, {5, 8}},  {{8}, {1, 4, 8}, {8}}};
 
 TEST_P(DistGroupAnswer, OfThreadsWhateverTheGroups) {
-  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kLanes), to_string(groups));
+  for (const Groups& groups : kGroups)
+    expect_same(run_threads(checkpoint, groups, kReductionSlices), to_string(groups));
 }
 
 TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough) {
@@ -176,9 +178,9 @@ TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough)
     }
     const auto membership = Membership::create(options, after_ms(20'000)).value();
     for (const Groups& groups : kGroups) {
-      // The workers keep what they have of one epoch for the next, of other lanes.
+      // The workers keep what they have of one epoch for the next, of other slices.
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, kLanes, membership->epoch()), to_string(groups));
+      expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()), to_string(groups));
     }
   }
 }

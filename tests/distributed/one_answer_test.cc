@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/sampler.h"
 #include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/request/sampler.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/stage/test_group_test.h"
 #include "completed_step.h"
@@ -163,7 +163,7 @@ TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets)
   std::printf("%d runs equal to reference, logits by memcmp\n", runs);
 }
 
-TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirLanes) {
+TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirSlices) {
   const auto checkpoint = demo_as(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 12, 4);
@@ -172,13 +172,13 @@ TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirLanes) {
   if (!kSanitized) {
     divisions.insert(divisions.end(), {{1, 2, 5}, {2, 2, 2, 2}, {2, 1, 2, 1, 2}, {1, 1, 1, 1, 1, 1, 1, 1}});
   }
-  for (const auto& lanes : divisions) {
-    const int threads = kThreads[lanes.size() % kThreads.size()];
+  for (const auto& slices : divisions) {
+    const int threads = kThreads[slices.size() % kThreads.size()];
     for (const int chunk : kChunks) {
-      const Case c{static_cast<int>(lanes.size()), threads, chunk, 3, supported_isas()};
+      const Case c{static_cast<int>(slices.size()), threads, chunk, 3, supported_isas()};
       const StageAssignment all{
           .first_layer = 0, .last_layer = checkpoint->config.layers, .embedding = true, .head = true};
-      GroupPipeline group(*checkpoint, {.assignment = all, .lanes = lanes, .isas = c.isas, .threads = threads});
+      GroupPipeline group(*checkpoint, {.assignment = all, .slices = slices, .isas = c.isas, .threads = threads});
       const auto answer = run_on(group, *checkpoint, c, 12, 4);
       ASSERT_TRUE(answer) << answer.error().message;
       EXPECT_TRUE(*answer == *expected) << "a tensor group of " << c.name();

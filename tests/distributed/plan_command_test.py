@@ -39,7 +39,7 @@ def load_table():
 
 
 class Plans(unittest.TestCase):
-    def test_every_strategy_covers_every_layer_and_lane_once_on_every_example(self):
+    def test_every_strategy_covers_every_layer_and_slice_once_on_every_example(self):
         for name in sorted(os.listdir(CLUSTERS)):
             cluster = os.path.join(CLUSTERS, name)
             compared = planned("--type", "q4_0", cluster=cluster, model="llama-2-13b")["strategies"]
@@ -49,12 +49,12 @@ class Plans(unittest.TestCase):
                     self.assertGreater(len(strategy["reason"]), 20)
                     continue
                 shown = planned("--type", "q4_0", "--split", strategy["strategy"], cluster=cluster, model="llama-2-13b")
-                lanes = [0] * 40
+                slices = [0] * 40
                 for share in shown["plan"]["shares"]:
                     self.assertLessEqual(share["memory_bytes"], share["memory_bytes_of"])
                     for layer in range(share["first_layer"], share["last_layer"] + 1):
-                        lanes[layer] += share["last_lane"] + 1 - share["first_lane"]
-                self.assertEqual(lanes, [8] * 40, (name, strategy["strategy"]))
+                        slices[layer] += share["last_slice"] + 1 - share["first_slice"]
+                self.assertEqual(slices, [8] * 40, (name, strategy["strategy"]))
                 self.assertEqual(shown["plan"]["token_s"], strategy["token_s"])
 
     def test_auto_is_never_worse_than_what_it_chose_from(self):
@@ -94,10 +94,10 @@ class Plans(unittest.TestCase):
 
     def test_a_custom_plan_is_followed(self):
         with tempfile.NamedTemporaryFile("w", suffix=".plan") as file:
-            file.write("node-3 0-9\nnode-1 10-31 lanes 0-4\nnode-2 10-31 lanes 5-7\n")
+            file.write("node-3 0-9\nnode-1 10-31 slices 0-4\nnode-2 10-31 slices 5-7\n")
             file.flush()
             shares = planned("--split", "custom", "--custom", file.name)["plan"]["shares"]
-            self.assertEqual([(s["node"], s["first_layer"], s["last_lane"]) for s in shares],
+            self.assertEqual([(s["node"], s["first_layer"], s["last_slice"]) for s in shares],
                              [("node-3", 0, 7), ("node-1", 10, 4), ("node-2", 10, 7)])
 
     def test_the_picture_is_one_well_formed_file(self):

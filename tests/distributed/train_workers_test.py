@@ -76,7 +76,7 @@ class OneAnswer(WorkersCase):
             self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n(.*shared memory\n)?.*step 1/40, loss [0-9.]+\n")
         self.assertEqual(len(re.findall("training .*: step 40/40, loss [0-9.]+\n.*: the run is over", log)), 2)
 
-    # Fails when ranks compute with instructions of their own: what each updates alone would drift apart.
+    # Fails when ranks compute with instructions of their own: what each updates alone would straggler apart.
     def test_all_compute_with_the_instructions_that_every_one_of_them_has(self):
         least = supported_isas()[0]
         run = ["--data", TEXT, "--tokenizer", self.tokenizer(), "--steps", 3]

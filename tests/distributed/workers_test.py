@@ -144,10 +144,10 @@ class Ends(unittest.TestCase):
 
 
 class TensorGroups(unittest.TestCase):
-    """Several workers compute one stage together, each some lanes of it: the bytes of one process."""
+    """Several workers compute one stage together, each some slices of it: the bytes of one process."""
 
-    def lanes(self, report):
-        return [(node["first_lane"], node["last_lane"]) for node in report["nodes"]]
+    def slices(self, report):
+        return [(node["first_slice"], node["last_slice"]) for node in report["nodes"]]
 
     def test_two_to_eight_workers_of_mixed_instruction_sets_write_the_same_bytes_in_every_type(self):
         isas = supported_isas()
@@ -172,17 +172,17 @@ class TensorGroups(unittest.TestCase):
             for worker in workers:
                 self.assertEqual(worker.terminate(), 0)
 
-    def test_the_report_names_lanes_and_what_sums_travel_through(self):
+    def test_the_report_names_slices_and_what_sums_travel_through(self):
         with Worker() as a, Worker() as b, Worker("--no-shared-memory") as c:
             shared = json.loads(generate("--workers", f"{a.address},{b.address}", "--split", "tensor", "--json").stdout)
             apart = json.loads(generate("--workers", f"{a.address},{c.address}", "--split", "tensor", "--json").stdout)
             both = json.loads(generate("--workers", f"{a.address},{b.address},{c.address}", "--split", "tensor",
                                        "--json").stdout)
         for report, nodes in ((shared, 2), (apart, 2), (both, 3)):
-            lanes = self.lanes(report)
-            self.assertEqual(len(lanes), nodes)
-            self.assertEqual([first for first, _ in lanes], [0] + [last + 1 for _, last in lanes[:-1]])
-            self.assertEqual(lanes[-1][1], 7)
+            slices = self.slices(report)
+            self.assertEqual(len(slices), nodes)
+            self.assertEqual([first for first, _ in slices], [0] + [last + 1 for _, last in slices[:-1]])
+            self.assertEqual(slices[-1][1], 7)
             self.assertEqual({(n["first_layer"], n["last_layer"]) for n in report["nodes"]}, {(0, 4)})
         self.assertEqual([n["exchange"] for n in shared["nodes"]], ["shared memory"] * 2)
         self.assertEqual([n["exchange"] for n in apart["nodes"]], ["channels"] * 2)
@@ -349,7 +349,7 @@ class Failover(unittest.TestCase):
                 workers[victim].process.send_signal(signal.SIGKILL)
                 errors = self.finish(running)
                 self.assertIn(workers[victim].address, errors)
-                self.assertIn("lanes", errors)
+                self.assertIn("slices", errors)
                 self.assertIn("epoch 2: 2 workers", errors)
 
     def test_a_killed_worker_with_scattered_layers_is_named_and_the_others_finish_the_text(self):

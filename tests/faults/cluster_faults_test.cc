@@ -131,7 +131,7 @@ void expect_survivors_go_on(std::size_t victim, int signal, SharedMemoryUse use)
     killer.join();
     EXPECT_EQ(pumped.error().code, ErrorCode::kUnavailable) << pumped.error().message;
     EXPECT_THAT(pumped.error().message, HasSubstr(workers[victim].line()));
-    EXPECT_THAT(pumped.error().message, HasSubstr("stage 1 of 1, lanes"));
+    EXPECT_THAT(pumped.error().message, HasSubstr("stage 1 of 1, slices"));
   }
   while (membership->members().nodes.size() != 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto session = membership->next_epoch(membership->members());

@@ -4,8 +4,8 @@
 Three workers with --split balanced; during the generation the first becomes four times slower. It is stopped three quarters
 of the time, in turns that are shorter than a step: a limit on its CPU would slow it by more the more layers it has.
 
-    by itself     measured stage times drift from the plan: another epoch follows, and no more than --epochs of them
-    when asked    `butterfly cluster rebalance` says which layers move, before the drift is certain
+    by itself     measured stage times straggler from the plan: another epoch follows, and no more than --epochs of them
+    when asked    `butterfly cluster rebalance` says which layers move, before the straggler is certain
     uniform       has nothing to balance, and says so
 
     rebalance.py [--quick] [--break]

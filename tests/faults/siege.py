@@ -3,10 +3,10 @@
 
 A worker serves one generation after another while strangers at its port
     stay silent          hold connections open and say nothing
-    half greet           hold connections open after half a hello
-    knock                connect, send up to 200 random bytes, leave: --connections times
+    half handshake           hold connections open after half a hello
+    connect                connect, send up to 200 random bytes, leave: --connections times
     pour garbage         as much as goes in, --gigabytes altogether
-    greet, pour garbage  the same after a valid hello
+    handshake, pour garbage  the same after a valid hello
     pretend              ask to be its coordinator, again and again (one that comes between two generations is believed;
                          the next generation is told so)
 Every text must be the one that one process writes, in its first epoch; afterwards the worker has the descriptors that
@@ -91,7 +91,7 @@ def hold(address, amount, first_words):
     return f"{count} connections"
 
 
-def knock(address, amount, _):
+def connect(address, amount, _):
     generator, refused = random.Random(1), 0
     for _ in range(amount):
         one = connect(address)
@@ -146,10 +146,10 @@ def sieges(options):
     """(name, function, amount, first words)"""
     small = 100 if options.quick else 1
     seconds = 1 if options.quick else 15
-    return (("stay silent", hold, seconds, b""), ("half greet", hold, seconds, hello()[:50]),
-            ("knock", knock, options.connections // small, b""),
+    return (("stay silent", hold, seconds, b""), ("half handshake", hold, seconds, hello()[:50]),
+            ("connect", connect, options.connections // small, b""),
             ("pour garbage", pour, int(options.gigabytes * 1e9) // small, b""),
-            ("greet, pour garbage", pour, int(options.gigabytes * 1e9) // small, hello()),
+            ("handshake, pour garbage", pour, int(options.gigabytes * 1e9) // small, hello()),
             ("pretend", pretend, seconds, b""))
 
 

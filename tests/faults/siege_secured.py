@@ -45,7 +45,7 @@ class Siege:
         self.connections += 1
         return peer
 
-    def knock(self):
+    def connect(self):
         """One connection that says nothing, something random, or something that begins like TLS."""
         try:
             with self.dial() as peer:
@@ -112,7 +112,7 @@ def main():
         customer = threading.Thread(target=customers)
         customer.start()
         while siege.connections + siege.refused < options.connections:
-            siege.knock()
+            siege.connect()
         knocked = siege.connections
         siege.flood(options.garbage_mb << 20)
         over.set()

@@ -1,7 +1,7 @@
 // Any bytes as a GGUF file: refused with a message, or readable to the last byte of every weight.
+#include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
-#include "butterfly/model/core/random_weights.h"
 #include "seeds.h"
 
 namespace butterfly {

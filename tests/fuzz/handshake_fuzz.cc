@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "butterfly/wire/channel/frame.h"
 #include "butterfly/wire/enrolment/certificates.h"
 #include "butterfly/wire/enrolment/enrolment.h"
-#include "butterfly/wire/channel/frame.h"
 #include "butterfly/wire/enrolment/join_token.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "butterfly/cluster/control.pb.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/worker/weight_transfer.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/stage/fetched_weights.h"
@@ -38,7 +38,7 @@ const Checkpoint& checkpoint(DType type) {
   return type == DType::kQ4_0 ? quantised : plain;
 }
 
-/// What the giver of weights does with it.
+/// What the weight_server of weights does with it.
 void give(const WeightPart& part, const std::string& name, DType type) {
   const auto given = provide_weights(checkpoint(type).weights)(name, part);
   if (!given) return;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
-#include "butterfly/wire/digest.h"
 #include "golden_data.h"
 
 namespace butterfly {

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "butterfly/model/format/gguf/gguf.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
+#include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/text/tokenizer.h"
 #include "golden_data.h"
 

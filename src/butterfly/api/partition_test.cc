@@ -91,14 +91,14 @@ TEST(PartitionManager, BalancedBeatsUniformOnUnequalNodesAndCompareSaysSo) {
   EXPECT_GT(by("balanced")->quality.balance, by("uniform")->quality.balance);
 }
 
-TEST(PartitionManager, TensorGroupsShowTheirLanes) {
+TEST(PartitionManager, TensorGroupsShowTheirSlices) {
   const std::vector<Node> nodes{node("slow", 10), node("fast", 30)};
   const Partition partition = must_partition({.strategy = "tensor"}, must_known("llama-1.1b"), nodes);
   ASSERT_EQ(partition.stages.size(), 2u);
-  EXPECT_EQ(partition.stages[0].first_lane, 0);
-  EXPECT_EQ(partition.stages[0].last_lane, 2);
-  EXPECT_EQ(partition.stages[1].first_lane, 2);
-  EXPECT_EQ(partition.stages[1].last_lane, 8);
+  EXPECT_EQ(partition.stages[0].first_slice, 0);
+  EXPECT_EQ(partition.stages[0].last_slice, 2);
+  EXPECT_EQ(partition.stages[1].first_slice, 2);
+  EXPECT_EQ(partition.stages[1].last_slice, 8);
   EXPECT_EQ(partition.stages[1].first_layer, 0);
 }
 

@@ -2,7 +2,7 @@
 // Programmer errors are BF_CHECK (check.h). No exception crosses a module. Thread-safe: plain values.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <source_location>
 #include <string>

@@ -32,15 +32,15 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
   node.fp32_gflops = peaks.team.fp32_gflops;
   node.int8_gops = peaks.team.int8_gops;
-  if (options.products) node.products = options.products(node.isa, node.threads, topology.cpu_name);
+  if (options.matmuls) node.matmuls = options.matmuls(node.isa, node.threads, topology.cpu_name);
   return node;
 }
 
 NodeDescriptor scaled(NodeDescriptor node, double speed) {
   for (double* rate : {&node.memory_read_gb_per_s, &node.fp32_gflops, &node.int8_gops}) *rate *= speed;
-  for (ProductRate& product : node.products) {
-    product.decode_gb_per_s *= speed;
-    product.prefill_gflops *= speed;
+  for (MatmulRate& matmul : node.matmuls) {
+    matmul.decode_gb_per_s *= speed;
+    matmul.prefill_gflops *= speed;
   }
   return node;
 }

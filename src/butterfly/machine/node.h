@@ -14,12 +14,12 @@
 
 namespace butterfly {
 
-/// What a node reaches in products with weights of one type, all threads together: the two ends of a roofline.
-struct ProductRate {
+/// What a node reaches in matmuls with weights of one type, all threads together: the two ends of a roofline.
+struct MatmulRate {
   std::string type{};            // of the weights, "q4_0"; or kAttention
   double decode_gb_per_s = 0.0;  // bytes of weights that one row passes per second
   double prefill_gflops = 0.0;   // with 256 rows at once; multiply and add count as two
-  friend bool operator==(const ProductRate&, const ProductRate&) = default;
+  friend bool operator==(const MatmulRate&, const MatmulRate&) = default;
 };
 
 /// Stands for the type where keys and values, as halves, take the place of weights.
@@ -33,9 +33,9 @@ struct NodeDescriptor {
   std::uint64_t memory_bytes = 0;     // that a plan may use
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
-  double int8_gops = 0.0;               // 0 where unknown or without an instruction
-  double emulated_speed = 1.0;          // below 1: a slower machine played by one that is 1 / this times as fast
-  std::vector<ProductRate> products{};  // one for each type that was measured; may be empty
+  double int8_gops = 0.0;             // 0 where unknown or without an instruction
+  double emulated_speed = 1.0;        // below 1: a slower machine played by one that is 1 / this times as fast
+  std::vector<MatmulRate> matmuls{};  // one for each type that was measured; may be empty
 };
 
 struct LinkDescriptor {
@@ -43,15 +43,15 @@ struct LinkDescriptor {
   double gb_per_s = 0.0;
 };
 
-/// Rates of products with the kernels of an ISA, measured or remembered: the kernels belong to a layer above.
-using ProductMeasurement = std::function<std::vector<ProductRate>(Isa isa, int threads, const std::string& cpu_name)>;
+/// Rates of matmuls with the kernels of an ISA, measured or remembered: the kernels belong to a layer above.
+using MatmulMeasurement = std::function<std::vector<MatmulRate>(Isa isa, int threads, const std::string& cpu_name)>;
 
 struct MeasureOptions {
   std::string name{};  // empty: the host's name
   std::string address{};
-  std::optional<Isa> isa{};       // nothing: choose_isa()
-  int threads = 0;                // 0: every thread that this process may use
-  ProductMeasurement products{};  // nothing: they stay unknown
+  std::optional<Isa> isa{};     // nothing: choose_isa()
+  int threads = 0;              // 0: every thread that this process may use
+  MatmulMeasurement matmuls{};  // nothing: they stay unknown
 };
 
 /// This machine, with cached peaks; memory_bytes is what is available now. Errors: those of choose_isa() and

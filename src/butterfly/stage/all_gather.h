@@ -10,7 +10,7 @@ namespace butterfly {
 
 /// By member, this one's own among them. Errors: those of the exchange.
 template <typename T>
-Result<std::vector<T>> tell_all(Exchange& exchange, const T& mine) {
+Result<std::vector<T>> all_gather(Exchange& exchange, const T& mine) {
   static_assert(std::is_trivially_copyable_v<T>, "what is told travels as its bytes");
   std::vector<T> said(static_cast<std::size_t>(exchange.size()), mine);
   const std::vector<ByteSpan> to(said.size(), std::as_bytes(std::span(&mine, 1)));

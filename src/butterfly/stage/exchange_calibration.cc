@@ -86,7 +86,7 @@ Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int r
   for (int i = 0; i < kColdBlocks; ++i) BF_TRY(trial.block(rows, Company::kTogether));
   Lot mine;
   BF_ASSIGN_OR_RETURN(mine[0], round_together(trial, rows));
-  BF_ASSIGN_OR_RETURN(const std::vector<double> all, tell_all(exchange, mine[0].ns));
+  BF_ASSIGN_OR_RETURN(const std::vector<double> all, all_gather(exchange, mine[0].ns));
   const auto count =
       static_cast<std::size_t>(rounds_within(kBudgetNs, *std::ranges::max_element(all), kBlocksMin, kBlocksMax));
   std::vector<double> rounds;
@@ -98,7 +98,7 @@ Result<double> together_ns(Exchange& exchange, const ExchangeTrial& trial, int r
     for (std::size_t i = std::exchange(begin, 0); i < end; ++i) {
       BF_ASSIGN_OR_RETURN(mine[i], round_together(trial, rows));
     }
-    BF_ASSIGN_OR_RETURN(const std::vector<Lot> lots, tell_all(exchange, mine));
+    BF_ASSIGN_OR_RETURN(const std::vector<Lot> lots, all_gather(exchange, mine));
     const std::size_t apart_before = apart.size();
     for (std::size_t i = 0; i < end; ++i) {
       rounds.push_back(mine[i].ns);
@@ -128,7 +128,7 @@ Result<double> alone_ns(Exchange& exchange, const ExchangeTrial& trial, int rows
     if (member == exchange.rank()) {
       BF_ASSIGN_OR_RETURN(mine_ns, alone_in_turn_ns(trial, rows));
     }
-    BF_TRY(tell_all(exchange, std::uint8_t{1}));
+    BF_TRY(all_gather(exchange, std::uint8_t{1}));
   }
   return mine_ns;
 }
@@ -150,7 +150,7 @@ ExchangeTime exchange_time(std::span<const Sizes> members, Times Sizes::*size) {
 }  // namespace
 
 Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial& trial) {
-  BF_ASSIGN_OR_RETURN(const auto ready, tell_all(exchange, static_cast<std::uint8_t>(trial.ready)));
+  BF_ASSIGN_OR_RETURN(const auto ready, all_gather(exchange, static_cast<std::uint8_t>(trial.ready)));
   if (std::ranges::count(ready, 0) > 0) return ExchangeTimes{};
   Sizes mine;
   // In the order of a run, whose prompt comes before its answers. Many rows keep all members busy for long: by then the
@@ -160,7 +160,7 @@ Result<ExchangeTimes> measure_exchanges(Exchange& exchange, const ExchangeTrial&
   BF_ASSIGN_OR_RETURN(mine.one.together_ns, together_ns(exchange, trial, 1));
   BF_ASSIGN_OR_RETURN(mine.many.alone_ns, alone_ns(exchange, trial, trial.many_rows));
   BF_ASSIGN_OR_RETURN(mine.one.alone_ns, alone_ns(exchange, trial, 1));
-  BF_ASSIGN_OR_RETURN(const std::vector<Sizes> members, tell_all(exchange, mine));
+  BF_ASSIGN_OR_RETURN(const std::vector<Sizes> members, all_gather(exchange, mine));
   const ExchangeTime one = exchange_time(members, &Sizes::one);
   const ExchangeTime many = exchange_time(members, &Sizes::many);
   return ExchangeTimes{.one_row_s = one.exchange_s,

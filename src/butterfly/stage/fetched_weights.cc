@@ -65,7 +65,7 @@ FetchedWeights::FetchedWeights(const ModelConfig& config, const StageAssignment&
     : fetcher_(&fetcher), kept_(std::move(kept)) {
   const auto add = [&](const WeightRange& range, std::size_t group_max) {
     bool full = true;
-    for (ExpectedPart& expected : expected_parts(config, range, assignment.lanes)) {
+    for (ExpectedPart& expected : expected_parts(config, range, assignment.slices)) {
       // The head of a tied model is the embedding: one copy where a node has both.
       if (places_.contains(expected.whole.name)) continue;
       if (full) groups_.emplace_back();

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Wide enough for panels and norms not to count, with heads and lanes that 8 members divide evenly.
+/// Wide enough for panels and norms not to count, with heads and slices that 8 members divide evenly.
 ModelConfig even_config() {
   ModelConfig config = *named_config("llama-1.1b");
   config.layers = 2;
@@ -27,7 +27,7 @@ ModelConfig even_config() {
   return config;
 }
 
-/// Fewer key/value heads than members, lanes of one and of two blocks, a vocabulary that nobody divides evenly.
+/// Fewer key/value heads than members, slices of one and of two blocks, a vocabulary that nobody divides evenly.
 ModelConfig uneven_config() {
   ModelConfig config = even_config();
   config.kv_heads = 2;
@@ -43,7 +43,7 @@ ModelConfig tied_config() {
   return config;
 }
 
-/// What a member of those lanes received and holds.
+/// What a member of those slices received and holds.
 struct Received {
   std::uint64_t bytes = 0;
   std::uint64_t held = 0;
@@ -52,14 +52,14 @@ struct Received {
 
 class FetchedShare : public ::testing::TestWithParam<DType> {
  protected:
-  static Received receive(const ModelConfig& config, const LaneRange& lanes) {
+  static Received receive(const ModelConfig& config, const SliceRange& slices) {
     StageParts parts;
-    return receive(config, lanes, parts);
+    return receive(config, slices, parts);
   }
 
-  static Received receive(const ModelConfig& config, const LaneRange& lanes, StageParts& parts) {
+  static Received receive(const ModelConfig& config, const SliceRange& slices, StageParts& parts) {
     const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 9, .type = GetParam()});
-    const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .lanes = lanes};
+    const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .slices = slices};
     Received received;
     const WeightProvider provider = provide_weights(checkpoint.weights);
     const WeightProvider counting = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
@@ -89,15 +89,15 @@ class FetchedShare : public ::testing::TestWithParam<DType> {
   static void expect_same(const PackedMatrix& a, const PackedMatrix& b, std::string_view name) {
     EXPECT_TRUE(a.rows() == b.rows() && a.cols() == b.cols() && stored(a) == stored(b)) << name;
   }
-  static void expect_same_parts(const ModelConfig& config, const LaneRange& lanes, const StageParts& a,
+  static void expect_same_parts(const ModelConfig& config, const SliceRange& slices, const StageParts& a,
                                 const StageParts& b) {
     for (int layer = 0; layer < config.layers; ++layer) {
       for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
-        expect_same(*a.block(layer, lanes)->matrix(name), *b.block(layer, lanes)->matrix(name), name);
+        expect_same(*a.block(layer, slices)->matrix(name), *b.block(layer, slices)->matrix(name), name);
       }
     }
-    expect_same(*a.embedding(lanes)->table(), *b.embedding(lanes)->table(), "embedding");
-    expect_same(*a.head(lanes)->table(), *b.head(lanes)->table(), "head");
+    expect_same(*a.embedding(slices)->table(), *b.embedding(slices)->table(), "embedding");
+    expect_same(*a.head(slices)->table(), *b.head(slices)->table(), "head");
   }
 
   static void expect_near(std::uint64_t actual, std::uint64_t expected, double share) {
@@ -115,16 +115,16 @@ std::uint64_t bytes_of_everybody(const ModelConfig& config) {
   return bytes;
 }
 
-TEST_P(FetchedShare, IsInProportionToTheLanes) {
+TEST_P(FetchedShare, IsInProportionToTheSlices) {
   for (const ModelConfig& config : {even_config(), tied_config()}) {
     const Received whole = receive(config, {});
     const std::uint64_t all = bytes_of_everybody(config);
     EXPECT_LT(static_cast<double>(all), 0.005 * static_cast<double>(whole.bytes));
-    for (const LaneRange lanes : {LaneRange{0, 1}, {1, 4}, {4, 8}, {7, 8}}) {
-      SCOPED_TRACE(fmt::format("lanes {} to {}", lanes.first, lanes.last));
-      const Received share = receive(config, lanes);
+    for (const SliceRange slices : {SliceRange{0, 1}, {1, 4}, {4, 8}, {7, 8}}) {
+      SCOPED_TRACE(fmt::format("slices {} to {}", slices.first, slices.last));
+      const Received share = receive(config, slices);
       const auto part = [&](std::uint64_t bytes) {
-        return all + (bytes - all) * static_cast<unsigned>(lanes.count()) / kLanes;
+        return all + (bytes - all) * static_cast<unsigned>(slices.count()) / kReductionSlices;
       };
       expect_near(share.bytes, part(whole.bytes), 0.002);
       expect_near(share.held, part(whole.held), 0.01);
@@ -134,29 +134,29 @@ TEST_P(FetchedShare, IsInProportionToTheLanes) {
 
 TEST_P(FetchedShare, IsWhatThePlanSays) {
   for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
-    for (const LaneRange lanes : {LaneRange{}, {0, 1}, {1, 4}, {4, 8}, {6, 8}}) {
-      SCOPED_TRACE(fmt::format("lanes {} to {}", lanes.first, lanes.last));
-      const Received share = receive(config, lanes);
+    for (const SliceRange slices : {SliceRange{}, {0, 1}, {1, 4}, {4, 8}, {6, 8}}) {
+      SCOPED_TRACE(fmt::format("slices {} to {}", slices.first, slices.last));
+      const Received share = receive(config, slices);
       expect_near(share.bytes, share.planned, 0.01);
       expect_near(share.held, share.planned, 0.02);
     }
   }
 }
 
-TEST_P(FetchedShare, OfOtherLanesIsFetchedAsFarAsItIsNotHere) {
+TEST_P(FetchedShare, OfOtherSlicesIsFetchedAsFarAsItIsNotHere) {
   for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
     const Received whole = receive(config, {});
-    for (const auto& [before, after] : std::vector<std::pair<LaneRange, LaneRange>>{
+    for (const auto& [before, after] : std::vector<std::pair<SliceRange, SliceRange>>{
              {{0, 4}, {0, 5}}, {{3, 5}, {2, 7}}, {{6, 8}, {4, 8}}, {{2, 6}, {3, 5}}, {{0, 2}, {6, 8}}}) {
-      SCOPED_TRACE(fmt::format("lanes {} to {}", after.first, after.last));
+      SCOPED_TRACE(fmt::format("slices {} to {}", after.first, after.last));
       StageParts parts;
       receive(config, before, parts);
       const Received more = receive(config, after, parts);
-      int lanes = 0;
-      for (int lane = after.first; lane < after.last; ++lane) lanes += lane < before.first || lane >= before.last;
-      // Norms and biases come again; one key/value head may be needed by lanes on both sides.
+      int slices = 0;
+      for (int slice = after.first; slice < after.last; ++slice) slices += slice < before.first || slice >= before.last;
+      // Norms and biases come again; one key/value head may be needed by slices on both sides.
       const double allowed = config.kv_heads == config.heads ? 0.01 : 0.06;
-      EXPECT_NEAR(static_cast<double>(more.bytes) / static_cast<double>(whole.bytes), lanes / 8.0, allowed);
+      EXPECT_NEAR(static_cast<double>(more.bytes) / static_cast<double>(whole.bytes), slices / 8.0, allowed);
       StageParts fresh;
       receive(config, after, fresh);
       expect_same_parts(config, after, parts, fresh);
@@ -167,10 +167,10 @@ TEST_P(FetchedShare, OfOtherLanesIsFetchedAsFarAsItIsNotHere) {
 INSTANTIATE_TEST_SUITE_P(Types, FetchedShare, testing::Values(DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
-/// Fetches one weight of lanes 2 and 3 from a provider.
+/// Fetches one weight of slices 2 and 3 from a provider.
 Result<WeightView> fetch(const WeightProvider& provider, const std::string& name, const WeightPart& part) {
   DirectWeightFetcher fetcher(provider);
-  const FetchedWeights weights(even_config(), {.last_layer = 2, .lanes = {2, 4}}, fetcher);
+  const FetchedWeights weights(even_config(), {.last_layer = 2, .slices = {2, 4}}, fetcher);
   return weights.find_part(name, part);
 }
 

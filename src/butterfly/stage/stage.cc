@@ -6,8 +6,8 @@
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/model/core/rotary.h"
-#include "butterfly/stage/exchange_calibration.h"
 #include "butterfly/stage/all_gather.h"
+#include "butterfly/stage/exchange_calibration.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -28,7 +28,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       step_arena_(pool_),
       block_arena_(pool_),
       cache_({.layers = assignment.last_layer - assignment.first_layer,
-              .kv_heads = static_cast<int>(shard_of(config, assignment.lanes).kv_heads.size()),
+              .kv_heads = static_cast<int>(shard_of(config, assignment.slices).kv_heads.size()),
               .head_dim = config.head_dim,
               .type = options.kv_type.value_or(kv_type_for(config)),
               .bytes_max = options.kv_bytes_max}) {
@@ -40,11 +40,11 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                                            StageParts& kept, const std::stop_token& stop) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
   BF_TRY(kept.complete(config, assignment, find_source, stage->crew_->team, stop));
-  if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.lanes);
+  if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.slices);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    stage->blocks_.push_back(kept.block(layer, assignment.lanes));
+    stage->blocks_.push_back(kept.block(layer, assignment.slices));
   }
-  if (assignment.head) stage->head_ = kept.head(assignment.lanes);
+  if (assignment.head) stage->head_ = kept.head(assignment.slices);
   stage->weight_bytes_ = kept.bytes(assignment);
   return stage;
 }
@@ -58,19 +58,19 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
 
 namespace {
 
-/// What a member tells the others of itself when they meet; all but the lanes has to agree.
+/// What a member tells the others of itself when they meet; all but the slices has to agree.
 struct Introduction {
   std::int32_t first_layer = 0, last_layer = 0;
   std::int32_t embedding = 0, head = 0;
   std::int32_t kv_type = 0;
-  std::int32_t first_lane = 0, last_lane = 0;
+  std::int32_t first_slice = 0, last_slice = 0;
   bool agrees(const Introduction& other) const {
     return first_layer == other.first_layer && last_layer == other.last_layer && embedding == other.embedding &&
            head == other.head && kv_type == other.kv_type;
   }
 };
 
-/// Whether the members are one group. Their ranks are the order of their lanes.
+/// Whether the members are one group. Their ranks are the order of their slices.
 Status check_group(std::span<const Introduction> members, std::size_t rank) {
   std::int32_t at = 0;
   for (std::size_t r = 0; r < members.size(); ++r) {
@@ -82,14 +82,16 @@ Status check_group(std::span<const Introduction> members, std::size_t rank) {
           member.first_layer, member.last_layer, member.kv_type, rank, members[rank].first_layer,
           members[rank].last_layer, members[rank].kv_type);
     }
-    if (member.first_lane != at || member.last_lane <= at || member.last_lane > kLanes) {
-      return make_error(ErrorCode::kProtocol, "member {} of the tensor group has lanes {} to {}, expected them from {}",
-                        r, member.first_lane, member.last_lane, at);
+    if (member.first_slice != at || member.last_slice <= at || member.last_slice > kReductionSlices) {
+      return make_error(ErrorCode::kProtocol,
+                        "member {} of the tensor group has slices {} to {}, expected them from {}", r,
+                        member.first_slice, member.last_slice, at);
     }
-    at = member.last_lane;
+    at = member.last_slice;
   }
-  if (at == kLanes) return {};
-  return make_error(ErrorCode::kProtocol, "the members of the tensor group have lanes up to {} of {}", at, kLanes);
+  if (at == kReductionSlices) return {};
+  return make_error(ErrorCode::kProtocol, "the members of the tensor group have slices up to {} of {}", at,
+                    kReductionSlices);
 }
 
 }  // namespace
@@ -101,14 +103,14 @@ Status Stage::join(Exchange& exchange) {
                           .embedding = assignment_.embedding ? 1 : 0,
                           .head = assignment_.head ? 1 : 0,
                           .kv_type = static_cast<std::int32_t>(cache_.options().type),
-                          .first_lane = assignment_.lanes.first,
-                          .last_lane = assignment_.lanes.last};
-  BF_ASSIGN_OR_RETURN(const std::vector<Introduction> members, tell_all(exchange, mine));
+                          .first_slice = assignment_.slices.first,
+                          .last_slice = assignment_.slices.last};
+  BF_ASSIGN_OR_RETURN(const std::vector<Introduction> members, all_gather(exchange, mine));
   BF_TRY(check_group(members, static_cast<std::size_t>(exchange.rank())));
-  std::vector<LaneRange> lanes;
-  for (const Introduction& member : members) lanes.push_back({member.first_lane, member.last_lane});
+  std::vector<SliceRange> slices;
+  for (const Introduction& member : members) slices.push_back({member.first_slice, member.last_slice});
   exchange_ = &exchange;
-  group_.emplace(config_, lanes, exchange.rank(),
+  group_.emplace(config_, slices, exchange.rank(),
                  [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {
                    emulation_.catch_up();  // a slower machine would have its sums later
                    const std::uint64_t begin_ns = trace::now_ns();
@@ -232,9 +234,9 @@ Result<Tensor> Stage::first_activations(Step& step, std::span<const TokenId> tok
 /// The activations that enter the first block, complete. What every member sees is checked before the first exchange;
 /// whether all can go on is part of it.
 Result<Tensor> Stage::begin(Step& step) {
-  if (!assignment_.lanes.whole() && !group_) {
-    return make_error(ErrorCode::kProtocol, "lanes {} to {} were given a step before they met the other members",
-                      assignment_.lanes.first, assignment_.lanes.last);
+  if (!assignment_.slices.whole() && !group_) {
+    return make_error(ErrorCode::kProtocol, "slices {} to {} were given a step before they met the other members",
+                      assignment_.slices.first, assignment_.slices.last);
   }
   std::vector<TokenId> tokens;
   if (embedding_) {

@@ -13,12 +13,12 @@
 #include "butterfly/base/result.h"
 #include "butterfly/machine/emulation.h"
 #include "butterfly/machine/isa.h"
-#include "butterfly/model/inference/block.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/model/core/weights.h"
+#include "butterfly/model/inference/block.h"
 #include "butterfly/model/inference/embedding.h"
 #include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/inference/tensor_group.h"
-#include "butterfly/model/core/weights.h"
 #include "butterfly/plan/cost/exchange_times.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/stage/stage_parts.h"
@@ -69,9 +69,9 @@ class Stage {
   static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
                                              std::shared_ptr<const WeightSource> source, const StageOptions& options);
 
-  /// For an assignment of some lanes: meets the others that compute the same layers. Collective; each member's rank in
-  /// `exchange` is the place of its lanes. Once per stage, before the first step; `exchange` outlives its use.
-  /// Errors: those of the exchange; kProtocol where the members are not one group: lanes that do not follow each
+  /// For an assignment of some slices: meets the others that compute the same layers. Collective; each member's rank in
+  /// `exchange` is the place of its slices. Once per stage, before the first step; `exchange` outlives its use.
+  /// Errors: those of the exchange; kProtocol where the members are not one group: slices that do not follow each
   /// other, other layers, another cache type.
   Status join(Exchange& exchange);
 
@@ -83,10 +83,10 @@ class Stage {
   /// All members of a group are given the same steps in the same order; the result is at the one that leads(), the
   /// others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many), one for logits.
   /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says, or
-  /// lanes without a group), at all members alike. An error in the middle of a step ends the group: see broken().
+  /// slices without a group), at all members alike. An error in the middle of a step ends the group: see broken().
   Status forward(Step& step);
 
-  /// True for the member whose results count: the one with the first lanes, or all of them.
+  /// True for the member whose results count: the one with the first slices, or all of them.
   bool leads() const { return !group_ || group_->rank() == 0; }
 
   /// True once a member of the group is gone or fell out of step: no step succeeds any more.

@@ -61,9 +61,9 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
     return make_error(ErrorCode::kProtocol, "layers {} to {} were assigned, the model has {}", stage.first_layer,
                       stage.last_layer, config.layers);
   }
-  if (stage.lanes.first < 0 || stage.lanes.last <= stage.lanes.first || stage.lanes.last > kLanes) {
-    return make_error(ErrorCode::kProtocol, "lanes {} to {} were assigned, there are {}", stage.lanes.first,
-                      stage.lanes.last, kLanes);
+  if (stage.slices.first < 0 || stage.slices.last <= stage.slices.first || stage.slices.last > kReductionSlices) {
+    return make_error(ErrorCode::kProtocol, "slices {} to {} were assigned, there are {}", stage.slices.first,
+                      stage.slices.last, kReductionSlices);
   }
   return {};
 }
@@ -78,10 +78,10 @@ Result<std::vector<StageAssignment>> stages_of(const ModelConfig& config, std::s
 }
 
 /// A stage's part of what a node has for its cache. All stages see the same positions, so what each needs is in
-/// proportion to its layers and lanes.
+/// proportion to its layers and slices.
 std::uint64_t share_of_cache(std::uint64_t bytes_max, const StageAssignment& stage,
                              std::span<const StageAssignment> stages) {
-  const auto weight = [](const StageAssignment& one) { return static_cast<double>(one.layers() * one.lanes.count()); };
+  const auto weight = [](const StageAssignment& one) { return static_cast<double>(one.layers() * one.slices.count()); };
   double total = 0;
   for (const StageAssignment& one : stages) total += weight(one);
   if (stages.size() == 1 || total == 0) return bytes_max;

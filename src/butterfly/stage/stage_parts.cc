@@ -23,24 +23,24 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     }
     return found.get();
   };
-  const LaneRange& lanes = assignment.lanes;
-  if (assignment.embedding && !embeddings_.contains(lanes)) {
+  const SliceRange& slices = assignment.slices;
+  if (assignment.embedding && !embeddings_.contains(slices)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, lanes));
-    embeddings_[lanes] = std::make_shared<const Embedding>(std::move(embedding));
+    BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, slices));
+    embeddings_[slices] = std::make_shared<const Embedding>(std::move(embedding));
   }
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (blocks_.contains({layer, lanes})) continue;
+    if (blocks_.contains({layer, slices})) continue;
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, lanes));
-    blocks_[{layer, lanes}] = std::make_shared<const Block>(std::move(block));
+    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, slices));
+    blocks_[{layer, slices}] = std::make_shared<const Block>(std::move(block));
   }
-  if (assignment.head && !heads_.contains(lanes)) {
+  if (assignment.head && !heads_.contains(slices)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    const auto embedding = embeddings_.find(lanes);
+    const auto embedding = embeddings_.find(slices);
     const Embedding* table = embedding == embeddings_.end() ? nullptr : embedding->second.get();
-    BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, table, team, lanes));
-    heads_[lanes] = std::make_shared<const Head>(std::move(head));
+    BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, table, team, slices));
+    heads_[slices] = std::make_shared<const Head>(std::move(head));
   }
   return {};
 }
@@ -48,36 +48,36 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
 std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config,
                                                        const StageAssignment& assignment) const {
   std::map<std::string, KeptMatrix> kept;
-  std::map<std::string, int> lanes_of;  // that both have
+  std::map<std::string, int> slices_of;  // that both have
   using Matrix = std::shared_ptr<const PackedMatrix>;
-  const auto offer = [&](const WeightRange& range, const LaneRange& lanes, const auto& matrix_of) {
-    const int shared = std::min(lanes.last, assignment.lanes.last) - std::max(lanes.first, assignment.lanes.first);
+  const auto offer = [&](const WeightRange& range, const SliceRange& slices, const auto& matrix_of) {
+    const int shared = std::min(slices.last, assignment.slices.last) - std::max(slices.first, assignment.slices.first);
     if (shared <= 0) return;
-    for (const ExpectedPart& expected : expected_parts(config, range, lanes)) {
+    for (const ExpectedPart& expected : expected_parts(config, range, slices)) {
       const std::string& name = expected.whole.name;
       const Matrix matrix = matrix_of(std::string_view(name));
-      if (matrix == nullptr || lanes_of[name] >= shared) continue;
-      lanes_of[name] = shared;
+      if (matrix == nullptr || slices_of[name] >= shared) continue;
+      slices_of[name] = shared;
       kept[name] = {.matrix = matrix, .part = expected.part};
     }
   };
   for (const auto& [key, block] : blocks_) {
-    const auto& [layer, lanes] = key;
+    const auto& [layer, slices] = key;
     if (layer < assignment.first_layer || layer >= assignment.last_layer) continue;
     const std::size_t prefix = fmt::format("blk.{}.", layer).size();
-    offer({.first_layer = layer, .last_layer = layer + 1}, lanes, [&, &part = block](std::string_view name) -> Matrix {
+    offer({.first_layer = layer, .last_layer = layer + 1}, slices, [&, &part = block](std::string_view name) -> Matrix {
       if (!name.ends_with(".weight")) return nullptr;
       name.remove_suffix(std::string_view(".weight").size());
       return {part, part->matrix(name.substr(prefix))};
     });
   }
-  for (const auto& [lanes, embedding] : embeddings_) {
-    offer({.embedding = true}, lanes, [&, &part = embedding](std::string_view name) -> Matrix {
+  for (const auto& [slices, embedding] : embeddings_) {
+    offer({.embedding = true}, slices, [&, &part = embedding](std::string_view name) -> Matrix {
       return name == "token_embd.weight" ? part->table() : part->positions();
     });
   }
-  for (const auto& [lanes, head] : heads_) {
-    offer({.head = true}, lanes, [&, &part = head](std::string_view name) -> Matrix {
+  for (const auto& [slices, head] : heads_) {
+    offer({.head = true}, slices, [&, &part = head](std::string_view name) -> Matrix {
       return name == (config.tied_head ? "token_embd.weight" : "output.weight") ? part->table() : nullptr;
     });
   }
@@ -89,13 +89,13 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
   std::uint64_t bytes = 0;
   for (const StageAssignment& assignment : assignments) {
-    const LaneRange& lanes = assignment.lanes;
-    const ShareCost& share = cost.share(lanes);
-    if (assignment.embedding && !embeddings_.contains(lanes)) bytes += share.embedding.weight_bytes;
+    const SliceRange& slices = assignment.slices;
+    const ShareCost& share = cost.share(slices);
+    if (assignment.embedding && !embeddings_.contains(slices)) bytes += share.embedding.weight_bytes;
     for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-      if (!blocks_.contains({layer, lanes})) bytes += share.block.weight_bytes;
+      if (!blocks_.contains({layer, slices})) bytes += share.block.weight_bytes;
     }
-    if (assignment.head && !heads_.contains(lanes)) bytes += share.head.weight_bytes;
+    if (assignment.head && !heads_.contains(slices)) bytes += share.head.weight_bytes;
   }
   return bytes;
 }
@@ -107,30 +107,30 @@ void StageParts::trim(std::span<const StageAssignment> assignments, std::uint64_
       it = needed ? std::next(it) : parts.erase(it);
     }
   };
-  using Lanes = const LaneRange&;
-  drop(embeddings_, [](const StageAssignment& one, Lanes lanes) { return one.embedding && lanes == one.lanes; });
-  drop(heads_, [](const StageAssignment& one, Lanes lanes) { return one.head && lanes == one.lanes; });
-  drop(blocks_, [](const StageAssignment& one, const std::pair<int, LaneRange>& key) {
-    return key.first >= one.first_layer && key.first < one.last_layer && key.second == one.lanes;
+  using Slices = const SliceRange&;
+  drop(embeddings_, [](const StageAssignment& one, Slices slices) { return one.embedding && slices == one.slices; });
+  drop(heads_, [](const StageAssignment& one, Slices slices) { return one.head && slices == one.slices; });
+  drop(blocks_, [](const StageAssignment& one, const std::pair<int, SliceRange>& key) {
+    return key.first >= one.first_layer && key.first < one.last_layer && key.second == one.slices;
   });
 }
 
 std::uint64_t StageParts::bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& [lanes, embedding] : embeddings_) bytes += embedding->packed_bytes();
+  for (const auto& [slices, embedding] : embeddings_) bytes += embedding->packed_bytes();
   for (const auto& [key, block] : blocks_) bytes += block->packed_bytes();
-  for (const auto& [lanes, head] : heads_) {
-    if (!(tied_ && embeddings_.contains(lanes))) bytes += head->packed_bytes();
+  for (const auto& [slices, head] : heads_) {
+    if (!(tied_ && embeddings_.contains(slices))) bytes += head->packed_bytes();
   }
   return bytes;
 }
 
 std::uint64_t StageParts::bytes(const StageAssignment& assignment) const {
-  const LaneRange& lanes = assignment.lanes;
-  std::uint64_t bytes = assignment.embedding ? embedding(lanes)->packed_bytes() : 0;
+  const SliceRange& slices = assignment.slices;
+  std::uint64_t bytes = assignment.embedding ? embedding(slices)->packed_bytes() : 0;
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer)
-    bytes += block(layer, lanes)->packed_bytes();
-  if (assignment.head && !(assignment.embedding && tied_)) bytes += head(lanes)->packed_bytes();
+    bytes += block(layer, slices)->packed_bytes();
+  if (assignment.head && !(assignment.embedding && tied_)) bytes += head(slices)->packed_bytes();
   return bytes;
 }
 

@@ -1,6 +1,6 @@
 // Packed weights of one model, part by part: what a node keeps from one epoch to the next, so that it loads only what a
-// new plan adds. A part is a block or an end of the model for some lanes; for other lanes it is another part. Parts are
-// immutable and shared with the stage that runs them. Not thread-safe.
+// new plan adds. A part is a block or an end of the model for some slices; for other slices it is another part. Parts
+// are immutable and shared with the stage that runs them. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/thread_team.h"
-#include "butterfly/model/inference/block.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/inference/embedding.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/inference/block.h"
+#include "butterfly/model/inference/embedding.h"
 #include "butterfly/plan/partition/plan.h"
 
 namespace butterfly {
@@ -41,7 +41,7 @@ class StageParts {
   Status complete(const ModelConfig& config, const StageAssignment& assignment, const WeightSourceFinder& find_source,
                   ThreadTeam& team, const std::stop_token& stop);
 
-  /// By name: of each matrix of which `assignment` needs a part, what is here for other lanes, where there are some of
+  /// By name: of each matrix of which `assignment` needs a part, what is here for other slices, where there are some of
   /// the same. Whoever fetches the part needs to fetch the rest of it only.
   std::map<std::string, KeptMatrix> kept_for(const ModelConfig& config, const StageAssignment& assignment) const;
 
@@ -56,16 +56,16 @@ class StageParts {
   std::uint64_t bytes(const StageAssignment& assignment) const;
 
   // What complete() has loaded.
-  std::shared_ptr<const Embedding> embedding(const LaneRange& lanes) const { return embeddings_.at(lanes); }
-  std::shared_ptr<const Block> block(int layer, const LaneRange& lanes) const { return blocks_.at({layer, lanes}); }
-  std::shared_ptr<const Head> head(const LaneRange& lanes) const { return heads_.at(lanes); }
+  std::shared_ptr<const Embedding> embedding(const SliceRange& slices) const { return embeddings_.at(slices); }
+  std::shared_ptr<const Block> block(int layer, const SliceRange& slices) const { return blocks_.at({layer, slices}); }
+  std::shared_ptr<const Head> head(const SliceRange& slices) const { return heads_.at(slices); }
 
  private:
   std::string model_;
   bool tied_ = false;
-  std::map<LaneRange, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
-  std::map<std::pair<int, LaneRange>, std::shared_ptr<const Block>> blocks_;
-  std::map<LaneRange, std::shared_ptr<const Head>> heads_;
+  std::map<SliceRange, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
+  std::map<std::pair<int, SliceRange>, std::shared_ptr<const Block>> blocks_;
+  std::map<SliceRange, std::shared_ptr<const Head>> heads_;
 };
 
 }  // namespace butterfly

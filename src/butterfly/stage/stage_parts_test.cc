@@ -76,12 +76,12 @@ TEST_F(StagePartsTest, WhereNothingIsMissingTheSourceIsNotEvenLookedFor) {
   EXPECT_EQ(found, 1);
 }
 
-TEST_F(StagePartsTest, OtherLanesAreOtherPartsAndEachHoldsItsShare) {
+TEST_F(StagePartsTest, OtherSlicesAreOtherPartsAndEachHoldsItsShare) {
   const StageAssignment all{.first_layer = 0, .last_layer = 4, .embedding = true, .head = true};
   StageAssignment left = all;
-  left.lanes = {0, 3};
+  left.slices = {0, 3};
   StageAssignment right = all;
-  right.lanes = {3, 8};
+  right.slices = {3, 8};
   ASSERT_TRUE(complete(all));
   const std::uint64_t whole = parts.bytes();
   const std::uint64_t missing = *parts.missing_bytes(checkpoint.config, std::span(&left, 1));

@@ -1,4 +1,4 @@
-// A tensor group gives the bits of one process: any number of members, any division of the lanes, any family of model.
+// A tensor group gives the bits of one process: any number of members, any division of the slices, any family of model.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,8 +19,8 @@ ModelConfig llama() {
   c.heads = 16;
   c.kv_heads = 4;
   c.head_dim = 32;
-  c.ff_dim = 352;  // 11 blocks of 32 over 8 lanes: uneven
-  c.vocab = 521;   // over 8 lanes of whole panels: uneven, and the last panel is cut
+  c.ff_dim = 352;  // 11 blocks of 32 over 8 slices: uneven
+  c.vocab = 521;   // over 8 slices of whole panels: uneven, and the last panel is cut
   c.context = 1024;
   c.rope.dim = 32;
   return c;
@@ -38,8 +38,8 @@ ModelConfig one_kv_head() {
   return c;
 }
 
-/// Heads of 8: an attention lane is a group of 4 heads, of which there are 3; most lanes are empty.
-ModelConfig few_lanes() {
+/// Heads of 8: an attention slice is a group of 4 heads, of which there are 3; most slices are empty.
+ModelConfig few_slices() {
   ModelConfig c = llama();
   c.model_dim = 32;
   c.heads = 12;
@@ -51,7 +51,7 @@ ModelConfig few_lanes() {
   return c;
 }
 
-/// Groups of 3 heads for a key/value head: borders of lanes lie inside of them.
+/// Groups of 3 heads for a key/value head: borders of slices lie inside of them.
 ModelConfig odd_groups() {
   ModelConfig c = llama();
   c.heads = 12;
@@ -81,8 +81,8 @@ struct Family {
   const char* name;
   ModelConfig (*config)();
 };
-constexpr Family kFamilies[] = {{"llama", llama},          {"many_heads", many_heads}, {"one_kv_head", one_kv_head},
-                                {"few_lanes", few_lanes},  {"odd_groups", odd_groups}, {"gpt2", gpt2},
+constexpr Family kFamilies[] = {{"llama", llama},           {"many_heads", many_heads}, {"one_kv_head", one_kv_head},
+                                {"few_slices", few_slices}, {"odd_groups", odd_groups}, {"gpt2", gpt2},
                                 {"norm_after", norm_after}};
 
 // Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
@@ -151,7 +151,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 std::string text_of(const std::vector<int>& division) {
   std::string text;
-  for (const int lanes : division) text += fmt::format("{} ", lanes);
+  for (const int slices : division) text += fmt::format("{} ", slices);
   return text;
 }
 
@@ -162,11 +162,11 @@ class DistTensorGroup : public testing::TestWithParam<std::tuple<Family, DType>>
   }
 };
 
-TEST_P(DistTensorGroup, LogitsHaveTheBitsOfOneProcessForEveryDivisionOfLanes) {
+TEST_P(DistTensorGroup, LogitsHaveTheBitsOfOneProcessForEveryDivisionOfSlices) {
   const auto& [family, type] = GetParam();
   const Checkpoint checkpoint = *random_checkpoint(family.config(), {.seed = 5, .type = type});
   const std::vector<Step> steps = script(checkpoint.config);
-  TestGroup one(checkpoint, {.assignment = whole(checkpoint.config), .lanes = {kLanes}});
+  TestGroup one(checkpoint, {.assignment = whole(checkpoint.config), .slices = {kReductionSlices}});
   const auto expected = answer(one, steps);
   ASSERT_TRUE(expected) << expected.error().message;
   int threads = 1;
@@ -174,7 +174,7 @@ TEST_P(DistTensorGroup, LogitsHaveTheBitsOfOneProcessForEveryDivisionOfLanes) {
     if (kSanitized && division.size() != 3) continue;
     TestGroup group(
         checkpoint,
-        {.assignment = whole(checkpoint.config), .lanes = division, .isas = supported_isas(), .threads = threads});
+        {.assignment = whole(checkpoint.config), .slices = division, .isas = supported_isas(), .threads = threads});
     const auto logits = answer(group, steps);
     ASSERT_TRUE(logits) << logits.error().message;
     EXPECT_TRUE(same_bits(*logits, *expected)) << text_of(division) << threads << " threads";
@@ -190,10 +190,10 @@ TEST_P(DistTensorGroupStages, HiddenStatesBetweenStagesHaveThemToo) {
   const std::vector<Step> steps = script(checkpoint.config);
   const StageAssignment first{.first_layer = 0, .last_layer = 1, .embedding = true};
   const StageAssignment second{.first_layer = 1, .last_layer = checkpoint.config.layers};
-  TestGroup one(checkpoint, {.assignment = first, .lanes = {kLanes}});
-  TestGroup next(checkpoint, {.assignment = second, .lanes = {kLanes}});
-  TestGroup group(checkpoint, {.assignment = first, .lanes = {2, 6}, .isas = supported_isas()});
-  TestGroup group_next(checkpoint, {.assignment = second, .lanes = {5, 3}, .isas = supported_isas(), .threads = 2});
+  TestGroup one(checkpoint, {.assignment = first, .slices = {kReductionSlices}});
+  TestGroup next(checkpoint, {.assignment = second, .slices = {kReductionSlices}});
+  TestGroup group(checkpoint, {.assignment = first, .slices = {2, 6}, .isas = supported_isas()});
+  TestGroup group_next(checkpoint, {.assignment = second, .slices = {5, 3}, .isas = supported_isas(), .threads = 2});
   for (const Step& step : steps) {
     auto expected = one.forward(step);
     auto states = group.forward(step);
@@ -217,8 +217,8 @@ TEST(TensorGroupSteps, ACacheThatIsFullAtOneMemberFailsTheStepAtAllAndTheGroupGo
   // A page of the second member's cache, and nothing more.
   const std::uint64_t page =
       KvCache::page_bytes({.layers = 2, .kv_heads = 3, .head_dim = 32, .type = DType::kF32, .bytes_max = 0});
-  TestGroup group(checkpoint, {.assignment = assignment, .lanes = {3, 5}, .kv_bytes_max = {0, page}});
-  TestGroup one(checkpoint, {.assignment = assignment, .lanes = {kLanes}});
+  TestGroup group(checkpoint, {.assignment = assignment, .slices = {3, 5}, .kv_bytes_max = {0, page}});
+  TestGroup one(checkpoint, {.assignment = assignment, .slices = {kReductionSlices}});
   const auto step = [&](int sequence, int position, std::vector<SequenceId> release = {}) {
     Step made;
     made.batch.runs = {{SequenceId(sequence), position, 1, 0}};
@@ -242,7 +242,7 @@ TEST(TensorGroupSteps, ACacheThatIsFullAtOneMemberFailsTheStepAtAllAndTheGroupGo
 
 TEST(TensorGroupSteps, WhatNoMemberCanRunIsRefusedWithoutAnExchange) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
-  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {4, 4}});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .slices = {4, 4}});
   Step step;
   step.batch.runs = {{SequenceId(0), 0, 1, 1}};
   step.tensor = tokens({521});
@@ -256,7 +256,7 @@ TEST(TensorGroupSteps, WhatNoMemberCanRunIsRefusedWithoutAnExchange) {
 TEST(TensorGroupSteps, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   TestGroup group(checkpoint,
-                  {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {3, 3, 2}});
+                  {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .slices = {3, 3, 2}});
   Step step;
   step.batch.runs = {{SequenceId(0), 0, 1, 1}};
   step.tensor = tokens({5});
@@ -271,7 +271,7 @@ TEST(TensorGroupSteps, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
 
 TEST(TensorGroupSteps, AStageWhoseGroupIsBrokenEndsItsLoopWithoutAnAnswer) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
-  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .lanes = {4, 4}});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1, .embedding = true}, .slices = {4, 4}});
   auto [coordinator, input] = make_inproc_pair();
   auto [output, reader] = make_inproc_pair();
   Step step;
@@ -285,7 +285,7 @@ TEST(TensorGroupSteps, AStageWhoseGroupIsBrokenEndsItsLoopWithoutAnAnswer) {
   ASSERT_FALSE(answer) << "an error here would end a request that the next epoch can answer";
 }
 
-TEST(TensorGroupMeeting, MembersWithOtherLanesOrLayersAreNoGroup) {
+TEST(TensorGroupMeeting, MembersWithOtherSlicesOrLayersAreNoGroup) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   const auto meet = [&](const StageAssignment& first, const StageAssignment& second) {
     auto exchange = make_inproc_exchange(2);
@@ -300,21 +300,21 @@ TEST(TensorGroupMeeting, MembersWithOtherLanesOrLayersAreNoGroup) {
     EXPECT_FALSE(other);
     return met ? std::string() : met.error().message;
   };
-  EXPECT_EQ(
-      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 0, .last_layer = 1, .lanes = {4, 8}}),
-      "member 1 of the tensor group has lanes 4 to 8, expected them from 3");
-  EXPECT_EQ(
-      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 0, .last_layer = 1, .lanes = {3, 7}}),
-      "the members of the tensor group have lanes up to 7 of 8");
-  EXPECT_EQ(
-      meet({.first_layer = 0, .last_layer = 1, .lanes = {0, 3}}, {.first_layer = 1, .last_layer = 2, .lanes = {3, 8}}),
-      "member 1 of the tensor group has layers 1 to 2 (cache type 0), member 0 has 0 to 1 (0)");
+  EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 3}},
+                 {.first_layer = 0, .last_layer = 1, .slices = {4, 8}}),
+            "member 1 of the tensor group has slices 4 to 8, expected them from 3");
+  EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 3}},
+                 {.first_layer = 0, .last_layer = 1, .slices = {3, 7}}),
+            "the members of the tensor group have slices up to 7 of 8");
+  EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 3}},
+                 {.first_layer = 1, .last_layer = 2, .slices = {3, 8}}),
+            "member 1 of the tensor group has layers 1 to 2 (cache type 0), member 0 has 0 to 1 (0)");
 }
 
-TEST(TensorGroupMeeting, LanesThatMetNobodyRunNothing) {
+TEST(TensorGroupMeeting, SlicesThatMetNobodyRunNothing) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   const auto stage =
-      Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .embedding = true, .lanes = {0, 4}},
+      Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .embedding = true, .slices = {0, 4}},
                   checkpoint.weights, {});
   ASSERT_TRUE(stage);
   Step step;
@@ -322,7 +322,7 @@ TEST(TensorGroupMeeting, LanesThatMetNobodyRunNothing) {
   step.tensor = tokens({5});
   const Status status = (*stage)->forward(step);
   ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().message, "lanes 0 to 4 were given a step before they met the other members");
+  EXPECT_EQ(status.error().message, "slices 0 to 4 were given a step before they met the other members");
 }
 
 /// Counts what passes through an exchange, and how many bytes the largest message had.
@@ -349,10 +349,10 @@ TEST(TensorGroupSteps, ADecodeStepTakesTwoExchangesALayerAndOneAtEachEnd) {
   auto exchange = make_inproc_exchange(2);
   CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
   std::vector<std::unique_ptr<Stage>> stages;
-  for (const LaneRange& lanes : {LaneRange{0, 4}, LaneRange{4, 8}}) {
-    stages.push_back(*Stage::load(checkpoint.config,
-                                  {.first_layer = 0, .last_layer = 2, .embedding = true, .head = true, .lanes = lanes},
-                                  checkpoint.weights, {}));
+  for (const SliceRange& slices : {SliceRange{0, 4}, SliceRange{4, 8}}) {
+    stages.push_back(*Stage::load(
+        checkpoint.config, {.first_layer = 0, .last_layer = 2, .embedding = true, .head = true, .slices = slices},
+        checkpoint.weights, {}));
   }
   const auto member = [&](std::size_t i) {
     EXPECT_TRUE(stages[i]->join(counted[i]));
@@ -376,8 +376,8 @@ TEST(TensorGroupSteps, ADecodeStepTakesTwoExchangesALayerAndOneAtEachEnd) {
 TEST(TensorGroupMeasurement, MovesTheSumsOfStepsAndLeavesNothingBehind) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   const StageAssignment whole{.first_layer = 0, .last_layer = 2, .embedding = true, .head = true};
-  TestGroup one(checkpoint, {.assignment = whole, .lanes = {8}});
-  TestGroup group(checkpoint, {.assignment = whole, .lanes = {3, 5}});
+  TestGroup one(checkpoint, {.assignment = whole, .slices = {8}});
+  TestGroup group(checkpoint, {.assignment = whole, .slices = {3, 5}});
   const std::uint64_t memory_bytes = group.stages()[1]->memory_bytes();
   ExchangeTimes times[2];
   group.on_members([&](std::size_t i) {
@@ -405,9 +405,9 @@ TEST(TensorGroupMeasurement, SendsWhatOneRowAndManyRowsSend) {
   auto exchange = make_inproc_exchange(2);
   CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
   const auto member = [&](std::size_t i) {
-    const LaneRange lanes = i == 0 ? LaneRange{0, 4} : LaneRange{4, 8};
+    const SliceRange slices = i == 0 ? SliceRange{0, 4} : SliceRange{4, 8};
     const auto stage =
-        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .lanes = lanes}, checkpoint.weights, {});
+        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .slices = slices}, checkpoint.weights, {});
     EXPECT_TRUE(stage->join(counted[i]));
     EXPECT_TRUE(stage->measure_exchanges());
     EXPECT_EQ(counted[i].bytes_max, 32u * 1024 * sizeof(float)) << "half of 64 rows goes to its owner";
@@ -419,7 +419,7 @@ TEST(TensorGroupMeasurement, SendsWhatOneRowAndManyRowsSend) {
 
 TEST(TensorGroupMeasurement, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
-  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1}, .lanes = {3, 3, 2}});
+  TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1}, .slices = {3, 3, 2}});
   group.exchange()[2].reset();
   std::jthread second([&] { EXPECT_FALSE(group.stages()[1]->measure_exchanges()); });
   const auto measured = group.stages()[0]->measure_exchanges();
@@ -432,7 +432,7 @@ TEST(TensorGroupMeasurement, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
 TEST(TensorGroupMeasurement, ACacheWithoutRoomAtOneMemberLeavesTheTimesUnknown) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   TestGroup group(checkpoint,
-                  {.assignment = {.first_layer = 0, .last_layer = 1}, .lanes = {4, 4}, .kv_bytes_max = {0, 1}});
+                  {.assignment = {.first_layer = 0, .last_layer = 1}, .slices = {4, 4}, .kv_bytes_max = {0, 1}});
   group.on_members([&](std::size_t i) {
     const auto measured = group.stages()[i]->measure_exchanges();
     ASSERT_TRUE(measured) << measured.error().message;

@@ -16,21 +16,21 @@ namespace butterfly {
 class TestGroup {
  public:
   struct Options {
-    StageAssignment assignment{};  // of all members; lanes are not looked at
-    std::vector<int> lanes{};      // how many each member has
+    StageAssignment assignment{};  // of all members; slices are not looked at
+    std::vector<int> slices{};     // how many each member has
     std::vector<Isa> isas{};       // in turn; empty: reference
     int threads = 1;
     std::vector<std::uint64_t> kv_bytes_max{};  // of each member; empty: no limit
   };
 
-  /// Loads every member and lets them meet; a single member of all lanes meets nobody.
+  /// Loads every member and lets them meet; a single member of all slices meets nobody.
   TestGroup(const Checkpoint& checkpoint, const Options& options)
-      : exchange_(make_inproc_exchange(static_cast<int>(options.lanes.size()))) {
+      : exchange_(make_inproc_exchange(static_cast<int>(options.slices.size()))) {
     int first = 0;
-    for (std::size_t i = 0; i < options.lanes.size(); ++i) {
+    for (std::size_t i = 0; i < options.slices.size(); ++i) {
       StageAssignment assignment = options.assignment;
-      assignment.lanes = {first, first + options.lanes[i]};
-      first = assignment.lanes.last;
+      assignment.slices = {first, first + options.slices[i]};
+      first = assignment.slices.last;
       auto stage = Stage::load(checkpoint.config, assignment, checkpoint.weights,
                                {.threads = options.threads,
                                 .isa = options.isas.empty() ? Isa::kReference : options.isas[i % options.isas.size()],

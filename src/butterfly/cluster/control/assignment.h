@@ -37,13 +37,13 @@ struct Assignment {
   std::string next_address{};  // of the worker that leads the next stage; empty: results go to the coordinator, or
                                // this member does not lead
   std::vector<std::string> holders{};  // addresses of workers with the model's file, the one to ask first in front
-  std::vector<std::string> group{};    // addresses of the members of its tensor group, by lanes; empty: it is alone
+  std::vector<std::string> group{};    // addresses of the members of its tensor group, by slices; empty: it is alone
   int member = 0;                      // which of them this is; the first leads
 
   bool leads() const { return member == 0; }
 };
 
-/// "stage 2 of 3", "stage 2 of 3, lanes 3-5".
+/// "stage 2 of 3", "stage 2 of 3, slices 3-5".
 std::string describe(const Assignment& assignment);
 
 /// Of all that one worker has: "stages 1 and 3 of 4".

@@ -90,7 +90,7 @@ bool is_data(const std::string& what) {
   if (!stage || *stage >= kStagesMax) return false;
   const Rank rank(static_cast<int>(*stage));
   if (what == input_label(rank) || what == output_label(rank)) return true;
-  for (int member = 0; member < kLanes; ++member) {
+  for (int member = 0; member < kReductionSlices; ++member) {
     if (what == member_label(rank, member)) return true;
   }
   return false;
@@ -130,33 +130,33 @@ void store(const NodeDescriptor& node, control::Node& message) {
   message.set_fp32_gflops(node.fp32_gflops);
   message.set_int8_gops(node.int8_gops);
   if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
-  for (const ProductRate& rate : node.products) {
-    auto* product = message.add_products();
-    product->set_type(rate.type);
-    product->set_decode_gb_per_s(rate.decode_gb_per_s);
-    product->set_prefill_gflops(rate.prefill_gflops);
+  for (const MatmulRate& rate : node.matmuls) {
+    auto* matmul = message.add_matmuls();
+    matmul->set_type(rate.type);
+    matmul->set_decode_gb_per_s(rate.decode_gb_per_s);
+    matmul->set_prefill_gflops(rate.prefill_gflops);
   }
 }
 
 namespace {
 
-Result<std::vector<ProductRate>> read_products(const control::Node& message) {
-  constexpr int kProductsMax = 16;
-  if (message.products_size() > kProductsMax) {
+Result<std::vector<MatmulRate>> read_matmuls(const control::Node& message) {
+  constexpr int kMatmulsMax = 16;
+  if (message.matmuls_size() > kMatmulsMax) {
     return make_error(ErrorCode::kProtocol, "a worker says how fast {} types are, the limit is {}",
-                      message.products_size(), kProductsMax);
+                      message.matmuls_size(), kMatmulsMax);
   }
-  std::vector<ProductRate> rates;
-  for (const auto& product : message.products()) {
-    if (!parse_dtype(product.type()) && product.type() != kAttention) {
+  std::vector<MatmulRate> rates;
+  for (const auto& matmul : message.matmuls()) {
+    if (!parse_dtype(matmul.type()) && matmul.type() != kAttention) {
       return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
     }
-    for (const double speed : {product.decode_gb_per_s(), product.prefill_gflops()}) {
+    for (const double speed : {matmul.decode_gb_per_s(), matmul.prefill_gflops()}) {
       if (!std::isfinite(speed) || speed < 0) {
-        return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", product.type(), speed);
+        return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", matmul.type(), speed);
       }
     }
-    rates.push_back({product.type(), product.decode_gb_per_s(), product.prefill_gflops()});
+    rates.push_back({matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops()});
   }
   return rates;
 }
@@ -175,7 +175,7 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
       return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
     }
   }
-  BF_ASSIGN_OR_RETURN(auto products, read_products(message));
+  BF_ASSIGN_OR_RETURN(auto matmuls, read_matmuls(message));
   return NodeDescriptor{.name = message.name(),
                         .isa = *isa,
                         .threads = message.threads(),
@@ -184,7 +184,7 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
                         .fp32_gflops = message.fp32_gflops(),
                         .int8_gops = message.int8_gops(),
                         .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0,
-                        .products = std::move(products)};
+                        .matmuls = std::move(matmuls)};
 }
 
 void store(const StageAssignment& stage, control::Stage& message) {
@@ -192,8 +192,8 @@ void store(const StageAssignment& stage, control::Stage& message) {
   message.set_last_layer(stage.last_layer);
   message.set_embedding(stage.embedding);
   message.set_head(stage.head);
-  message.set_first_lane(stage.lanes.first);
-  message.set_last_lane(stage.lanes.last);
+  message.set_first_slice(stage.slices.first);
+  message.set_last_slice(stage.slices.last);
 }
 
 StageAssignment read_stage(const control::Stage& message) {
@@ -201,7 +201,7 @@ StageAssignment read_stage(const control::Stage& message) {
           .last_layer = message.last_layer(),
           .embedding = message.embedding(),
           .head = message.head(),
-          .lanes = {.first = message.first_lane(), .last = message.last_lane()}};
+          .slices = {.first = message.first_slice(), .last = message.last_slice()}};
 }
 
 void store(const ExchangeTimes& times, control::ReadyShare& message) {
@@ -248,14 +248,15 @@ namespace {
 
 Status check_group(const control::Share& share) {
   const int members = std::max(1, share.group_size());
-  if (members > kLanes || share.member() < 0 || share.member() >= members) {
+  if (members > kReductionSlices || share.member() < 0 || share.member() >= members) {
     return make_error(ErrorCode::kProtocol, "an assignment as member {} of {}, a tensor group has at most {}",
-                      share.member(), members, kLanes);
+                      share.member(), members, kReductionSlices);
   }
-  const LaneRange lanes{.first = share.stage().first_lane(), .last = share.stage().last_lane()};
-  if (lanes.first < 0 || lanes.last <= lanes.first || lanes.last > kLanes || lanes.whole() != (members == 1)) {
-    return make_error(ErrorCode::kProtocol, "an assignment of lanes {} to {} in a group of {}", lanes.first, lanes.last,
-                      members);
+  const SliceRange slices{.first = share.stage().first_slice(), .last = share.stage().last_slice()};
+  if (slices.first < 0 || slices.last <= slices.first || slices.last > kReductionSlices ||
+      slices.whole() != (members == 1)) {
+    return make_error(ErrorCode::kProtocol, "an assignment of slices {} to {} in a group of {}", slices.first,
+                      slices.last, members);
   }
   return {};
 }

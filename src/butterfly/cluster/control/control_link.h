@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "butterfly/cluster/control/assignment.h"
-#include "butterfly/cluster/control.pb.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/wire/channel/channel.h"
 
@@ -51,7 +51,7 @@ inline constexpr const char* kTrainLabel = "train";
 inline constexpr const char* kRankLabelStart = "rank";
 std::string output_label(Rank stage);  // "output.0"
 
-/// "member2.0": the connection that member 2 of the stage's tensor group opened to one with higher lanes.
+/// "member2.0": the connection that member 2 of the stage's tensor group opened to one with higher slices.
 std::string member_label(Rank stage, int member);
 
 /// "input.0@7": a data connection of epoch 7.
@@ -82,7 +82,7 @@ ExchangeTimes read_exchange_times(const control::ReadyShare& message);
 
 /// What one worker has in one epoch; at least one.
 void store(std::span<const Assignment> assignments, control::Assign& message);
-/// Errors: kProtocol for layers, lanes, ranks or members that contradict each other.
+/// Errors: kProtocol for layers, slices, ranks or members that contradict each other.
 Result<std::vector<Assignment>> read_assignments(const control::Assign& message);
 
 }  // namespace butterfly

@@ -15,24 +15,24 @@ NodeDescriptor node() {
   NodeDescriptor node;
   node.name = "left";
   node.threads = 2;
-  node.products = {{"f16", 10.5, 80}, {"q4_0", 20, 160}};
+  node.matmuls = {{"f16", 10.5, 80}, {"q4_0", 20, 160}};
   return node;
 }
 
-TEST(ControlLink, ANodesProductsTravelWithIt) {
+TEST(ControlLink, ANodesMatmulsTravelWithIt) {
   control::Node message;
   store(node(), message);
   const auto heard = read_node(message);
   ASSERT_TRUE(heard) << heard.error().message;
-  EXPECT_EQ(heard->products, node().products);
+  EXPECT_EQ(heard->matmuls, node().matmuls);
 }
 
-TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
+TEST(ControlLink, MatmulsThatNoNodeCanHaveAreRefused) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const ProductRate& bad : {ProductRate{"q9_9", 1, 1}, ProductRate{"", 1, 1}, ProductRate{"f16", -1, 1},
-                                 ProductRate{"f16", 1, kInfinity}, ProductRate{"f16", std::nan(""), 1}}) {
+  for (const MatmulRate& bad : {MatmulRate{"q9_9", 1, 1}, MatmulRate{"", 1, 1}, MatmulRate{"f16", -1, 1},
+                                MatmulRate{"f16", 1, kInfinity}, MatmulRate{"f16", std::nan(""), 1}}) {
     NodeDescriptor said = node();
-    said.products.push_back(bad);
+    said.matmuls.push_back(bad);
     control::Node message;
     store(said, message);
     const auto heard = read_node(message);
@@ -40,7 +40,7 @@ TEST(ControlLink, ProductsThatNoNodeCanHaveAreRefused) {
     EXPECT_EQ(heard.error().code, ErrorCode::kProtocol);
   }
   NodeDescriptor many = node();
-  many.products.resize(17, {"f16", 1, 1});
+  many.matmuls.resize(17, {"f16", 1, 1});
   control::Node message;
   store(many, message);
   EXPECT_FALSE(read_node(message));
@@ -100,11 +100,11 @@ TEST(ControlLink, ExchangeTimesTravelAndWhatNoClockShowsIsNothingMeasured) {
   EXPECT_FALSE(read_exchange_times(message).measured());
 }
 
-/// Member 1 of 3 of the second of two stages.
+/// RemoteWorker 1 of 3 of the second of two stages.
 control::Assign member_of_a_group() {
   Assignment assignment;
   assignment.epoch = Epoch(7);
-  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .lanes = {.first = 3, .last = 5}};
+  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {.first = 3, .last = 5}};
   assignment.rank = Rank(1);
   assignment.stages = 2;
   assignment.group = {"a:1", "b:2", "c:3"};
@@ -114,16 +114,16 @@ control::Assign member_of_a_group() {
   return message;
 }
 
-TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsLanesAndWhoTheOthersAre) {
+TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsSlicesAndWhoTheOthersAre) {
   const auto assignments = read_assignments(member_of_a_group());
   ASSERT_TRUE(assignments) << assignments.error().message;
   ASSERT_EQ(assignments->size(), 1u);
   const Assignment* read = &assignments->front();
-  EXPECT_EQ(read->stage.lanes, (LaneRange{.first = 3, .last = 5}));
+  EXPECT_EQ(read->stage.slices, (SliceRange{.first = 3, .last = 5}));
   EXPECT_EQ(read->group, (std::vector<std::string>{"a:1", "b:2", "c:3"}));
   EXPECT_EQ(read->member, 1);
   EXPECT_FALSE(read->leads());
-  EXPECT_EQ(describe(*read), "stage 2 of 2, lanes 3-4");
+  EXPECT_EQ(describe(*read), "stage 2 of 2, slices 3-4");
 }
 
 control::Share& share(control::Assign& message) {
@@ -134,13 +134,13 @@ TEST(ReadAssignment, GroupsThatContradictThemselvesAreRefused) {
   const std::vector<std::pair<const char*, std::function<void(control::Assign&)>>> spoilt{
       {"a member beyond the group", [](auto& m) { share(m).set_member(3); }},
       {"a member before the group", [](auto& m) { share(m).set_member(-1); }},
-      {"no lanes", [](auto& m) { share(m).mutable_stage()->set_last_lane(3); }},
-      {"lanes beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_lane(9); }},
-      {"lanes before the first", [](auto& m) { share(m).mutable_stage()->set_first_lane(-1); }},
-      {"lanes without a group", [](auto& m) { share(m).clear_group(), share(m).set_member(0); }},
-      {"all lanes in a group",
-       [](auto& m) { share(m).mutable_stage()->set_first_lane(0), share(m).mutable_stage()->set_last_lane(8); }},
-      {"more members than lanes",
+      {"no slices", [](auto& m) { share(m).mutable_stage()->set_last_slice(3); }},
+      {"slices beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_slice(9); }},
+      {"slices before the first", [](auto& m) { share(m).mutable_stage()->set_first_slice(-1); }},
+      {"slices without a group", [](auto& m) { share(m).clear_group(), share(m).set_member(0); }},
+      {"all slices in a group",
+       [](auto& m) { share(m).mutable_stage()->set_first_slice(0), share(m).mutable_stage()->set_last_slice(8); }},
+      {"more members than slices",
        [](auto& m) {
          while (share(m).group_size() < 9) share(m).add_group("d:4");
        }},
@@ -203,8 +203,8 @@ TEST(ReadAssignment, StagesOutOfOrderTooManyOrNoneAreRefused) {
   EXPECT_TRUE(read_assignments(message));
 }
 
-TEST(DataLabel, MembersOfAGroupHaveLabelsForEachStageAsManyAsThereAreLanes) {
-  for (int member = 0; member < kLanes; ++member) {
+TEST(DataLabel, MembersOfAGroupHaveLabelsForEachStageAsManyAsThereAreSlices) {
+  for (int member = 0; member < kReductionSlices; ++member) {
     const std::string what = member_label(Rank(3), member);
     const auto label = parse_data_label(data_label(what, Epoch(9)));
     ASSERT_TRUE(label) << member;

@@ -73,7 +73,7 @@ Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQue
                                           const NodeAccess& access, Deadline deadline);
 
 /// Half a round trip of 64 bytes, the median of several; the same for larger messages, whose answer is small; bandwidth
-/// of some megabytes one way. The node at `address` echoes (visitors.h). Errors: those of connect_tcp(), kTimeout.
+/// of some megabytes one way. The node at `address` echoes (status_server.h). Errors: those of connect_tcp(), kTimeout.
 Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline);
 
 /// Makes the coordinator at `address` plan again with the stage times that it has measured; one sentence about what

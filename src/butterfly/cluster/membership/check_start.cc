@@ -67,8 +67,8 @@ std::vector<Assignment> make_assignments(const StartRequest& request, const std:
 
 std::string describe(const Assignment& assignment) {
   const std::string stage = fmt::format("stage {} of {}", assignment.rank.value + 1, assignment.stages);
-  const LaneRange& lanes = assignment.stage.lanes;
-  return lanes.whole() ? stage : fmt::format("{}, lanes {}-{}", stage, lanes.first, lanes.last - 1);
+  const SliceRange& slices = assignment.stage.slices;
+  return slices.whole() ? stage : fmt::format("{}, slices {}-{}", stage, slices.first, slices.last - 1);
 }
 
 std::string describe(std::span<const Assignment> assignments) {

@@ -53,7 +53,7 @@ class NodesTest : public ::testing::TestWithParam<std::string> {
     EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
     ASSERT_EQ(ends->exchange_times.size(), plan.stages.size());
     for (std::size_t share = 0; share < plan.stages.size(); ++share) {
-      const bool alone = plan.stages[share].lanes.whole();
+      const bool alone = plan.stages[share].slices.whole();
       const ExchangeTimes& times = ends->exchange_times[share];
       EXPECT_EQ(times.measured(), !alone);
       EXPECT_DOUBLE_EQ(times.one_row_s, alone ? 0.0 : 1e-6 * plan.stages[share].first_layer) << "of its own group";
@@ -70,7 +70,7 @@ inline std::string name_of_kind(const ::testing::TestParamInfo<std::string>& kin
 }
 
 /// Sends messages that grow by `growth` bytes while answers are read: as many as the channels take are under way.
-inline void stream(PipelineEnds& ends, int stages, std::uint64_t messages, std::uint64_t growth) {
+inline void stream(PipelineChannels& ends, int stages, std::uint64_t messages, std::uint64_t growth) {
   const std::jthread sender([&] {
     for (std::uint64_t i = 0; i < messages; ++i) {
       const Payload payload = allocate_payload(64 + i * growth).value();
@@ -88,7 +88,7 @@ inline void stream(PipelineEnds& ends, int stages, std::uint64_t messages, std::
 
 /// One message of 1000 bytes through the pipeline; the bytes that all connections counted, once they are `expected`:
 /// an answer can be here before its sender has counted it.
-inline std::uint64_t bytes_of_a_message(ClusterSession& session, PipelineEnds& ends, std::uint64_t expected) {
+inline std::uint64_t bytes_of_a_message(ClusterSession& session, PipelineChannels& ends, std::uint64_t expected) {
   EXPECT_TRUE(ends.input->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
   EXPECT_TRUE(ends.output->receive({}, after_ms(5000)));
   const Deadline deadline = after_ms(5000);

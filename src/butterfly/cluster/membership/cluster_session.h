@@ -15,8 +15,8 @@
 #include "butterfly/cluster/worker/weights.h"
 #include "butterfly/cluster/worker/worker_delegate.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/wire/exchange/group_exchange.h"
 #include "butterfly/wire/channel/tcp.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 
@@ -44,7 +44,7 @@ struct StartRequest {
 
 /// The two ends of a running pipeline; null where nothing runs. Their errors name the worker that caused them where one
 /// did.
-struct PipelineEnds {
+struct PipelineChannels {
   ChannelPtr input;                           // into the first stage, at the leader of its group
   ChannelPtr output;                          // from the last
   std::vector<std::uint64_t> memory_bytes;    // of each share
@@ -82,7 +82,7 @@ class ClusterSession {
 
   /// Assigns every stage at once and waits until all are ready. Once per session.
   /// Errors: what a worker answered, naming it; kUnavailable (one went away), kTimeout.
-  virtual Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) = 0;
+  virtual Result<PipelineChannels> start(const StartRequest& request, Deadline deadline) = 0;
 
   /// Why the pipeline is broken, naming the node; nothing while it works. Its channels are closed by then.
   virtual std::optional<Error> failed() const = 0;

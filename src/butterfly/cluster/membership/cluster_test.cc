@@ -3,8 +3,8 @@
 
 #include <latch>
 
-#include "butterfly/cluster/membership/cluster_nodes_test.h"
 #include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/membership/cluster_nodes_test.h"
 
 namespace butterfly {
 namespace {
@@ -242,11 +242,11 @@ TEST(RemoteCluster, WorkersDescribeThemselves) {
 
 TEST(RemoteCluster, ASecondCoordinatorIsToldWhoIsThere) {
   const ThreadWorker worker({.busy_grace = std::chrono::milliseconds(50)});
-  const auto first = connect_cluster({worker.address()}, after_ms(10'000), {.name = "anna's desk"}).value();
+  const auto first = connect_cluster({worker.address()}, after_ms(10'000), {.name = "anna's queue"}).value();
   const auto second = connect_cluster({worker.address()}, after_ms(10'000), {.name = "bert"});
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
-  EXPECT_THAT(second.error().message, AllOf(HasSubstr(worker.address()), HasSubstr("busy"), HasSubstr("anna's desk")));
+  EXPECT_THAT(second.error().message, AllOf(HasSubstr(worker.address()), HasSubstr("busy"), HasSubstr("anna's queue")));
   first->stop();
   const auto third = connect_cluster({worker.address()}, after_ms(10'000));
   EXPECT_TRUE(third) << third.error().message;
@@ -255,7 +255,7 @@ TEST(RemoteCluster, ASecondCoordinatorIsToldWhoIsThere) {
 TEST(RemoteCluster, ACoordinatorThatComesAnewTakesThePlaceOfItsOwnDeadConnection) {
   const ThreadWorker worker({.busy_grace = std::chrono::milliseconds(50)});
   ConnectOptions connecting;
-  connecting.introduction = {.role = ConnectionRole::kControl, .session = make_session_id(), .label = "anna's desk"};
+  connecting.introduction = {.role = ConnectionRole::kControl, .session = make_session_id(), .label = "anna's queue"};
   ControlLink first(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());
   ASSERT_TRUE(first.receive(after_ms(10'000)).value().has_worker_hello());
   ControlLink second(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());

@@ -133,7 +133,7 @@ class OneEpoch final : public ClusterSession {
   ~OneEpoch() override { stop(); }
 
   const std::vector<NodeDescriptor>& nodes() const override { return session_->nodes(); }
-  Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override {
+  Result<PipelineChannels> start(const StartRequest& request, Deadline deadline) override {
     return session_->start(request, deadline);
   }
   std::optional<Error> failed() const override { return session_->failed(); }
@@ -171,18 +171,18 @@ inline Plan fake_scattered_plan(std::vector<int> node_of_stage) {
   return plan;
 }
 
-/// One layer for each group of so many nodes, in order, the lanes of each divided as unevenly as they can be.
+/// One layer for each group of so many nodes, in order, the slices of each divided as unevenly as they can be.
 inline Plan fake_group_plan(const std::vector<int>& groups) {
   Plan plan;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const int layer = static_cast<int>(g);
     for (int member = 0; member < groups[g]; ++member) {
-      const int last = member + 1 == groups[g] ? kLanes : member + 1;
+      const int last = member + 1 == groups[g] ? kReductionSlices : member + 1;
       plan.stages.push_back({.first_layer = layer,
                              .last_layer = layer + 1,
                              .embedding = g == 0,
                              .head = g + 1 == groups.size(),
-                             .lanes = {.first = member, .last = last}});
+                             .slices = {.first = member, .last = last}});
       plan.node_of_stage.push_back(static_cast<int>(plan.node_of_stage.size()));
     }
   }
@@ -211,7 +211,7 @@ inline StartRequest fake_request(int stages) {
 }
 
 /// Sends `count` messages of growing size and checks that every stage added one, in order.
-inline Status pump(PipelineEnds& ends, int stages, int count) {
+inline Status pump(PipelineChannels& ends, int stages, int count) {
   for (int i = 0; i < count; ++i) {
     BF_ASSIGN_OR_RETURN(Payload payload, allocate_payload(static_cast<std::uint64_t>(1 + 100 * i)));
     for (std::byte& byte : payload.bytes) byte = std::byte(i);

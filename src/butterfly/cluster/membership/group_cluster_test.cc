@@ -61,7 +61,7 @@ TEST_P(GroupClusterTest, ManyLargeMessagesAreUnderWayAtOnce) {
   stream(*ends, 2, 60, 50'000);
 }
 
-TEST_P(GroupClusterTest, AMemberThatFailsEndsTheEpochAndIsNamedWithItsLanes) {
+TEST_P(GroupClusterTest, AMemberThatFailsEndsTheEpochAndIsNamedWithItsSlices) {
   Nodes nodes = make(3);
   nodes.stage(1).before_answer = []() -> Status { return make_error(ErrorCode::kNoMemory, "needs 9 GiB, has 4 GiB"); };
   auto ends = nodes.session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
@@ -69,7 +69,7 @@ TEST_P(GroupClusterTest, AMemberThatFailsEndsTheEpochAndIsNamedWithItsLanes) {
   const Status pumped = pump(*ends, 1, 1);
   ASSERT_FALSE(pumped);
   EXPECT_EQ(pumped.error().code, ErrorCode::kNoMemory) << pumped.error().message;
-  EXPECT_THAT(pumped.error().message, AllOf(HasSubstr("stage 1 of 1, lanes 1-1"), HasSubstr("needs 9 GiB")));
+  EXPECT_THAT(pumped.error().message, AllOf(HasSubstr("stage 1 of 1, slices 1-1"), HasSubstr("needs 9 GiB")));
   nodes.session->stop();
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(nodes.stage(i).unloads, 1) << "nobody still waits for it";
 }
@@ -82,7 +82,7 @@ TEST_P(GroupClusterTest, AMemberThatCannotLoadIsNamed) {
   const auto ends = nodes.session->start(fake_request(fake_group_plan({2})), after_ms(20'000));
   ASSERT_FALSE(ends);
   EXPECT_EQ(ends.error().code, ErrorCode::kNoMemory);
-  EXPECT_THAT(ends.error().message, HasSubstr("lanes 1-7"));
+  EXPECT_THAT(ends.error().message, HasSubstr("slices 1-7"));
 }
 
 TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
@@ -91,13 +91,13 @@ TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
   const auto ends = nodes.session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
   ASSERT_FALSE(ends);
   EXPECT_EQ(ends.error().code, ErrorCode::kNoMemory) << ends.error().message;
-  EXPECT_THAT(ends.error().message, HasSubstr("lanes 2-7"));
+  EXPECT_THAT(ends.error().message, HasSubstr("slices 2-7"));
 }
 
-TEST_P(GroupClusterTest, LanesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {
+TEST_P(GroupClusterTest, SlicesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {
   Nodes nodes = make(2);
   StartRequest gap = fake_request(fake_group_plan({2}));
-  gap.plan.stages[1].lanes.first = 3;
+  gap.plan.stages[1].slices.first = 3;
   EXPECT_EQ(nodes.session->start(gap, after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
   StartRequest twice = fake_request(fake_group_plan({2}));
   twice.plan.node_of_stage = {1, 1};

@@ -25,18 +25,18 @@ class InprocCluster final : public ClusterSession {
   const std::vector<NodeDescriptor>& nodes() const override { return nodes_; }
   std::optional<Error> failed() const override { return health_->failure(); }
 
-  Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override {
+  Result<PipelineChannels> start(const StartRequest& request, Deadline deadline) override {
     BF_TRY(check_start(request, nodes_.size(), started_));
     started_ = true;
     provider_ = request.weights;
     std::shared_ptr<Channel> output = build(request);
     for (const auto& node : working_) node->thread = std::jthread([this, &one = *node] { run(one); });
     BF_TRY(wait_until_ready(request, deadline));
-    PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
-                      .output = make_pipeline_channel(std::move(output), health_),
-                      .memory_bytes = std::vector<std::uint64_t>(shares_.size()),
-                      .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone),
-                      .exchange_times = std::vector<ExchangeTimes>(shares_.size())};
+    PipelineChannels ends{.input = make_pipeline_channel(input_, health_),
+                          .output = make_pipeline_channel(std::move(output), health_),
+                          .memory_bytes = std::vector<std::uint64_t>(shares_.size()),
+                          .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone),
+                          .exchange_times = std::vector<ExchangeTimes>(shares_.size())};
     std::lock_guard lock(mutex_);
     for (const auto& node : working_) {
       for (std::size_t i = 0; i < node->shares.size(); ++i) {

@@ -17,19 +17,19 @@
 namespace butterfly {
 namespace {
 
-/// Takes announcements (each is a connection whose label is the address that the worker listens on) and visitors.
+/// Takes announcements (each is a connection whose label is the address that the worker listens on) and status_server.
 class Doorman {
  public:
-  Doorman(std::unique_ptr<Listener> listener, Roster& roster, const std::atomic<std::uint32_t>& epoch,
+  Doorman(std::unique_ptr<Listener> listener, WorkerRegistry& registry, const std::atomic<std::uint32_t>& epoch,
           std::function<Result<std::string>()> rebalance)
       : listener_(std::move(listener)),
-        roster_(roster),
-        visitors_(roster.options().access, {.status =
-                                                [&roster, &epoch](control::ControlMessage& answer) {
-                                                  answer.mutable_coordinator_status()->set_epoch(epoch);
-                                                  roster.describe(*answer.mutable_coordinator_status());
-                                                },
-                                            .rebalance = std::move(rebalance)}),
+        registry_(registry),
+        status_server_(registry.options().access, {.status =
+                                                       [&registry, &epoch](control::ControlMessage& answer) {
+                                                         answer.mutable_coordinator_status()->set_epoch(epoch);
+                                                         registry.describe(*answer.mutable_coordinator_status());
+                                                       },
+                                                   .rebalance = std::move(rebalance)}),
         thread_([this] { run(); }) {}
   ~Doorman() {
     listener_->close();
@@ -51,66 +51,66 @@ class Doorman {
   }
 
   void meet(Arrival& arrival) {
-    if (visitors_.receive(arrival)) return;
+    if (status_server_.receive(arrival)) return;
     const std::string& address = arrival.introduction.label;
     if (arrival.introduction.role != ConnectionRole::kJoin || !parse_address(address)) return;
     log().info("{} asks to join from {}", address, arrival.channel->peer());
-    roster_.want(address);
+    registry_.want(address);
   }
 
   const std::unique_ptr<Listener> listener_;
-  Roster& roster_;
-  Visitors visitors_;
+  WorkerRegistry& registry_;
+  StatusServer status_server_;
   std::thread thread_;
 };
 
 class TcpMembership final : public Membership {
  public:
-  explicit TcpMembership(const ClusterOptions& options) : roster_(options, coordinator_name(options)) {}
+  explicit TcpMembership(const ClusterOptions& options) : registry_(options, coordinator_name(options)) {}
 
   Status open_door(const MembershipOptions& options) {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(std::move(listener), roster_, epoch_, options.rebalance);
+    doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, epoch_, options.rebalance);
     return {};
   }
 
-  Status greet_all(const std::vector<std::string>& workers, Deadline deadline) {
-    return roster_.greet_all(workers, deadline);
+  Status handshake_all(const std::vector<std::string>& workers, Deadline deadline) {
+    return registry_.handshake_all(workers, deadline);
   }
 
   Members members() const override {
     // The version first: a change meanwhile makes the answer look old, never new.
-    Members members{.version = roster_.version()};
-    for (const MemberPtr& member : roster_.usable()) members.nodes.push_back(member->node);
+    Members members{.version = registry_.version()};
+    for (const RemoteWorkerPtr& member : registry_.usable()) members.nodes.push_back(member->node);
     return members;
   }
-  std::uint64_t version() const override { return roster_.version(); }
+  std::uint64_t version() const override { return registry_.version(); }
   bool wait_for_change(std::uint64_t version, Deadline deadline, std::stop_token stop) const override {
-    return roster_.wait_for_change(version, deadline, std::move(stop));
+    return registry_.wait_for_change(version, deadline, std::move(stop));
   }
-  std::string last_change() const override { return roster_.last_change(); }
+  std::string last_change() const override { return registry_.last_change(); }
 
   std::unique_ptr<ClusterSession> next_epoch(const Members& members) override {
     ++epoch_;
-    std::vector<MemberPtr> chosen;
-    const std::vector<MemberPtr> usable = roster_.usable();
+    std::vector<RemoteWorkerPtr> chosen;
+    const std::vector<RemoteWorkerPtr> usable = registry_.usable();
     for (const NodeDescriptor& node : members.nodes) {
       const auto found = std::ranges::find(usable, node.address, [](const auto& one) { return one->address; });
       chosen.push_back(found != usable.end() ? *found : absent(node));
     }
-    return std::make_unique<RemoteCluster>(roster_, std::move(chosen));
+    return std::make_unique<RemoteCluster>(registry_, std::move(chosen));
   }
   std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline) const override {
     const auto& nodes = members.nodes;
     std::vector<std::vector<LinkDescriptor>> matrix(nodes.size(), std::vector<LinkDescriptor>(nodes.size()));
     for (std::size_t from = 0; from < nodes.size(); ++from) {
-      LinkQuestion question{.session = roster_.session()};
+      LinkQuestion question{.session = registry_.session()};
       for (const NodeDescriptor& node : nodes) {
         if (node.address != nodes[from].address) question.to.push_back(node.address);
       }
-      const auto measured = ask_links(nodes[from].address, question, roster_.options().access, deadline);
+      const auto measured = ask_links(nodes[from].address, question, registry_.options().access, deadline);
       if (!measured) log().warn("links of worker {} are unknown: {}", nodes[from].address, measured.error().message);
       for (std::size_t to = 0; measured && to < nodes.size(); ++to) {
         const auto link = std::ranges::find(*measured, nodes[to].address, &LinkStatus::to);
@@ -120,21 +120,21 @@ class TcpMembership final : public Membership {
     return matrix;
   }
   void leave_out(const std::string& address) override {
-    roster_.expel(address, {.code = ErrorCode::kUnavailable, .message = "it cannot work with the others"});
+    registry_.expel(address, {.code = ErrorCode::kUnavailable, .message = "it cannot work with the others"});
   }
   Epoch epoch() const override { return Epoch(epoch_); }
   std::string join_address() const override { return doorman_ ? doorman_->address() : std::string(); }
 
  private:
   /// Stands for a member that has gone since the plan was made.
-  static MemberPtr absent(const NodeDescriptor& node) {
-    auto member = std::make_shared<Member>();
+  static RemoteWorkerPtr absent(const NodeDescriptor& node) {
+    auto member = std::make_shared<RemoteWorker>();
     member->address = node.address;
     member->node = node;
     return member;
   }
 
-  Roster roster_;
+  WorkerRegistry registry_;
   std::atomic<std::uint32_t> epoch_{0};
   std::unique_ptr<Doorman> doorman_;
 };
@@ -161,7 +161,7 @@ Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& 
   }
   auto membership = std::make_unique<TcpMembership>(options.cluster);
   BF_TRY(membership->open_door(options));
-  BF_TRY(membership->greet_all(options.workers, deadline));
+  BF_TRY(membership->handshake_all(options.workers, deadline));
   return membership;
 }
 

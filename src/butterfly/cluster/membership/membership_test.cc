@@ -32,7 +32,7 @@ testing::AssertionResult has_members(const Membership& membership, std::size_t c
 }
 
 /// Starts an epoch over everybody and moves some data through it.
-std::unique_ptr<ClusterSession> working_epoch(Membership& membership, PipelineEnds& ends) {
+std::unique_ptr<ClusterSession> working_epoch(Membership& membership, PipelineChannels& ends) {
   const Members members = membership.members();
   auto session = membership.next_epoch(members);
   StartRequest request = fake_request(static_cast<int>(members.nodes.size()));
@@ -51,7 +51,7 @@ TEST(Membership, EpochFollowsEpochOverTheSameConnections) {
   ThreadWorker b;
   const auto membership = membership_of({a.address(), b.address()});
   for (std::uint32_t epoch = 1; epoch <= 5; ++epoch) {
-    PipelineEnds ends;
+    PipelineChannels ends;
     const auto session = working_epoch(*membership, ends);
     EXPECT_EQ(membership->epoch(), Epoch(epoch));
     EXPECT_EQ(a.stage.assignment.epoch, Epoch(epoch));
@@ -76,7 +76,7 @@ TEST(Membership, AnEpochThatIsReplacedWhileItLoadsIsGivenUp) {
     EXPECT_EQ(slow->start(request, after_ms(100)).error().code, ErrorCode::kTimeout);
   }
   go = true;
-  PipelineEnds ends;
+  PipelineChannels ends;
   const auto session = working_epoch(*membership, ends);
   EXPECT_EQ(worker.stage.assignment.epoch, Epoch(2));
 }
@@ -86,7 +86,7 @@ TEST(Membership, TheEpochAfterADeathHasTheSurvivors) {
   auto b = std::make_unique<ThreadWorker>();
   ThreadWorker c;
   const auto membership = membership_of({a.address(), b->address(), c.address()});
-  PipelineEnds ends;
+  PipelineChannels ends;
   auto session = working_epoch(*membership, ends);
   const std::uint64_t before = membership->version();
   const std::string lost = b->address();
@@ -111,7 +111,7 @@ TEST(Membership, AWorkerThatComesBackIsAMemberAgain) {
   worker = std::make_unique<ThreadWorker>(WorkerOptions{.listen = address, .drain_timeout = milliseconds(50)});
   ASSERT_TRUE(has_members(*membership, 2));
   EXPECT_EQ(membership->members().nodes[0].address, address) << "in its old place";
-  PipelineEnds ends;
+  PipelineChannels ends;
   const auto session = working_epoch(*membership, ends);
 }
 
@@ -121,7 +121,7 @@ TEST(Membership, AWorkerJoinsByItself) {
   ThreadWorker second({.join = membership->join_address(), .drain_timeout = milliseconds(50)});
   ASSERT_TRUE(has_members(*membership, 2));
   EXPECT_THAT(membership->last_change(), HasSubstr(second.address() + " joined"));
-  PipelineEnds ends;
+  PipelineChannels ends;
   const auto session = working_epoch(*membership, ends);
   EXPECT_EQ(second.stage.assignment.rank, Rank(1));
 }
@@ -149,7 +149,7 @@ TEST(Membership, AWorkerThatLeavesServesUntilItIsReleased) {
   ThreadWorker stays;
   ThreadWorker leaves({.drain_timeout = milliseconds(kLongMs)});
   const auto membership = membership_of({stays.address(), leaves.address()});
-  PipelineEnds ends;
+  PipelineChannels ends;
   auto session = working_epoch(*membership, ends);
   std::thread stopping([&] { leaves.stop(); });
   ASSERT_TRUE(has_members(*membership, 1));

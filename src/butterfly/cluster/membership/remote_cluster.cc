@@ -8,25 +8,25 @@
 
 namespace butterfly {
 
-RemoteCluster::RemoteCluster(Roster& roster, std::vector<MemberPtr> members)
-    : roster_(roster), members_(std::move(members)), health_(std::make_shared<Health>([this] {
+RemoteCluster::RemoteCluster(WorkerRegistry& registry, std::vector<RemoteWorkerPtr> members)
+    : registry_(registry), members_(std::move(members)), health_(std::make_shared<Health>([this] {
         giving_up_.request_stop();
         std::lock_guard lock(mutex_);
         changed_.notify_all();
       })) {
-  for (const MemberPtr& member : members_) nodes_.push_back(member->node);
+  for (const RemoteWorkerPtr& member : members_) nodes_.push_back(member->node);
 }
 
 RemoteCluster::~RemoteCluster() {
   stop();
 }
 
-RemoteCluster::Worker* RemoteCluster::worker_of(const Member& member) {
+RemoteCluster::Worker* RemoteCluster::worker_of(const RemoteWorker& member) {
   const auto found = std::ranges::find(workers_, &member, [](const auto& worker) { return worker->member.get(); });
   return found == workers_.end() ? nullptr : found->get();
 }
 
-void RemoteCluster::on_gone(const Member& member, const Error& cause) {
+void RemoteCluster::on_gone(const RemoteWorker& member, const Error& cause) {
   const Worker* worker = worker_of(member);
   if (worker == nullptr) {
     if (purpose_ == Purpose::kPrepare) return;
@@ -38,7 +38,7 @@ void RemoteCluster::on_gone(const Member& member, const Error& cause) {
       {.code = ErrorCode::kUnavailable, .message = fmt::format("{} went away: {}", worker->title, cause.message)});
 }
 
-void RemoteCluster::on_message(const Member& member, const control::ControlMessage& message) {
+void RemoteCluster::on_message(const RemoteWorker& member, const control::ControlMessage& message) {
   Worker* worker = worker_of(member);
   if (worker == nullptr) {
     if (!message.has_leave() || purpose_ == Purpose::kPrepare) return;
@@ -103,10 +103,10 @@ void RemoteCluster::hear_ready(Worker& worker, const control::Ready& ready) {
 Result<ChannelPtr> RemoteCluster::open_data(const Worker& worker, const std::string& label, Deadline deadline) const {
   ConnectOptions connecting;
   connecting.introduction = {
-      .role = ConnectionRole::kData, .session = roster_.session(), .label = data_label(label, epoch_)};
+      .role = ConnectionRole::kData, .session = registry_.session(), .label = data_label(label, epoch_)};
   connecting.peer_name = fmt::format("worker {}", worker.member->address);
-  connecting.access = roster_.options().access;
-  connecting.channel.spin = roster_.options().spin;
+  connecting.access = registry_.options().access;
+  connecting.channel.spin = registry_.options().spin;
   connecting.stop = giving_up_.get_token();
   return connect_tcp(worker.member->address, connecting, deadline);
 }
@@ -158,7 +158,7 @@ Status RemoteCluster::open_channels(Deadline deadline) {
 std::vector<std::string> RemoteCluster::holders_for(std::size_t worker) const {
   constexpr std::size_t kHoldersMax = 4;
   std::vector<std::string> holders;
-  for (const MemberPtr& member : members_) {
+  for (const RemoteWorkerPtr& member : members_) {
     if (member->has_file && member != workers_[worker]->member) holders.push_back(member->address);
   }
   if (holders.empty()) return holders;
@@ -222,7 +222,7 @@ Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline dea
 void RemoteCluster::make_workers(const StartRequest& request) {
   for (Assignment& assignment : make_assignments(request, nodes_)) {
     const std::size_t share = worker_of_share_.size();
-    const MemberPtr& member = members_[static_cast<std::size_t>(request.plan.node_of_stage[share])];
+    const RemoteWorkerPtr& member = members_[static_cast<std::size_t>(request.plan.node_of_stage[share])];
     const auto known = std::ranges::find(workers_, member, [](const auto& worker) { return worker->member; });
     worker_of_share_.push_back(static_cast<std::size_t>(known - workers_.begin()));
     if (known == workers_.end()) workers_.push_back(std::make_unique<Worker>(Worker{.member = member}));
@@ -238,15 +238,15 @@ void RemoteCluster::make_workers(const StartRequest& request) {
   }
 }
 
-Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline deadline) {
+Result<PipelineChannels> RemoteCluster::start(const StartRequest& request, Deadline deadline) {
   BF_TRY(check_start(request, nodes_.size(), started_));
   started_ = true;
   epoch_ = request.epoch;
   purpose_ = request.purpose;
   provider_ = request.weights;
   make_workers(request);
-  if (purpose_ == Purpose::kRun) roster_.release_leaving();  // the epoch that needed them has been stopped
-  roster_.observe(this);
+  if (purpose_ == Purpose::kRun) registry_.release_leaving();  // the epoch that needed them has been stopped
+  registry_.observe(this);
   attendant_ = std::thread([this] { health_->attend(Deadline::max()); });
   const std::stop_callback cancel(request.stop, [this] { giving_up_.request_stop(); });
   Status status;
@@ -264,12 +264,12 @@ Result<PipelineEnds> RemoteCluster::start(const StartRequest& request, Deadline 
   }
   if (status) status = wait_until_ready(request, deadline);
   if (!status) return tl::unexpected(std::move(status).error());
-  if (purpose_ == Purpose::kPrepare) return PipelineEnds{};
-  PipelineEnds ends{.input = make_pipeline_channel(input_, health_),
-                    .output = make_pipeline_channel(output_, health_),
-                    .memory_bytes = std::vector<std::uint64_t>(worker_of_share_.size()),
-                    .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size()),
-                    .exchange_times = std::vector<ExchangeTimes>(worker_of_share_.size())};
+  if (purpose_ == Purpose::kPrepare) return PipelineChannels{};
+  PipelineChannels ends{.input = make_pipeline_channel(input_, health_),
+                        .output = make_pipeline_channel(output_, health_),
+                        .memory_bytes = std::vector<std::uint64_t>(worker_of_share_.size()),
+                        .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size()),
+                        .exchange_times = std::vector<ExchangeTimes>(worker_of_share_.size())};
   std::lock_guard lock(mutex_);
   for (const auto& worker : workers_) {
     for (std::size_t i = 0; i < worker->shares.size(); ++i) {
@@ -298,7 +298,7 @@ std::vector<std::string> RemoteCluster::complaining() const {
 }
 
 Result<DataTraffic> RemoteCluster::data_traffic(Deadline deadline) {
-  const std::uint64_t sequence = roster_.ping();
+  const std::uint64_t sequence = registry_.ping();
   std::unique_lock lock(mutex_);
   const bool answered = changed_.wait_until(lock, deadline, [&] {
     return health_->failure() ||
@@ -316,7 +316,7 @@ void RemoteCluster::stop() {
   if (std::exchange(stopped_, true)) return;
   if (!started_) return;
   health_->retire();
-  roster_.forget(this);
+  registry_.forget(this);
   if (attendant_.joinable()) attendant_.join();
   for (const auto& channel : {input_, output_}) {
     if (channel) channel->close();

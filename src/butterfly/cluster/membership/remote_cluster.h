@@ -1,4 +1,4 @@
-// One epoch of worker processes over TCP. Their control connections belong to the roster and outlive it; its data
+// One epoch of worker processes over TCP. Their control connections belong to the registry and outlive it; its data
 // connections carry its number in their labels. Owns one thread per working node until that has its weights.
 #pragma once
 
@@ -14,12 +14,12 @@ namespace butterfly {
 
 class RemoteCluster final : public ClusterSession, private MemberObserver {
  public:
-  /// One at a time for a roster, which must outlive it.
-  RemoteCluster(Roster& roster, std::vector<MemberPtr> members);
+  /// One at a time for a registry, which must outlive it.
+  RemoteCluster(WorkerRegistry& registry, std::vector<RemoteWorkerPtr> members);
   ~RemoteCluster() override;
 
   const std::vector<NodeDescriptor>& nodes() const override { return nodes_; }
-  Result<PipelineEnds> start(const StartRequest& request, Deadline deadline) override;
+  Result<PipelineChannels> start(const StartRequest& request, Deadline deadline) override;
   std::optional<Error> failed() const override { return health_->failure(); }
   std::vector<std::string> complaining() const override;
   std::vector<StageWork> work() const override;
@@ -29,10 +29,10 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
  private:
   /// A member that works, with its shares of the plan.
   struct Worker {
-    MemberPtr member{};
+    RemoteWorkerPtr member{};
     std::vector<Assignment> assignments{};  // in pipeline order
     std::vector<std::size_t> shares{};      // their places in the plan
-    std::string title{};                    // "worker 10.0.0.2:7000 (stage 2 of 3, lanes 3-5)"
+    std::string title{};                    // "worker 10.0.0.2:7000 (stage 2 of 3, slices 3-5)"
     // Guarded by mutex_, as told by the worker:
     bool ready = false, complained = false;
     std::uint64_t pong_sequence = 0;
@@ -45,9 +45,9 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
     std::thread weight_server{};
   };
 
-  void on_message(const Member& member, const control::ControlMessage& message) override;
-  void on_gone(const Member& member, const Error& cause) override;
-  Worker* worker_of(const Member& member);
+  void on_message(const RemoteWorker& member, const control::ControlMessage& message) override;
+  void on_gone(const RemoteWorker& member, const Error& cause) override;
+  Worker* worker_of(const RemoteWorker& member);
   const Worker& worker_of(std::size_t share) const { return *workers_[worker_of_share_[share]]; }
   void hear_ready(Worker& worker, const control::Ready& ready);
   void make_workers(const StartRequest& request);
@@ -57,8 +57,8 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
   Status assign();
   Status wait_until_ready(const StartRequest& request, Deadline deadline);
 
-  Roster& roster_;
-  const std::vector<MemberPtr> members_;
+  WorkerRegistry& registry_;
+  const std::vector<RemoteWorkerPtr> members_;
   std::vector<NodeDescriptor> nodes_;
   std::stop_source giving_up_;            // connections that are being opened
   const std::shared_ptr<Health> health_;  // also the pipeline channels'

@@ -21,20 +21,20 @@ Deadline now() {
   return std::chrono::steady_clock::now();
 }
 
-std::string title(const Member& member) {
+std::string title(const RemoteWorker& member) {
   return fmt::format("worker {}", member.address);
 }
 
 }  // namespace
 
-Roster::Roster(const ClusterOptions& options, std::string name)
+WorkerRegistry::WorkerRegistry(const ClusterOptions& options, std::string name)
     : options_(options),
       name_(std::move(name)),
       silence_counts_from_(now()),
       last_beat_(now()),
       heartbeat_([this](const std::stop_token& stop) { run_heartbeat(stop); }) {}
 
-Roster::~Roster() {
+WorkerRegistry::~WorkerRegistry() {
   heartbeat_.request_stop();
   decltype(dialling_) dialling;
   {
@@ -49,7 +49,7 @@ Roster::~Roster() {
   control::ControlMessage release;
   release.mutable_release();
   std::unique_lock lock(mutex_);
-  for (const MemberPtr& member : members_) {
+  for (const RemoteWorkerPtr& member : members_) {
     if (!member->gone) static_cast<void>(member->link->send(release));
   }
   const auto free = [&] {
@@ -59,13 +59,14 @@ Roster::~Roster() {
     log().warn("not every worker confirmed its release");
   }
   lock.unlock();
-  for (const MemberPtr& member : members_) member->link->close();
-  for (const MemberPtr& member : members_) member->monitor.join();
+  for (const RemoteWorkerPtr& member : members_) member->link->close();
+  for (const RemoteWorkerPtr& member : members_) member->monitor.join();
 }
 
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
-Result<Roster::Greeting> Roster::knock(const std::string& address, Deadline deadline, std::stop_token stop) const {
+Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& address, Deadline deadline,
+                                                         std::stop_token stop) const {
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kControl, .session = session_, .label = name_};
   connecting.access = options_.access;
@@ -82,10 +83,11 @@ Result<Roster::Greeting> Roster::knock(const std::string& address, Deadline dead
   }
 }
 
-Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, std::stop_token stop) const {
-  BF_ASSIGN_OR_RETURN(Greeting greeting, knock(address, deadline, std::move(stop)));
+Result<RemoteWorkerPtr> WorkerRegistry::handshake(const std::string& address, Deadline deadline,
+                                                  std::stop_token stop) const {
+  BF_ASSIGN_OR_RETURN(Greeting greeting, connect(address, deadline, std::move(stop)));
   const control::ControlMessage& message = greeting.answer;
-  auto member = std::make_shared<Member>();
+  auto member = std::make_shared<RemoteWorker>();
   member->address = address;
   member->silence = PhiAccrual(options_.heartbeat);
   member->link = std::move(greeting.link);
@@ -103,12 +105,12 @@ Result<MemberPtr> Roster::greet(const std::string& address, Deadline deadline, s
   return member;
 }
 
-Status Roster::greet_all(const std::vector<std::string>& addresses, Deadline deadline) {
-  std::vector<std::optional<Result<MemberPtr>>> answers(addresses.size());
+Status WorkerRegistry::handshake_all(const std::vector<std::string>& addresses, Deadline deadline) {
+  std::vector<std::optional<Result<RemoteWorkerPtr>>> answers(addresses.size());
   {
     std::vector<std::jthread> dialling;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(greet(addresses[i], deadline, {})); });
+      dialling.emplace_back([&, i] { answers[i].emplace(handshake(addresses[i], deadline, {})); });
     }
   }
   {
@@ -116,20 +118,20 @@ Status Roster::greet_all(const std::vector<std::string>& addresses, Deadline dea
     order_.insert(order_.end(), addresses.begin(), addresses.end());
   }
   for (auto& answer : answers) {
-    BF_ASSIGN_OR_RETURN(MemberPtr member, std::move(*answer));
+    BF_ASSIGN_OR_RETURN(RemoteWorkerPtr member, std::move(*answer));
     admit(std::move(member));
   }
   return {};
 }
 
-void Roster::changed(std::string what) {
+void WorkerRegistry::changed(std::string what) {
   last_change_ = std::move(what);
   version_.fetch_add(1, std::memory_order_acq_rel);
   changed_.notify_all();
 }
 
-void Roster::admit(MemberPtr member) {
-  MemberPtr before;  // an earlier life of the same worker; its thread has ended or is about to
+void WorkerRegistry::admit(RemoteWorkerPtr member) {
+  RemoteWorkerPtr before;  // an earlier life of the same worker; its thread has ended or is about to
   {
     std::lock_guard lock(mutex_);
     const auto known = std::ranges::find(members_, member->address, [](const auto& one) { return one->address; });
@@ -146,7 +148,7 @@ void Roster::admit(MemberPtr member) {
   if (before) before->monitor.join();
 }
 
-void Roster::want(const std::string& address) {
+void WorkerRegistry::want(const std::string& address) {
   std::vector<std::unique_ptr<Dialling>> over;  // joined without the lock
   std::lock_guard lock(mutex_);
   for (auto it = dialling_.begin(); it != dialling_.end();) {
@@ -171,7 +173,7 @@ void Roster::want(const std::string& address) {
   dialling_[address] = std::move(dialling);
 }
 
-void Roster::run_dialling(const std::string& address, const std::stop_token& stop) {
+void WorkerRegistry::run_dialling(const std::string& address, const std::stop_token& stop) {
   milliseconds pause = kFirstPause;
   int failures = 0;
   while (!stop.stop_requested()) {
@@ -183,9 +185,9 @@ void Roster::run_dialling(const std::string& address, const std::stop_token& sto
         return std::ranges::none_of(members_, [&](const auto& m) { return m->address == address && !m->gone; });
       };
       if (!changed_.wait(lock, stop, lost)) return;
-      changed_.wait_until(lock, stop, exiled_until_[address], [] { return false; });
+      changed_.wait_until(lock, stop, quarantined_until_[address], [] { return false; });
     }
-    auto member = greet(address, now() + kDialTimeout, stop);
+    auto member = handshake(address, now() + kDialTimeout, stop);
     if (member) {
       log().info("worker {} joins", address);
       admit(std::move(*member));
@@ -201,61 +203,61 @@ void Roster::run_dialling(const std::string& address, const std::stop_token& sto
   }
 }
 
-std::vector<MemberPtr> Roster::usable() const {
+std::vector<RemoteWorkerPtr> WorkerRegistry::usable() const {
   std::lock_guard lock(mutex_);
-  std::vector<MemberPtr> all;
+  std::vector<RemoteWorkerPtr> all;
   for (const std::string& address : order_) {
-    for (const MemberPtr& member : members_) {
+    for (const RemoteWorkerPtr& member : members_) {
       if (member->address == address && !member->gone && !member->leaving) all.push_back(member);
     }
   }
   return all;
 }
 
-bool Roster::wait_for_change(std::uint64_t seen, Deadline deadline, std::stop_token stop) const {
+bool WorkerRegistry::wait_for_change(std::uint64_t seen, Deadline deadline, std::stop_token stop) const {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, std::move(stop), deadline, [&] { return version() != seen; });
 }
 
-std::string Roster::last_change() const {
+std::string WorkerRegistry::last_change() const {
   std::lock_guard lock(mutex_);
   return last_change_;
 }
 
-void Roster::observe(MemberObserver* observer) {
+void WorkerRegistry::observe(MemberObserver* observer) {
   std::lock_guard lock(observing_);
   observers_.push_back(observer);
 }
 
-void Roster::forget(MemberObserver* observer) {
+void WorkerRegistry::forget(MemberObserver* observer) {
   std::lock_guard lock(observing_);
   std::erase(observers_, observer);
 }
 
-void Roster::release_leaving() {
+void WorkerRegistry::release_leaving() {
   control::ControlMessage release;
   release.mutable_release();
-  std::vector<MemberPtr> leaving;
+  std::vector<RemoteWorkerPtr> leaving;
   {
     std::lock_guard lock(mutex_);
     std::ranges::copy_if(members_, std::back_inserter(leaving),
                          [](const auto& member) { return member->leaving && !member->gone; });
   }
-  for (const MemberPtr& member : leaving) static_cast<void>(member->link->send(release));
+  for (const RemoteWorkerPtr& member : leaving) static_cast<void>(member->link->send(release));
 }
 
-void Roster::expel(const std::string& address, const Error& cause) {
-  MemberPtr expelled;
+void WorkerRegistry::expel(const std::string& address, const Error& cause) {
+  RemoteWorkerPtr expelled;
   {
     std::lock_guard lock(mutex_);
-    exiled_until_[address] = now() + kExile;
+    quarantined_until_[address] = now() + kQuarantine;
     const auto found = std::ranges::find(members_, address, [](const auto& one) { return one->address; });
     if (found != members_.end()) expelled = *found;
   }
   if (expelled) lose(expelled, cause);
 }
 
-Deadline Roster::due(const Member& member) const {
+Deadline WorkerRegistry::due(const RemoteWorker& member) const {
   std::lock_guard lock(mutex_);
   // A coordinator that stood still has asked nobody: silence meanwhile means nothing.
   const bool stood_still = now() - last_beat_ > kBeatsMissed * options_.heartbeat;
@@ -263,7 +265,7 @@ Deadline Roster::due(const Member& member) const {
   return std::max(member.silence.last_heard(), counts_from) + options_.dead_after;
 }
 
-void Roster::run_monitor(const MemberPtr& member) {
+void WorkerRegistry::run_monitor(const RemoteWorkerPtr& member) {
   for (;;) {
     const auto message = member->link->receive(due(*member));
     if (message) {
@@ -277,7 +279,7 @@ void Roster::run_monitor(const MemberPtr& member) {
   }
 }
 
-void Roster::handle(const MemberPtr& member, const control::ControlMessage& message) {
+void WorkerRegistry::handle(const RemoteWorkerPtr& member, const control::ControlMessage& message) {
   {
     std::lock_guard lock(mutex_);
     member->silence.heard(now());
@@ -292,7 +294,7 @@ void Roster::handle(const MemberPtr& member, const control::ControlMessage& mess
   for (MemberObserver* observer : observers_) observer->on_message(*member, message);
 }
 
-void Roster::lose(const MemberPtr& member, const Error& cause) {
+void WorkerRegistry::lose(const RemoteWorkerPtr& member, const Error& cause) {
   bool left = false;  // was let go, and needed by nobody
   {
     std::lock_guard lock(mutex_);
@@ -315,28 +317,28 @@ void Roster::lose(const MemberPtr& member, const Error& cause) {
   if (options_.lost == LostWorkers::kDialAgain) want(member->address);
 }
 
-std::uint64_t Roster::ping() {
+std::uint64_t WorkerRegistry::ping() {
   control::ControlMessage message;
   const std::uint64_t sequence = ping_sequence_.fetch_add(1) + 1;
   message.mutable_ping()->set_sequence(sequence);
-  std::vector<MemberPtr> living;
+  std::vector<RemoteWorkerPtr> living;
   {
     std::lock_guard lock(mutex_);
     std::ranges::copy_if(members_, std::back_inserter(living), [](const auto& member) { return !member->gone; });
   }
   // A worker that cannot be reached is noticed by its monitor.
-  for (const MemberPtr& member : living) static_cast<void>(member->link->send(message));
+  for (const RemoteWorkerPtr& member : living) static_cast<void>(member->link->send(message));
   return sequence;
 }
 
-void Roster::run_heartbeat(const std::stop_token& stop) {
+void WorkerRegistry::run_heartbeat(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     ping();
     std::unique_lock lock(mutex_);
     const Deadline beat = now();
     if (beat - last_beat_ > kBeatsMissed * options_.heartbeat) silence_counts_from_ = beat;
     last_beat_ = beat;
-    for (const MemberPtr& member : members_) {
+    for (const RemoteWorkerPtr& member : members_) {
       const double phi = member->gone ? 0 : member->silence.phi(beat);
       if (phi > PhiAccrual::kSuspicious && !std::exchange(member->suspected, true)) {
         log().warn("{} is suspected: silent for {:.0f} ms", title(*member),
@@ -347,11 +349,11 @@ void Roster::run_heartbeat(const std::stop_token& stop) {
   }
 }
 
-void Roster::describe(control::CoordinatorStatus& status) const {
+void WorkerRegistry::describe(control::CoordinatorStatus& status) const {
   status.set_name(name_);
   std::lock_guard lock(mutex_);
   status.set_last_change(last_change_);
-  for (const MemberPtr& member : members_) {
+  for (const RemoteWorkerPtr& member : members_) {
     if (member->gone) continue;
     auto* one = status.add_members();
     one->set_address(member->address);

@@ -13,44 +13,44 @@
 #include <thread>
 #include <vector>
 
-#include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/cluster/membership/phi_accrual.h"
 
 namespace butterfly {
 
 /// A worker that has said hello.
-struct Member {
+struct RemoteWorker {
   std::string address{};
   NodeDescriptor node{};
   bool trains = false;  // takes part in training runs
   std::unique_ptr<ControlLink> link{};
   std::atomic<bool> has_file{false};  // of the model that its epochs run
-  // Guarded by the roster's mutex:
+  // Guarded by the registry's mutex:
   bool gone = false, leaving = false, released = false, suspected = false;
   PhiAccrual silence{std::chrono::milliseconds(200)};
   std::thread monitor{};
 };
 /// Also an epoch's that the worker is part of, which may outlast the worker.
-using MemberPtr = std::shared_ptr<Member>;
+using RemoteWorkerPtr = std::shared_ptr<RemoteWorker>;
 
 /// Whoever wants to know what members say: the epoch that runs, the next that prepares. Called from the members'
 /// threads, one call at a time.
 class MemberObserver {
  public:
   virtual ~MemberObserver() = default;
-  virtual void on_message(const Member& member, const control::ControlMessage& message) = 0;
-  virtual void on_gone(const Member& member, const Error& cause) = 0;
+  virtual void on_message(const RemoteWorker& member, const control::ControlMessage& message) = 0;
+  virtual void on_gone(const RemoteWorker& member, const Error& cause) = 0;
 };
 
-class Roster {
+class WorkerRegistry {
  public:
-  Roster(const ClusterOptions& options, std::string name);
+  WorkerRegistry(const ClusterOptions& options, std::string name);
   /// Releases every member and waits for their confirmation, for release_timeout at most.
-  ~Roster();
+  ~WorkerRegistry();
 
   /// Connects with all of them, in parallel. Errors: those of connect_cluster().
-  Status greet_all(const std::vector<std::string>& addresses, Deadline deadline);
+  Status handshake_all(const std::vector<std::string>& addresses, Deadline deadline);
 
   /// Dials this address until it answers, gives up when it never did (anybody may announce anything), and dials it
   /// again whenever it is lost. Nothing happens where it is dialled already, or kDiallingMax others are.
@@ -58,7 +58,7 @@ class Roster {
   static constexpr std::size_t kDiallingMax = 256;
 
   /// Members that can be given work, by the order of their addresses' first appearance.
-  std::vector<MemberPtr> usable() const;
+  std::vector<RemoteWorkerPtr> usable() const;
 
   /// Changes whenever usable() does.
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
@@ -79,9 +79,9 @@ class Roster {
   /// Lets those go that asked for it; no epoch uses them any more.
   void release_leaving();
 
-  /// Ends a member's life as if it had died, and lets kExile pass before it is dialled again.
+  /// Ends a member's life as if it had died, and lets kQuarantine pass before it is dialled again.
   void expel(const std::string& address, const Error& cause);
-  static constexpr std::chrono::milliseconds kExile{30'000};
+  static constexpr std::chrono::milliseconds kQuarantine{30'000};
 
   const SessionId& session() const { return session_; }
   const ClusterOptions& options() const { return options_; }
@@ -92,19 +92,19 @@ class Roster {
     std::unique_ptr<ControlLink> link;
     control::ControlMessage answer;
   };
-  Result<Greeting> knock(const std::string& address, Deadline deadline, std::stop_token stop) const;
-  Result<MemberPtr> greet(const std::string& address, Deadline deadline, std::stop_token stop) const;
-  void admit(MemberPtr member);
-  void run_monitor(const MemberPtr& member);
-  void handle(const MemberPtr& member, const control::ControlMessage& message);
-  void lose(const MemberPtr& member, const Error& cause);
+  Result<Greeting> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  Result<RemoteWorkerPtr> handshake(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  void admit(RemoteWorkerPtr member);
+  void run_monitor(const RemoteWorkerPtr& member);
+  void handle(const RemoteWorkerPtr& member, const control::ControlMessage& message);
+  void lose(const RemoteWorkerPtr& member, const Error& cause);
   void run_heartbeat(const std::stop_token& stop);
   struct Dialling {
     std::atomic<bool> over{false};
     std::jthread thread;
   };
   void run_dialling(const std::string& address, const std::stop_token& stop);
-  Deadline due(const Member& member) const;
+  Deadline due(const RemoteWorker& member) const;
   void changed(std::string what);
 
   const ClusterOptions options_;
@@ -112,10 +112,10 @@ class Roster {
   const std::string name_;
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;
-  std::vector<MemberPtr> members_;  // the dead too, until their threads are joined
-  std::vector<std::string> order_;  // addresses as they first appeared
+  std::vector<RemoteWorkerPtr> members_;  // the dead too, until their threads are joined
+  std::vector<std::string> order_;        // addresses as they first appeared
   std::map<std::string, std::unique_ptr<Dialling>> dialling_;
-  std::map<std::string, Deadline> exiled_until_;
+  std::map<std::string, Deadline> quarantined_until_;
   std::atomic<std::uint64_t> ping_sequence_{0};
   std::string last_change_;
   std::atomic<std::uint64_t> version_{1};

@@ -1,6 +1,6 @@
 // The data connections of a worker's assignment: from the stage before it, to the one after it, and to each other
-// member of its tensor group; of two members the one with lower lanes dials. All are in the session's hub, which closes
-// them when the epoch ends. Not thread-safe.
+// member of its tensor group; of two members the one with lower slices dials. All are in the session's hub, which
+// closes them when the epoch ends. Not thread-safe.
 #pragma once
 
 #include <memory>

@@ -20,18 +20,18 @@ Result<Payload> probe_payload(std::uint64_t bytes) {
 
 }  // namespace
 
-Visitors::Visitors(NodeAccess access, Answers answers)
+StatusServer::StatusServer(NodeAccess access, Answers answers)
     : access_(std::move(access)),
       answers_(std::move(answers)),
       links_([this](const std::string& address) { return measure_link(address, access_, after_ms(kProbeMs)); }) {}
 
-Visitors::~Visitors() {
+StatusServer::~StatusServer() {
   std::lock_guard lock(mutex_);
   for (Visit& visit : visits_) visit.channel->close();
   visits_.clear();  // joins
 }
 
-bool Visitors::receive(Arrival& arrival) {
+bool StatusServer::receive(Arrival& arrival) {
   const ConnectionRole role = arrival.introduction.role;
   if (role != ConnectionRole::kStatus && role != ConnectionRole::kProbe) return false;
   std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ bool Visitors::receive(Arrival& arrival) {
   return true;
 }
 
-void Visitors::answer(const std::shared_ptr<Channel>& channel, const SessionId& session) {
+void StatusServer::answer(const std::shared_ptr<Channel>& channel, const SessionId& session) {
   ControlLink link(channel);
   const auto question = link.receive(after_ms(kQuestionMs));
   if (!question) return;
@@ -68,17 +68,17 @@ void Visitors::answer(const std::shared_ptr<Channel>& channel, const SessionId& 
   static_cast<void>(link.send(said));
 }
 
-/// Nobody makes this node knock at doors of others. With credentials the other side proves that it belongs to the
+/// Nobody makes this node connect at doors of others. With credentials the other side proves that it belongs to the
 /// cluster, and without them nodes stay on their machine; where neither holds, only the coordinator may send it around.
-Status Visitors::may_dial(const SessionId& session) const {
+Status StatusServer::may_dial(const SessionId& session) const {
   if (access_.credentials || access_.policy == AddressPolicy::kLoopbackOnly) return {};
   if (answers_.is_session && answers_.is_session(session)) return {};
   return make_error(ErrorCode::kInvalidArgument,
                     "without credentials a worker measures links for its coordinator only, who names its session");
 }
 
-void Visitors::answer_links(const control::MeasureLinks& question, const SessionId& session,
-                            control::ControlMessage& said) {
+void StatusServer::answer_links(const control::MeasureLinks& question, const SessionId& session,
+                                control::ControlMessage& said) {
   if (const Status allowed = may_dial(session); !allowed) return store(allowed.error(), *said.mutable_failure());
   using Freshness = LinkBook::Freshness;
   for (const std::string& address : question.addresses()) {
@@ -99,7 +99,7 @@ void Visitors::answer_links(const control::MeasureLinks& question, const Session
   said.mutable_links();
 }
 
-void Visitors::answer_rebalance(control::ControlMessage& said) const {
+void StatusServer::answer_rebalance(control::ControlMessage& said) const {
   const Result<std::string> outcome =
       answers_.rebalance ? answers_.rebalance()
                          : make_error(ErrorCode::kInvalidArgument, "this node is no coordinator: it has no plan");
@@ -110,7 +110,7 @@ void Visitors::answer_rebalance(control::ControlMessage& said) const {
   }
 }
 
-void Visitors::echo(Channel& channel) {
+void StatusServer::echo(Channel& channel) {
   const Deadline deadline = after_ms(kProbeMs);
   for (;;) {
     const auto message = channel.receive(probe_payload, deadline);

@@ -8,13 +8,13 @@
 #include <mutex>
 #include <thread>
 
-#include "butterfly/cluster/control.pb.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/link_book.h"
 #include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
 
-class Visitors {
+class StatusServer {
  public:
   using StatusFunction = std::function<void(control::ControlMessage& answer)>;
 
@@ -27,8 +27,8 @@ class Visitors {
     /// Plans again and says what came of it; null: this node does not plan.
     std::function<Result<std::string>()> rebalance{};
   };
-  Visitors(NodeAccess access, Answers answers);
-  ~Visitors();
+  StatusServer(NodeAccess access, Answers answers);
+  ~StatusServer();
 
   /// Takes arrivals of the roles status and probe; false for others.
   bool receive(Arrival& arrival);

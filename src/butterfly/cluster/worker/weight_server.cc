@@ -5,13 +5,13 @@
 
 namespace butterfly {
 
-WeightGiver::~WeightGiver() {
+WeightServer::~WeightServer() {
   std::lock_guard lock(mutex_);
   for (Giving& one : giving_) one.channel->close();
   giving_.clear();  // joins
 }
 
-void WeightGiver::give(ChannelPtr channel, const std::string& model_hash) {
+void WeightServer::give(ChannelPtr channel, const std::string& model_hash) {
   std::lock_guard lock(mutex_);
   std::erase_if(giving_, [](const Giving& one) { return one.over.load(); });
   if (giving_.size() >= kGivingMax) return;
@@ -26,7 +26,7 @@ void WeightGiver::give(ChannelPtr channel, const std::string& model_hash) {
 }
 
 /// Until the other worker has what it needs and closes the channel.
-Status WeightGiver::serve(Channel& channel, const std::string& model_hash) const {
+Status WeightServer::serve(Channel& channel, const std::string& model_hash) const {
   const auto path = local_.found(model_hash);
   if (!path) return make_error(ErrorCode::kNotFound, "no file with SHA-256 {} is here", model_hash);
   BF_ASSIGN_OR_RETURN(const WeightProvider provider, delegate_.open_weights(*path));

@@ -15,11 +15,11 @@
 
 namespace butterfly {
 
-class WeightGiver {
+class WeightServer {
  public:
   /// Both must outlive it.
-  WeightGiver(const LocalModels& local, const WorkerDelegate& delegate) : local_(local), delegate_(delegate) {}
-  ~WeightGiver();
+  WeightServer(const LocalModels& local, const WorkerDelegate& delegate) : local_(local), delegate_(delegate) {}
+  ~WeightServer();
 
   /// Serves the weights of the model with this hash until the channel closes; closes it at once where there is no such
   /// file here, or kGivingMax others are served.

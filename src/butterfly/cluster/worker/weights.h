@@ -9,9 +9,9 @@
 #include <string>
 
 #include "butterfly/base/bytes.h"
+#include "butterfly/base/digest.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/weights.h"
-#include "butterfly/wire/digest.h"
 
 namespace butterfly {
 

@@ -47,7 +47,7 @@ class Server final : public WorkerServer {
     if (parked_ && !draining_) settle_parked();
     busy_ = session_ != nullptr;
     if (arrival) {
-      if (visitors_.receive(*arrival)) return {};
+      if (status_server_.receive(*arrival)) return {};
       if (arrival->introduction.role == ConnectionRole::kControl) {
         if (!draining_) welcome(std::move(*arrival));
       } else if (session_ && session_->id() == arrival->introduction.session) {
@@ -133,15 +133,16 @@ class Server final : public WorkerServer {
   LocalModels local_;
   const std::unique_ptr<Listener> listener_;
   const std::uint64_t began_ns_ = trace::now_ns();
-  std::mutex mutex_;                        // session_ changes under it, visitors look
+  std::mutex mutex_;                        // session_ changes under it, status_server look
   std::unique_ptr<WorkerSession> session_;  // calls the listener as it ends: destroyed first
   std::optional<Arrival> parked_;
   Deadline parked_until_{};
   bool draining_ = false;
   std::atomic<bool> busy_{false};  // for the announcer
-  Visitors visitors_{options_.access,
-                     {.status = [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); },
-                      .is_session = [this](const SessionId& session) { return works_in(session); }}};
+  StatusServer status_server_{
+      options_.access,
+      {.status = [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); },
+       .is_session = [this](const SessionId& session) { return works_in(session); }}};
 };
 
 }  // namespace

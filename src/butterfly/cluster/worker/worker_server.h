@@ -11,8 +11,8 @@
 #include "butterfly/cluster/worker/rank_host.h"
 #include "butterfly/cluster/worker/worker_delegate.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/wire/exchange/group_exchange.h"
 #include "butterfly/wire/channel/tcp.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 

@@ -31,7 +31,7 @@ WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, W
       coordinator_(printable(control.introduction.label, control.channel->peer())),
       on_end_(std::move(on_end)),
       link_(std::move(control.channel)),
-      giver_(local, delegate),
+      weight_server_(local, delegate),
       work_([this] { run_assignments(); }),
       preparations_([this] { run_preparations(); }),
       control_([this] { run_control(); }) {}
@@ -62,7 +62,7 @@ void WorkerSession::deliver(Arrival data) {
     std::lock_guard lock(mutex_);
     hash = model_hash_;
   }
-  giver_.give(std::move(data.channel), hash);
+  weight_server_.give(std::move(data.channel), hash);
 }
 
 /// A connection that finds no host, or a run already, is closed.

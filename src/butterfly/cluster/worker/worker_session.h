@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/worker/arrival_queue.h"
 #include "butterfly/cluster/worker/channel_hub.h"
-#include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/worker/stage_connections.h"
 #include "butterfly/cluster/worker/weight_server.h"
 #include "butterfly/cluster/worker/weight_transfer.h"
@@ -75,7 +75,7 @@ class WorkerSession {
   const std::function<void()> on_end_;
   ControlLink link_;
   ChannelHub hub_;
-  WeightGiver giver_;
+  WeightServer weight_server_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> ended_{false};
   bool released_ = false;     // the control thread's

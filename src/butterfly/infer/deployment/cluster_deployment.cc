@@ -10,10 +10,10 @@
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership/membership.h"
-#include "butterfly/infer/deployment/straggler.h"
 #include "butterfly/infer/deployment/known_cluster.h"
 #include "butterfly/infer/deployment/plan_change.h"
 #include "butterfly/infer/deployment/rebalance_queue.h"
+#include "butterfly/infer/deployment/straggler.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/plan/cost/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
@@ -104,7 +104,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   Status submit(Step step) override {
     if (membership_->version() != considered_) BF_TRY(consider_change());
     consider_wish();
-    if (!preparation_) consider_drift();
+    if (!preparation_) consider_straggler();
     if (preparation_ && preparation_->done) return make_error(ErrorCode::kUnavailable, "{}", preparation_->reason);
     return pipeline_->submit(std::move(step));
   }
@@ -153,11 +153,11 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   }
 
   /// A preparation where stages turned out to be faster or slower than the plan assumed, and another plan helps.
-  void consider_drift() {
+  void consider_straggler() {
     const auto now = std::chrono::steady_clock::now();
     if (options_.split == "uniform" || options_.split == "sequential" || now < next_look_) return;
     next_look_ = now + std::chrono::milliseconds(options_.heartbeat_ms);
-    const auto slowness = drift_.look(session_->work(), now);
+    const auto slowness = stragglers_.look(session_->work(), now);
     if (!slowness) return;
     std::map<int, double> needed_s;  // by each node of this plan, as it turned out
     double slowest_s = 0;
@@ -175,8 +175,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
             fmt::format("worker {} needs {:.1f} times as long as planned; {}", node_of_stage(slowest).address,
                         (*slowness)[slowest], describe_change(plan_, *plan, members_.nodes)));
     // Twice as long each time: a node whose speed depends on its share would otherwise make plans follow each other.
-    next_look_ = now + drift_rest_;
-    drift_rest_ *= 2;
+    next_look_ = now + straggler_cooldown_;
+    straggler_cooldown_ *= 2;
   }
 
   /// The plan for the same members with the speed that they show at work. `slowness` is relative to the plan that runs,
@@ -188,7 +188,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return plan_for(checkpoint_, known_.cluster(members_.nodes), options_);
   }
 
-  /// From a visitor's thread: waits until the plan has been looked at.
+  /// From a client's thread: waits until the plan has been looked at.
   Result<std::string> wish_for_balance() {
     constexpr std::chrono::milliseconds kPatience{15'000};
     if (options_.split == "uniform" || options_.split == "sequential") {
@@ -203,7 +203,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   void consider_wish() {
     if (!wishes_.wanted()) return;
     if (preparation_) return wishes_.answer(fmt::format("another plan is on its way: {}", preparation_->reason));
-    const auto slowness = drift_.glance(session_->work());
+    const auto slowness = stragglers_.glance(session_->work());
     if (!slowness) return;  // after some more steps
     const auto plan = plan_again(*slowness);
     if (!plan) return wishes_.answer(tl::unexpected(plan.error()));
@@ -274,7 +274,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       }
       const Status started = start();
       if (started) {
-        drift_.watch(plan_, std::chrono::steady_clock::now());
+        stragglers_.watch(plan_, std::chrono::steady_clock::now());
         report(reason, began_ns);
         return {};
       }
@@ -366,19 +366,19 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   const Checkpoint checkpoint_;
   const DeploymentOptions options_;
-  StartRequest request_;  // all but the plan and the epoch
-  RebalanceDesk wishes_;  // outlives the membership, whose visitors wait there
+  StartRequest request_;   // all but the plan and the epoch
+  RebalanceQueue wishes_;  // outlives the membership, whose status_server wait there
   std::unique_ptr<Membership> membership_;
   Members members_;               // of the epoch that runs
   std::uint64_t considered_ = 0;  // the version of the membership that was last looked at
   Plan plan_;
   std::unique_ptr<ClusterSession> session_;  // gone before the membership
-  PipelineEnds ends_;
+  PipelineChannels ends_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Preparation> preparation_;
-  Drift drift_;
+  StragglerDetector stragglers_;
   Deadline next_look_{};
-  std::chrono::seconds drift_rest_{20};  // after another plan because of a drift
+  std::chrono::seconds straggler_cooldown_{20};  // after another plan because of a straggler
   KnownCluster known_;
   std::vector<double> planned_slowness_;  // of each stage, when the plan that runs was made
   std::vector<EpochReport> epochs_;

@@ -84,7 +84,7 @@ class ThreadsDeployment final : public Deployment {
   Plan plan_;
   std::vector<std::unique_ptr<StageHost>> hosts_;
   std::unique_ptr<ClusterSession> session_;
-  PipelineEnds ends_;
+  PipelineChannels ends_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

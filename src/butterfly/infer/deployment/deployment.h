@@ -16,8 +16,8 @@
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/plan/cost/forecast.h"
 #include "butterfly/plan/partition/plan.h"
-#include "butterfly/wire/exchange/group_exchange.h"
 #include "butterfly/wire/channel/tcp.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 

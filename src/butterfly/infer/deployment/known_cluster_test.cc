@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 const std::vector<NodeDescriptor> kNodes{
-    {.address = "10.0.0.1:7000", .memory_read_gb_per_s = 10, .products = {{"q4_0", 8, 100}}},
+    {.address = "10.0.0.1:7000", .memory_read_gb_per_s = 10, .matmuls = {{"q4_0", 8, 100}}},
     {.address = "10.0.0.1:7001", .memory_read_gb_per_s = 10},
     {.address = "10.0.0.2:7000", .memory_read_gb_per_s = 10}};
 
@@ -19,8 +19,8 @@ TEST(KnownCluster, ASlowWorkerIsPlannedForAsItShowedItself) {
   known.learn_slowness("10.0.0.1:7000", 2.0);
   const PlanCluster cluster = known.cluster(kNodes);
   EXPECT_DOUBLE_EQ(cluster.nodes[0].memory_read_gb_per_s, 5.0);
-  EXPECT_DOUBLE_EQ(cluster.nodes[0].products[0].decode_gb_per_s, 4.0);
-  EXPECT_DOUBLE_EQ(cluster.nodes[0].products[0].prefill_gflops, 50.0);
+  EXPECT_DOUBLE_EQ(cluster.nodes[0].matmuls[0].decode_gb_per_s, 4.0);
+  EXPECT_DOUBLE_EQ(cluster.nodes[0].matmuls[0].prefill_gflops, 50.0);
   EXPECT_DOUBLE_EQ(cluster.nodes[1].memory_read_gb_per_s, 10.0);
 }
 

@@ -2,7 +2,7 @@
 
 namespace butterfly {
 
-Result<std::string> RebalanceDesk::ask(std::chrono::milliseconds patience) {
+Result<std::string> RebalanceQueue::ask(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   const std::uint64_t before = round_;
   ++waiting_;
@@ -14,19 +14,19 @@ Result<std::string> RebalanceDesk::ask(std::chrono::milliseconds patience) {
                     patience.count());
 }
 
-bool RebalanceDesk::wanted() const {
+bool RebalanceQueue::wanted() const {
   std::lock_guard lock(mutex_);
   return waiting_ > 0;
 }
 
-void RebalanceDesk::answer(const Result<std::string>& outcome) {
+void RebalanceQueue::answer(const Result<std::string>& outcome) {
   std::lock_guard lock(mutex_);
   outcome_ = outcome;
   ++round_;
   answered_.notify_all();
 }
 
-void RebalanceDesk::close() {
+void RebalanceQueue::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;
   answered_.notify_all();

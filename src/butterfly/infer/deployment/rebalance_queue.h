@@ -13,7 +13,7 @@
 
 namespace butterfly {
 
-class RebalanceDesk {
+class RebalanceQueue {
  public:
   /// Hands in a wish and waits for its outcome; those who wait already get the same one. Errors: what answer() said;
   /// kUnavailable where nobody looked within `patience`.

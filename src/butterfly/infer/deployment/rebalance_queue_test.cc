@@ -10,22 +10,22 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(RebalanceDesk, EverybodyWhoWaitsGetsTheOneOutcome) {
-  RebalanceDesk desk;
-  EXPECT_FALSE(desk.wanted());
+TEST(RebalanceQueue, EverybodyWhoWaitsGetsTheOneOutcome) {
+  RebalanceQueue queue;
+  EXPECT_FALSE(queue.wanted());
   std::string heard[2];
   {
     std::vector<std::jthread> askers;
     std::atomic<int> served{0};
     for (std::string& mine : heard) {
       askers.emplace_back([&] {
-        mine = desk.ask(milliseconds(20'000)).value();
+        mine = queue.ask(milliseconds(20'000)).value();
         ++served;
       });
     }
     while (served < 2) {
       // The second may come later than the first answer: it gets the next.
-      if (desk.wanted()) desk.answer(std::string("two layers move"));
+      if (queue.wanted()) queue.answer(std::string("two layers move"));
       std::this_thread::yield();
     }
   }
@@ -33,22 +33,22 @@ TEST(RebalanceDesk, EverybodyWhoWaitsGetsTheOneOutcome) {
   EXPECT_EQ(heard[1], "two layers move");
 }
 
-TEST(RebalanceDesk, NobodyWaitsForACoordinatorThatEnds) {
-  RebalanceDesk desk;
+TEST(RebalanceQueue, NobodyWaitsForACoordinatorThatEnds) {
+  RebalanceQueue queue;
   std::jthread closer([&] {
-    while (!desk.wanted()) std::this_thread::yield();
-    desk.close();
+    while (!queue.wanted()) std::this_thread::yield();
+    queue.close();
   });
-  EXPECT_EQ(desk.ask(milliseconds(600'000)).error().message, "the coordinator ends");
-  EXPECT_EQ(desk.ask(milliseconds(600'000)).error().message, "the coordinator ends");
+  EXPECT_EQ(queue.ask(milliseconds(600'000)).error().message, "the coordinator ends");
+  EXPECT_EQ(queue.ask(milliseconds(600'000)).error().message, "the coordinator ends");
 }
 
-TEST(RebalanceDesk, NobodyWaitsForEver) {
-  RebalanceDesk desk;
-  const auto outcome = desk.ask(milliseconds(10));
+TEST(RebalanceQueue, NobodyWaitsForEver) {
+  RebalanceQueue queue;
+  const auto outcome = queue.ask(milliseconds(10));
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code, ErrorCode::kUnavailable);
-  EXPECT_FALSE(desk.wanted());
+  EXPECT_FALSE(queue.wanted());
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ bool enough_steps(std::span<const StageWork> before, std::span<const StageWork> 
 
 }  // namespace
 
-void Drift::watch(const Plan& plan, Clock::time_point now) {
+void StragglerDetector::watch(const Plan& plan, Clock::time_point now) {
   predicted_s_.clear();
   // A node with several stages counts all their steps together: what it shows is the mean of them.
   for (const int node : plan.node_of_stage) {
@@ -40,7 +40,7 @@ void Drift::watch(const Plan& plan, Clock::time_point now) {
   window_end_ = now + options_.window;
 }
 
-std::optional<std::vector<double>> Drift::look(std::span<const StageWork> work, Clock::time_point now) {
+std::optional<std::vector<double>> StragglerDetector::look(std::span<const StageWork> work, Clock::time_point now) {
   if (predicted_s_.size() < 2 || work.size() != predicted_s_.size() || now < window_end_) return std::nullopt;
   if (before_.empty()) {
     before_.assign(work.begin(), work.end());
@@ -69,13 +69,13 @@ std::optional<std::vector<double>> Drift::look(std::span<const StageWork> work, 
   return typical;
 }
 
-std::optional<std::vector<double>> Drift::glance(std::span<const StageWork> work) const {
+std::optional<std::vector<double>> StragglerDetector::glance(std::span<const StageWork> work) const {
   if (work.size() != before_.size() || !enough_steps(before_, work, options_.steps_min)) return std::nullopt;
   return slowness_since(before_, work);
 }
 
-std::optional<std::vector<double>> Drift::slowness_since(std::span<const StageWork> before,
-                                                         std::span<const StageWork> work) const {
+std::optional<std::vector<double>> StragglerDetector::slowness_since(std::span<const StageWork> before,
+                                                                     std::span<const StageWork> work) const {
   std::vector<double> slowness;
   for (std::size_t i = 0; i < work.size(); ++i) {
     const std::uint64_t steps = work[i].steps - before[i].steps;

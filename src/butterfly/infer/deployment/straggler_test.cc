@@ -16,11 +16,11 @@ Plan plan() {
 /// Feeds windows of a second in which each stage makes `steps` steps of so many milliseconds.
 class Watched {
  public:
-  Watched() { drift_.watch(plan(), now_); }
+  Watched() { stragglers_.watch(plan(), now_); }
   std::optional<std::vector<double>> second(const std::vector<double>& step_ms, std::uint64_t steps = 100) {
     now_ += std::chrono::seconds(1);
     work(step_ms, steps);
-    return drift_.look(work_, now_);
+    return stragglers_.look(work_, now_);
   }
   void work(const std::vector<double>& step_ms, std::uint64_t steps) {
     for (std::size_t i = 0; i < work_.size(); ++i) {
@@ -28,20 +28,20 @@ class Watched {
       work_[i].busy_ns += static_cast<std::uint64_t>(step_ms[i] * 1e6 * static_cast<double>(steps));
     }
   }
-  std::optional<std::vector<double>> glance() const { return drift_.glance(work_); }
+  std::optional<std::vector<double>> glance() const { return stragglers_.glance(work_); }
 
  private:
-  Drift drift_;
-  Drift::Clock::time_point now_{std::chrono::hours(1)};
+  StragglerDetector stragglers_;
+  StragglerDetector::Clock::time_point now_{std::chrono::hours(1)};
   std::vector<StageWork> work_{3};
 };
 
-TEST(Drift, StagesThatAreAllSlowerAreNone) {
+TEST(StragglerDetector, StagesThatAreAllSlowerAreNone) {
   Watched watched;
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(watched.second({5, 10, 5}));
 }
 
-TEST(Drift, AStageThatStaysSlowIsOneAfterSomeWindows) {
+TEST(StragglerDetector, AStageThatStaysSlowIsOneAfterSomeWindows) {
   Watched watched;
   EXPECT_FALSE(watched.second({1, 2, 1}));
   EXPECT_FALSE(watched.second({1, 2, 4}));
@@ -55,13 +55,13 @@ TEST(Drift, AStageThatStaysSlowIsOneAfterSomeWindows) {
 }
 
 // Fails when the steps of a node with two stages are compared with what one of them needs.
-TEST(Drift, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
+TEST(StragglerDetector, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
   Plan scattered = plan();
   scattered.node_of_stage = {0, 1, 0};
   scattered.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.003}};
-  Drift drift({.windows = 1});
-  Drift::Clock::time_point now{std::chrono::hours(1)};
-  drift.watch(scattered, now);
+  StragglerDetector straggler({.windows = 1});
+  StragglerDetector::Clock::time_point now{std::chrono::hours(1)};
+  straggler.watch(scattered, now);
   std::vector<StageWork> work(3);
   // As predicted: 100 steps of stage 0 and 100 of stage 2, which node 0 counts together.
   const auto second = [&](double slower) {
@@ -72,7 +72,7 @@ TEST(Drift, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
     }
     work[1].steps += 100;
     work[1].busy_ns += 200'000'000;
-    return drift.look(work, now);
+    return straggler.look(work, now);
   };
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(second(1));
   EXPECT_FALSE(second(1.2));
@@ -82,12 +82,12 @@ TEST(Drift, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
   EXPECT_EQ((*slowness)[0], (*slowness)[2]);
 }
 
-TEST(Drift, AStageThatIsSlowNowAndThenIsNone) {
+TEST(StragglerDetector, AStageThatIsSlowNowAndThenIsNone) {
   Watched watched;
   for (int i = 0; i < 30; ++i) EXPECT_FALSE(watched.second({1, 2, i % 3 == 0 ? 1.0 : 4.0}));
 }
 
-TEST(Drift, AGlanceTellsOfTheWindowThatIsUnderWay) {
+TEST(StragglerDetector, AGlanceTellsOfTheWindowThatIsUnderWay) {
   Watched watched;
   EXPECT_FALSE(watched.glance());
   EXPECT_FALSE(watched.second({1, 2, 1}));
@@ -100,7 +100,7 @@ TEST(Drift, AGlanceTellsOfTheWindowThatIsUnderWay) {
   EXPECT_NEAR((*slowness)[2], 4, 1e-6);
 }
 
-TEST(Drift, FewStepsMakeWindowsLonger) {
+TEST(StragglerDetector, FewStepsMakeWindowsLonger) {
   Watched watched;
   int seconds = 1;
   while (!watched.second({1, 2, 9}, 2)) ASSERT_LT(++seconds, 100);

@@ -16,8 +16,8 @@ constexpr std::array kPrecisions{Precision::kFloat32, Precision::kBfloat16};
 
 // Twice as many tiles as a team of four has members, so that the last ones do not leave half of it idle.
 constexpr std::int64_t kTilesWanted = 8;
-// A tile packs its part of B for its rows alone and of A for its columns: larger tiles pack less for each product.
-// oneDNN is close to the speed of one large product from these sizes on, and gains more from columns than from rows.
+// A tile packs its part of B for its rows alone and of A for its columns: larger tiles pack less for each matmul.
+// oneDNN is close to the speed of one large matmul from these sizes on, and gains more from columns than from rows.
 constexpr std::int64_t kTileRowsMost = 512;
 constexpr std::int64_t kTileColsMost = 1024;
 constexpr std::int64_t kTileLeast = 128;
@@ -59,7 +59,7 @@ class TiledGemm final : public Gemm {
       }
     });
     if (refused.load()) {
-      return make_error(ErrorCode::kUnsupported, "{} refused a {} product of {} x {} x {} that it had planned", name(),
+      return make_error(ErrorCode::kUnsupported, "{} refused a {} matmul of {} x {} x {} that it had planned", name(),
                         to_string(precision_), call.m, call.n, call.k);
     }
     return {};
@@ -67,13 +67,13 @@ class TiledGemm final : public Gemm {
 
  private:
   static void check(const GemmCall& call) {
-    BF_CHECK(call.m >= 0 && call.n >= 0 && call.k >= 0, "a product has no negative sizes");
+    BF_CHECK(call.m >= 0 && call.n >= 0 && call.k >= 0, "a matmul has no negative sizes");
     BF_CHECK(call.a_stride >= (call.a_transposed == Transpose::kYes ? call.m : call.k), "rows of A overlap");
     BF_CHECK(call.b_stride >= (call.b_transposed == Transpose::kYes ? call.k : call.n), "rows of B overlap");
     BF_CHECK(call.c_stride >= call.n, "rows of C overlap");
   }
 
-  /// A product over nothing: C (+)= bias.
+  /// A matmul over nothing: C (+)= bias.
   static void add_nothing(const GemmCall& call) {
     for (std::int64_t i = 0; i < call.m; ++i) {
       float* row = call.c + i * call.c_stride;
@@ -140,7 +140,7 @@ Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam
     auto engine = make_onednn_engine(precision);
     if (engine) return make_tiled_gemm(precision, std::move(*engine), team);
     if (engine.error().code != ErrorCode::kUnsupported) return tl::unexpected(std::move(engine).error());
-    log().info("{} products are computed by portable code: {}", to_string(precision), engine.error().message);
+    log().info("{} matmuls are computed by portable code: {}", to_string(precision), engine.error().message);
   }
   return make_tiled_gemm(precision, make_portable_engine(precision), team);
 }

@@ -1,4 +1,4 @@
-// Large matrix products for training, cut into tiles that the thread team shares, each computed on one thread: by our
+// Large matmuls for training, cut into tiles that the thread team shares, each computed on one thread: by our
 // own kernels where they are faster (AVX-512 in fp32, AMX in bf16), else by oneDNN. fp32, or bf16 operands with fp32
 // sums. The number of threads does not show in the bits: tiles that could do depend on the shape alone. Not reentrant
 // for one Gemm.
@@ -48,7 +48,7 @@ class Gemm {
 };
 
 /// `team` is borrowed. Our own kernels for Isa::kAvx512 (bf16: where the CPU has AMX), else oneDNN. "portable" for
-/// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: products are
+/// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: matmuls are
 /// then computed in float, slowly, which is no error. Errors: kNoMemory.
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
 

@@ -1,4 +1,4 @@
-// Fetching into the second cache what a product will want next, a few lines at a time while it computes. For files
+// Fetching into the second cache what a matmul will want next, a few lines at a time while it computes. For files
 // compiled for x86-64.
 #pragma once
 

@@ -1,5 +1,5 @@
 // One instruction set's way to multiply matrices: operands are copied into panels of a few rows of op(A), or columns of
-// op(B), in the order in which the product reads them, padded with zeros. Each element of C is one chain of sums along
+// op(B), in the order in which the matmul reads them, padded with zeros. Each element of C is one chain of sums along
 // the reduced dimension, wherever tiles end. Tables are immutable and thread-safe. A plain header: per-ISA files
 // include it.
 #pragma once
@@ -24,7 +24,7 @@ struct MemoryRows {
 };
 
 /// C[m, n] = or += A[m, depth] B[depth, n] (+ bias[n]) from panels of A and one of B.
-struct PanelProduct {
+struct PanelMatmul {
   const void* a = nullptr;
   long a_panel = 0;  // bytes from a panel to the next
   const void* b = nullptr;
@@ -35,7 +35,7 @@ struct PanelProduct {
   long depth = 0;  // of the panels, padded
   const float* bias = nullptr;
   bool add = false;
-  MemoryRows ahead;     // worth having in the caches after this product: what the next panel of B is made of
+  MemoryRows ahead;     // worth having in the caches after this matmul: what the next panel of B is made of
   bool stream = false;  // C is larger than the caches: written past them where that is possible
 };
 
@@ -48,12 +48,12 @@ struct GemmKernels {
   /// `panel_bytes` apart, 64-byte aligned.
   void (*pack_rows)(const PanelSource& source, long panel_bytes, void* panels);
   void (*pack_cols)(const PanelSource& source, long panel_bytes, void* panels);
-  void (*multiply)(const PanelProduct& product);
+  void (*multiply)(const PanelMatmul& matmul);
 };
 
 #ifdef __x86_64__
 extern const GemmKernels kAvx512GemmKernels;  // fp32
-/// bf16 in the CPU's tile registers, which the process has to ask for: products go on subnormals as zeros.
+/// bf16 in the CPU's tile registers, which the process has to ask for: matmuls go on subnormals as zeros.
 extern const GemmKernels kAmxGemmKernels;
 #endif
 

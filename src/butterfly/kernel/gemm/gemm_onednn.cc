@@ -34,7 +34,7 @@ struct FreeAligned {
 };
 constexpr std::size_t kAlignment = 4096;  // whole pages
 
-/// What a planned product depends on.
+/// What a planned matmul depends on.
 using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, Transpose,
                        Transpose, Accumulate, bool>;
 Key key_of(const GemmCall& call) {
@@ -75,9 +75,9 @@ class OneDnnEngine final : public TileEngine {
     } catch (const dnnl::error& error) {
       const bool memory = error.status == dnnl_out_of_memory;
       return make_error(memory ? ErrorCode::kNoMemory : ErrorCode::kUnsupported,
-                        "oneDNN on a product of {} x {} x {}: {}", call.m, call.n, call.k, error.what());
+                        "oneDNN on a matmul of {} x {} x {}: {}", call.m, call.n, call.k, error.what());
     } catch (const std::bad_alloc&) {
-      return make_error(ErrorCode::kNoMemory, "no memory to plan a product of {} x {} x {}", call.m, call.n, call.k);
+      return make_error(ErrorCode::kNoMemory, "no memory to plan a matmul of {} x {} x {}", call.m, call.n, call.k);
     }
   }
 
@@ -96,15 +96,15 @@ class OneDnnEngine final : public TileEngine {
     point(DNNL_ARG_DST, tile.c);
     point(DNNL_ARG_BIAS, tile.bias);
     point(DNNL_ARG_SCRATCHPAD, self.scratch.get());
-    const dnnl_status_t status = dnnl_primitive_execute(plan.product.get(), self.stream.get(),
+    const dnnl_status_t status = dnnl_primitive_execute(plan.primitive.get(), self.stream.get(),
                                                         static_cast<int>(plan.arguments.size()), plan.arguments.data());
     return status == dnnl_success && dnnl_stream_wait(self.stream.get()) == dnnl_success;
   }
 
  private:
-  /// A product as one member executes it: the primitive is shared, the arguments' addresses are the member's.
+  /// A matmul as one member executes it: the primitive is shared, the arguments' addresses are the member's.
   struct Plan {
-    dnnl::matmul product;
+    dnnl::matmul primitive;
     std::vector<dnnl::memory> memories;
     std::vector<dnnl_exec_arg_t> arguments;
   };
@@ -141,7 +141,7 @@ class OneDnnEngine final : public TileEngine {
     const Key key = key_of(tile);
     if (members_.back().plans.contains(key)) return;
     const dnnl::matmul::primitive_desc description = describe(tile);
-    const dnnl::matmul product(description);
+    const dnnl::matmul primitive(description);
     const std::size_t scratch = description.scratchpad_desc().get_size();
     for (Member& member : members_) {
       if (member.scratch_bytes < scratch) {
@@ -150,7 +150,7 @@ class OneDnnEngine final : public TileEngine {
         member.scratch_bytes = member.scratch == nullptr ? 0 : bytes;
         if (member.scratch == nullptr) throw std::bad_alloc();
       }
-      Plan plan{product, {}, {}};
+      Plan plan{primitive, {}, {}};
       const auto argument = [&](int index, const dnnl::memory::desc& layout) {
         plan.memories.push_back(dnnl::memory(layout, engine_, nullptr));
         plan.arguments.push_back({index, plan.memories.back().get()});
@@ -174,7 +174,7 @@ class OneDnnEngine final : public TileEngine {
 Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision) {
   try {
     auto engine = std::make_unique<OneDnnEngine>(precision);
-    // Whether this CPU can is known only by asking for a product.
+    // Whether this CPU can is known only by asking for a matmul.
     const GemmCall probe{.m = 64, .n = 64, .k = 64, .a_stride = 64, .b_stride = 64, .c_stride = 64};
     BF_TRY(engine->prepare(probe, plan_tiles(probe.m, probe.n), 1));
     return engine;

@@ -94,27 +94,27 @@ class PackedEngine final : public TileEngine {
     for (std::int64_t k = 0; k < tile.k; k += kBlockDepth) {
       const std::int64_t depth = std::min(kBlockDepth, tile.k - k);
       const PanelSource a = source(rows, 0, tile.m, k, depth);
-      PanelProduct product{.a = self.rows.data(),
-                           .a_panel = panel_bytes(kernels_.rows, depth),
-                           .b = self.cols.data(),
-                           .c_stride = tile.c_stride,
-                           .m = tile.m,
-                           .depth = round_up(depth, kernels_.depth_step),
-                           .add = k > 0 || tile.accumulate == Accumulate::kYes,
-                           .ahead = {},
-                           .stream = stream_};
+      PanelMatmul matmul{.a = self.rows.data(),
+                         .a_panel = panel_bytes(kernels_.rows, depth),
+                         .b = self.cols.data(),
+                         .c_stride = tile.c_stride,
+                         .m = tile.m,
+                         .depth = round_up(depth, kernels_.depth_step),
+                         .add = k > 0 || tile.accumulate == Accumulate::kYes,
+                         .ahead = {},
+                         .stream = stream_};
       for (std::int64_t col = 0; col < tile.n; col += kernels_.cols) {
-        product.n = std::min(kernels_.cols, tile.n - col);
-        product.c = tile.c + col;
-        product.bias = k == 0 && tile.bias != nullptr ? tile.bias + col : nullptr;
-        kernels_.pack_cols(source(cols, col, product.n, k, depth), panel_bytes(kernels_.cols, depth), self.cols.data());
+        matmul.n = std::min(kernels_.cols, tile.n - col);
+        matmul.c = tile.c + col;
+        matmul.bias = k == 0 && tile.bias != nullptr ? tile.bias + col : nullptr;
+        kernels_.pack_cols(source(cols, col, matmul.n, k, depth), panel_bytes(kernels_.cols, depth), self.cols.data());
         const std::int64_t next = col + kernels_.cols;
-        product.ahead =
+        matmul.ahead =
             next < tile.n ? memory(source(cols, next, std::min(kernels_.cols, tile.n - next), k, depth)) : MemoryRows{};
         if (col == 0) {
-          pack_and_multiply(a, product, self.rows.data());
+          pack_and_multiply(a, matmul, self.rows.data());
         } else {
-          kernels_.multiply(product);
+          kernels_.multiply(matmul);
         }
       }
     }
@@ -127,22 +127,22 @@ class PackedEngine final : public TileEngine {
     AlignedBuffer cols;  // one of B
   };
 
-  /// The product with the first panel of B, and all of A's panels, which the others will find in `panels`.
-  void pack_and_multiply(const PanelSource& a, const PanelProduct& product, std::byte* panels) const {
+  /// The matmul with the first panel of B, and all of A's panels, which the others will find in `panels`.
+  void pack_and_multiply(const PanelSource& a, const PanelMatmul& matmul, std::byte* panels) const {
     if (a.lanes_together) {
-      kernels_.pack_rows(a, product.a_panel, panels);
-      return kernels_.multiply(product);
+      kernels_.pack_rows(a, matmul.a_panel, panels);
+      return kernels_.multiply(matmul);
     }
     // Panel by panel, so that the sums of one hide how long the memory takes for the next.
-    PanelProduct part = product;
-    for (std::int64_t row = 0; row < product.m; row += kernels_.rows) {
+    PanelMatmul part = matmul;
+    for (std::int64_t row = 0; row < matmul.m; row += kernels_.rows) {
       const std::int64_t next = row + kernels_.rows;
-      std::byte* panel = panels + row / kernels_.rows * product.a_panel;
-      kernels_.pack_rows(lanes_of(a, row), product.a_panel, panel);
+      std::byte* panel = panels + row / kernels_.rows * matmul.a_panel;
+      kernels_.pack_rows(lanes_of(a, row), matmul.a_panel, panel);
       part.a = panel;
-      part.m = std::min(kernels_.rows, product.m - row);
-      part.c = product.c + row * product.c_stride;
-      part.ahead = next < product.m ? memory(lanes_of(a, next)) : product.ahead;
+      part.m = std::min(kernels_.rows, matmul.m - row);
+      part.c = matmul.c + row * matmul.c_stride;
+      part.ahead = next < matmul.m ? memory(lanes_of(a, next)) : matmul.ahead;
       kernels_.multiply(part);
     }
   }

@@ -1,4 +1,4 @@
-// Products of every transposition, precision and engine against naive ones in double; the same bits from any team.
+// Matmuls of every transposition, precision and engine against naive ones in double; the same bits from any team.
 #include "butterfly/kernel/gemm/gemm.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-/// The operands of one product, in rows with some space behind them.
+/// The operands of one matmul, in rows with some space behind them.
 struct Operands {
   Operands(Precision precision, const Shape& shape, Transpose ta, Transpose tb, Accumulate accumulate, bool has_bias) {
     constexpr std::int64_t kSpace = 5;
@@ -47,7 +47,7 @@ struct Operands {
     values.resize(static_cast<std::size_t>(count));
     for (float& value : values) value = normal(engine);
   }
-  /// Rounds the floats as well, so that the oracle sees what the product sees.
+  /// Rounds the floats as well, so that the oracle sees what the matmul sees.
   static const void* narrow(std::vector<float>& values, std::vector<std::uint16_t>& halves) {
     for (float& value : values) {
       halves.push_back(float_to_bfloat16(value));
@@ -90,7 +90,7 @@ double worst_error(const Operands& operands, const std::vector<float>& c) {
   return worst;
 }
 
-std::vector<float> product(Gemm& gemm, const Operands& operands) {
+std::vector<float> matmul(Gemm& gemm, const Operands& operands) {
   std::vector<float> c = operands.c;
   GemmCall call = operands.call;
   call.c = c.data();
@@ -103,9 +103,9 @@ struct Case {
   Precision precision;
   Isa isa;
 };
-class Products : public testing::TestWithParam<Case> {};
+class Matmuls : public testing::TestWithParam<Case> {};
 
-TEST_P(Products, EqualNaiveOnesInDoubleForAllTranspositionsSumsAndBiases) {
+TEST_P(Matmuls, EqualNaiveOnesInDoubleForAllTranspositionsSumsAndBiases) {
   ThreadTeam team(2);
   const auto gemm = make_gemm(GetParam().precision, GetParam().isa, team);
   ASSERT_TRUE(gemm);
@@ -117,45 +117,45 @@ TEST_P(Products, EqualNaiveOnesInDoubleForAllTranspositionsSumsAndBiases) {
                               (choice & 4) != 0 ? Accumulate::kYes : Accumulate::kNo, (choice & 8) != 0);
       // Each of k sums rounds once: k * 2^-24 of the sum of absolute products.
       const double tolerance = static_cast<double>(shape.k + 4) * 0x1p-24;
-      EXPECT_LE(worst_error(operands, product(**gemm, operands)), tolerance)
+      EXPECT_LE(worst_error(operands, matmul(**gemm, operands)), tolerance)
           << shape.m << " x " << shape.n << " x " << shape.k << ", choice " << choice;
     }
   }
 }
 
-TEST_P(Products, OfTheSameShapeButOtherStridesAreNotMistakenForEachOther) {
+TEST_P(Matmuls, OfTheSameShapeButOtherStridesAreNotMistakenForEachOther) {
   ThreadTeam team(1);
   const auto gemm = make_gemm(GetParam().precision, GetParam().isa, team);
   ASSERT_TRUE(gemm);
   Operands wide(GetParam().precision, {20, 30, 40}, Transpose::kNo, Transpose::kNo, Accumulate::kNo, false);
-  product(**gemm, wide);
+  matmul(**gemm, wide);
   // The same numbers read as matrices of other rows, one after the other.
   for (std::int64_t* stride : {&wide.call.a_stride, &wide.call.b_stride, &wide.call.c_stride}) {
     *stride -= 2;
-    EXPECT_LE(worst_error(wide, product(**gemm, wide)), 44 * 0x1p-24);
+    EXPECT_LE(worst_error(wide, matmul(**gemm, wide)), 44 * 0x1p-24);
   }
 }
 
-TEST_P(Products, OverNothingAreTheBias) {
+TEST_P(Matmuls, OverNothingAreTheBias) {
   ThreadTeam team(1);
   const auto gemm = make_gemm(GetParam().precision, GetParam().isa, team);
   ASSERT_TRUE(gemm);
   for (const Accumulate accumulate : {Accumulate::kNo, Accumulate::kYes}) {
     const Operands operands(GetParam().precision, {4, 6, 0}, Transpose::kNo, Transpose::kNo, accumulate, true);
-    EXPECT_LE(worst_error(operands, product(**gemm, operands)), 0x1p-23);
+    EXPECT_LE(worst_error(operands, matmul(**gemm, operands)), 0x1p-23);
   }
   const Operands none(GetParam().precision, {0, 6, 3}, Transpose::kNo, Transpose::kNo, Accumulate::kNo, false);
-  EXPECT_TRUE(product(**gemm, none).empty());
+  EXPECT_TRUE(matmul(**gemm, none).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Products,
+INSTANTIATE_TEST_SUITE_P(All, Matmuls,
                          testing::Values(Case{Precision::kFloat32, Isa::kReference},
                                          Case{Precision::kBfloat16, Isa::kReference},
                                          Case{Precision::kFloat32, Isa::kAvx2}, Case{Precision::kBfloat16, Isa::kAvx2},
                                          Case{Precision::kFloat32, supported_isas().back()},
                                          Case{Precision::kBfloat16, supported_isas().back()}));
 
-TEST(ParityProducts, AreTheSameBitsForTeamsOfOneTwoAndThree) {
+TEST(ParityMatmuls, AreTheSameBitsForTeamsOfOneTwoAndThree) {
   for (const Isa isa : {Isa::kReference, supported_isas().back()}) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
       for (const Shape& shape : {Shape{257, 300, 129}, Shape{1030, 520, 64}, Shape{530, 270, 1100}}) {
@@ -165,8 +165,8 @@ TEST(ParityProducts, AreTheSameBitsForTeamsOfOneTwoAndThree) {
           ThreadTeam team(threads);
           const auto gemm = make_gemm(precision, isa, team);
           ASSERT_TRUE(gemm);
-          product(**gemm, operands);
-          results.push_back(product(**gemm, operands));
+          matmul(**gemm, operands);
+          results.push_back(matmul(**gemm, operands));
         }
         for (const auto& result : results) {
           EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(float)), 0)
@@ -190,12 +190,12 @@ TEST(Gemm, StartsNoThreadsOfItsOwn) {
     const auto before = threads_of_process();
     const Operands operands(Precision::kFloat32, {1024, 512, 256}, Transpose::kNo, Transpose::kNo, Accumulate::kNo,
                             true);
-    product(**gemm, operands);
+    matmul(**gemm, operands);
     EXPECT_EQ(threads_of_process(), before) << (*gemm)->name();
   }
 }
 
-TEST(ParityProducts, LargerThanTheCachesAreTheSameBitsWhereRowsAreNotWholeLines) {
+TEST(ParityMatmuls, LargerThanTheCachesAreTheSameBitsWhereRowsAreNotWholeLines) {
   constexpr std::int64_t kSpace = 16;
   const Shape shape{1100, 1024, 70};
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {

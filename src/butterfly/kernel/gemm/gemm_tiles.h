@@ -27,9 +27,9 @@ class TileEngine {
   /// How to cut C[m, n] for `members` threads. An engine may ask how many there are only where no bit of C depends on
   /// where tiles end.
   virtual TileGrid plan(std::int64_t m, std::int64_t n, int /*members*/) const { return plan_tiles(m, n); }
-  /// Everything that tile() will need for products like `call` cut like `grid` by `members` threads. Not concurrent.
+  /// Everything that tile() will need for matmuls like `call` cut like `grid` by `members` threads. Not concurrent.
   virtual Status prepare(const GemmCall& call, const TileGrid& grid, int members) = 0;
-  /// The product `tile`, a part of the prepared call; `member` < members is the caller's number. False: it was refused.
+  /// The matmul `tile`, a part of the prepared call; `member` < members is the caller's number. False: it was refused.
   virtual bool tile(const GemmCall& tile, int member) = 0;
 };
 
@@ -39,7 +39,7 @@ std::unique_ptr<TileEngine> make_portable_engine(Precision precision);
 /// Our own kernels (gemm_kernels.h). Null where `isa` and this CPU have none for `precision`.
 std::unique_ptr<TileEngine> make_packed_engine(Precision precision, Isa isa);
 
-/// oneDNN. Errors: kUnsupported where it has no fast product of `precision` on this CPU.
+/// oneDNN. Errors: kUnsupported where it has no fast matmul of `precision` on this CPU.
 Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision);
 
 /// `team` is borrowed.

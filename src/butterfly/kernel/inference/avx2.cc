@@ -98,7 +98,7 @@ struct Vec {
   }
 };
 
-// VPMADDUBSW adds two products in 16 bits with saturation. Nibbles (0..15 times +-127) never come near it, and eight
+// VPMADDUBSW adds two matmuls in 16 bits with saturation. Nibbles (0..15 times +-127) never come near it, and eight
 // such pairs still fit. Bytes are multiplied as |w| times x with w's sign: 128 * 127 * 2 = 32512 fits.
 template <PackedType kType>
 struct Dot {

@@ -112,9 +112,9 @@ void store_cached(const float* x, long n, bool half, unsigned char* out) {
 }
 
 // The lane tree on tiles of `count` floats: adds present neighbours in place, returns the tile that holds the sum.
-inline float* fold_lanes(float** tiles, int lanes, long count) {
-  for (int width = 1; width < lanes; width *= 2) {
-    for (int i = 0; i < lanes; i += 2 * width) {
+inline float* fold_slices(float** tiles, int slices, long count) {
+  for (int width = 1; width < slices; width *= 2) {
+    for (int i = 0; i < slices; i += 2 * width) {
       float* left = tiles[i];
       const float* right = tiles[i + width];
       if (left == nullptr) {
@@ -132,8 +132,8 @@ void fold_row(float* const* sums, long n, const float* bias, const float* residu
   for (long at = 0; at < n; at += kTile) {
     const long count = n - at < kTile ? n - at : kTile;
     float* tiles[8];
-    for (int lane = 0; lane < 8; ++lane) tiles[lane] = sums[lane] != nullptr ? sums[lane] + at : nullptr;
-    float* sum = fold_lanes(tiles, 8, count);
+    for (int slice = 0; slice < 8; ++slice) tiles[slice] = sums[slice] != nullptr ? sums[slice] + at : nullptr;
+    float* sum = fold_slices(tiles, 8, count);
     if (bias != nullptr) {
       for (long i = 0; i < count; ++i) sum[i] = sum[i] + bias[at + i];
     }

@@ -22,11 +22,11 @@ inline constexpr int kKvPageTokens = 64;
 /// Storage of packed weights; the numbering is DType's.
 enum class PackedType : unsigned char { kF32 = 0, kF16 = 1, kBF16 = 2, kQ8_0 = 3, kQ4_0 = 4 };
 
-/// y[r, o] = sum over lanes of sum over k in the lane of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
+/// y[r, o] = sum over slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
 /// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
 /// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
 /// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Lanes are added in the tree
-/// ((0+1)+(2+3))+((4+5)+(6+7)); empty lanes drop out.
+/// ((0+1)+(2+3))+((4+5)+(6+7)); empty slices drop out.
 struct LinearArgs {
   PackedType type = PackedType::kF32;
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
@@ -41,8 +41,8 @@ struct LinearArgs {
   const float* x_scales = nullptr;  // [rows, cols / 32]
   const int* x_sums = nullptr;      // [rows, cols / 32]: sum of the block's quants
   long rows = 0;
-  const int* lane_begin = nullptr;  // lanes + 1 borders in k, multiples of 32 but for the last
-  int lanes = 1;                    // 1, 2, 4 or 8, not all empty
+  const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
+  int slices = 1;                    // 1, 2, 4 or 8, not all empty
   const float* bias = nullptr;
   const float* residual = nullptr;  // [rows, y_stride], may be y itself
   float* y = nullptr;
@@ -73,9 +73,10 @@ struct Kernels {
 
   void (*linear)(const LinearArgs& args);
 
-  /// The end of a product whose lanes were computed apart: y = residual + (sum + bias), where sum is the tree
+  /// The end of a matmul whose slices were computed apart: y = residual + (sum + bias), where sum is the tree
   /// ((0+1)+(2+3))+((4+5)+(6+7)) of 8 rows of n. A null row drops out; the sum of a node of the tree stands in the
-  /// place of its first lane, null in the others. bias may be null; residual may be y. The rows are scratch afterwards.
+  /// place of its first slice, null in the others. bias may be null; residual may be y. The rows are scratch
+  /// afterwards.
   void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);
 
   /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has

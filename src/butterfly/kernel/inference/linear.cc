@@ -30,8 +30,8 @@ void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin
   args.x_scales = job.x->scales;
   args.x_sums = job.x->sums;
   args.rows = job.x->rows;
-  args.lane_begin = job.lanes.data();
-  args.lanes = job.lanes.count();
+  args.slice_begin = job.slices.data();
+  args.slices = job.slices.count();
   args.bias = job.bias;
   args.residual = job.residual;
   args.y = job.y;
@@ -49,13 +49,13 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
 
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs) {
   const trace::Scope scope(trace::Zone::kKernelMatmul, static_cast<std::uint32_t>(jobs.front().x->rows));
-  std::int64_t work = 0;  // columns of panels: jobs may have lanes of different widths
+  std::int64_t work = 0;  // columns of panels: jobs may have slices of different widths
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
   for (const LinearJob& job : jobs) {
-    BF_CHECK(job.x->cols == job.weights->cols() && job.lanes.cols() > 0);
-    const auto cols = static_cast<std::uint64_t>(job.lanes.cols());
-    work += job.weights->panels() * job.lanes.cols();
+    BF_CHECK(job.x->cols == job.weights->cols() && job.slices.cols() > 0);
+    const auto cols = static_cast<std::uint64_t>(job.slices.cols());
+    work += job.weights->panels() * job.slices.cols();
     flops += 2 * static_cast<std::uint64_t>(job.x->rows * job.weights->rows()) * cols;
     bytes += job.weights->bytes() * cols / static_cast<std::uint64_t>(job.weights->cols());
   }
@@ -66,10 +66,10 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
     std::int64_t first = 0;
     for (const LinearJob& job : jobs) {
       const std::int64_t panels = job.weights->panels();
-      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / job.lanes.cols(), 0, panels);
-      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / job.lanes.cols(), 0, panels);
+      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / job.slices.cols(), 0, panels);
+      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / job.slices.cols(), 0, panels);
       if (begin < end) run_panels(kernels, job, begin, end);
-      first += panels * job.lanes.cols();
+      first += panels * job.slices.cols();
     }
   });
 }

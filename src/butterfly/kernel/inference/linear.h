@@ -1,4 +1,4 @@
-// Matrix products on a thread team: what blocks call. Work is cut along output panels, never along the reduced
+// Matmuls on a thread team: what blocks call. Work is cut along output panels, never along the reduced
 // dimension, so the number of threads does not show in the result.
 #pragma once
 
@@ -6,13 +6,13 @@
 #include <span>
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/machine/thread_team.h"
 
 namespace butterfly {
 
-/// Rows of activations as products take them: floats, and where the weights are quantised also blocks of int8.
+/// Rows of activations as matmuls take them: floats, and where the weights are quantised also blocks of int8.
 /// All memory belongs to the caller and is sized for rows x cols.
 struct ActivationRows {
   std::int64_t rows = 0;
@@ -23,12 +23,12 @@ struct ActivationRows {
   std::int32_t* sums = nullptr;   // [rows, cols / 32]
 };
 
-/// One product: y[rows, weights.rows()] = lanes of x * weights^T (+ bias) (+ residual). The lanes may cover a part of
+/// One matmul: y[rows, weights.rows()] = slices of x * weights^T (+ bias) (+ residual). The slices may cover a part of
 /// the columns.
 struct LinearJob {
   const PackedMatrix* weights = nullptr;
   const ActivationRows* x = nullptr;
-  LaneBorders lanes;
+  SliceBorders slices;
   const float* bias = nullptr;      // [weights.rows()] or null
   const float* residual = nullptr;  // same layout as y, or null
   float* y = nullptr;               // [rows, y_stride]
@@ -38,7 +38,7 @@ struct LinearJob {
 /// Fills quants, scales and sums of `row` from its values.
 void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row);
 
-/// Runs independent products side by side; all read finished inputs.
+/// Runs independent matmuls side by side; all read finished inputs.
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs);
 
 }  // namespace butterfly

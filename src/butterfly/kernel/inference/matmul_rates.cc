@@ -20,7 +20,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
-constexpr std::string_view kMagic = "butterfly-products 2";
+constexpr std::string_view kMagic = "butterfly-productS 2";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
 constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer for more: tells what all would take
@@ -61,37 +61,37 @@ struct Activations {
 
 class Measurement {
  public:
-  Measurement(const ProductOptions& options)
+  Measurement(const MatmulOptions& options)
       : kernels_(kernels_for(options.isa)),
         team_(options.threads),
         options_(options),
         one_(kernels_, 1),
         many_(kernels_, options.prefill_rows) {}
 
-  Result<ProductRate> measure(DType type) {
-    ProductRate rate{.type = std::string(to_string(type))};
+  Result<MatmulRate> measure(DType type) {
+    MatmulRate rate{.type = std::string(to_string(type))};
     {
       BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.weight_bytes, one_));
       BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, bytes));
-      rate.decode_gb_per_s = static_cast<double>(large.bytes()) / product_seconds(large, one_) * 1e-9;
+      rate.decode_gb_per_s = static_cast<double>(large.bytes()) / matmul_seconds(large, one_) * 1e-9;
     }
     BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.prefill_weight_bytes, many_));
     BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, bytes));
     const double flops = 2.0 * static_cast<double>(many_.view.rows) * static_cast<double>(small.rows() * kCols);
-    rate.prefill_gflops = flops / product_seconds(small, many_) * 1e-9;
+    rate.prefill_gflops = flops / matmul_seconds(small, many_) * 1e-9;
     return rate;
   }
 
   /// Keys and values of a segment, which a cache holds as a rule; each head is one thread's.
-  Result<ProductRate> measure_attention() {
+  Result<MatmulRate> measure_attention() {
     const double threads = team_.size();
     const double kv_bytes = 2.0 * kAttentionSegment * kHeadDim * sizeof(std::uint16_t);
     const double row_flops = 4.0 * kAttentionSegment * kHeadDim;
     BF_ASSIGN_OR_RETURN(const double one_s, attention_seconds(1));
     BF_ASSIGN_OR_RETURN(const double many_s, attention_seconds(kAttentionRows));
-    return ProductRate{.type = std::string(kAttention),
-                       .decode_gb_per_s = threads * kv_bytes / one_s * 1e-9,
-                       .prefill_gflops = threads * kAttentionRows * row_flops / many_s * 1e-9};
+    return MatmulRate{.type = std::string(kAttention),
+                      .decode_gb_per_s = threads * kv_bytes / one_s * 1e-9,
+                      .prefill_gflops = threads * kAttentionRows * row_flops / many_s * 1e-9};
   }
 
  private:
@@ -128,7 +128,7 @@ class Measurement {
     return usual_seconds([&] { kernels_.attention(args); });
   }
 
-  /// All, or as much as one product takes seconds_max for. Where that is less than all, computing takes longer than
+  /// All, or as much as one matmul takes seconds_max for. Where that is less than all, computing takes longer than
   /// reading from memory would, and a cache that holds it changes nothing.
   Result<std::uint64_t> affordable_bytes(DType type, std::uint64_t weight_bytes, const Activations& x) {
     const std::uint64_t panels = *row_bytes(type, kCols) * kPanel * static_cast<unsigned>(team_.size());
@@ -139,8 +139,8 @@ class Measurement {
       Result<PackedMatrix> packed;
       const double pack_s = seconds_of([&] { packed = pack(type, slice_bytes); });
       if (!packed) return tl::unexpected(packed.error());
-      const double product_s = with_product(*packed, x, [](const auto& product) { return seconds_of(product); });
-      slice_s = std::min(slice_s, std::max(kPackShare * pack_s, product_s));
+      const double matmul_s = with_matmul(*packed, x, [](const auto& matmul) { return seconds_of(matmul); });
+      slice_s = std::min(slice_s, std::max(kPackShare * pack_s, matmul_s));
     }
     const double affordable = static_cast<double>(slice_bytes) * options_.seconds_max / slice_s;
     if (affordable >= static_cast<double>(weight_bytes)) return weight_bytes;
@@ -157,14 +157,14 @@ class Measurement {
   }
 
   template <typename Timing>
-  double with_product(const PackedMatrix& weights, const Activations& x, const Timing& timing) {
+  double with_matmul(const PackedMatrix& weights, const Activations& x, const Timing& timing) {
     std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
-    const LinearJob job{.weights = &weights, .x = &x.view, .lanes = LaneBorders::single(kCols), .y = y.data()};
+    const LinearJob job{.weights = &weights, .x = &x.view, .slices = SliceBorders::single(kCols), .y = y.data()};
     return timing([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
   }
 
-  double product_seconds(const PackedMatrix& weights, const Activations& x) {
-    return with_product(weights, x, [this](const auto& product) { return usual_seconds(product); });
+  double matmul_seconds(const PackedMatrix& weights, const Activations& x) {
+    return with_matmul(weights, x, [this](const auto& matmul) { return usual_seconds(matmul); });
   }
 
   template <typename Run>
@@ -181,63 +181,63 @@ class Measurement {
 
   const Kernels& kernels_;
   ThreadTeam team_;
-  const ProductOptions options_;
+  const MatmulOptions options_;
   const Activations one_, many_;
   std::vector<std::byte> source_;
 };
 
 }  // namespace
 
-Result<std::vector<ProductRate>> measure_products(const ProductOptions& options) {
+Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options) {
   if (options.threads < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "products need at least 1 thread, not {}", options.threads);
+    return make_error(ErrorCode::kInvalidArgument, "matmuls need at least 1 thread, not {}", options.threads);
   }
   const std::vector<Isa>& supported = supported_isas();
   if (std::ranges::find(supported, options.isa) == supported.end()) {
     return make_error(ErrorCode::kInvalidArgument, "this machine does not support {}", to_string(options.isa));
   }
   Measurement measurement(options);
-  std::vector<ProductRate> rates;
+  std::vector<MatmulRate> rates;
   for (const DType type : kTypes) {
-    BF_ASSIGN_OR_RETURN(ProductRate rate, measurement.measure(type));
+    BF_ASSIGN_OR_RETURN(MatmulRate rate, measurement.measure(type));
     rates.push_back(std::move(rate));
   }
-  BF_ASSIGN_OR_RETURN(ProductRate attention, measurement.measure_attention());
+  BF_ASSIGN_OR_RETURN(MatmulRate attention, measurement.measure_attention());
   rates.push_back(std::move(attention));
   return rates;
 }
 
-std::vector<ProductRate> remembered_products(Isa isa, int threads, const std::string& cpu_name) {
-  const auto cache = MeasurementCache::open("products", fmt::format("{}\n{}\n{}", cpu_name, to_string(isa), threads));
+std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name) {
+  const auto cache = MeasurementCache::open("matmuls", fmt::format("{}\n{}\n{}", cpu_name, to_string(isa), threads));
   if (!cache) return {};
-  if (auto rates = parse_products(cache->load())) return std::move(*rates);
+  if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);
   const auto lock = cache->lock();
-  if (auto rates = parse_products(cache->load())) return std::move(*rates);  // another process was first
-  auto rates = measure_products({.isa = isa, .threads = threads});
+  if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);  // another process was first
+  auto rates = measure_matmuls({.isa = isa, .threads = threads});
   if (!rates) {
-    log().warn("products are not measured: {}", rates.error().message);
+    log().warn("matmuls are not measured: {}", rates.error().message);
     return {};
   }
   cache->store(serialize(*rates));
   return std::move(*rates);
 }
 
-std::string serialize(const std::vector<ProductRate>& rates) {
+std::string serialize(const std::vector<MatmulRate>& rates) {
   std::string text = fmt::format("{}\n", kMagic);
-  for (const ProductRate& rate : rates) {
+  for (const MatmulRate& rate : rates) {
     text += fmt::format("{} {:.6g} {:.6g}\n", rate.type, rate.decode_gb_per_s, rate.prefill_gflops);
   }
   return text;
 }
 
-std::optional<std::vector<ProductRate>> parse_products(const std::string& text) {
+std::optional<std::vector<MatmulRate>> parse_matmuls(const std::string& text) {
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kMagic) return std::nullopt;
-  std::vector<ProductRate> rates;
+  std::vector<MatmulRate> rates;
   for (std::size_t i = 0; i <= kTypes.size(); ++i) {
     const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kAttention;
-    ProductRate rate;
+    MatmulRate rate;
     if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops)) return std::nullopt;
     if (rate.type != type) return std::nullopt;
     for (const double number : {rate.decode_gb_per_s, rate.prefill_gflops}) {

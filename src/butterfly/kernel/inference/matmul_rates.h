@@ -14,7 +14,7 @@
 
 namespace butterfly {
 
-struct ProductOptions {
+struct MatmulOptions {
   Isa isa = Isa::kReference;  // must be supported here
   int threads = 1;
   // Of one type, packed: more than caches hold, also those that are shared with other machines of one host. Twice as
@@ -22,19 +22,19 @@ struct ProductOptions {
   std::uint64_t weight_bytes = std::uint64_t{256} << 20;
   std::uint64_t prefill_weight_bytes = std::uint64_t{32} << 20;
   std::int64_t prefill_rows = 128;
-  double seconds_max = 0.3;  // of a figure's products; where they would take longer, fewer weights are multiplied with
+  double seconds_max = 0.3;  // of a figure's matmuls; where they would take longer, fewer weights are multiplied with
 };
 
 /// Measures now: f32, f16, bf16, q8_0, q4_0 and kAttention, in a few seconds, on a slow machine too.
 /// Errors: kInvalidArgument (threads < 1, ISA not supported here), kNoMemory.
-Result<std::vector<ProductRate>> measure_products(const ProductOptions& options);
+Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options);
 
 /// The cached rates of an earlier call, else measures and caches. Where there is no cache, or nothing could be
-/// measured, none: who starts often without a cache would pay for it each time. A ProductMeasurement.
-std::vector<ProductRate> remembered_products(Isa isa, int threads, const std::string& cpu_name);
+/// measured, none: who starts often without a cache would pay for it each time. A MatmulMeasurement.
+std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name);
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.
-std::string serialize(const std::vector<ProductRate>& rates);
-std::optional<std::vector<ProductRate>> parse_products(const std::string& text);
+std::string serialize(const std::vector<MatmulRate>& rates);
+std::optional<std::vector<MatmulRate>> parse_matmuls(const std::string& text);
 
 }  // namespace butterfly

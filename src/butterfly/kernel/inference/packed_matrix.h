@@ -10,6 +10,7 @@
 #include <span>
 
 #include "butterfly/base/bytes.h"
+#include "butterfly/base/range.h"
 #include "butterfly/base/result.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/machine/thread_team.h"
@@ -17,15 +18,6 @@
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
-
-/// Half-open range of rows, columns, heads and the like.
-struct IndexRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-  bool contains(std::int64_t index) const { return index >= begin && index < end; }
-  friend bool operator==(const IndexRange&, const IndexRange&) = default;
-};
 
 /// A matrix as files store it, or a part of one: `rows` outputs of `cols` inputs, row after row.
 struct MatrixView {

@@ -1,4 +1,4 @@
-// Every instruction set of this machine equals `reference` by memcmp, whatever the rows, threads and lanes.
+// Every instruction set of this machine equals `reference` by memcmp, whatever the rows, threads and slices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,19 +65,19 @@ struct Shape {
 
 class ParityLinear : public testing::TestWithParam<DType> {};
 
-std::vector<float> product(Isa isa, int threads, const PackedMatrix& w, const Shape& shape, const LaneBorders& lanes) {
+std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Shape& shape, const SliceBorders& slices) {
   const Kernels& kernels = kernels_for(isa);
   ThreadTeam team(threads);
   Activations x(kernels, shape.rows, shape.cols, random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7));
   const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
   const auto residual = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
   std::vector<float> y(residual.size());
-  const LinearJob job{&w, &x.view, lanes, bias.data(), residual.data(), y.data()};
+  const LinearJob job{&w, &x.view, slices, bias.data(), residual.data(), y.data()};
   run_linear(kernels, team, std::span(&job, 1));
   return y;
 }
 
-TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndLanes) {
+TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   const DType type = GetParam();
   const bool quantised = block_elements(type) > 1;
   const Shape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},    {3, 40, 96, 16}, {5, 33, 160, 8},
@@ -88,11 +88,12 @@ TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndLanes) {
     const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
     const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, packers);
     ASSERT_TRUE(w);
-    for (const LaneBorders& lanes : {LaneBorders::single(shape.cols), LaneBorders::canonical(shape.cols, shape.head)}) {
-      const auto expected = product(Isa::kReference, 1, *w, shape, lanes);
+    for (const SliceBorders& slices :
+         {SliceBorders::single(shape.cols), SliceBorders::canonical(shape.cols, shape.head)}) {
+      const auto expected = matmul(Isa::kReference, 1, *w, shape, slices);
       for (const Isa isa : supported_isas()) {
         for (const int threads : {1, 2, 3}) {
-          EXPECT_TRUE(same_bits(product(isa, threads, *w, shape, lanes), expected))
+          EXPECT_TRUE(same_bits(matmul(isa, threads, *w, shape, slices), expected))
               << to_string(isa) << " " << threads << " threads " << shape.rows << "x" << shape.outputs << "x"
               << shape.cols;
         }
@@ -108,40 +109,40 @@ TEST_P(ParityLinear, RowsDoNotDependOnTheirNeighbours) {
   const auto bytes = random_matrix(type, many.outputs, many.cols, 4);
   const auto w = PackedMatrix::pack({type, many.outputs, many.cols, bytes}, team);
   ASSERT_TRUE(w);
-  const auto lanes = LaneBorders::canonical(many.cols, 32);
+  const auto slices = SliceBorders::canonical(many.cols, 32);
   for (const Isa isa : supported_isas()) {
-    const auto all = product(isa, 1, *w, many, lanes);
-    const auto one = product(isa, 1, *w, {1, many.outputs, many.cols, 32}, lanes);
+    const auto all = matmul(isa, 1, *w, many, slices);
+    const auto one = matmul(isa, 1, *w, {1, many.outputs, many.cols, 32}, slices);
     // Row 0 has the same inputs in both: the generators are seeded alike and fill row by row.
     EXPECT_EQ(std::memcmp(all.data(), one.data(), one.size() * sizeof(float)), 0) << to_string(isa);
   }
 }
 
 TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
-  // The negative control: the same numbers in one chain instead of lanes must differ somewhere.
+  // The negative control: the same numbers in one chain instead of slices must differ somewhere.
   const Shape shape{4, 64, 768, 32};
   ThreadTeam team(1);
   const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
   const auto w = PackedMatrix::pack({GetParam(), shape.outputs, shape.cols, bytes}, team);
   ASSERT_TRUE(w);
-  EXPECT_FALSE(same_bits(product(Isa::kReference, 1, *w, shape, LaneBorders::single(shape.cols)),
-                         product(Isa::kReference, 1, *w, shape, LaneBorders::canonical(shape.cols, 32))));
+  EXPECT_FALSE(same_bits(matmul(Isa::kReference, 1, *w, shape, SliceBorders::single(shape.cols)),
+                         matmul(Isa::kReference, 1, *w, shape, SliceBorders::canonical(shape.cols, 32))));
 }
 
-/// The product by members that hold `division` lanes each: every one packs its columns alone and adds up its nodes of
+/// The matmul by members that hold `division` slices each: every one packs its columns alone and adds up its nodes of
 /// the tree, on an instruction set of its own; the sums meet in fold().
-std::vector<float> divided_product(const MatrixView& source, const Shape& shape, const std::vector<int>& division,
-                                   int threads, bool in_order = true) {
-  const LaneBorders borders = LaneBorders::canonical(shape.cols, shape.head);
+std::vector<float> divided_matmul(const MatrixView& source, const Shape& shape, const std::vector<int>& division,
+                                  int threads, bool in_order = true) {
+  const SliceBorders borders = SliceBorders::canonical(shape.cols, shape.head);
   const std::vector<Isa> isas = supported_isas();
   ThreadTeam team(threads);
   const auto values = random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7);
-  std::vector<std::vector<float>> sums(kLanes);
+  std::vector<std::vector<float>> sums(kReductionSlices);
   int first = 0;
   for (std::size_t member = 0; member < division.size(); ++member) {
-    const LaneRange lanes{first, first + division[member]};
-    first = lanes.last;
-    const IndexRange cols{borders.at(lanes.first), borders.at(lanes.last)};
+    const SliceRange slices{first, first + division[member]};
+    first = slices.last;
+    const IndexRange cols{borders.at(slices.first), borders.at(slices.last)};
     if (cols.size() == 0) continue;
     const Kernels& kernels = kernels_for(isas[member % isas.size()]);
     const auto w = PackedMatrix::pack(source.part({0, shape.outputs}, cols), team);
@@ -151,8 +152,8 @@ std::vector<float> divided_product(const MatrixView& source, const Shape& shape,
     }
     const Activations x(kernels, shape.rows, cols.size(), own);
     std::vector<LinearJob> jobs;
-    for (const LaneRange& node : subtrees(lanes)) {
-      const LaneBorders of_node = borders.node(node, static_cast<int>(cols.begin));
+    for (const SliceRange& node : subtrees(slices)) {
+      const SliceBorders of_node = borders.node(node, static_cast<int>(cols.begin));
       if (of_node.cols() == 0) continue;
       auto& y = sums[static_cast<std::size_t>(node.first)];
       y.resize(static_cast<std::size_t>(shape.rows * shape.outputs));
@@ -164,10 +165,10 @@ std::vector<float> divided_product(const MatrixView& source, const Shape& shape,
   const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
   auto y = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
   for (std::int64_t r = 0; r < shape.rows; ++r) {
-    float* rows[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      auto& sum = sums[static_cast<std::size_t>(lane)];
-      rows[lane] = sum.empty() ? nullptr : sum.data() + r * shape.outputs;
+    float* rows[kReductionSlices];
+    for (int slice = 0; slice < kReductionSlices; ++slice) {
+      auto& sum = sums[static_cast<std::size_t>(slice)];
+      rows[slice] = sum.empty() ? nullptr : sum.data() + r * shape.outputs;
     }
     const Kernels& kernels = kernels_for(isas[static_cast<std::size_t>(r) % isas.size()]);
     kernels.fold(rows, shape.outputs, bias.data(), y.data() + r * shape.outputs, y.data() + r * shape.outputs);
@@ -178,7 +179,7 @@ std::vector<float> divided_product(const MatrixView& source, const Shape& shape,
 const std::vector<std::vector<int>> kDivisions = {{8},          {4, 4},    {3, 3, 2},       {1, 2, 5},
                                                   {2, 2, 2, 2}, {1, 6, 1}, {1, 2, 1, 3, 1}, {1, 1, 1, 1, 1, 1, 1, 1}};
 
-TEST_P(ParityLinear, LanesAddedUpByDifferentMembersGiveTheBitsOfOneProduct) {
+TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
   const DType type = GetParam();
   const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8}, {2, 17, 512, 64}, {4, 33, 170, 1}};
   ThreadTeam team(1);
@@ -187,11 +188,11 @@ TEST_P(ParityLinear, LanesAddedUpByDifferentMembersGiveTheBitsOfOneProduct) {
     const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
     const MatrixView source{type, shape.outputs, shape.cols, bytes};
     const auto w = PackedMatrix::pack(source, team);
-    const auto lanes = LaneBorders::canonical(shape.cols, shape.head);
-    const auto expected = product(Isa::kReference, 1, *w, shape, lanes);
+    const auto slices = SliceBorders::canonical(shape.cols, shape.head);
+    const auto expected = matmul(Isa::kReference, 1, *w, shape, slices);
     for (const auto& division : kDivisions) {
       for (const int threads : {1, 3}) {
-        EXPECT_TRUE(same_bits(divided_product(source, shape, division, threads), expected))
+        EXPECT_TRUE(same_bits(divided_matmul(source, shape, division, threads), expected))
             << division.size() << " members, " << threads << " threads, " << shape.cols << " columns";
       }
     }
@@ -203,9 +204,9 @@ TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
   const Shape shape{4, 64, 768, 32};
   const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
   const MatrixView source{GetParam(), shape.outputs, shape.cols, bytes};
-  const std::vector<int> division(kLanes, 1);
-  EXPECT_TRUE(same_bits(divided_product(source, shape, division, 1), divided_product(source, shape, {8}, 1)));
-  EXPECT_FALSE(same_bits(divided_product(source, shape, {3, 3, 2}, 1, false), divided_product(source, shape, {8}, 1)));
+  const std::vector<int> division(kReductionSlices, 1);
+  EXPECT_TRUE(same_bits(divided_matmul(source, shape, division, 1), divided_matmul(source, shape, {8}, 1)));
+  EXPECT_FALSE(same_bits(divided_matmul(source, shape, {3, 3, 2}, 1, false), divided_matmul(source, shape, {8}, 1)));
 }
 
 TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
@@ -226,13 +227,13 @@ TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
   }
 }
 
-TEST(Lanes, SubtreesAreTheFewestNodesOfTheTree) {
+TEST(Slices, SubtreesAreTheFewestNodesOfTheTree) {
   const auto nodes = [](int first, int last) { return subtrees({first, last}); };
-  EXPECT_EQ(nodes(0, 8), (std::vector<LaneRange>{{0, 8}}));
-  EXPECT_EQ(nodes(0, 3), (std::vector<LaneRange>{{0, 2}, {2, 3}}));
-  EXPECT_EQ(nodes(3, 6), (std::vector<LaneRange>{{3, 4}, {4, 6}}));
-  EXPECT_EQ(nodes(1, 7), (std::vector<LaneRange>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
-  EXPECT_EQ(nodes(2, 6), (std::vector<LaneRange>{{2, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(0, 8), (std::vector<SliceRange>{{0, 8}}));
+  EXPECT_EQ(nodes(0, 3), (std::vector<SliceRange>{{0, 2}, {2, 3}}));
+  EXPECT_EQ(nodes(3, 6), (std::vector<SliceRange>{{3, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(1, 7), (std::vector<SliceRange>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
+  EXPECT_EQ(nodes(2, 6), (std::vector<SliceRange>{{2, 4}, {4, 6}}));
 }
 
 TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
@@ -242,7 +243,7 @@ TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
   const auto bytes = random_matrix(type, shape.outputs, shape.cols, 6);
   const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, team);
   ASSERT_TRUE(w);
-  const auto y = product(Isa::kReference, 1, *w, shape, LaneBorders::single(shape.cols));
+  const auto y = matmul(Isa::kReference, 1, *w, shape, SliceBorders::single(shape.cols));
   const auto x = random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7);
   const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
   const auto residual = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);

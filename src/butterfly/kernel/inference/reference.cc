@@ -41,7 +41,7 @@ float quant_scale(const LinearArgs& a, long o, long block) {
   return half_to_float(reinterpret_cast<const unsigned short*>(scales)[block * kPanel + o % kPanel]);
 }
 
-float lane_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
   float acc = 0.0f;
   if (a.type == PackedType::kQ8_0 || a.type == PackedType::kQ4_0) {
     for (long block = k_begin / 32; block < k_end / 32; ++block) {
@@ -60,13 +60,13 @@ void linear(const LinearArgs& a) {
   for (long r = 0; r < a.rows; ++r) {
     for (long o = a.panel_begin * kPanel; o < a.panel_end * kPanel && o < a.out_rows; ++o) {
       float sums[8];
-      float* lanes[8] = {};
-      for (int lane = 0; lane < a.lanes; ++lane) {
-        if (a.lane_begin[lane] == a.lane_begin[lane + 1]) continue;
-        sums[lane] = lane_sum(a, r, o, a.lane_begin[lane], a.lane_begin[lane + 1]);
-        lanes[lane] = &sums[lane];
+      float* slices[8] = {};
+      for (int slice = 0; slice < a.slices; ++slice) {
+        if (a.slice_begin[slice] == a.slice_begin[slice + 1]) continue;
+        sums[slice] = slice_sum(a, r, o, a.slice_begin[slice], a.slice_begin[slice + 1]);
+        slices[slice] = &sums[slice];
       }
-      float y = *fold_lanes(lanes, a.lanes, 1);
+      float y = *fold_slices(slices, a.slices, 1);
       if (a.bias != nullptr) y = y + a.bias[o];
       if (a.residual != nullptr) y = a.residual[r * a.y_stride + o] + y;
       a.y[r * a.y_stride + o] = y;

@@ -40,7 +40,7 @@ inline float fold_vector(V v) {
   return sums[0];
 }
 
-// --- products with float weights -------------------------------------------------------------------------------
+// --- matmuls with float weights -------------------------------------------------------------------------------
 
 template <class V, PackedType kType>
 inline V load_weight(const unsigned char* panel, long k) {
@@ -134,13 +134,13 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
       for (long row = chunk_begin; row < chunk_end; row += Table::kRows) {
         const int rows = static_cast<int>(min_of(Table::kRows, chunk_end - row));
         const TileFunction function = table.functions[rows - 1][panels - 1];
-        float* lanes[8] = {};
-        for (int lane = 0; lane < a.lanes; ++lane) {
-          if (a.lane_begin[lane] == a.lane_begin[lane + 1]) continue;
-          lanes[lane] = tiles[lane];
-          function(a, row, panel, a.lane_begin[lane], a.lane_begin[lane + 1], tiles[lane]);
+        float* slices[8] = {};
+        for (int slice = 0; slice < a.slices; ++slice) {
+          if (a.slice_begin[slice] == a.slice_begin[slice + 1]) continue;
+          slices[slice] = tiles[slice];
+          function(a, row, panel, a.slice_begin[slice], a.slice_begin[slice + 1], tiles[slice]);
         }
-        const float* sums = fold_lanes(lanes, a.lanes, static_cast<long>(rows) * panels * kPanel);
+        const float* sums = fold_slices(slices, a.slices, static_cast<long>(rows) * panels * kPanel);
         finish_tile<V>(a, sums, row, rows, panel, panels);
       }
     }
@@ -329,7 +329,7 @@ inline void mix_values(const AttentionArgs& a, int begin, int keys, long d, cons
 
 /// Turns one row's scores into exp(score - max), zero from `keys` to `keys_all`; returns max and sum.
 template <class V>
-inline void soften(float* scores, int keys, int keys_all, float* max, float* sum) {
+inline void softmax_segment(float* scores, int keys, int keys_all, float* max, float* sum) {
   const int groups = (keys + kPanel - 1) / kPanel;
   for (int j = keys; j < groups * kPanel; ++j) scores[j] = -1e30f;
   V largest = V::load(scores);
@@ -389,7 +389,7 @@ void attention_rows(const AttentionArgs& a, int row) {
     for (int r = 0; r < R; ++r) {
       const int keys = static_cast<int>(min_of(keys_all, visible[r] - begin));
       if (keys > 0) {
-        soften<V>(scores + r * kAttentionSegment, keys, keys_all, &max[r], &sum[r]);
+        softmax_segment<V>(scores + r * kAttentionSegment, keys, keys_all, &max[r], &sum[r]);
       } else {
         for (int j = 0; j < keys_all; ++j) scores[r * kAttentionSegment + j] = 0.0f;
       }

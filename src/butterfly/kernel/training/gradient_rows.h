@@ -8,7 +8,7 @@ namespace butterfly {
 /// Elements that share a scale; the last block of a row may be shorter.
 inline constexpr long kGradientBlock = 32;
 
-/// Encoding takes x = g + e (rounded to float) for each gradient g and what is still owed of it, e, writes Q(x) to
+/// Encoding takes x = g + e (rounded to float) for each gradient g and what is still residual of it, e, writes Q(x) to
 /// `out` and leaves e = x - Q(x), which is exact. Where Q(x) is not finite, x is sent as it is and e becomes 0, so that
 /// one bad step does not stay. Bytes need no alignment.
 struct GradientRows {

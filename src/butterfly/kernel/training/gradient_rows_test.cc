@@ -86,7 +86,7 @@ TEST(GradientRows, TheErrorIsAtMostHalfAStep) {
   }
 }
 
-TEST(GradientRows, AStepThatIsNotFiniteIsSentAndNotOwed) {
+TEST(GradientRows, AStepThatIsNotFiniteIsSentAndNotResidual) {
   for (const Kind& kind : kKinds) {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
                             std::bit_cast<float>(0x7fffffffU), std::bit_cast<float>(0xff800001U)}) {
@@ -100,7 +100,7 @@ TEST(GradientRows, AStepThatIsNotFiniteIsSentAndNotOwed) {
   }
 }
 
-TEST(GradientRows, ValuesTooSmallForAScaleAreOwed) {
+TEST(GradientRows, ValuesTooSmallForAScaleAreResidual) {
   const Floats g(32, 1e-33F);
   const Encoded made = encode(gradient_rows_for(Isa::kReference), kKinds[1], g, Floats(32, 0.0F));
   EXPECT_EQ(made.decoded, Floats(32, 0.0F));

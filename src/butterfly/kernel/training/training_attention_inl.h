@@ -1,5 +1,5 @@
 // Training's attention over a vector of floats, V (see training_inl.h): tiles of kAttentionTile queries and as many
-// keys are copied into scratch, padded with zeros and transposed where a product needs it, so that all work is products
+// keys are copied into scratch, padded with zeros and transposed where a matmul needs it, so that all work is matmuls
 // of small dense matrices held in registers. Tiles above the diagonal are never touched, and on the diagonal only what
 // lies below it is multiplied. https://arxiv.org/abs/2205.14135
 #pragma once
@@ -14,12 +14,12 @@ inline long least(long a, long b) {
   return a < b ? a : b;
 }
 
-/// What of a product on the diagonal is needed or not zero: C left of and on the diagonal; the same of A; A right of
+/// What of a matmul on the diagonal is needed or not zero: C left of and on the diagonal; the same of A; A right of
 /// it.
 enum class Triangle { kNone, kLowerC, kLowerA, kUpperA };
 
 /// C[m, n] (+)= A[m, k] B[k, n]. B and C are rows of whole vectors; A is read element by element at any strides.
-struct SmallProduct {
+struct SmallMatmul {
   const float* a;
   long a_row, a_col;
   const float* b;
@@ -32,7 +32,7 @@ struct SmallProduct {
 };
 
 template <class V, int M, int N>
-inline void product_tile(const SmallProduct& p, long row, long col, long k_begin, long k_end) {
+inline void matmul_tile(const SmallMatmul& p, long row, long col, long k_begin, long k_end) {
   const float* a = p.a + row * p.a_row;
   const float* b = p.b + col;
   float* c = p.c + row * p.c_stride + col;
@@ -40,12 +40,13 @@ inline void product_tile(const SmallProduct& p, long row, long col, long k_begin
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) acc[m][n] = p.add ? V::load(c + m * p.c_stride + n * V::kLanes) : V::set1(0.0f);
+    for (int n = 0; n < N; ++n)
+      acc[m][n] = p.add ? V::load(c + m * p.c_stride + n * V::kReductionSlices) : V::set1(0.0f);
   }
   for (long k = k_begin; k < k_end; ++k) {
     V right[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) right[n] = V::load(b + k * p.b_stride + n * V::kLanes);
+    for (int n = 0; n < N; ++n) right[n] = V::load(b + k * p.b_stride + n * V::kReductionSlices);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const V left = V::set1(a[m * p.a_row + k * p.a_col]);
@@ -56,33 +57,36 @@ inline void product_tile(const SmallProduct& p, long row, long col, long k_begin
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) V::store(c + m * p.c_stride + n * V::kLanes, acc[m][n]);
+    for (int n = 0; n < N; ++n) V::store(c + m * p.c_stride + n * V::kReductionSlices, acc[m][n]);
   }
 }
 
 template <class V, int M>
-void product_rows(const SmallProduct& p, long row) {
+void matmul_rows(const SmallMatmul& p, long row) {
   long n = p.n;
   long k_begin = 0;
   long k_end = p.k;
-  if (p.triangle == Triangle::kLowerC) n = least(n, (row + M + V::kLanes - 1) / V::kLanes * V::kLanes);
+  if (p.triangle == Triangle::kLowerC)
+    n = least(n, (row + M + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices);
   if (p.triangle == Triangle::kLowerA) k_end = least(k_end, row + M);
   if (p.triangle == Triangle::kUpperA) k_begin = least(k_end, row);
   constexpr int kMost = V::kTileVectors;
   long col = 0;
-  for (; col + kMost * V::kLanes <= n; col += kMost * V::kLanes) product_tile<V, M, kMost>(p, row, col, k_begin, k_end);
+  for (; col + kMost * V::kReductionSlices <= n; col += kMost * V::kReductionSlices)
+    matmul_tile<V, M, kMost>(p, row, col, k_begin, k_end);
   if constexpr (kMost > 2) {
-    for (; col + 2 * V::kLanes <= n; col += 2 * V::kLanes) product_tile<V, M, 2>(p, row, col, k_begin, k_end);
+    for (; col + 2 * V::kReductionSlices <= n; col += 2 * V::kReductionSlices)
+      matmul_tile<V, M, 2>(p, row, col, k_begin, k_end);
   }
-  for (; col < n; col += V::kLanes) product_tile<V, M, 1>(p, row, col, k_begin, k_end);
+  for (; col < n; col += V::kReductionSlices) matmul_tile<V, M, 1>(p, row, col, k_begin, k_end);
 }
 
 template <class V>
-void multiply(const SmallProduct& p) {
+void multiply(const SmallMatmul& p) {
   long row = 0;
-  for (; row + 6 <= p.m; row += 6) product_rows<V, 6>(p, row);
-  for (; row + 4 <= p.m; row += 4) product_rows<V, 4>(p, row);
-  for (; row < p.m; ++row) product_rows<V, 1>(p, row);
+  for (; row + 6 <= p.m; row += 6) matmul_rows<V, 6>(p, row);
+  for (; row + 4 <= p.m; row += 4) matmul_rows<V, 4>(p, row);
+  for (; row < p.m; ++row) matmul_rows<V, 1>(p, row);
 }
 
 /// Rows of a head -> [kAttentionTile, width], zeros behind each row and behind the last.
@@ -93,17 +97,17 @@ void pack_rows(const float* x, long stride, long rows, long head_dim, long width
     long filled = 0;
     if (r < rows) {
       each_vector<V>(head_dim, [&](long d, auto at) { V::store(row + d, at.load(x + r * stride + d)); });
-      filled = (head_dim + V::kLanes - 1) / V::kLanes * V::kLanes;
+      filled = (head_dim + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices;
     }
-    for (long d = filled; d < width; d += V::kLanes) V::store(row + d, V::set1(0.0f));
+    for (long d = filled; d < width; d += V::kReductionSlices) V::store(row + d, V::set1(0.0f));
   }
 }
 
 /// [kAttentionTile, width] -> [width, kAttentionTile].
 template <class V>
 void transpose(const float* packed, long width, float* transposed) {
-  for (long d = 0; d < width; d += V::kLanes) {
-    for (long r = 0; r < kAttentionTile; r += V::kLanes) {
+  for (long d = 0; d < width; d += V::kReductionSlices) {
+    for (long r = 0; r < kAttentionTile; r += V::kReductionSlices) {
       V::transpose(packed + r * width + d, width, transposed + d * kAttentionTile + r, kAttentionTile);
     }
   }
@@ -124,7 +128,7 @@ struct TilePair {
 /// Scores of one tile into probabilities relative to each row's maximum so far; what was summed under a smaller maximum
 /// is scaled down first.
 template <class V>
-void soften_tile(const TilePair& pair, float scale, const AttentionScratch& s, bool first) {
+void softmax_tile(const TilePair& pair, float scale, const AttentionScratch& s, bool first) {
   const V lowest = V::set1(-3e38f);
   for (long r = 0; r < pair.rows; ++r) {
     float* scores = s.scores + r * kAttentionTile;
@@ -146,7 +150,8 @@ void soften_tile(const TilePair& pair, float scale, const AttentionScratch& s, b
       maximum = largest;
       sum *= keep;
       float* out = s.rows + (pair.row + r) * s.width;
-      for (long d = 0; d < s.width; d += V::kLanes) V::store(out + d, V::mul(V::load(out + d), V::set1(keep)));
+      for (long d = 0; d < s.width; d += V::kReductionSlices)
+        V::store(out + d, V::mul(V::load(out + d), V::set1(keep)));
     }
     const V shift = V::set1(maximum);
     V total = V::set1(0.0f);
@@ -156,7 +161,8 @@ void soften_tile(const TilePair& pair, float scale, const AttentionScratch& s, b
       total = V::add(total, p);
     });
     sum += total.sum();
-    for (long j = (visible + V::kLanes - 1) / V::kLanes * V::kLanes; j < kAttentionTile; j += V::kLanes) {
+    for (long j = (visible + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices; j < kAttentionTile;
+         j += V::kReductionSlices) {
       V::store(scores + j, V::set1(0.0f));
     }
   }
@@ -179,7 +185,7 @@ void attention_simd(const TrainAttentionArgs& a) {
       pack_rows<V>(a.q + row * a.q_stride, a.q_stride, pair.rows, a.head_dim, s.width, queries);
       multiply<V>({queries, s.width, 1, keys_transposed, kAttentionTile, s.scores, kAttentionTile, pair.rows,
                    kAttentionTile, a.head_dim, pair.lower_c(), false});
-      soften_tile<V>(pair, a.scale, s, key == 0);
+      softmax_tile<V>(pair, a.scale, s, key == 0);
       multiply<V>({s.scores, kAttentionTile, 1, values, s.width, s.rows + row * s.width, s.width, pair.rows, s.width,
                    key_count, pair.lower_a(), key != 0});
     }
@@ -210,7 +216,8 @@ void differentiate_tile(const TilePair& pair, const TrainAttentionArgs& a, const
       V::store(scores + j, at.only(p, zero));
       V::store(slopes + j, at.only(ds, zero));
     });
-    for (long j = (visible + V::kLanes - 1) / V::kLanes * V::kLanes; j < kAttentionTile; j += V::kLanes) {
+    for (long j = (visible + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices; j < kAttentionTile;
+         j += V::kReductionSlices) {
       V::store(scores + j, zero);
       V::store(slopes + j, zero);
     }

@@ -1,5 +1,5 @@
-// Training's products (GFLOP/s) and row kernels (GB/s) on one thread and two, and attention (GFLOP/s, causal half).
-//   kernel_bench --benchmark_filter='Product/.*'
+// Training's matmuls (GFLOP/s) and row kernels (GB/s) on one thread and two, and attention (GFLOP/s, causal half).
+//   kernel_bench --benchmark_filter='Matmul/.*'
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -28,14 +28,14 @@ std::vector<Line> random_lines(std::int64_t floats) {
   return lines;
 }
 
-struct ProductShape {
+struct MatmulShape {
   const char* name;
   std::int64_t m, n, k;
   Transpose a_transposed, b_transposed;
 };
 
 // TinyTransformer small and medium, GPT-2 124M: Y = X W^T, dX = dY W, dW = dY^T X.
-constexpr ProductShape kProducts[] = {
+constexpr MatmulShape kMatmuls[] = {
     {"forward", 1024, 1536, 512, Transpose::kNo, Transpose::kYes},
     {"forward", 8192, 4096, 1024, Transpose::kNo, Transpose::kYes},
     {"forward", 1024, 50257, 768, Transpose::kNo, Transpose::kYes},
@@ -46,7 +46,7 @@ constexpr ProductShape kProducts[] = {
     {"weight", 1000, 512, 1024, Transpose::kYes, Transpose::kNo},
 };
 
-void product(benchmark::State& state, const ProductShape& shape, Precision precision, int threads) {
+void matmul(benchmark::State& state, const MatmulShape& shape, Precision precision, int threads) {
   ThreadTeam team(threads);
   auto gemm = make_gemm(precision, supported_isas().back(), team);
   if (!gemm) return state.SkipWithError(gemm.error().message.c_str());
@@ -102,7 +102,7 @@ void attention(benchmark::State& state, const TrainingKernels& kernels, long seq
     }
   }
   const double products = backward ? 5.0 : 2.0;
-  const double flops = products * static_cast<double>(seq * seq) * static_cast<double>(head_dim);
+  const double flops = matmuls * static_cast<double>(seq * seq) * static_cast<double>(head_dim);
   state.counters["FLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
 }
 
@@ -159,13 +159,13 @@ void rows(benchmark::State& state, const TrainingKernels& kernels, const RowKern
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  for (const ProductShape& shape : kProducts) {
+  for (const MatmulShape& shape : kMatmuls) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
       for (const int threads : {1, 2}) {
-        benchmark::RegisterBenchmark(fmt::format("Product/{}/{}x{}x{}/{}/threads:{}", shape.name, shape.m, shape.n,
+        benchmark::RegisterBenchmark(fmt::format("Matmul/{}/{}x{}x{}/{}/threads:{}", shape.name, shape.m, shape.n,
                                                  shape.k, to_string(precision), threads)
                                          .c_str(),
-                                     product, shape, precision, threads)
+                                     matmul, shape, precision, threads)
             ->UseRealTime();
       }
     }

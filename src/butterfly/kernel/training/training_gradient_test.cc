@@ -24,7 +24,7 @@ void expect_slopes(const std::function<double(const Doubles&)>& loss, const std:
                    const std::vector<float>& got, const std::vector<float>& before, const char* what) {
   constexpr double kStep = 1e-5;  // the error of the difference, about its square, is far below a float's
   constexpr std::size_t kSamples = 64;
-  // A gradient is a sum of float products; 1e-5 of the largest is some 100 roundings.
+  // A gradient is a sum of float matmuls; 1e-5 of the largest is some 100 roundings.
   constexpr double kTolerance = 1e-5;
   double largest = 0.0;
   for (std::size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::fabs(double{got[i]} - before[i]));

@@ -73,7 +73,7 @@ TEST_P(ParityTraining, ActivationsAgreeWithTheReferenceOverTheWholeRange) {
     for (int i = 0; i < 5; ++i) {
       for (std::size_t at = 0; at < x.size(); ++at) {
         const float wanted = results[1][i][at];
-        // Products of a few factors, and 1 - sigmoid, which may cancel.
+        // Matmuls of a few factors, and 1 - sigmoid, which may cancel.
         ASSERT_NEAR(results[0][i][at], wanted, 1e-6 * (1.0 + std::fabs(wanted))) << "result " << i << " at " << x[at];
       }
     }

@@ -132,7 +132,7 @@ void attention(const TrainAttentionArgs& a) {
   }
 }
 
-// p = exp(s - log_sum_exp); dp = dout . v; ds = p (dp - dout . out); the last product is the sum of p dp over the row.
+// p = exp(s - log_sum_exp); dp = dout . v; ds = p (dp - dout . out); the last matmul is the sum of p dp over the row.
 void attention_backward(const TrainAttentionGradientArgs& b) {
   const TrainAttentionArgs& a = b.forward;
   for (long t = 0; t < a.seq; ++t) {

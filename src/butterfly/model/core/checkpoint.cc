@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/hugging_face/hugging_face.h"
-#include "butterfly/model/sha256.h"
 
 namespace butterfly {
 namespace {
@@ -60,7 +60,7 @@ Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& o
 
 Result<std::string> content_hash(const std::string& path) {
   BF_ASSIGN_OR_RETURN(const auto files, content_files(path));
-  Sha256 hash;
+  Sha256Hasher hash;
   for (const ContentFile& file : files) {
     if (!file.name.empty()) {
       // Names and sizes between the contents: bytes cannot move from one file to the next unnoticed.

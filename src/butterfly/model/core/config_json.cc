@@ -84,8 +84,8 @@ class Reader {
   std::string bad_;
 };
 
-template <typename Visitor, typename Config>
-void visit(Visitor& field, Config& c) {
+template <typename StatusClient, typename Config>
+void visit(StatusClient& field, Config& c) {
   field("architecture", c.architecture);
   field("name", c.name);
   field("layers", c.layers);

@@ -11,8 +11,8 @@
 
 namespace butterfly {
 
-/// Every parameter from `source`, whatever its type, as floats. Tell the Network afterwards (weights_changed()).
-/// Errors: those of find_checked(); the parameters before the one that is named have changed.
+/// Every parameter from `source`, whatever its type, as floats. Tell the TrainableTransformer afterwards
+/// (weights_changed()). Errors: those of find_checked(); the parameters before the one that is named have changed.
 Status load_weights(const WeightSource& source, ParameterSet& parameters);
 
 /// The parameters as F32 weights, borrowed: they outlive the source and every view of it, and stay as they are

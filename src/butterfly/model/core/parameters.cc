@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/digest.h"
 #include "butterfly/model/core/memory_check.h"
-#include "butterfly/model/sha256.h"
 #include "butterfly/model/core/weights.h"
 
 namespace butterfly {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kAlignedElements = 16;  // one 64-byte line
 
-/// Weights that one product may cover lie behind one another: all matrices of a group, then all its biases.
+/// Weights that one matmul may cover lie behind one another: all matrices of a group, then all its biases.
 int group_of(std::string_view name) {
   constexpr std::array<std::string_view, 5> kGrouped{".attn_q.", ".attn_k.", ".attn_v.", ".ffn_gate.", ".ffn_up."};
   for (std::size_t i = 0; i < kGrouped.size(); ++i) {
@@ -116,7 +116,7 @@ std::span<const float> ParameterSet::gradients() const {
 }
 
 std::string ParameterSet::hash() const {
-  Sha256 hash;
+  Sha256Hasher hash;
   hash.add(std::as_bytes(weights()));
   const auto text = hash.finish();
   BF_CHECK(text.has_value(), "this library needs an OpenSSL with SHA-256");

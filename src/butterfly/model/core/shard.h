@@ -1,18 +1,18 @@
-// Which part of a model the holder of some canonical lanes has: whole heads, a slice of the MLP, a slice of the
+// Which part of a model the holder of some canonical slices has: whole heads, a slice of the MLP, a slice of the
 // vocabulary. A function of the configuration alone, so that every member of a tensor group knows what each other one
 // has. Plain values, thread-safe.
 #pragma once
 
-#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/model/core/config.h"
 
 namespace butterfly {
 
-/// Any of the ranges can be empty: small models have fewer units than lanes.
+/// Any of the ranges can be empty: small models have fewer units than slices.
 struct Shard {
-  LaneRange lanes;
-  IndexRange heads;     // query heads, whole attention lanes
+  SliceRange slices;
+  IndexRange heads;     // query heads, whole attention slices
   IndexRange kv_heads;  // that those read; the neighbours may hold the first and the last as well
   IndexRange ff;        // rows of gate and up, columns of down
   IndexRange vocab;     // rows of the token embedding and of the head
@@ -26,9 +26,9 @@ struct Shard {
 };
 
 /// Slices of the reduced dimension of the attention output and of MLP down.
-LaneBorders attention_lanes(const ModelConfig& config);
-LaneBorders mlp_lanes(const ModelConfig& config);
+SliceBorders attention_slices(const ModelConfig& config);
+SliceBorders mlp_slices(const ModelConfig& config);
 
-Shard shard_of(const ModelConfig& config, const LaneRange& lanes);
+Shard shard_of(const ModelConfig& config, const SliceRange& slices);
 
 }  // namespace butterfly

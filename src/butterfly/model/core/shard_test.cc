@@ -16,7 +16,7 @@ ModelConfig config() {
   return c;
 }
 
-TEST(Shard, AllLanesAreTheWholeModel) {
+TEST(Shard, AllSlicesAreTheWholeModel) {
   const Shard shard = shard_of(config(), {});
   EXPECT_EQ(shard.heads, (IndexRange{0, 32}));
   EXPECT_EQ(shard.kv_heads, (IndexRange{0, 4}));
@@ -45,8 +45,8 @@ TEST(Shard, EverythingIsHeldByExactlyOneMemberWhateverTheShape) {
         c.ff_dim = c.vocab = size;
         Shard last = shard_of(c, {0, 1});
         EXPECT_EQ(last.heads.begin + last.ff.begin + last.vocab.begin, 0);
-        for (int lane = 1; lane < kLanes; ++lane) {
-          const Shard shard = shard_of(c, {lane, lane + 1});
+        for (int slice = 1; slice < kReductionSlices; ++slice) {
+          const Shard shard = shard_of(c, {slice, slice + 1});
           EXPECT_EQ(shard.heads.begin, last.heads.end);
           EXPECT_EQ(shard.ff.begin, last.ff.end);
           EXPECT_EQ(shard.vocab.begin, last.vocab.end);
@@ -61,13 +61,13 @@ TEST(Shard, EverythingIsHeldByExactlyOneMemberWhateverTheShape) {
   }
 }
 
-TEST(Shard, LanesOfAttentionAreWholeHeadsThatNoBlockOfActivationsCrosses) {
+TEST(Shard, SlicesOfAttentionAreWholeHeadsThatNoBlockOfActivationsCrosses) {
   ModelConfig c = config();
   c.heads = c.kv_heads = 12;
   c.head_dim = 8;
-  const LaneBorders borders = attention_lanes(c);
-  for (int lane = 0; lane <= kLanes; ++lane) EXPECT_EQ(borders.at(lane) % kQuantBlock, 0);
-  EXPECT_EQ(shard_of(c, {0, 1}).heads.size(), 0) << "three groups of four heads for eight lanes";
+  const SliceBorders borders = attention_slices(c);
+  for (int slice = 0; slice <= kReductionSlices; ++slice) EXPECT_EQ(borders.at(slice) % kQuantBlock, 0);
+  EXPECT_EQ(shard_of(c, {0, 1}).heads.size(), 0) << "three groups of four heads for eight slices";
   EXPECT_EQ(shard_of(c, {2, 3}).heads, (IndexRange{0, 4}));
 }
 

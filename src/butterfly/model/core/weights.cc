@@ -8,7 +8,8 @@ namespace {
 /// Collects names, shapes and parts in file order.
 class Expectation {
  public:
-  Expectation(const ModelConfig& config, const LaneRange& lanes) : config_(config), shard_(shard_of(config, lanes)) {}
+  Expectation(const ModelConfig& config, const SliceRange& slices)
+      : config_(config), shard_(shard_of(config, slices)) {}
 
   const Shard& shard() const { return shard_; }
 
@@ -118,8 +119,9 @@ std::vector<WeightInfo> expected_weights(const ModelConfig& config, const Weight
   return weights;
 }
 
-std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const LaneRange& lanes) {
-  Expectation expect(config, lanes);
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range,
+                                         const SliceRange& slices) {
+  Expectation expect(config, slices);
   const WeightPart table{config.vocab, config.model_dim, expect.shard().vocab, {0, config.model_dim}};
   const bool shared = config.tied_head && range.head;
   if (range.embedding || shared) expect.matrix("token_embd.weight", table);

@@ -15,8 +15,8 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/tensor/dtype.h"
 
@@ -94,9 +94,9 @@ struct ExpectedPart {
   WeightPart part{};  // not empty
 };
 
-/// Which parts of the weights of `range` the holder of `lanes` computes with, in the order of expected_weights; weights
-/// of which it needs nothing are left out.
-std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const LaneRange& lanes);
+/// Which parts of the weights of `range` the holder of `slices` computes with, in the order of expected_weights;
+/// weights of which it needs nothing are left out.
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const SliceRange& slices);
 
 /// Whether `part` can be cut out of `stored`, of which bytes are not looked at. Errors: kBadData naming both shapes;
 /// kInvalidArgument naming the rows or columns that there are and those that were asked for.

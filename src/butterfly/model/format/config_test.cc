@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
-#include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/format/model_files_test.h"
 
 namespace butterfly {
 namespace {

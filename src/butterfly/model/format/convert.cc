@@ -3,8 +3,8 @@
 #include <cmath>
 #include <map>
 
-#include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/core/rope_factors.h"
+#include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/tensor/quantize.h"
 

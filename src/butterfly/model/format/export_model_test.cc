@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "butterfly/model/core/rope_factors.h"
-#include "butterfly/model/format/model_files_test.h"
-#include "butterfly/model/format/hugging_face/hugging_face_writer.h"
-#include "butterfly/model/training/training_model_test.h"
 #include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/model/core/rope_factors.h"
+#include "butterfly/model/format/hugging_face/hugging_face_writer.h"
+#include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/training/training_model_test.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
@@ -64,7 +64,7 @@ TEST(ExportModel, ADirectoryAndAFileReadBackAsTheModelThatWasWritten) {
 TEST(ExportModel, WhatWasTrainedIsContinuedExactly) {
   for (const std::string& kind : network_kinds()) {
     if (kind == "scaled") continue;  // rotates heads in part, which no config.json can say
-    const auto trained = make_network(network_config(kind), {.seq = 8});
+    const auto trained = make_transformer(transformer_config(kind), {.seq = 8});
     const Checkpoint checkpoint = trained_checkpoint(trained->parameters(), trained->config(), Vocabulary{});
     for (const char* name : {"model", "model.gguf"}) {
       const TempDir dir;
@@ -72,7 +72,7 @@ TEST(ExportModel, WhatWasTrainedIsContinuedExactly) {
       ASSERT_TRUE(status) << kind << ": " << status.error().message;
       const auto read = open_checkpoint(dir / name);
       ASSERT_TRUE(read) << read.error().message;
-      auto continued = Network::create(read->config, {.seq = 8});
+      auto continued = TrainableTransformer::create(read->config, {.seq = 8});
       ASSERT_TRUE(continued) << continued.error().message;
       const auto loaded = load_weights(*read->weights, (*continued)->parameters());
       ASSERT_TRUE(loaded) << loaded.error().message;
@@ -150,10 +150,10 @@ TEST(ExportModel, RefusesWhatADirectoryCannotExpress) {
 
 TEST(ExportModel, AValueBeyondTheTypeIsNamedAndNothingIsLeft) {
   const TempDir dir;
-  const auto network = make_network(network_config("llama"), {.seq = 8});
-  ParameterSet& parameters = network->parameters();
+  const auto transformer = make_transformer(transformer_config("llama"), {.seq = 8});
+  ParameterSet& parameters = transformer->parameters();
   parameters.weight(**parameters.find("blk.1.ffn_up.weight"))[7] = 1e6f;
-  const Checkpoint checkpoint = trained_checkpoint(parameters, network->config(), Vocabulary{});
+  const Checkpoint checkpoint = trained_checkpoint(parameters, transformer->config(), Vocabulary{});
   const auto status = export_model(checkpoint, dir / "model", {.type = DType::kF16});
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("model.layers.1.mlp.up_proj.weight has 1000000"));

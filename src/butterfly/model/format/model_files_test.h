@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "butterfly/base/bytes.h"
-#include "butterfly/model/format/convert.h"
 #include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/format/convert.h"
 
 namespace butterfly {
 

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "butterfly/model/core/shard.h"
 #include "butterfly/model/format/export_model.h"
 #include "butterfly/model/format/model_files_test.h"
-#include "butterfly/model/core/shard.h"
 
 namespace butterfly {
 namespace {
@@ -151,15 +151,15 @@ TEST(WeightParts, OfAllMembersCoverEachMatrixAndNobodyHasMoreThanItsShare) {
        std::vector<std::vector<int>>{{0, 8}, {0, 4, 8}, {0, 1, 3, 8}, {0, 2, 3, 5, 8}}) {
     std::map<std::string, std::int64_t> covered;
     for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
-      const LaneRange lanes{borders[i], borders[i + 1]};
+      const SliceRange slices{borders[i], borders[i + 1]};
       std::int64_t elements = 0;
-      for (const ExpectedPart& expected : expected_parts(config, range, lanes)) {
+      for (const ExpectedPart& expected : expected_parts(config, range, slices)) {
         if (expected.whole.rows == 1) continue;
         const std::int64_t size = expected.part.of_rows.size() * expected.part.of_cols.size();
         elements += size;
         covered[expected.whole.name] += size;
       }
-      EXPECT_EQ(elements, matrix_elements(config, shard_of(config, lanes)));
+      EXPECT_EQ(elements, matrix_elements(config, shard_of(config, slices)));
     }
     for (const WeightInfo& whole : expected_weights(config, range)) {
       if (whole.rows == 1) continue;

@@ -4,14 +4,14 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/batch.h"
+#include "butterfly/model/core/config.h"
 #include "butterfly/model/inference/block.h"
 #include "butterfly/model/inference/compute.h"
-#include "butterfly/model/core/config.h"
 #include "butterfly/model/inference/kv_cache.h"
 
 namespace butterfly {
 
-/// Products of one block's input: q[rows, heads * head_dim], k and v[rows, kv_heads * head_dim], of a shard's heads.
+/// Matmuls of one block's input: q[rows, heads * head_dim], k and v[rows, kv_heads * head_dim], of a shard's heads.
 struct QueryKeyValue {
   float* q = nullptr;
   float* k = nullptr;

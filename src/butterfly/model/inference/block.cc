@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "butterfly/model/inference/attention.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/inference/attention.h"
 #include "butterfly/model/inference/tensor_group.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/trace/trace.h"
@@ -107,11 +107,11 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
 }
 
 Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
-                          const LaneRange& lanes) {
+                          const SliceRange& slices) {
   const trace::Scope scope(trace::Zone::kModelLoad, static_cast<std::uint32_t>(layer));
   Block block;
   block.config_ = config;
-  block.shard_ = shard_of(config, lanes);
+  block.shard_ = shard_of(config, slices);
   const Shard& shard = block.shard_;
   const std::string prefix = fmt::format("blk.{}.", layer);
   const auto rows_of = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held,
@@ -169,13 +169,13 @@ Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::i
   return values.data();
 }
 
-/// y += x * weights^T + bias over all lanes, the members' of a group included.
-Status add_product(const Compute& compute, DividedProduct product, const LaneBorders& lanes,
-                   const LinearWeights& weights, const ActivationRows& x, float* y) {
+/// y += x * weights^T + bias over all slices, the members' of a group included.
+Status add_matmul(const Compute& compute, DividedMatmul matmul, const SliceBorders& slices,
+                  const LinearWeights& weights, const ActivationRows& x, float* y) {
   if (compute.group != nullptr) {
-    return compute.group->add_product(compute, product, weights.matrix, weights.bias_or_null(), x, y);
+    return compute.group->add_matmul(compute, matmul, weights.matrix, weights.bias_or_null(), x, y);
   }
-  const LinearJob job{&weights.matrix, &x, lanes, weights.bias_or_null(), y, y};
+  const LinearJob job{&weights.matrix, &x, slices, weights.bias_or_null(), y, y};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
   return {};
 }
@@ -192,7 +192,7 @@ Status Block::attention(const Compute& compute, const Batch& batch, const Rotary
 
   BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.q_dim(), mixed));
   prepare_rows(compute, o, attn_output_.matrix.quantised());
-  BF_TRY(add_product(compute, DividedProduct::kAttentionOutput, attention_lanes(config_), attn_output_, o, x));
+  BF_TRY(add_matmul(compute, DividedMatmul::kAttentionOutput, attention_slices(config_), attn_output_, o, x));
   if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, attn_norm_, rows, x, x);
   return {};
 }
@@ -204,7 +204,7 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
   BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
   BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.kv_dim()));
   BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
-  const LaneBorders whole = LaneBorders::single(config_.model_dim);
+  const SliceBorders whole = SliceBorders::single(config_.model_dim);
   const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
                        LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
                        LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
@@ -223,7 +223,7 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
   BF_ASSIGN_OR_RETURN(const auto h, allocate_activations(*compute.arena, rows, ff_dim, up));
   if (ff_dim > 0) {
     prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
-    const LaneBorders whole = LaneBorders::single(config_.model_dim);
+    const SliceBorders whole = SliceBorders::single(config_.model_dim);
     const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
                              LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
     run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
@@ -239,7 +239,7 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
     }
     if (down_.matrix.quantised()) quantize_activation_row(kernels, h, row);
   });
-  BF_TRY(add_product(compute, DividedProduct::kMlpDown, mlp_lanes(config_), down_, h, x));
+  BF_TRY(add_matmul(compute, DividedMatmul::kMlpDown, mlp_slices(config_), down_, h, x));
   if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, ffn_norm_, rows, x, x);
   return {};
 }

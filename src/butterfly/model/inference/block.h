@@ -9,11 +9,11 @@
 #include "butterfly/base/result.h"
 #include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/model/core/batch.h"
-#include "butterfly/model/inference/compute.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/inference/compute.h"
+#include "butterfly/model/inference/kv_cache.h"
 
 namespace butterfly {
 
@@ -57,13 +57,13 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
 
 class Block {
  public:
-  /// What the holder of `lanes` needs.
+  /// What the holder of `slices` needs.
   static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
-                            const LaneRange& lanes = {});
+                            const SliceRange& slices = {});
 
   /// x[rows, model_dim] is the residual stream, updated in place. `cache_layer` is this block's index in `cache`,
-  /// which has this block's key/value heads and room for every position of `batch`. With some of the lanes alone,
-  /// compute.group adds the others' (two products). Errors: kNoMemory (scratch), those of the group.
+  /// which has this block's key/value heads and room for every position of `batch`. With some of the slices alone,
+  /// compute.group adds the others' (two matmuls). Errors: kNoMemory (scratch), those of the group.
   Status forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
                  float* x) const;
 

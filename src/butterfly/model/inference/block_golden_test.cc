@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/kernel/inference/dispatch.h"
-#include "butterfly/model/inference/block.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/inference/block.h"
 
 namespace butterfly {
 namespace {

@@ -17,7 +17,7 @@ struct Compute {
   const Kernels* kernels = nullptr;
   ThreadTeam* team = nullptr;
   Arena* arena = nullptr;        // reset by the owner between steps
-  TensorGroup* group = nullptr;  // where this node holds some of the lanes; null: it holds all
+  TensorGroup* group = nullptr;  // where this node holds some of the slices; null: it holds all
 };
 
 /// Calls work(row) for every row: on the team where rows * elements is worth waking it, else on the caller.

@@ -20,11 +20,11 @@ Result<std::shared_ptr<const PackedMatrix>> load_table(const WeightSource& sourc
 }  // namespace
 
 Result<Embedding> Embedding::load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team,
-                                  const LaneRange& lanes) {
+                                  const SliceRange& slices) {
   Embedding embedding;
   embedding.vocab_ = config.vocab;
   embedding.context_ = config.context;
-  embedding.held_ = shard_of(config, lanes).vocab;
+  embedding.held_ = shard_of(config, slices).vocab;
   BF_ASSIGN_OR_RETURN(embedding.tokens_,
                       load_table(source, "token_embd", config.vocab, config.model_dim, embedding.held_, team));
   if (config.position == PositionKind::kLearned) {
@@ -72,10 +72,10 @@ std::uint64_t Embedding::packed_bytes() const {
 }
 
 Result<Head> Head::load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
-                        ThreadTeam& team, const LaneRange& lanes) {
+                        ThreadTeam& team, const SliceRange& slices) {
   Head head;
   head.config_ = config;
-  head.held_ = shard_of(config, lanes).vocab;
+  head.held_ = shard_of(config, slices).vocab;
   if (config.norm_place == NormPlace::kBefore) {
     BF_ASSIGN_OR_RETURN(head.norm_, load_norm(source, "output_norm", config));
   }
@@ -115,7 +115,7 @@ Result<ActivationRows> Head::gather_rows(const Compute& compute, const Batch& ba
 
 Status Head::forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> logits) const {
   BF_ASSIGN_OR_RETURN(const ActivationRows a, gather_rows(compute, batch, x));
-  LinearJob job{matrix_.get(), &a, LaneBorders::single(config_.model_dim), nullptr, nullptr, logits.data()};
+  LinearJob job{matrix_.get(), &a, SliceBorders::single(config_.model_dim), nullptr, nullptr, logits.data()};
   // The first member's slice of a single row is already where it belongs.
   const bool elsewhere = compute.group != nullptr && (a.rows > 1 || compute.group->rank() != 0);
   if (elsewhere) {

@@ -15,9 +15,9 @@ namespace butterfly {
 
 class Embedding {
  public:
-  /// The slice of the vocabulary that goes with `lanes`, and every learned position.
+  /// The slice of the vocabulary that goes with `slices`, and every learned position.
   static Result<Embedding> load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team,
-                                const LaneRange& lanes = {});
+                                const SliceRange& slices = {});
 
   /// Errors: kInvalidArgument for a token outside the vocabulary or a position outside the context, whoever holds it.
   Status check(const Batch& batch, std::span<const TokenId> tokens) const;
@@ -42,9 +42,9 @@ class Embedding {
 
 class Head {
  public:
-  /// `embedding` of the same lanes may be null where this node has none; a tied head then loads the table itself.
+  /// `embedding` of the same slices may be null where this node has none; a tied head then loads the table itself.
   static Result<Head> load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
-                           ThreadTeam& team, const LaneRange& lanes = {});
+                           ThreadTeam& team, const SliceRange& slices = {});
 
   /// logits[batch.logit_rows(), vocab] from x[rows, model_dim]. In a group the first member collects them, and
   /// `logits` is not looked at by the others. Errors: kNoMemory (scratch), those of the group.

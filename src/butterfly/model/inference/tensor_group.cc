@@ -53,32 +53,32 @@ Status status_of(const Readiness& readiness, int member) {
 
 }  // namespace
 
-TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<LaneRange>& lanes, int rank,
+TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<SliceRange>& slices, int rank,
                          ExchangeFunction exchange)
     : model_dim_(config.model_dim),
       vocab_(config.vocab),
       rank_(rank),
       exchange_(std::move(exchange)),
-      to_(lanes.size()),
-      from_(lanes.size()),
-      received_(lanes.size()) {
+      to_(slices.size()),
+      from_(slices.size()),
+      received_(slices.size()) {
   int at = 0;
-  for (const LaneRange& range : lanes) {
-    BF_CHECK(range.first == at && range.last > at, "the members' lanes follow each other");
+  for (const SliceRange& range : slices) {
+    BF_CHECK(range.first == at && range.last > at, "the members' slices follow each other");
     at = range.last;
     shards_.push_back(shard_of(config, range));
   }
-  BF_CHECK(at == kLanes && rank >= 0 && rank < size(), "the members have every lane");
-  attention_ = sums_of(attention_lanes(config));
-  mlp_ = sums_of(mlp_lanes(config));
+  BF_CHECK(at == kReductionSlices && rank >= 0 && rank < size(), "the members have every slice");
+  attention_ = sums_of(attention_slices(config));
+  mlp_ = sums_of(mlp_slices(config));
 }
 
-TensorGroup::Sums TensorGroup::sums_of(const LaneBorders& borders) const {
+TensorGroup::Sums TensorGroup::sums_of(const SliceBorders& borders) const {
   Sums sums;
   sums.borders = borders;
   for (const Shard& shard : shards_) {
-    std::vector<LaneRange> nodes = subtrees(shard.lanes);
-    std::erase_if(nodes, [&](const LaneRange& node) { return borders.at(node.first) == borders.at(node.last); });
+    std::vector<SliceRange> nodes = subtrees(shard.slices);
+    std::erase_if(nodes, [&](const SliceRange& node) { return borders.at(node.first) == borders.at(node.last); });
     sums.nodes_max = std::max(sums.nodes_max, static_cast<std::int64_t>(nodes.size()));
     sums.nodes.push_back(std::move(nodes));
   }
@@ -135,21 +135,21 @@ Result<Status> TensorGroup::begin_step(Arena& arena, const Status& ready, std::s
   return Status{};
 }
 
-Status TensorGroup::add_product(const Compute& compute, DividedProduct product, const PackedMatrix& weights,
-                                const float* bias, const ActivationRows& x, float* y) {
-  const Sums& sums = product == DividedProduct::kAttentionOutput ? attention_ : mlp_;
+Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, const PackedMatrix& weights,
+                               const float* bias, const ActivationRows& x, float* y) {
+  const Sums& sums = matmul == DividedMatmul::kAttentionOutput ? attention_ : mlp_;
   const auto rank = static_cast<std::size_t>(rank_);
-  const std::vector<LaneRange>& nodes = sums.nodes[rank];
+  const std::vector<SliceRange>& nodes = sums.nodes[rank];
   const auto count = static_cast<std::int64_t>(nodes.size());
   BF_ASSIGN_OR_RETURN(const auto mine,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(x.rows * count * model_dim_)));
   received_[rank] = mine.data();
-  std::array<LinearJob, kLanes> jobs;
+  std::array<LinearJob, kReductionSlices> jobs;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const LaneBorders lanes = sums.borders.node(nodes[i], sums.borders.at(shard().lanes.first));
+    const SliceBorders slices = sums.borders.node(nodes[i], sums.borders.at(shard().slices.first));
     jobs[i] = {.weights = &weights,
                .x = &x,
-               .lanes = lanes,
+               .slices = slices,
                .y = mine.data() + static_cast<std::int64_t>(i) * model_dim_,
                .y_stride = count * model_dim_};
   }
@@ -204,17 +204,17 @@ Status TensorGroup::add_at_owners(const Compute& compute, const Sums& sums, std:
 
 void TensorGroup::fold_rows(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias,
                             float* y) const {
-  for_each_row(compute, rows, kLanes * model_dim_, [&](std::int64_t row) {
-    std::array<float*, kLanes> lanes{};
+  for_each_row(compute, rows, kReductionSlices * model_dim_, [&](std::int64_t row) {
+    std::array<float*, kReductionSlices> slices{};
     for (std::size_t r = 0; r < shards_.size(); ++r) {
-      const std::vector<LaneRange>& nodes = sums.nodes[r];
+      const std::vector<SliceRange>& nodes = sums.nodes[r];
       float* at = received_[r] + row * static_cast<std::int64_t>(nodes.size()) * model_dim_;
-      for (const LaneRange& node : nodes) {
-        lanes[static_cast<std::size_t>(node.first)] = at;
+      for (const SliceRange& node : nodes) {
+        slices[static_cast<std::size_t>(node.first)] = at;
         at += model_dim_;
       }
     }
-    compute.kernels->fold(lanes.data(), model_dim_, bias, y + row * model_dim_, y + row * model_dim_);
+    compute.kernels->fold(slices.data(), model_dim_, bias, y + row * model_dim_, y + row * model_dim_);
   });
 }
 

@@ -1,4 +1,4 @@
-// The members of a tensor group as arithmetic sees them: lanes that others computed, embeddings and logits that others
+// The members of a tensor group as arithmetic sees them: slices that others computed, embeddings and logits that others
 // hold. How bytes get from one to another is the caller's. All members make the same calls in the same order.
 // Thread-compatible; allocates nothing but from the arena that a call is given.
 #pragma once
@@ -10,22 +10,22 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
-#include "butterfly/model/inference/compute.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/shard.h"
+#include "butterfly/model/inference/compute.h"
 
 namespace butterfly {
 
 /// Gives to[r] to member r and fills from[r] with what it gave; own entries and empty ones move nothing.
 using ExchangeFunction = std::function<Status(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from)>;
 
-/// Products whose reduced dimension is divided among the members.
-enum class DividedProduct : std::uint8_t { kAttentionOutput, kMlpDown };
+/// Matmuls whose reduced dimension is divided among the members.
+enum class DividedMatmul : std::uint8_t { kAttentionOutput, kMlpDown };
 
 class TensorGroup {
  public:
-  /// `lanes` of each member, ascending, cover all kLanes once; this is member `rank`.
-  TensorGroup(const ModelConfig& config, const std::vector<LaneRange>& lanes, int rank, ExchangeFunction exchange);
+  /// `slices` of each member, ascending, cover all kReductionSlices once; this is member `rank`.
+  TensorGroup(const ModelConfig& config, const std::vector<SliceRange>& slices, int rank, ExchangeFunction exchange);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(shards_.size()); }
@@ -38,11 +38,11 @@ class TensorGroup {
   /// not ready, at all members alike; after it the group goes on. Errors: those of the exchange, kNoMemory (messages).
   Result<Status> begin_step(Arena& arena, const Status& ready, std::span<const TokenId> tokens, float* x);
 
-  /// y[rows, model_dim] += x * weights^T + bias, of which this member has the columns of its lanes in `weights`
+  /// y[rows, model_dim] += x * weights^T + bias, of which this member has the columns of its slices in `weights`
   /// [model_dim, own columns] and `x` [rows, own columns]; both are not looked at where it has none.
   /// Errors: kNoMemory (scratch), those of the exchange.
-  Status add_product(const Compute& compute, DividedProduct product, const PackedMatrix& weights, const float* bias,
-                     const ActivationRows& x, float* y);
+  Status add_matmul(const Compute& compute, DividedMatmul matmul, const PackedMatrix& weights, const float* bias,
+                    const ActivationRows& x, float* y);
 
   /// Collects logits[rows, vocab] at member 0 from everybody's part[rows, own vocab]; `logits` is not looked at by the
   /// others. Member 0's part may lie in its place where rows == 1.
@@ -50,16 +50,16 @@ class TensorGroup {
   Status gather_logits(const Compute& compute, std::int64_t rows, const float* part, std::span<float> logits);
 
  private:
-  /// The sums of one kind of product that each member can add up alone. Nodes without columns are left out.
+  /// The sums of one kind of matmul that each member can add up alone. Nodes without columns are left out.
   struct Sums {
-    LaneBorders borders;
-    std::vector<std::vector<LaneRange>> nodes;  // of each member
+    SliceBorders borders;
+    std::vector<std::vector<SliceRange>> nodes;  // of each member
     std::int64_t nodes_max = 0;
   };
   /// Where the sums of each member are: [rows, nodes of that member, model_dim].
   using SumsOfMembers = std::vector<float*>;
 
-  Sums sums_of(const LaneBorders& borders) const;
+  Sums sums_of(const SliceBorders& borders) const;
   Status add_everywhere(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_at_owners(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows);

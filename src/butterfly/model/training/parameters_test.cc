@@ -5,8 +5,8 @@
 
 #include <set>
 
-#include "butterfly/model/training/training_model_test.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/training/training_model_test.h"
 
 namespace butterfly {
 namespace {
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 TEST(Parameters, AreTheWeightsOfTheModelInForwardOrder) {
   for (const std::string& kind : network_kinds()) {
-    const ModelConfig config = network_config(kind);
+    const ModelConfig config = transformer_config(kind);
     const auto set = ParameterSet::create(config);
     ASSERT_TRUE(set) << set.error().message;
     std::set<std::string> names;
@@ -40,9 +40,9 @@ TEST(Parameters, AreTheWeightsOfTheModelInForwardOrder) {
   }
 }
 
-TEST(Parameters, OfOneProductLieBehindOneAnother) {
+TEST(Parameters, OfOneMatmulLieBehindOneAnother) {
   for (const std::string& kind : network_kinds()) {
-    const auto set = ParameterSet::create(network_config(kind));
+    const auto set = ParameterSet::create(transformer_config(kind));
     const auto end_of = [&](const std::string& name) {
       const Parameter& parameter = **set->find(name);
       return parameter.offset + parameter.size();
@@ -59,7 +59,7 @@ TEST(Parameters, OfOneProductLieBehindOneAnother) {
 }
 
 TEST(Parameters, DecayMatricesAlone) {
-  const auto set = ParameterSet::create(network_config("gpt2"));
+  const auto set = ParameterSet::create(transformer_config("gpt2"));
   for (const Parameter& parameter : set->list()) {
     const bool matrix = parameter.name.ends_with(".weight") && parameter.name.find("norm") == std::string::npos;
     EXPECT_EQ(parameter.decay, matrix ? DecayGroup::kDecayed : DecayGroup::kNotDecayed) << parameter.name;
@@ -67,7 +67,7 @@ TEST(Parameters, DecayMatricesAlone) {
 }
 
 TEST(Parameters, AreFrozenByNameAndByPrefix) {
-  auto set = ParameterSet::create(network_config("llama"));
+  auto set = ParameterSet::create(transformer_config("llama"));
   ASSERT_TRUE(set->freeze({"blk.0.", "output_norm.weight"}));
   for (const Parameter& parameter : set->list()) {
     EXPECT_EQ(parameter.frozen, parameter.name.starts_with("blk.0.") || parameter.name == "output_norm.weight")
@@ -82,7 +82,7 @@ TEST(Parameters, AreFrozenByNameAndByPrefix) {
 }
 
 TEST(Parameters, HashIsThatOfTheWeights) {
-  auto set = ParameterSet::create(network_config("llama"));
+  auto set = ParameterSet::create(transformer_config("llama"));
   const std::string zero = set->hash();
   EXPECT_EQ(zero.size(), 64u);
   set->gradients().back() = 1.0f;
@@ -92,9 +92,9 @@ TEST(Parameters, HashIsThatOfTheWeights) {
 }
 
 TEST(Parameters, NameWhatIsNotThere) {
-  const auto set = ParameterSet::create(network_config("llama"));
+  const auto set = ParameterSet::create(transformer_config("llama"));
   EXPECT_THAT(set->find("blk.0.attn_q.bias").error().message, HasSubstr("no parameter blk.0.attn_q.bias"));
-  ModelConfig broken = network_config("llama");
+  ModelConfig broken = transformer_config("llama");
   broken.kv_heads = 3;
   EXPECT_THAT(ParameterSet::create(broken).error().message, HasSubstr("4 heads cannot share 3"));
 }

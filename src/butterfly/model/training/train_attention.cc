@@ -100,7 +100,7 @@ void zero_columns(float* x, std::int64_t rows, std::int64_t stride, std::int64_t
   }
 }
 
-// --- With the [seq, seq] matrix: one product for each head.
+// --- With the [seq, seq] matrix: one matmul for each head.
 
 /// The [seq, seq] matrix of query head `head` of the group.
 float* matrix_of(const TrainContext& context, const HeadGroup& group, std::int64_t head, float* matrices) {

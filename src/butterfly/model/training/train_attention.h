@@ -1,5 +1,5 @@
-// Causal attention of a Network, rotary positions included: fused (never a [seq, seq] matrix) or, for comparison, by
-// products with that matrix. Work is cut into key-value heads of sequences.
+// Causal attention of a TrainableTransformer, rotary positions included: fused (never a [seq, seq] matrix) or, for
+// comparison, by matmuls with that matrix. Work is cut into key-value heads of sequences.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct AttentionBuffers {
   float* log_sum_exp = nullptr;    // [batch, heads, seq]; fused
   float* probabilities = nullptr;  // [batch, heads, seq, seq]; not fused
   float* mixed = nullptr;          // [rows, q_dim]
-  void* mixed_operand = nullptr;   // the same as products take it; may be `mixed`
+  void* mixed_operand = nullptr;   // the same as matmuls take it; may be `mixed`
 };
 Status attention(const TrainContext& context, const AttentionBuffers& buffers);
 
 struct AttentionGradients {
   const float* dmixed = nullptr;    // [rows, q_dim]
   float* dqkv = nullptr;            // [rows, qkv_dim], written; of what came before the rotation
-  void* dqkv_operand = nullptr;     // the same as products take it; may be `dqkv`
+  void* dqkv_operand = nullptr;     // the same as matmuls take it; may be `dqkv`
   float* dprobabilities = nullptr;  // as `probabilities`, scratch; not fused
 };
 /// Errors, here and above: those of Gemm, where attention is not fused.

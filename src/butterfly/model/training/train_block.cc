@@ -99,7 +99,7 @@ Status backward_ffn(const TrainContext& context, const TrainBlock& block, const 
   const bool gated = context.config->mlp == MlpKind::kGated;
   const std::int64_t gate_bias = gated && context.config->mlp_bias ? block.ffn_in.parts[0].bias : kNoParameter;
   std::int64_t up_bias = block.ffn_in.parts[static_cast<std::size_t>(block.ffn_in.count - 1)].bias;
-  // Joined, the bias of `up` is the second half of the product's.
+  // Joined, the bias of `up` is the second half of the matmul's.
   if (gated && up_bias != kNoParameter && block.ffn_in.count == 1) up_bias += context.config->ff_dim;
   activation_backward(
       context,

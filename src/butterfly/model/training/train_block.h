@@ -1,6 +1,6 @@
-// One transformer block of a Network, forward and backward: norm, attention, norm, MLP, each added to the residual
-// stream. Sums with the residual stream are taken by the next norm, so a block begins with what the one before left to
-// add. Immutable after make_block().
+// One transformer block of a TrainableTransformer, forward and backward: norm, attention, norm, MLP, each added to the
+// residual stream. Sums with the residual stream are taken by the next norm, so a block begins with what the one before
+// left to add. Immutable after make_block().
 #pragma once
 
 #include "butterfly/base/result.h"
@@ -50,7 +50,7 @@ Status recompute_block(const TrainContext& context, const TrainBlock& block, con
 Status backward_ffn(const TrainContext& context, const TrainBlock& block, const BlockActivations& activations,
                     const TrainScratch& scratch);
 
-/// The same for attention. `bias_below`: of the product that was added last before this block.
+/// The same for attention. `bias_below`: of the matmul that was added last before this block.
 Status backward_attention(const TrainContext& context, const TrainBlock& block, const BlockActivations& activations,
                           const TrainScratch& scratch, std::int64_t bias_below);
 

@@ -1,6 +1,6 @@
-// What the passes of a Network share: its kernels, its products, its threads, the sizes of a micro-batch, and scratch
-// memory. Passes are free functions over it; each leaves its result in buffers that it is given. Rows are tokens:
-// row s * seq + t is token t of sequence s. Borrowed everywhere; one pass at a time.
+// What the passes of a TrainableTransformer share: its kernels, its matmuls, its threads, the sizes of a micro-batch,
+// and scratch memory. Passes are free functions over it; each leaves its result in buffers that it is given. Rows are
+// tokens: row s * seq + t is token t of sequence s. Borrowed everywhere; one pass at a time.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace butterfly {
 
 struct TrainContext {
   const ModelConfig* config = nullptr;
-  NetworkOptions options{};
+  TransformerOptions options{};
   const TrainingKernels* kernels = nullptr;
   ThreadTeam* team = nullptr;
   Gemm* gemm = nullptr;        // of options.precision
@@ -26,7 +26,7 @@ struct TrainContext {
   const float* weights = nullptr;         // the flat arrays of the parameters
   const void* operand_weights = nullptr;  // the same as `gemm` takes them
   float* gradients = nullptr;
-  /// Of the first product for a weight in a backward pass: kNo where its gradients count as zero but are not.
+  /// Of the first matmul for a weight in a backward pass: kNo where its gradients count as zero but are not.
   Accumulate weight_gradients = Accumulate::kYes;
 
   float* partial_sums = nullptr;    // [chunks(), partial_width]

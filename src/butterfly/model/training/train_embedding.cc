@@ -34,8 +34,8 @@ float separate_cross_entropy(const TrainingKernels& kernels, float* logits, std:
 }
 
 /// Logits of rows [begin, end), their losses, and their gradients in dlogits.
-Status head_chunk(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch, const RowRange& rows,
-                  std::span<const TokenId> targets) {
+Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                     const RowRange& rows, std::span<const TokenId> targets) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
   BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
@@ -67,8 +67,8 @@ Status head_chunk(const TrainContext& context, const TrainEnds& ends, const Trai
 }
 
 /// From the gradients in dlogits: branch rows = dlogits W, dW (+)= dlogits^T (scale * normed).
-Status head_chunk_backward(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                           const RowRange& rows, Accumulate accumulate) {
+Status lm_head_chunk_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                              const RowRange& rows, Accumulate accumulate) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
   const std::int64_t weight = ends.head.parts[0].weight;
@@ -96,8 +96,8 @@ Status head_chunk_backward(const TrainContext& context, const TrainEnds& ends, c
 
 }  // namespace
 
-Result<TrainEnds> make_ends(const ModelConfig& config, const ParameterSet& parameters) {
-  TrainEnds ends;
+Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters) {
+  EmbeddingAndLmHead ends;
   BF_ASSIGN_OR_RETURN(const Parameter* token, parameters.find("token_embd.weight"));
   ends.token_embedding = token->offset;
   if (config.position == PositionKind::kLearned) {
@@ -113,7 +113,7 @@ Result<TrainEnds> make_ends(const ModelConfig& config, const ParameterSet& param
   return ends;
 }
 
-void embed(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens, float* x) {
+void embed(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens, float* x) {
   const std::int64_t n = context.config->model_dim;
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
@@ -123,7 +123,7 @@ void embed(const TrainContext& context, const TrainEnds& ends, std::span<const T
   });
 }
 
-void embed_backward(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens,
+void embed_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens,
                     const float* dx) {
   const std::int64_t n = context.config->model_dim;
   const int members = context.team->size();
@@ -143,8 +143,8 @@ void embed_backward(const TrainContext& context, const TrainEnds& ends, std::spa
   });
 }
 
-Result<double> forward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                            const ResidualSum& before, std::span<const TokenId> targets) {
+Result<double> forward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                               const ResidualSum& before, std::span<const TokenId> targets) {
   residual_norm(context, {.parameters = ends.output_norm,
                           .x = before.stream,
                           .delta = before.delta,
@@ -153,26 +153,26 @@ Result<double> forward_head(const TrainContext& context, const TrainEnds& ends, 
                           .normed = scratch.output_normed});
   for (std::int64_t begin = 0; begin < context.rows(); begin += scratch.head_chunk_rows) {
     const RowRange rows{begin, std::min(context.rows(), begin + scratch.head_chunk_rows)};
-    BF_TRY(head_chunk(context, ends, scratch, rows, targets));
+    BF_TRY(lm_head_chunk(context, ends, scratch, rows, targets));
   }
   double sum = 0.0;
   for (std::int64_t row = 0; row < context.rows(); ++row) sum += static_cast<double>(scratch.losses[row]);
   return sum;
 }
 
-Status backward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                     const HeadBackwardArgs& args) {
+Status backward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                        const HeadBackwardArgs& args) {
   residual_norm(context, {.parameters = ends.output_norm,
                           .x = scratch.output,
                           .statistics = scratch.output_norm,
                           .normed = scratch.output_scaled,
                           .scale = args.scale});
   RowRange rows = last_chunk(context, scratch);
-  BF_TRY(head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
+  BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
   while (rows.begin > 0) {
     rows = {rows.begin - scratch.head_chunk_rows, rows.begin};
-    BF_TRY(head_chunk(context, ends, scratch, rows, args.targets));
-    BF_TRY(head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes));
+    BF_TRY(lm_head_chunk(context, ends, scratch, rows, args.targets));
+    BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes));
   }
   norm_backward(context, {.parameters = ends.output_norm,
                           .x = scratch.output,

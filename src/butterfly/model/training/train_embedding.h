@@ -1,6 +1,6 @@
-// The two ends of a Network: token ids to rows and back to gradients of the embedding, and rows to a loss and back.
-// Logits are taken for head_chunk_rows rows at a time; the last chunk stays for the backward pass, others are computed
-// again there.
+// The two ends of a TrainableTransformer: token ids to rows and back to gradients of the embedding, and rows to a loss
+// and back. Logits are taken for head_chunk_rows rows at a time; the last chunk stays for the backward pass, others are
+// computed again there.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace butterfly {
 
-struct TrainEnds {
+struct EmbeddingAndLmHead {
   std::int64_t token_embedding = kNoParameter;     // [vocab, model_dim]
   std::int64_t position_embedding = kNoParameter;  // [context, model_dim]
   NormParameters output_norm{};
@@ -23,27 +23,27 @@ struct TrainEnds {
 };
 
 /// Errors: kNotFound.
-Result<TrainEnds> make_ends(const ModelConfig& config, const ParameterSet& parameters);
+Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters);
 
 /// x: [rows, model_dim], written.
-void embed(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens, float* x);
+void embed(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens, float* x);
 
 /// Adds the rows of `dx` to the gradients of the embeddings, in row order.
-void embed_backward(const TrainContext& context, const TrainEnds& ends, std::span<const TokenId> tokens,
+void embed_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens,
                     const float* dx);
 
 /// The sum of the losses; targets of -1 are left out. Errors: those of Gemm, here and below.
-Result<double> forward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                            const ResidualSum& before, std::span<const TokenId> targets);
+Result<double> forward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                               const ResidualSum& before, std::span<const TokenId> targets);
 
-/// After forward_head() with the same targets: writes scratch.dx, adds to the gradients of the head, of the norm before
-/// it and of `bias_below` (train_block.h), all times `scale`.
+/// After forward_lm_head() with the same targets: writes scratch.dx, adds to the gradients of the head, of the norm
+/// before it and of `bias_below` (train_block.h), all times `scale`.
 struct HeadBackwardArgs {
   std::span<const TokenId> targets{};
   float scale = 1.0f;
   std::int64_t bias_below = kNoParameter;
 };
-Status backward_head(const TrainContext& context, const TrainEnds& ends, const TrainScratch& scratch,
-                     const HeadBackwardArgs& args);
+Status backward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                        const HeadBackwardArgs& args);
 
 }  // namespace butterfly

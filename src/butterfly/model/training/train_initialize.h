@@ -1,4 +1,4 @@
-// First weights: Normal(0, 0.02), the products that add to the residual stream scaled by 1 / sqrt(2 layers) (GPT-2,
+// First weights: Normal(0, 0.02), the matmuls that add to the residual stream scaled by 1 / sqrt(2 layers) (GPT-2,
 // https://d4mucfpksywv.cloudfront.net/better-language-models/language_models_are_unsupervised_multitask_learners.pdf),
 // norms 1, biases 0.
 #pragma once

@@ -51,7 +51,7 @@ void TrainMemory::lay_out_blocks(const TrainContext& context, Layout& own, Layou
   const Fusion& fusion = context.options.fusion;
 
   const auto inputs = [&](BlockActivations& block, Layout& layout) { block.input = layout.floats(narrow); };
-  // Kept unless the whole block is computed again: what products and attention made.
+  // Kept unless the whole block is computed again: what matmuls and attention made.
   const auto results = [&](BlockActivations& block, Layout& layout) {
     block.middle = layout.floats(narrow);
     block.attn_norm = layout.statistics(context);

@@ -1,6 +1,6 @@
-// The memory of a Network, planned once from shapes: what each block keeps for its backward pass, and what all blocks
-// share. Recomputation is decided here alone: what is computed again lies in memory that the blocks share. Owner of
-// everything its views point to.
+// The memory of a TrainableTransformer, planned once from shapes: what each block keeps for its backward pass, and what
+// all blocks share. Recomputation is decided here alone: what is computed again lies in memory that the blocks share.
+// Owner of everything its views point to.
 #pragma once
 
 #include <cstdint>

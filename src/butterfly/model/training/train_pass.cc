@@ -127,7 +127,7 @@ void activation(const TrainContext& context, const ActivationArgs& args) {
   } else if (context.options.fusion.swiglu) {
     rows([&](std::int64_t, const float* in, float* y) { kernels.silu_mul(in, in + n, n, y); });
   } else {
-    // Apart, as a framework without fusion does it: the activation, then its product with `up`.
+    // Apart, as a framework without fusion does it: the activation, then its matmul with `up`.
     context.for_rows(context.rows(), [&](int member, std::int64_t row) {
       float* ones = context.scratch_of(member) + n;
       std::fill(ones, ones + n, 1.0f);

@@ -41,9 +41,9 @@ struct NormBackwardArgs {
   float dy_scale = 1.0f;
   float* dx = nullptr;  // [rows, model_dim]; the residual stream's gradient
   Accumulate accumulate = Accumulate::kYes;
-  void* dx_operand = nullptr;  // dx as products take it; may be dx
+  void* dx_operand = nullptr;  // dx as matmuls take it; may be dx
   std::int64_t bias_below =
-      kNoParameter;  // of the product whose output was added to make x: its gradient is the sum of dx
+      kNoParameter;  // of the matmul whose output was added to make x: its gradient is the sum of dx
 };
 /// Adds to the gradients of the norm and of `bias_below`.
 void norm_backward(const TrainContext& context, const NormBackwardArgs& args);

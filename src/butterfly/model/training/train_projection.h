@@ -1,5 +1,5 @@
-// Linear maps of a Network: y = x W^T + b, and their gradients, by its Gemm. Weights that lie behind one another can be
-// one product, which is how Q, K and V, or gate and up, are fused.
+// Linear maps of a TrainableTransformer: y = x W^T + b, and their gradients, by its Gemm. Weights that lie behind one
+// another can be one matmul, which is how Q, K and V, or gate and up, are fused.
 #pragma once
 
 #include <array>
@@ -22,14 +22,14 @@ struct Projection {
     std::int64_t rows = 0;  // outputs
   };
   std::array<Part, 3> parts{};
-  int count = 0;          // products
+  int count = 0;          // matmuls
   std::int64_t cols = 0;  // inputs
   std::int64_t rows() const;
 };
 
 enum class Join : std::uint8_t { kNo, kYes };
 
-/// The matrices of `names` (with ".weight" and, where there is one, ".bias"). kYes: one product, where the weights and
+/// The matrices of `names` (with ".weight" and, where there is one, ".bias"). kYes: one matmul, where the weights and
 /// the biases lie without gaps; else one for each. Errors: kNotFound.
 Result<Projection> make_projection(const ParameterSet& parameters, std::initializer_list<std::string> names, Join join);
 

@@ -33,7 +33,7 @@ Status check_supported(const ModelConfig& config) {
   return {};
 }
 
-Status check_options(const ModelConfig& config, const NetworkOptions& options) {
+Status check_options(const ModelConfig& config, const TransformerOptions& options) {
   if (options.micro_batch < 1) {
     return make_error(ErrorCode::kInvalidArgument, "a micro-batch of {} sequences, expected at least 1",
                       options.micro_batch);
@@ -53,9 +53,9 @@ Status check_options(const ModelConfig& config, const NetworkOptions& options) {
   return {};
 }
 
-class PlannedNetwork final : public Network {
+class PlannedTransformer final : public TrainableTransformer {
  public:
-  PlannedNetwork(const ModelConfig& config, const NetworkOptions& options, ParameterSet parameters)
+  PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
       : config_(config), options_(options), parameters_(std::move(parameters)), team_(options.threads) {}
 
   /// Everything that can fail.
@@ -74,12 +74,12 @@ class PlannedNetwork final : public Network {
     context_.weights = parameters_.weights().data();
     context_.gradients = parameters_.gradients().data();
     BF_TRY(plan_angles());
-    BF_ASSIGN_OR_RETURN(ends_, make_ends(config_, parameters_));
+    BF_ASSIGN_OR_RETURN(embedding_and_lm_head_, make_embedding_and_lm_head(config_, parameters_));
     for (int layer = 0; layer < config_.layers; ++layer) {
       BF_ASSIGN_OR_RETURN(TrainBlock block, make_block(config_, options_.fusion, parameters_, layer));
       blocks_.push_back(block);
     }
-    find_products();
+    find_matmuls();
     BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
     tokens_.resize(static_cast<std::size_t>(context_.rows()));
     targets_.resize(static_cast<std::size_t>(context_.rows()));
@@ -87,11 +87,11 @@ class PlannedNetwork final : public Network {
   }
 
   const ModelConfig& config() const override { return config_; }
-  const NetworkOptions& options() const override { return options_; }
+  const TransformerOptions& options() const override { return options_; }
   ParameterSet& parameters() override { return parameters_; }
   ThreadTeam& team() override { return team_; }
 
-  NetworkMemory memory() const override {
+  TrainingMemory memory() const override {
     const std::uint64_t flat = parameters_.weights().size_bytes();
     return {.parameter_bytes = flat + weight_copy_.bytes(),
             .gradient_bytes = flat,
@@ -118,7 +118,7 @@ class PlannedNetwork final : public Network {
     BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
     team_.run([&](int member) {
       for (const Parameter& parameter : parameters_.list()) {
-        if (by_products_.contains(parameter.offset)) continue;
+        if (by_matmuls_.contains(parameter.offset)) continue;
         const std::span<float> gradient = ParameterSet::part(into, parameter);
         const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
         std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
@@ -138,9 +138,9 @@ class PlannedNetwork final : public Network {
     const auto tell = [&](ParameterRange range) {
       if (ready) ready(range);
     };
-    BF_TRY(backward_head(context_, ends_, scratch,
-                         {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
-    tell(ends_.head_range);
+    BF_TRY(backward_lm_head(context_, embedding_and_lm_head_, scratch,
+                            {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
+    tell(embedding_and_lm_head_.head_range);
     for (int layer = config_.layers - 1; layer >= 0; --layer) {
       const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
       const BlockActivations& activations = memory_.block(layer);
@@ -150,8 +150,8 @@ class PlannedNetwork final : public Network {
       BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
       tell(block.attention_range);
     }
-    embed_backward(context_, ends_, tokens_, scratch.dx);
-    tell(ends_.embedding_range);
+    embed_backward(context_, embedding_and_lm_head_, tokens_, scratch.dx);
+    tell(embedding_and_lm_head_.embedding_range);
     context_.weight_gradients = Accumulate::kYes;
     return {};
   }
@@ -167,31 +167,31 @@ class PlannedNetwork final : public Network {
   }
 
   double forward_flops_per_token() const override {
-    double products = 0.0;
+    double matmuls = 0.0;
     for (const Parameter& parameter : parameters_.list()) {
       const bool looked_up =
           parameter.name == "position_embd.weight" || (parameter.name == "token_embd.weight" && !config_.tied_head);
-      if (parameter.rows > 1 && !looked_up) products += static_cast<double>(parameter.size());
+      if (parameter.rows > 1 && !looked_up) matmuls += static_cast<double>(parameter.size());
     }
     const double attention =
         static_cast<double>(config_.layers) * static_cast<double>(config_.q_dim()) * static_cast<double>(options_.seq);
-    return 2.0 * products + 2.0 * attention;
+    return 2.0 * matmuls + 2.0 * attention;
   }
 
  private:
-  /// The weights of which a backward pass has a product before anything else adds to their gradients.
-  void find_products() {
+  /// The weights of which a backward pass has a matmul before anything else adds to their gradients.
+  void find_matmuls() {
     const auto note = [&](const Projection& projection) {
       for (int i = 0; i < projection.count; ++i) {
         const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
         // Joined ones are several parameters.
         for (const Parameter& parameter : parameters_.list()) {
           const std::int64_t behind = part.weight + part.rows * projection.cols;
-          if (parameter.offset >= part.weight && parameter.offset < behind) by_products_.insert(parameter.offset);
+          if (parameter.offset >= part.weight && parameter.offset < behind) by_matmuls_.insert(parameter.offset);
         }
       }
     };
-    note(ends_.head);
+    note(embedding_and_lm_head_.head);
     for (const TrainBlock& block : blocks_) {
       for (const Projection* projection : {&block.qkv, &block.attn_output, &block.ffn_in, &block.ffn_down}) {
         note(*projection);
@@ -227,8 +227,8 @@ class PlannedNetwork final : public Network {
 
   Status check_ids(std::span<const TokenId> ids, int lowest, const char* what) const {
     if (ids.size() != tokens_.size()) {
-      return make_error(ErrorCode::kInvalidArgument, "{} {}, the network takes {} sequences of {}", ids.size(), what,
-                        options_.micro_batch, options_.seq);
+      return make_error(ErrorCode::kInvalidArgument, "{} {}, the transformer takes {} sequences of {}", ids.size(),
+                        what, options_.micro_batch, options_.seq);
     }
     for (const TokenId id : ids) {
       if (id.value < lowest || id.value >= config_.vocab) {
@@ -246,25 +246,25 @@ class PlannedNetwork final : public Network {
     std::ranges::copy(tokens, tokens_.begin());
     std::ranges::copy(targets, targets_.begin());
     ResidualSum stream{.stream = memory_.block(0).input};
-    embed(context_, ends_, tokens_, memory_.block(0).input);
+    embed(context_, embedding_and_lm_head_, tokens_, memory_.block(0).input);
     for (int layer = 0; layer < config_.layers; ++layer) {
       BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
                                                 memory_.block(layer), memory_.scratch(), stream));
     }
-    return forward_head(context_, ends_, memory_.scratch(), stream, targets_);
+    return forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_);
   }
 
   const ModelConfig config_;
-  const NetworkOptions options_;
+  const TransformerOptions options_;
   ParameterSet parameters_;
   ThreadTeam team_;
   std::unique_ptr<Gemm> gemm_, exact_gemm_;
   AlignedBuffer weight_copy_;  // bf16
   AlignedBuffer angles_;       // cos, then sin; [seq, rope.dim / 2] each
   TrainContext context_;
-  TrainEnds ends_;
+  EmbeddingAndLmHead embedding_and_lm_head_;
   std::vector<TrainBlock> blocks_;
-  std::set<std::int64_t> by_products_;  // offsets of parameters
+  std::set<std::int64_t> by_matmuls_;  // offsets of parameters
   TrainMemory memory_;
   std::vector<TokenId> tokens_, targets_;  // of the last forward
   bool kept_ = false;                      // what backward() needs
@@ -272,14 +272,15 @@ class PlannedNetwork final : public Network {
 
 }  // namespace
 
-Result<std::unique_ptr<Network>> Network::create(const ModelConfig& config, const NetworkOptions& options) {
+Result<std::unique_ptr<TrainableTransformer>> TrainableTransformer::create(const ModelConfig& config,
+                                                                           const TransformerOptions& options) {
   BF_TRY(validate(config));
   BF_TRY(check_supported(config));
   BF_TRY(check_options(config, options));
   BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.gradients));
-  auto network = std::make_unique<PlannedNetwork>(config, options, std::move(parameters));
-  BF_TRY(network->plan());
-  return std::unique_ptr<Network>(std::move(network));
+  auto transformer = std::make_unique<PlannedTransformer>(config, options, std::move(parameters));
+  BF_TRY(transformer->plan());
+  return std::unique_ptr<TrainableTransformer>(std::move(transformer));
 }
 
 }  // namespace butterfly

@@ -24,8 +24,8 @@ Result<Recompute> parse_recompute(std::string_view name);
 
 /// Each may be switched off for ablation; results agree within rounding.
 struct Fusion {
-  bool qkv = true;            // one product for Q, K and V
-  bool swiglu = true;         // one product for gate and up, activation and product in one pass
+  bool qkv = true;            // one matmul for Q, K and V
+  bool swiglu = true;         // one matmul for gate and up, activation and matmul in one pass
   bool attention = true;      // no [seq, seq] matrix
   bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
   bool adamw = true;          // one pass over weight, gradient and moments
@@ -34,7 +34,7 @@ struct Fusion {
 Result<Fusion> parse_fusion(const std::string& list);
 std::string to_string(const Fusion& fusion);
 
-struct NetworkOptions {
+struct TransformerOptions {
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
   Fusion fusion{};
@@ -52,25 +52,26 @@ struct NetworkOptions {
 /// flat array to its beginning and cover all of it.
 using GradientsReady = std::function<void(ParameterRange range)>;
 
-struct NetworkMemory {
+struct TrainingMemory {
   std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
 };
 
-class Network {
+class TrainableTransformer {
  public:
   /// Errors: kInvalidArgument (seq beyond the context, batch below 1), kUnsupported naming what of the configuration
   /// has no backward, kNoMemory naming how much was missing.
-  static Result<std::unique_ptr<Network>> create(const ModelConfig& config, const NetworkOptions& options);
-  virtual ~Network() = default;
+  static Result<std::unique_ptr<TrainableTransformer>> create(const ModelConfig& config,
+                                                              const TransformerOptions& options);
+  virtual ~TrainableTransformer() = default;
 
   virtual const ModelConfig& config() const = 0;
-  virtual const NetworkOptions& options() const = 0;
+  virtual const TransformerOptions& options() const = 0;
   virtual ParameterSet& parameters() = 0;
   /// Its threads, for what is done to its parameters between its calls: a second team would take their cores.
   virtual ThreadTeam& team() = 0;
-  virtual NetworkMemory memory() const = 0;
+  virtual TrainingMemory memory() const = 0;
 
-  /// Normal(0, 0.02), residual products scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based
+  /// Normal(0, 0.02), residual matmuls scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based
   /// generator keyed by (seed, parameter, element), so that nothing else shows in the values.
   virtual void initialize(std::uint64_t seed) = 0;
 
@@ -79,7 +80,7 @@ class Network {
   virtual Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
   /// From the next backward() on, gradients go to `into`, which is as long as parameters().gradients(): these, until it
-  /// is called. They count as zero there, for the next backward() and for nobody before it: those that a product writes
+  /// is called. They count as zero there, for the next backward() and for nobody before it: those that a matmul writes
   /// as a whole keep their old values until then, what is of no parameter keeps them.
   virtual void clear_gradients(std::span<float> into) = 0;
 

@@ -1,4 +1,4 @@
-// Names of the choices in NetworkOptions.
+// Names of the choices in TransformerOptions.
 #include <fmt/ranges.h>
 
 #include <array>

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "butterfly/model/training/training_reference_test.h"
 #include "butterfly/model/training/training_model_test.h"
+#include "butterfly/model/training/training_reference_test.h"
 
 namespace butterfly {
 namespace {
@@ -19,7 +19,7 @@ Isa best_isa() {
   return supported_isas().back();
 }
 
-NetworkOptions small_options(Isa isa = Isa::kReference) {
+TransformerOptions small_options(Isa isa = Isa::kReference) {
   return {.micro_batch = 2, .seq = 9, .isa = isa};
 }
 
@@ -27,18 +27,18 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-/// Central differences of the F64 loss against the gradients of an fp32 network, some elements of every parameter.
+/// Central differences of the F64 loss against the gradients of an fp32 transformer, some elements of every parameter.
 void expect_gradients_of_differences(const ModelConfig& config, Isa isa) {
-  const NetworkOptions options = small_options(isa);
-  const auto network = make_network(config, options);
-  ASSERT_TRUE(network);
-  ParameterSet& parameters = network->parameters();
+  const TransformerOptions options = small_options(isa);
+  const auto transformer = make_transformer(config, options);
+  ASSERT_TRUE(transformer);
+  ParameterSet& parameters = transformer->parameters();
   Weights weights;
   for (const Parameter& parameter : parameters.list()) {
     const auto values = parameters.weight(parameter);
     weights[parameter.name] = Vector(values.begin(), values.end());
   }
-  const NetworkInput input = network_input(config, options);
+  const TransformerInput input = transformer_input(config, options);
   const ReferenceLoss reference(config, weights);
   const auto exact = [&] {
     double sum = 0.0;
@@ -49,7 +49,7 @@ void expect_gradients_of_differences(const ModelConfig& config, Isa isa) {
     }
     return sum;
   };
-  EXPECT_NEAR(forward_backward(*network), exact(), 1e-5 * exact());
+  EXPECT_NEAR(forward_backward(*transformer), exact(), 1e-5 * exact());
   for (const Parameter& parameter : parameters.list()) {
     const auto gradient = parameters.gradient(parameter);
     double largest = 0.0;
@@ -68,19 +68,19 @@ void expect_gradients_of_differences(const ModelConfig& config, Isa isa) {
   }
 }
 
-TEST(NetworkGradients, OfAWholeModelAreThoseOfDifferencesInDoublePrecision) {
+TEST(TransformerGradients, OfAWholeModelAreThoseOfDifferencesInDoublePrecision) {
   for (const std::string& kind : network_kinds()) {
     for (const Isa isa : supported_isas()) {
       SCOPED_TRACE(kind + " " + std::string(to_string(isa)));
-      expect_gradients_of_differences(network_config(kind), isa);
+      expect_gradients_of_differences(transformer_config(kind), isa);
     }
   }
 }
 
-TEST(NetworkGradients, OfABlockAreThoseOfDifferencesInDoublePrecision) {
+TEST(TransformerGradients, OfABlockAreThoseOfDifferencesInDoublePrecision) {
   for (const std::string& kind : network_kinds()) {
     SCOPED_TRACE(kind);
-    ModelConfig config = network_config(kind);
+    ModelConfig config = transformer_config(kind);
     config.layers = 1;
     config.tied_head = false;
     config.rope.pairs = RopePairs::kHalves;
@@ -89,19 +89,19 @@ TEST(NetworkGradients, OfABlockAreThoseOfDifferencesInDoublePrecision) {
   }
 }
 
-TEST(NetworkGradients, AreTheSameBitsForAnyNumberOfThreads) {
+TEST(TransformerGradients, AreTheSameBitsForAnyNumberOfThreads) {
   for (const std::string& kind : network_kinds()) {
     for (const char* fusion : {"all", "none"}) {
       for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
         SCOPED_TRACE(kind + " " + fusion + " " + std::string(to_string(precision)));
         // 180 rows: two whole chunks of the sums over rows and a part.
-        NetworkOptions options{
+        TransformerOptions options{
             .precision = precision, .fusion = *parse_fusion(fusion), .micro_batch = 5, .seq = 36, .isa = best_isa()};
-        const auto one = make_network(network_config(kind), options);
+        const auto one = make_transformer(transformer_config(kind), options);
         const double loss = forward_backward(*one);
         for (const int threads : {2, 3}) {
           options.threads = threads;
-          const auto several = make_network(network_config(kind), options);
+          const auto several = make_transformer(transformer_config(kind), options);
           EXPECT_EQ(forward_backward(*several), loss);
           EXPECT_TRUE(same_bits(several->parameters().gradients(), one->parameters().gradients())) << threads;
         }
@@ -110,19 +110,19 @@ TEST(NetworkGradients, AreTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST(NetworkGradients, AreTheSameBitsWhateverIsComputedAgain) {
+TEST(TransformerGradients, AreTheSameBitsWhateverIsComputedAgain) {
   for (const std::string& kind : network_kinds()) {
     for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
       for (const char* fusion : {"all", "none"}) {
-        NetworkOptions options = small_options(best_isa());
+        TransformerOptions options = small_options(best_isa());
         options.precision = precision;
         options.fusion = *parse_fusion(fusion);
-        const auto kept = make_network(network_config(kind), options);
+        const auto kept = make_transformer(transformer_config(kind), options);
         forward_backward(*kept);
         std::uint64_t bytes = kept->memory().activation_bytes;
         for (const Recompute recompute : {Recompute::kSelective, Recompute::kBlock}) {
           options.recompute = recompute;
-          const auto again = make_network(network_config(kind), options);
+          const auto again = make_transformer(transformer_config(kind), options);
           forward_backward(*again);
           EXPECT_TRUE(same_bits(again->parameters().gradients(), kept->parameters().gradients()))
               << kind << " " << to_string(precision) << " " << fusion << " " << to_string(recompute);
@@ -134,15 +134,15 @@ TEST(NetworkGradients, AreTheSameBitsWhateverIsComputedAgain) {
   }
 }
 
-TEST(NetworkGradients, AgreeWithinRoundingWhereAFusionIsOff) {
+TEST(TransformerGradients, AgreeWithinRoundingWhereAFusionIsOff) {
   for (const std::string& kind : network_kinds()) {
-    const auto fused = make_network(network_config(kind), small_options(best_isa()));
+    const auto fused = make_transformer(transformer_config(kind), small_options(best_isa()));
     const double loss = forward_backward(*fused);
     for (const char* fusion : {"none", "swiglu,attention,cross_entropy", "qkv,attention,cross_entropy",
                                "qkv,swiglu,cross_entropy", "qkv,swiglu,attention"}) {
-      NetworkOptions options = small_options(best_isa());
+      TransformerOptions options = small_options(best_isa());
       options.fusion = *parse_fusion(fusion);
-      const auto apart = make_network(network_config(kind), options);
+      const auto apart = make_transformer(transformer_config(kind), options);
       EXPECT_NEAR(forward_backward(*apart), loss, 1e-5 * loss);
       EXPECT_LT(relative_l2(apart->parameters().gradients(), fused->parameters().gradients()), 2e-6)
           << kind << " " << fusion;
@@ -150,13 +150,13 @@ TEST(NetworkGradients, AgreeWithinRoundingWhereAFusionIsOff) {
   }
 }
 
-TEST(NetworkGradients, InBfloat16AreCloseToThoseInFloat) {
+TEST(TransformerGradients, InBfloat16AreCloseToThoseInFloat) {
   for (const std::string& kind : network_kinds()) {
-    NetworkOptions options = small_options(best_isa());
-    const auto exact = make_network(network_config(kind), options);
+    TransformerOptions options = small_options(best_isa());
+    const auto exact = make_transformer(transformer_config(kind), options);
     const double loss = forward_backward(*exact);
     options.precision = Precision::kBfloat16;
-    const auto rounded = make_network(network_config(kind), options);
+    const auto rounded = make_transformer(transformer_config(kind), options);
     EXPECT_NEAR(forward_backward(*rounded), loss, 1e-2 * loss);
     const double distance = relative_l2(rounded->parameters().gradients(), exact->parameters().gradients());
     EXPECT_LT(distance, 3e-2) << kind;
@@ -164,64 +164,64 @@ TEST(NetworkGradients, InBfloat16AreCloseToThoseInFloat) {
   }
 }
 
-TEST(NetworkGradients, AreAddedAndScaled) {
+TEST(TransformerGradients, AreAddedAndScaled) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-    NetworkOptions options = small_options(best_isa());
+    TransformerOptions options = small_options(best_isa());
     options.precision = precision;
-    const auto network = make_network(network_config("gpt2"), options);
-    forward_backward(*network);
-    const auto once = copy_of(network->parameters().gradients());
-    forward_backward(*network, 0.5f);
+    const auto transformer = make_transformer(transformer_config("gpt2"), options);
+    forward_backward(*transformer);
+    const auto once = copy_of(transformer->parameters().gradients());
+    forward_backward(*transformer, 0.5f);
     auto expected = once;
     for (float& value : expected) value *= 1.5f;
-    EXPECT_LT(relative_l2(network->parameters().gradients(), expected), 1e-6);
+    EXPECT_LT(relative_l2(transformer->parameters().gradients(), expected), 1e-6);
   }
 }
 
-TEST(NetworkGradients, HaveNothingOfWhatWasThereBeforeTheyWereCleared) {
+TEST(TransformerGradients, HaveNothingOfWhatWasThereBeforeTheyWereCleared) {
   for (const std::string& kind : network_kinds()) {
-    NetworkOptions options = small_options();
+    TransformerOptions options = small_options();
     options.logits_bytes_max = 1;  // the head in chunks: the first writes, the others add
-    const auto network = make_network(network_config(kind), options);
-    forward_backward(*network);
-    const std::vector<float> once = copy_of(network->parameters().gradients());
-    for (const Parameter& parameter : network->parameters().list()) {
-      std::ranges::fill(network->parameters().gradient(parameter), std::numeric_limits<float>::quiet_NaN());
+    const auto transformer = make_transformer(transformer_config(kind), options);
+    forward_backward(*transformer);
+    const std::vector<float> once = copy_of(transformer->parameters().gradients());
+    for (const Parameter& parameter : transformer->parameters().list()) {
+      std::ranges::fill(transformer->parameters().gradient(parameter), std::numeric_limits<float>::quiet_NaN());
     }
-    network->clear_gradients(network->parameters().gradients());
-    forward_backward(*network);
-    EXPECT_EQ(copy_of(network->parameters().gradients()), once) << kind;
-    forward_backward(*network);
-    EXPECT_GT(relative_l2(network->parameters().gradients(), once), 0.5) << kind << ": the second pass adds";
+    transformer->clear_gradients(transformer->parameters().gradients());
+    forward_backward(*transformer);
+    EXPECT_EQ(copy_of(transformer->parameters().gradients()), once) << kind;
+    forward_backward(*transformer);
+    EXPECT_GT(relative_l2(transformer->parameters().gradients(), once), 0.5) << kind << ": the second pass adds";
   }
 }
 
-TEST(NetworkGradients, GoWhereTheyWereToldToAndNowhereElse) {
+TEST(TransformerGradients, GoWhereTheyWereToldToAndNowhereElse) {
   for (const std::string& kind : network_kinds()) {
-    const auto network = make_network(network_config(kind), small_options());
-    forward_backward(*network);
-    const std::vector<float> once = copy_of(network->parameters().gradients());
+    const auto transformer = make_transformer(transformer_config(kind), small_options());
+    forward_backward(*transformer);
+    const std::vector<float> once = copy_of(transformer->parameters().gradients());
     std::vector<float> elsewhere(once.size(), 0.0F);
-    for (const Parameter& parameter : network->parameters().list()) {
+    for (const Parameter& parameter : transformer->parameters().list()) {
       std::ranges::fill(ParameterSet::part(std::span(elsewhere), parameter), std::numeric_limits<float>::quiet_NaN());
     }
-    network->clear_gradients(elsewhere);
-    forward_backward(*network);
+    transformer->clear_gradients(elsewhere);
+    forward_backward(*transformer);
     EXPECT_EQ(elsewhere, once) << kind;
-    EXPECT_EQ(copy_of(network->parameters().gradients()), once) << kind;
+    EXPECT_EQ(copy_of(transformer->parameters().gradients()), once) << kind;
   }
 }
 
-TEST(NetworkGradients, AreFinalWhenTheirRangeIsReady) {
+TEST(TransformerGradients, AreFinalWhenTheirRangeIsReady) {
   for (const std::string& kind : network_kinds()) {
-    const auto network = make_network(network_config(kind), small_options());
-    const NetworkInput input = network_input(network->config(), network->options());
-    ASSERT_TRUE(network->forward(input.tokens, input.targets));
-    const std::span<float> gradients = network->parameters().gradients();
+    const auto transformer = make_transformer(transformer_config(kind), small_options());
+    const TransformerInput input = transformer_input(transformer->config(), transformer->options());
+    ASSERT_TRUE(transformer->forward(input.tokens, input.targets));
+    const std::span<float> gradients = transformer->parameters().gradients();
     std::vector<float> when_ready(gradients.size(), NAN);
-    std::int64_t end = network->parameters().padded_size();
+    std::int64_t end = transformer->parameters().padded_size();
     int ranges = 0;
-    ASSERT_TRUE(network->backward(1.0f, [&](ParameterRange range) {
+    ASSERT_TRUE(transformer->backward(1.0f, [&](ParameterRange range) {
       EXPECT_EQ(range.end, end);
       EXPECT_LT(range.begin, range.end);
       end = range.begin;
@@ -229,71 +229,71 @@ TEST(NetworkGradients, AreFinalWhenTheirRangeIsReady) {
       ++ranges;
     }));
     EXPECT_EQ(end, 0);
-    EXPECT_EQ(ranges, 2 + 2 * network->config().layers);
+    EXPECT_EQ(ranges, 2 + 2 * transformer->config().layers);
     EXPECT_TRUE(same_bits(when_ready, gradients)) << kind;
   }
 }
 
-TEST(NetworkGradients, OfATargetThatIsNotCountedAreZero) {
-  const auto network = make_network(network_config("llama"), small_options());
-  NetworkInput input = network_input(network->config(), network->options());
+TEST(TransformerGradients, OfATargetThatIsNotCountedAreZero) {
+  const auto transformer = make_transformer(transformer_config("llama"), small_options());
+  TransformerInput input = transformer_input(transformer->config(), transformer->options());
   std::ranges::fill(input.targets, TokenId{-1});
-  EXPECT_EQ(*network->forward(input.tokens, input.targets), 0.0);
-  ASSERT_TRUE(network->backward(1.0f, {}));
-  for (float value : network->parameters().gradients()) ASSERT_EQ(value, 0.0f);
+  EXPECT_EQ(*transformer->forward(input.tokens, input.targets), 0.0);
+  ASSERT_TRUE(transformer->backward(1.0f, {}));
+  for (float value : transformer->parameters().gradients()) ASSERT_EQ(value, 0.0f);
 }
 
-TEST(NetworkGradients, DoNotDependOnHowManyRowsOfLogitsFit) {
+TEST(TransformerGradients, DoNotDependOnHowManyRowsOfLogitsFit) {
   for (const std::string& kind : network_kinds()) {
-    NetworkOptions options{.micro_batch = 5, .seq = 36, .isa = best_isa()};
-    const auto whole = make_network(network_config(kind), options);
+    TransformerOptions options{.micro_batch = 5, .seq = 36, .isa = best_isa()};
+    const auto whole = make_transformer(transformer_config(kind), options);
     const double loss = forward_backward(*whole);
     options.logits_bytes_max = 1;  // 64 rows at a time, the least there is; 180 are three chunks
-    const auto chunks = make_network(network_config(kind), options);
+    const auto chunks = make_transformer(transformer_config(kind), options);
     EXPECT_LT(chunks->memory().scratch_bytes, whole->memory().scratch_bytes);
     EXPECT_NEAR(forward_backward(*chunks), loss, 1e-6 * loss);
     EXPECT_LT(relative_l2(chunks->parameters().gradients(), whole->parameters().gradients()), 1e-6) << kind;
   }
 }
 
-TEST(Network, EvaluatesTheLossOfForward) {
-  const auto network = make_network(network_config("gpt2"), small_options());
-  const NetworkInput input = network_input(network->config(), network->options());
-  EXPECT_EQ(*network->evaluate(input.tokens, input.targets), *network->forward(input.tokens, input.targets));
+TEST(TrainableTransformer, EvaluatesTheLossOfForward) {
+  const auto transformer = make_transformer(transformer_config("gpt2"), small_options());
+  const TransformerInput input = transformer_input(transformer->config(), transformer->options());
+  EXPECT_EQ(*transformer->evaluate(input.tokens, input.targets), *transformer->forward(input.tokens, input.targets));
 }
 
-TEST(Network, InBfloat16SeesNewWeightsOnceItIsTold) {
-  NetworkOptions options = small_options();
+TEST(TrainableTransformer, InBfloat16SeesNewWeightsOnceItIsTold) {
+  TransformerOptions options = small_options();
   options.precision = Precision::kBfloat16;
-  const auto network = make_network(network_config("llama"), options);
-  const NetworkInput input = network_input(network->config(), network->options());
-  const Parameter& down = **network->parameters().find("blk.0.ffn_down.weight");
-  const double before = *network->evaluate(input.tokens, input.targets);
-  for (float& value : network->parameters().weight(down)) value *= 2.0f;
-  EXPECT_EQ(*network->evaluate(input.tokens, input.targets), before);
-  network->weights_changed();
-  EXPECT_NE(*network->evaluate(input.tokens, input.targets), before);
+  const auto transformer = make_transformer(transformer_config("llama"), options);
+  const TransformerInput input = transformer_input(transformer->config(), transformer->options());
+  const Parameter& down = **transformer->parameters().find("blk.0.ffn_down.weight");
+  const double before = *transformer->evaluate(input.tokens, input.targets);
+  for (float& value : transformer->parameters().weight(down)) value *= 2.0f;
+  EXPECT_EQ(*transformer->evaluate(input.tokens, input.targets), before);
+  transformer->weights_changed();
+  EXPECT_NE(*transformer->evaluate(input.tokens, input.targets), before);
 }
 
-TEST(Network, CountsTheWorkOfProductsAndOfHalfTheSquare) {
-  const auto network = make_network(network_config("llama"), small_options());
+TEST(TrainableTransformer, CountsTheWorkOfMatmulsAndOfHalfTheSquare) {
+  const auto transformer = make_transformer(transformer_config("llama"), small_options());
   // Q, K, V, output, gate, up, down of two blocks, and the head; the embedding is only looked up.
-  const double products = 2 * (32 * 32 + 2 * 16 * 32 + 32 * 32 + 3 * 48 * 32) + 61 * 32;
-  EXPECT_EQ(network->forward_flops_per_token(), 2 * products + 2 * 2 * 32 * 9);
-  const auto tied = make_network(network_config("gpt2"), small_options());
-  const double tied_products = 2 * (4 * 32 * 32 + 2 * 48 * 32) + 61 * 32;
-  EXPECT_EQ(tied->forward_flops_per_token(), 2 * tied_products + 2 * 2 * 32 * 9);
+  const double matmuls = 2 * (32 * 32 + 2 * 16 * 32 + 32 * 32 + 3 * 48 * 32) + 61 * 32;
+  EXPECT_EQ(transformer->forward_flops_per_token(), 2 * matmuls + 2 * 2 * 32 * 9);
+  const auto tied = make_transformer(transformer_config("gpt2"), small_options());
+  const double tied_matmuls = 2 * (4 * 32 * 32 + 2 * 48 * 32) + 61 * 32;
+  EXPECT_EQ(tied->forward_flops_per_token(), 2 * tied_matmuls + 2 * 2 * 32 * 9);
 }
 
-TEST(Network, InitializesFromSeedAndNameAlone) {
+TEST(TrainableTransformer, InitializesFromSeedAndNameAlone) {
   const ModelConfig config = *named_config("tinytransformer-tiny");
   const auto make = [&](std::uint64_t seed, int threads) {
-    auto network = Network::create(config, {.seq = 8, .threads = threads});
-    (*network)->initialize(seed);
-    return std::move(*network);
+    auto transformer = TrainableTransformer::create(config, {.seq = 8, .threads = threads});
+    (*transformer)->initialize(seed);
+    return std::move(*transformer);
   };
-  const auto network = make(1, 1);
-  ParameterSet& parameters = network->parameters();
+  const auto transformer = make(1, 1);
+  ParameterSet& parameters = transformer->parameters();
   EXPECT_EQ(parameters.hash(), make(1, 3)->parameters().hash());
   EXPECT_NE(parameters.hash(), make(2, 1)->parameters().hash());
   const auto deviation = [&](const char* name) {
@@ -308,33 +308,35 @@ TEST(Network, InitializesFromSeedAndNameAlone) {
   EXPECT_EQ(deviation("blk.1.ffn_norm.weight"), 1.0);
 }
 
-TEST(Network, RefusesWhatItCannotTakeNamingBothValues) {
+TEST(TrainableTransformer, RefusesWhatItCannotTakeNamingBothValues) {
   const auto message = [](const auto& result) { return result ? std::string() : result.error().message; };
-  const ModelConfig config = network_config("llama");
-  EXPECT_THAT(message(Network::create(config, {.seq = 65})),
+  const ModelConfig config = transformer_config("llama");
+  EXPECT_THAT(message(TrainableTransformer::create(config, {.seq = 65})),
               HasSubstr("sequences of 65 tokens, the model takes 1 to 64"));
-  EXPECT_THAT(message(Network::create(config, {.micro_batch = 0, .seq = 8})), HasSubstr("micro-batch of 0"));
-  EXPECT_THAT(message(Network::create(config, {.seq = 8, .threads = 0})), HasSubstr("0 threads"));
-  EXPECT_THAT(message(Network::create(config, {.micro_batch = 1 << 30, .seq = 64})),
+  EXPECT_THAT(message(TrainableTransformer::create(config, {.micro_batch = 0, .seq = 8})),
+              HasSubstr("micro-batch of 0"));
+  EXPECT_THAT(message(TrainableTransformer::create(config, {.seq = 8, .threads = 0})), HasSubstr("0 threads"));
+  EXPECT_THAT(message(TrainableTransformer::create(config, {.micro_batch = 1 << 30, .seq = 64})),
               HasSubstr("at most 16777216 tokens"));
-  const auto network = make_network(config, small_options());
-  NetworkInput input = network_input(config, network->options());
-  EXPECT_THAT(message(network->forward(std::span(input.tokens).first(9), input.targets)),
-              HasSubstr("9 tokens, the network takes 2 sequences of 9"));
+  const auto transformer = make_transformer(config, small_options());
+  TransformerInput input = transformer_input(config, transformer->options());
+  EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(9), input.targets)),
+              HasSubstr("9 tokens, the transformer takes 2 sequences of 9"));
   input.tokens[3] = TokenId{61};
-  EXPECT_THAT(message(network->forward(input.tokens, input.targets)), HasSubstr("tokens of 61, the vocabulary has 61"));
+  EXPECT_THAT(message(transformer->forward(input.tokens, input.targets)),
+              HasSubstr("tokens of 61, the vocabulary has 61"));
   input.tokens[3] = TokenId{0};
   input.targets[4] = TokenId{-2};
-  EXPECT_THAT(message(network->evaluate(input.tokens, input.targets)), HasSubstr("targets of -2"));
+  EXPECT_THAT(message(transformer->evaluate(input.tokens, input.targets)), HasSubstr("targets of -2"));
 }
 
-TEST(Network, NamesHowMuchMemoryIsMissingBeforeItIsTouched) {
+TEST(TrainableTransformer, NamesHowMuchMemoryIsMissingBeforeItIsTouched) {
   const auto refusal = [](const ModelConfig& config, int micro_batch) {
-    const auto network = Network::create(config, {.micro_batch = micro_batch, .seq = 1024});
-    EXPECT_FALSE(network);
-    if (network) return std::string();
-    EXPECT_EQ(network.error().code, ErrorCode::kNoMemory);
-    return network.error().message;
+    const auto transformer = TrainableTransformer::create(config, {.micro_batch = micro_batch, .seq = 1024});
+    EXPECT_FALSE(transformer);
+    if (transformer) return std::string();
+    EXPECT_EQ(transformer.error().code, ErrorCode::kNoMemory);
+    return transformer.error().message;
   };
   ModelConfig config = *named_config("gpt-3-175b");
   EXPECT_THAT(refusal(config, 1), AllOf(HasSubstr("weights and gradients take 1.3 TiB"), HasSubstr("are missing")));
@@ -343,15 +345,15 @@ TEST(Network, NamesHowMuchMemoryIsMissingBeforeItIsTouched) {
   EXPECT_THAT(refusal(config, 1 << 14), AllOf(HasSubstr("activations and scratch memory take"), HasSubstr("missing")));
 }
 
-TEST(Network, NamesWhatHasNoBackwardPass) {
+TEST(TrainableTransformer, NamesWhatHasNoBackwardPass) {
   const auto refusal = [](const auto& change) {
-    ModelConfig config = network_config("llama");
+    ModelConfig config = transformer_config("llama");
     change(config);
-    const auto network = Network::create(config, {.seq = 8});
-    EXPECT_FALSE(network);
-    if (network) return std::string();
-    EXPECT_EQ(network.error().code, ErrorCode::kUnsupported);
-    return network.error().message;
+    const auto transformer = TrainableTransformer::create(config, {.seq = 8});
+    EXPECT_FALSE(transformer);
+    if (transformer) return std::string();
+    EXPECT_EQ(transformer.error().code, ErrorCode::kUnsupported);
+    return transformer.error().message;
   };
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_place = NormPlace::kAfter; }), HasSubstr("norms after the sums"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_bias = true; }), HasSubstr("RMSNorm with a bias"));
@@ -359,7 +361,7 @@ TEST(Network, NamesWhatHasNoBackwardPass) {
   EXPECT_THAT(refusal([](ModelConfig& c) { c.mlp = MlpKind::kPlain; }), HasSubstr("other than GELU"));
 }
 
-TEST(NetworkOptions, AreReadBackFromTheirNames) {
+TEST(TransformerOptions, AreReadBackFromTheirNames) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
     EXPECT_EQ(*parse_recompute(to_string(recompute)), recompute);
   }

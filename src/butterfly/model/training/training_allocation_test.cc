@@ -1,5 +1,5 @@
-// Counts what a step asks the allocator for: the memory of a Network is planned when it is made. Small objects that
-// oneDNN makes for itself at every execution are out of our hands and not counted.
+// Counts what a step asks the allocator for: the memory of a TrainableTransformer is planned when it is made. Small
+// objects that oneDNN makes for itself at every execution are out of our hands and not counted.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -79,34 +79,34 @@ void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
 namespace butterfly {
 namespace {
 
-long allocations_of_third_step(const std::string& kind, const NetworkOptions& options) {
-  const auto network = make_network(network_config(kind), options);
-  const NetworkInput input = network_input(network->config(), options);
+long allocations_of_third_step(const std::string& kind, const TransformerOptions& options) {
+  const auto transformer = make_transformer(transformer_config(kind), options);
+  const TransformerInput input = transformer_input(transformer->config(), options);
   const GradientsReady ready = [](ParameterRange) {};
   for (int step = 0; step < 3; ++step) {
     allocations = 0;
     counting = true;
-    const bool done = network->forward(input.tokens, input.targets) && network->backward(1.0f, ready);
-    network->weights_changed();
+    const bool done = transformer->forward(input.tokens, input.targets) && transformer->backward(1.0f, ready);
+    transformer->weights_changed();
     counting = false;
     EXPECT_TRUE(done);
   }
   return allocations;
 }
 
-TEST(NetworkAllocation, ThereIsNoneInTheThirdStep) {
+TEST(TrainingAllocation, ThereIsNoneInTheThirdStep) {
   for (const char* kind : {"scaled", "gpt2"}) {
     for (const Isa isa : supported_isas()) {
       for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
         for (const char* fusion : {"all", "none"}) {
           for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kBlock}) {
-            const NetworkOptions options{.precision = precision,
-                                         .recompute = recompute,
-                                         .fusion = *parse_fusion(fusion),
-                                         .micro_batch = 2,
-                                         .seq = 36,
-                                         .threads = 2,
-                                         .isa = isa};
+            const TransformerOptions options{.precision = precision,
+                                             .recompute = recompute,
+                                             .fusion = *parse_fusion(fusion),
+                                             .micro_batch = 2,
+                                             .seq = 36,
+                                             .threads = 2,
+                                             .isa = isa};
             EXPECT_EQ(allocations_of_third_step(kind, options), 0)
                 << kind << " " << to_string(isa) << " " << to_string(precision) << " " << fusion << " "
                 << to_string(recompute);
@@ -117,12 +117,12 @@ TEST(NetworkAllocation, ThereIsNoneInTheThirdStep) {
   }
 }
 
-TEST(NetworkAllocation, IsCounted) {
+TEST(TrainingAllocation, IsCounted) {
   allocations = 0;
   counting = true;
-  const auto network = Network::create(network_config("llama"), {.seq = 8});
+  const auto transformer = TrainableTransformer::create(transformer_config("llama"), {.seq = 8});
   counting = false;
-  EXPECT_TRUE(network);
+  EXPECT_TRUE(transformer);
   EXPECT_GT(allocations, 10);
 }
 

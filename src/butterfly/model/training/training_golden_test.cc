@@ -60,9 +60,9 @@ class TrainingGolden {
     return {};
   }
 
-  NetworkInput input() const {
+  TransformerInput input() const {
     const auto tokens = values<std::int32_t>("tokens");
-    NetworkInput input;
+    TransformerInput input;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::size_t t = i % static_cast<std::size_t>(seq() + 1);
       if (t != static_cast<std::size_t>(seq())) input.tokens.emplace_back(tokens[i]);
@@ -80,19 +80,19 @@ class TrainingGolden {
 class GoldenTraining : public testing::TestWithParam<const char*> {
  protected:
   /// With the golden weights.
-  std::unique_ptr<Network> network(Isa isa, Fusion fusion = {}) const {
-    auto network = Network::create(
+  std::unique_ptr<TrainableTransformer> transformer(Isa isa, Fusion fusion = {}) const {
+    auto transformer = TrainableTransformer::create(
         golden_.config(), {.fusion = fusion, .micro_batch = golden_.batch(), .seq = golden_.seq(), .isa = isa});
-    EXPECT_TRUE(network) << network.error().message;
-    for (const Parameter& parameter : (*network)->parameters().list()) {
-      std::ranges::copy(golden_.values(parameter.name), (*network)->parameters().weight(parameter).begin());
+    EXPECT_TRUE(transformer) << transformer.error().message;
+    for (const Parameter& parameter : (*transformer)->parameters().list()) {
+      std::ranges::copy(golden_.values(parameter.name), (*transformer)->parameters().weight(parameter).begin());
     }
-    (*network)->weights_changed();
-    return std::move(*network);
+    (*transformer)->weights_changed();
+    return std::move(*transformer);
   }
 
   const TrainingGolden golden_{GetParam()};
-  const NetworkInput input_ = golden_.input();
+  const TransformerInput input_ = golden_.input();
   const float scale_ = 1.0f / static_cast<float>(input_.targets.size());
 };
 
@@ -100,13 +100,13 @@ TEST_P(GoldenTraining, GradientsAreThoseOfPyTorch) {
   for (const Isa isa : supported_isas()) {
     for (const char* fusion : {"all", "none"}) {
       SCOPED_TRACE(std::string(to_string(isa)) + " " + fusion);
-      const auto network = this->network(isa, *parse_fusion(fusion));
-      const double loss = *network->forward(input_.tokens, input_.targets) * static_cast<double>(scale_);
+      const auto transformer = this->transformer(isa, *parse_fusion(fusion));
+      const double loss = *transformer->forward(input_.tokens, input_.targets) * static_cast<double>(scale_);
       EXPECT_NEAR(loss, golden_.loss(), 1e-6 * golden_.loss());
-      ASSERT_TRUE(network->backward(scale_, {}));
-      for (const Parameter& parameter : network->parameters().list()) {
+      ASSERT_TRUE(transformer->backward(scale_, {}));
+      for (const Parameter& parameter : transformer->parameters().list()) {
         const auto expected = golden_.values("grad." + parameter.name);
-        const double distance = relative_l2(network->parameters().gradient(parameter), expected);
+        const double distance = relative_l2(transformer->parameters().gradient(parameter), expected);
         // The bias of K moves all scores of a query alike: its gradient is zero but for rounding.
         if (parameter.name.ends_with("attn_k.bias")) continue;
         EXPECT_LT(distance, 1e-5) << parameter.name;
@@ -126,16 +126,16 @@ TEST_P(GoldenTraining, TenLossesAreThoseOfPyTorch) {
   for (const Isa isa : supported_isas()) {
     SCOPED_TRACE(to_string(isa));
     const TrainingKernels& kernels = training_kernels(isa);
-    const auto network = this->network(isa);
-    ParameterSet& parameters = network->parameters();
+    const auto transformer = this->transformer(isa);
+    ParameterSet& parameters = transformer->parameters();
     std::vector<float> m(parameters.weights().size());
     std::vector<float> v(parameters.weights().size());
     int step = 0;
     for (const double expected : golden_.losses()) {
       std::ranges::fill(parameters.gradients(), 0.0f);
-      const double loss = *network->forward(input_.tokens, input_.targets) * static_cast<double>(scale_);
+      const double loss = *transformer->forward(input_.tokens, input_.targets) * static_cast<double>(scale_);
       EXPECT_NEAR(loss, expected, 1e-4 * expected) << "step " << step;
-      ASSERT_TRUE(network->backward(scale_, {}));
+      ASSERT_TRUE(transformer->backward(scale_, {}));
       ++step;
       const auto gradient_scale = static_cast<float>(clipping_scale(parameters, kernels));
       for (const Parameter& parameter : parameters.list()) {
@@ -148,7 +148,7 @@ TEST_P(GoldenTraining, TenLossesAreThoseOfPyTorch) {
                       parameter.size(), parameters.gradient(parameter).data(), parameters.weight(parameter).data(),
                       m.data() + at, v.data() + at);
       }
-      network->weights_changed();
+      transformer->weights_changed();
     }
   }
 }

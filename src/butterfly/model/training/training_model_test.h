@@ -1,4 +1,4 @@
-// Small models and micro-batches that the tests of Network share.
+// Small models and micro-batches that the tests of TrainableTransformer share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@
 
 namespace butterfly {
 
-struct NetworkInput {
+struct TransformerInput {
   std::vector<TokenId> tokens{};
   std::vector<TokenId> targets{};
 };
 
 /// Different ids at every place; the third target of every eight is not counted.
-inline NetworkInput network_input(const ModelConfig& config, const NetworkOptions& options) {
-  NetworkInput input;
+inline TransformerInput transformer_input(const ModelConfig& config, const TransformerOptions& options) {
+  TransformerInput input;
   for (int i = 0; i < options.micro_batch * options.seq; ++i) {
     input.tokens.emplace_back((i * 7 + i / 5) % config.vocab);
     input.targets.emplace_back(i % 8 == 2 ? -1 : (i * 5 + 3) % config.vocab);
@@ -30,7 +30,7 @@ inline NetworkInput network_input(const ModelConfig& config, const NetworkOption
 
 /// Two blocks with everything a family has. "llama", "scaled" (partial rotation, scaled frequencies, biases), "qwen2",
 /// "gpt2".
-inline ModelConfig network_config(const std::string& kind) {
+inline ModelConfig transformer_config(const std::string& kind) {
   ModelConfig config = *named_config(kind == "gpt2" ? "gpt2-124m" : kind == "qwen2" ? "qwen2-0.5b" : "llama-1.1b");
   config.name = kind;
   config.layers = 2;
@@ -57,31 +57,32 @@ inline const std::vector<std::string>& network_kinds() {
   return kinds;
 }
 
-inline std::unique_ptr<Network> make_network(const ModelConfig& config, const NetworkOptions& options) {
-  auto network = Network::create(config, options);
-  if (!network) {
-    ADD_FAILURE() << network.error().message;
+inline std::unique_ptr<TrainableTransformer> make_transformer(const ModelConfig& config,
+                                                              const TransformerOptions& options) {
+  auto transformer = TrainableTransformer::create(config, options);
+  if (!transformer) {
+    ADD_FAILURE() << transformer.error().message;
     return nullptr;
   }
-  (*network)->initialize(3);
+  (*transformer)->initialize(3);
   // Norms of 1, biases of 0 and small matrices would hide mistakes.
-  const std::span<float> weights = (*network)->parameters().weights();
-  for (const Parameter& parameter : (*network)->parameters().list()) {
+  const std::span<float> weights = (*transformer)->parameters().weights();
+  for (const Parameter& parameter : (*transformer)->parameters().list()) {
     for (std::int64_t i = 0; i < parameter.size(); ++i) {
       float& weight = weights[static_cast<std::size_t>(parameter.offset + i)];
       weight = parameter.rows > 1 ? 8.0f * weight : weight + 0.1f * std::sin(static_cast<float>(3 * i + 1));
     }
   }
-  (*network)->weights_changed();
-  return std::move(*network);
+  (*transformer)->weights_changed();
+  return std::move(*transformer);
 }
 
-/// The loss; the gradients of `scale` times it are added to the network's.
-inline double forward_backward(Network& network, float scale = 1.0f) {
-  const NetworkInput input = network_input(network.config(), network.options());
-  const auto loss = network.forward(input.tokens, input.targets);
+/// The loss; the gradients of `scale` times it are added to the transformer's.
+inline double forward_backward(TrainableTransformer& transformer, float scale = 1.0f) {
+  const TransformerInput input = transformer_input(transformer.config(), transformer.options());
+  const auto loss = transformer.forward(input.tokens, input.targets);
   EXPECT_TRUE(loss) << loss.error().message;
-  const auto status = network.backward(scale, {});
+  const auto status = transformer.backward(scale, {});
   EXPECT_TRUE(status) << status.error().message;
   return loss ? *loss : 0.0;
 }

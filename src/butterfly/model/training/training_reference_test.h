@@ -1,4 +1,5 @@
-// The loss of a model in F64, written for clarity: what the gradients of a Network are checked against by differences.
+// The loss of a model in F64, written for clarity: what the gradients of a TrainableTransformer are checked against by
+// differences.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 namespace butterfly {
 namespace {
 
-/// Of what moves between products: it is read soon after it was written, and found in a cache.
+/// Of what moves between matmuls: it is read soon after it was written, and found in a cache.
 constexpr double kMovedInMemory = 0.5;
 
 /// Rows that are no whole number of blocks cannot be quantised: files keep those matrices in f32.
@@ -17,7 +17,7 @@ std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
   return rows * row_bytes(type, cols).value_or(cols * sizeof(float));
 }
 
-/// Elements of each divided dimension that a run of lanes has.
+/// Elements of each divided dimension that a run of slices has.
 struct Widths {
   std::uint64_t q = 0;
   std::uint64_t k = 0;
@@ -25,8 +25,8 @@ struct Widths {
   std::uint64_t vocab = 0;
 };
 
-Widths widths_of(const ModelConfig& config, const LaneRange& lanes) {
-  const Shard shard = shard_of(config, lanes);
+Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
+  const Shard shard = shard_of(config, slices);
   return {.q = static_cast<std::uint64_t>(shard.q_dim()),
           .k = static_cast<std::uint64_t>(shard.kv_dim()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
@@ -73,7 +73,7 @@ double time(double amount, double per_s) {
 }
 
 /// The matrices of a part, multiplied with so many rows.
-double product_s(const PartCost& part, double rows, const NodeRates& rates) {
+double matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
   const double first = std::min(rows, kRowsWhileReading);
   return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
                     time(first * part.flops, rates.flops_per_s)) +
@@ -95,11 +95,11 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   const auto k = static_cast<std::uint64_t>(config.kv_dim());
   const auto f = static_cast<std::uint64_t>(config.ff_dim);
   ModelCost cost;
-  for (int first = 0; first < kLanes; ++first) {
-    for (int last = first + 1; last <= kLanes; ++last) {
-      const LaneRange lanes{.first = first, .last = last};
-      cost.of_lanes[static_cast<std::size_t>(first * kLanes + last - 1)] =
-          share_cost(config, widths_of(config, lanes), *head_bytes, subtree_count(lanes));
+  for (int first = 0; first < kReductionSlices; ++first) {
+    for (int last = first + 1; last <= kReductionSlices; ++last) {
+      const SliceRange slices{.first = first, .last = last};
+      cost.of_slices[static_cast<std::size_t>(first * kReductionSlices + last - 1)] =
+          share_cost(config, widths_of(config, slices), *head_bytes, subtree_count(slices));
     }
   }
   static_cast<ShareCost&>(cost) = cost.share({});
@@ -119,18 +119,18 @@ NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
                   .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
                   .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
                   .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9};
-  for (const ProductRate& product : node.products) {
-    if (product.decode_gb_per_s <= 0.0 || product.prefill_gflops <= 0.0) continue;
-    if (product.type == kAttention) {
-      rates.kv_bytes_per_s = product.decode_gb_per_s * 1e9;
-      rates.attention_flops_per_s = product.prefill_gflops * 1e9;
-    } else if (product.type == to_string(weight_type)) {
-      rates.weight_bytes_per_s = product.decode_gb_per_s * 1e9;
-      rates.flops_per_s = product.prefill_gflops * 1e9;
+  for (const MatmulRate& matmul : node.matmuls) {
+    if (matmul.decode_gb_per_s <= 0.0 || matmul.prefill_gflops <= 0.0) continue;
+    if (matmul.type == kAttention) {
+      rates.kv_bytes_per_s = matmul.decode_gb_per_s * 1e9;
+      rates.attention_flops_per_s = matmul.prefill_gflops * 1e9;
+    } else if (matmul.type == to_string(weight_type)) {
+      rates.weight_bytes_per_s = matmul.decode_gb_per_s * 1e9;
+      rates.flops_per_s = matmul.prefill_gflops * 1e9;
       rates.measured = true;
     }
   }
-  // Where only products were described, the rest is assumed to be no faster than they are.
+  // Where only matmuls were described, the rest is assumed to be no faster than they are.
   if (rates.memory_bytes_per_s <= 0.0) rates.memory_bytes_per_s = rates.weight_bytes_per_s;
   if (rates.kv_bytes_per_s <= 0.0) rates.kv_bytes_per_s = rates.memory_bytes_per_s;
   if (rates.attention_flops_per_s <= 0.0) rates.attention_flops_per_s = rates.flops_per_s;
@@ -157,7 +157,7 @@ double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& ra
   const double kv = step.sequences * step.past * static_cast<double>(cost.kv_bytes);
   const double attention = std::max(time(kv, rates.kv_bytes_per_s),
                                     time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
-  return product_s(cost.block, step.rows, rates) + attention +
+  return matmul_s(cost.block, step.rows, rates) + attention +
          time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s);
 }
 
@@ -168,11 +168,11 @@ double embedding_s(const StepShape& step, const NodeRates& rates) {
 
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
   if (step.logit_rows <= 0.0) return 0.0;
-  return product_s(cost.head, step.logit_rows, rates);
+  return matmul_s(cost.head, step.logit_rows, rates);
 }
 
 double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {
-  const ShareCost& own = cost.share(work.lanes);
+  const ShareCost& own = cost.share(work.slices);
   double seconds = work.layers() * block_s(own, step, rates);
   if (work.embedding) seconds += embedding_s(step, rates);
   if (work.head) seconds += head_s(own, step, rates);
@@ -180,7 +180,7 @@ double share_s(const ModelCost& cost, const StageAssignment& work, const StepSha
 }
 
 ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const Load& load) {
-  const ShareCost& own = cost.share(work.lanes);
+  const ShareCost& own = cost.share(work.slices);
   const auto layers = static_cast<std::uint64_t>(work.layers());
   ShareBytes bytes;
   bytes.weights = layers * own.block.weight_bytes;

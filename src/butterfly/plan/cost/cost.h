@@ -17,10 +17,10 @@ namespace butterfly {
 struct PartCost {
   std::uint64_t weight_bytes = 0;  // stored, and read once per decode step unless the part is the embedding
   double flops = 0.0;              // per position, 2 per weight of a matrix; attention over the past is extra
-  double moved_bytes = 0.0;        // per position, of activations between its products, read and written
+  double moved_bytes = 0.0;        // per position, of activations between its matmuls, read and written
 };
 
-/// What one member of a tensor group has of each part; with all lanes, the part itself.
+/// What one member of a tensor group has of each part; with all slices, the part itself.
 struct ShareCost {
   PartCost block;
   PartCost embedding;
@@ -37,20 +37,21 @@ struct ShareCost {
 ///   embedding  vocab*d, and context*d for learned positions
 ///   head       vocab*d and the last norm; a tied head stores no second matrix beside the embedding, but reads it
 ///   moved      of a block, 2 bytes each, as half of these floats are found in a cache: 10*d (two norms, two residual
-///   sums, two rows made ready for products), 5*q and
+///   sums, two rows made ready for matmuls), 5*q and
 ///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
-/// A share of lanes has their heads, the key-value heads that those use, their columns of the MLP and their slice of
+/// A share of slices has their heads, the key-value heads that those use, their columns of the MLP and their slice of
 /// the vocabulary; norms and the biases of sums are everyone's.
 struct ModelCost : ShareCost {
   DType weight_type = DType::kF32;
   std::uint64_t row_bytes = 0;        // activations of one position between stages, f32: 4 * d
   std::uint64_t workspace_bytes = 0;  // per row of a step: the widest intermediate results of a block
   std::uint64_t parameters = 0;
-  std::array<ShareCost, kLanes * kLanes> of_lanes{};  // by first lane * kLanes + last lane - 1
+  std::array<ShareCost, kReductionSlices * kReductionSlices>
+      of_slices{};  // by first slice * kReductionSlices + last slice - 1
 
-  const ShareCost& share(const LaneRange& lanes) const {
-    return of_lanes[static_cast<std::size_t>(lanes.first * kLanes + lanes.last - 1)];
+  const ShareCost& share(const SliceRange& slices) const {
+    return of_slices[static_cast<std::size_t>(slices.first * kReductionSlices + slices.last - 1)];
   }
 };
 
@@ -65,9 +66,9 @@ struct Load {
   std::uint64_t chunk = 512;    // of them in one step
 };
 
-/// What a node reaches with weights of one type. From its measured ProductRate, else the roofline of its memory and
+/// What a node reaches with weights of one type. From its measured MatmulRate, else the roofline of its memory and
 /// arithmetic (https://doi.org/10.1145/1498765.1498785; int8 for quantised weights where the node has it, else fp32)
-/// times the share of it that products are assumed to reach:
+/// times the share of it that matmuls are assumed to reach:
 inline constexpr double kAssumedMemoryShare = 0.8;
 inline constexpr double kAssumedArithmeticShare = 0.5;
 struct NodeRates {
@@ -76,7 +77,7 @@ struct NodeRates {
   double flops_per_s = 0.0;         // of many rows
   double kv_bytes_per_s = 0.0;      // attention of one head over its own keys and values
   double attention_flops_per_s = 0.0;
-  bool measured = false;  // products of this type were
+  bool measured = false;  // matmuls of this type were
   bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && memory_bytes_per_s > 0.0; }
 };
 NodeRates node_rates(const NodeDescriptor& node, DType weight_type);
@@ -93,10 +94,10 @@ StepShape decode_shape(const Load& load);
 /// The chunk of one sequence's prompt that begins at position `begin` < load.prompt.
 StepShape prefill_shape(const Load& load, std::uint64_t begin);
 
-/// Rows that a product computes while it reads its weights; for the others it finds them in a cache.
+/// Rows that a matmul computes while it reads its weights; for the others it finds them in a cache.
 inline constexpr double kRowsWhileReading = 4.0;
 
-/// Seconds that a node needs for a part of one step: products (reading the weights once and computing the first rows,
+/// Seconds that a node needs for a part of one step: matmuls (reading the weights once and computing the first rows,
 /// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
 /// of reading keys and values and computing) and what is moved between them. Unknown rates give infinity.
 double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);

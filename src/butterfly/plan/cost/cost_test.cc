@@ -64,14 +64,14 @@ TEST(ModelCost, InconsistentModelIsRefused) {
   EXPECT_FALSE(model_cost(config, DType::kF16).has_value());
 }
 
-TEST(ModelCost, SharesOfLanesAddUpToTheWhole) {
+TEST(ModelCost, SharesOfSlicesAddUpToTheWhole) {
   for (const char* name : {"llama-1.1b", "gpt2-124m", "gpt2-xl", "qwen2-0.5b"}) {
     const ModelConfig config = must_named(name);
     const ModelCost cost = must_cost(config);
     double block = 0.0, head = 0.0, attention = 0.0;
     std::uint64_t logits = 0;
-    for (const LaneRange lanes : {LaneRange{0, 3}, LaneRange{3, 4}, LaneRange{4, 8}}) {
-      const ShareCost& own = cost.share(lanes);
+    for (const SliceRange slices : {SliceRange{0, 3}, SliceRange{3, 4}, SliceRange{4, 8}}) {
+      const ShareCost& own = cost.share(slices);
       block += own.block.flops;
       head += own.head.flops;
       attention += own.attention_flops;
@@ -86,7 +86,7 @@ TEST(ModelCost, SharesOfLanesAddUpToTheWhole) {
 }
 
 TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
-  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, 4 heads in a lane
+  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, 4 heads in a slice
   const std::uint64_t one = cost.kv_bytes / 4;
   EXPECT_EQ(cost.share({0, 1}).kv_bytes, one);
   EXPECT_EQ(cost.share({1, 2}).kv_bytes, one);
@@ -94,7 +94,7 @@ TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
   EXPECT_EQ(cost.share({0, 8}).kv_bytes, cost.kv_bytes);
 }
 
-TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
+TEST(Share, RunsOfSlicesConsistOfMaximalSubtrees) {
   EXPECT_EQ(subtree_count({0, 8}), 1);
   EXPECT_EQ(subtree_count({0, 4}), 1);
   EXPECT_EQ(subtree_count({4, 8}), 1);
@@ -108,8 +108,8 @@ TEST(Share, RunsOfLanesConsistOfMaximalSubtrees) {
 class StepTime : public testing::Test {
  protected:
   NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
-  /// What the room's page says of products: rows beyond the first four find the weights in a cache.
-  static double product_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
+  /// What the room's page says of matmuls: rows beyond the first four find the weights in a cache.
+  static double matmul_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
     const double first = std::min(rows, 4.0) * part.flops / flops_per_s;
     return std::hypot(static_cast<double>(part.weight_bytes) / bytes_per_s, first) +
            std::max(rows - 4.0, 0.0) * part.flops / flops_per_s;
@@ -140,7 +140,7 @@ TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {
 TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
   node_.fp32_gflops = 1.0;
   EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 8, .sequences = 8}, rates()),
-                   product_s(cost_.block, 8, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9) + moved_s(8));
+                   matmul_s(cost_.block, 8, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9) + moved_s(8));
 }
 
 // Fails where a step of a few rows is predicted as the larger of reading and computing all of them: the first rows are
@@ -148,7 +148,7 @@ TEST_F(StepTime, SlowArithmeticBoundsInsteadOfMemory) {
 TEST_F(StepTime, RowsBeyondThoseComputedWhileReadingAddUp) {
   const double read = static_cast<double>(cost_.block.weight_bytes) / 9e9;
   const double row = read / 8;  // four rows take half of the time that the weights need
-  node_.products = {{.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = cost_.block.flops / row * 1e-9}};
+  node_.matmuls = {{.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = cost_.block.flops / row * 1e-9}};
   const double first = std::hypot(read, 4 * row);
   EXPECT_NEAR(block_s(cost_, {.rows = 4}, rates()), first + moved_s(4), 1e-12);
   EXPECT_NEAR(block_s(cost_, {.rows = 8}, rates()), first + 4 * row + moved_s(8), 1e-12);
@@ -157,10 +157,10 @@ TEST_F(StepTime, RowsBeyondThoseComputedWhileReadingAddUp) {
 
 TEST_F(StepTime, AttentionHasRatesOfItsOwn) {
   const StepShape shape{.rows = 2, .past = 1000};
-  node_.products = {{.type = "attention", .decode_gb_per_s = 1e9, .prefill_gflops = 3.0}};
+  node_.matmuls = {{.type = "attention", .decode_gb_per_s = 1e9, .prefill_gflops = 3.0}};
   EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
               2 * 1000 * cost_.attention_flops / 3e9, 1e-12);
-  node_.products = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
+  node_.matmuls = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
   EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
               1000 * static_cast<double>(cost_.kv_bytes) / 3e9, 1e-12);
 }
@@ -170,20 +170,20 @@ TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {
   node_.fp32_gflops = 1.0;
   node_.int8_gops = 2.0;
   EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
-                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
+                   matmul_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 2e9));
   node_.int8_gops = 0.0;
   EXPECT_DOUBLE_EQ(head_s(cost_, one_, rates()),
-                   product_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
+                   matmul_s(cost_.head, 1, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e9));
 }
 
-TEST_F(StepTime, MeasuredProductsOfTheTypeReplaceTheRoofline) {
-  node_.products = {{.type = "q8_0", .decode_gb_per_s = 1.0, .prefill_gflops = 1.0},
-                    {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
+TEST_F(StepTime, MeasuredMatmulsOfTheTypeReplaceTheRoofline) {
+  node_.matmuls = {{.type = "q8_0", .decode_gb_per_s = 1.0, .prefill_gflops = 1.0},
+                   {.type = "f32", .decode_gb_per_s = 9.0, .prefill_gflops = 50.0}};
   ASSERT_EQ(cost_.weight_type, DType::kF32);
   EXPECT_TRUE(rates().measured);
-  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), product_s(cost_.block, 1, 9e9, 50e9) + moved_s(1));
-  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), product_s(cost_.block, 256, 9e9, 50e9) + moved_s(256));
-  node_.products.pop_back();
+  EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), matmul_s(cost_.block, 1, 9e9, 50e9) + moved_s(1));
+  EXPECT_DOUBLE_EQ(block_s(cost_, {.rows = 256}, rates()), matmul_s(cost_.block, 256, 9e9, 50e9) + moved_s(256));
+  node_.matmuls.pop_back();
   EXPECT_FALSE(rates().measured);
 }
 

@@ -22,8 +22,8 @@ std::vector<GroupRange> group_ranges(std::span<const Item> items, const WorkOf& 
   std::vector<GroupRange> groups;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const StageAssignment& work = work_of(items[i]);
-    // Lanes that begin at 0 begin a group; the others go on with the one before.
-    if (groups.empty() || work.lanes.first == 0) groups.push_back({.begin = i, .end = i});
+    // Slices that begin at 0 begin a group; the others go on with the one before.
+    if (groups.empty() || work.slices.first == 0) groups.push_back({.begin = i, .end = i});
     groups.back().end = i + 1;
   }
   return groups;
@@ -147,7 +147,7 @@ void count_group(const PredictionInput& input, std::span<const Share> group, Lin
   const auto row = static_cast<double>(input.cost.row_bytes);
   const auto prompt = static_cast<double>(input.load.prompt);
   for (const Share& from : group) {
-    const ShareCost& own = input.cost.share(from.work.lanes);
+    const ShareCost& own = input.cost.share(from.work.slices);
     for (const Share& to : group) {
       double sums = 2.0 * from.work.layers() * own.subtrees * row;
       // A token's row of the embedding comes from whoever has its slice of the vocabulary.
@@ -248,14 +248,14 @@ double link_exchange_s(const PredictionInput& input, std::span<const Share> grou
   double direct = 0.0;   // the busiest member's sending or receiving
   double divided = 0.0;  // the same where each sums a part of the positions
   for (const Share& one : group) {
-    const double own = input.cost.share(one.work.lanes).subtrees * row;
+    const double own = input.cost.share(one.work.slices).subtrees * row;
     double out = 0.0, in = 0.0, out_part = 0.0, in_part = 0.0;
     for (const Share& other : group) {
       if (other.node == one.node) continue;
       const LinkDescriptor& to = input.cluster->link(one.node, other.node);
       const LinkDescriptor& from = input.cluster->link(other.node, one.node);
       latency = std::max(latency, transfer_s(to, 0.0));
-      const double theirs = input.cost.share(other.work.lanes).subtrees * row;
+      const double theirs = input.cost.share(other.work.slices).subtrees * row;
       out += own / (to.gb_per_s * 1e9);
       in += theirs / (from.gb_per_s * 1e9);
       out_part += (own + row) / members / (to.gb_per_s * 1e9);
@@ -276,7 +276,7 @@ double measured_s(const PredictionInput& input, std::span<const Share> group, do
   const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
   double computing_s = 0.0;
   for (const Share& share : group) {
-    computing_s = std::max(computing_s, block_s(input.cost.share(share.work.lanes), step, rates_of(input, share)));
+    computing_s = std::max(computing_s, block_s(input.cost.share(share.work.slices), step, rates_of(input, share)));
   }
   return std::max(0.0, whole_block_s - computing_s) / 2.0;
 }
@@ -323,7 +323,7 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
     latency = std::max(latency, transfer_s(in, 0.0));
     handing_out += row / (out.gb_per_s * 1e9);
     gathering +=
-        step.logit_rows * static_cast<double>(input.cost.share(share.work.lanes).logit_bytes) / (in.gb_per_s * 1e9);
+        step.logit_rows * static_cast<double>(input.cost.share(share.work.slices).logit_bytes) / (in.gb_per_s * 1e9);
   }
   const double meeting = latency + wake_s(input, group);
   if (work.embedding) time.exchange_s += meeting + handing_out;

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/cost/cost.h"
 #include "butterfly/plan/cost/share.h"
+#include "butterfly/plan/description/cluster_model.h"
 
 namespace butterfly {
 
-/// Members of a group are never done with their parts of a product at the same moment; who waits for longer than it
+/// Members of a group are never done with their parts of a matmul at the same moment; who waits for longer than it
 /// spins blocks, and is woken so much later. Assumed, with each exchange, of groups that did not measure theirs
 /// (PlanCluster::measured_groups): 40 us is what a wake across cores takes on virtual machines.
 inline constexpr double kAssumedWakeS = 40e-6;
@@ -28,7 +28,7 @@ struct StagePrediction {
   std::uint64_t memory_bytes() const { return weight_bytes + kv_bytes + activation_bytes; }
 };
 
-/// Payload that one direction of a link carries. Ends are nodes or kCoordinator.
+/// Payload that one direction of a link carries. OuterLayers are nodes or kCoordinator.
 struct LinkUse {
   int from = 0;
   int to = 0;

@@ -21,8 +21,8 @@ class Prediction2 : public testing::Test {
     input_ = *prediction_input(config_, cluster_, options_);
   }
 
-  StageAssignment work(int first, int last, LaneRange lanes = {}) const {
-    return {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == 4, .lanes = lanes};
+  StageAssignment work(int first, int last, SliceRange slices = {}) const {
+    return {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == 4, .slices = slices};
   }
 
   ModelConfig config_;
@@ -75,7 +75,7 @@ TEST_F(Prediction2, GroupWaitsForItsSlowestMemberAndExchangesTwicePerLayer) {
   const StepShape step = decode_shape({.context = 256, .sequences = 1});
   const GroupTime time = group_time(input_, group, step);
   EXPECT_DOUBLE_EQ(time.compute_s, share_s(input_.cost, group[0].work, step, input_.rates[0]));
-  // Lanes 0 to 5 are two subtrees, 6 and 7 one: the first member sends more. Direct beats two rounds here.
+  // Slices 0 to 5 are two subtrees, 6 and 7 one: the first member sends more. Direct beats two rounds here.
   const double row = 4.0 * config_.model_dim;
   const double one = exchange_s(input_, group, 1.0);
   EXPECT_DOUBLE_EQ(one, latency_s_ + kAssumedWakeS + 2 * row / bytes_per_s_);

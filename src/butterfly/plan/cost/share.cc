@@ -4,12 +4,12 @@
 
 namespace butterfly {
 
-int subtree_count(const LaneRange& lanes) {
+int subtree_count(const SliceRange& slices) {
   int count = 0;
-  for (int at = lanes.first; at < lanes.last; ++count) {
+  for (int at = slices.first; at < slices.last; ++count) {
     // The largest subtree that begins here: as wide as the position is aligned, and within the range.
-    int width = at == 0 ? kLanes : at & -at;
-    while (at + width > lanes.last) width /= 2;
+    int width = at == 0 ? kReductionSlices : at & -at;
+    while (at + width > slices.last) width /= 2;
     at += width;
   }
   return count;

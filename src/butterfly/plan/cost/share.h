@@ -6,13 +6,13 @@
 namespace butterfly {
 
 /// One share of the work: blocks [first_layer, last_layer), and the two ends of the model. The members of a tensor
-/// group have the same layers and ends, and divide the lanes of each.
+/// group have the same layers and ends, and divide the slices of each.
 struct StageAssignment {
   int first_layer = 0;
   int last_layer = 0;
   bool embedding = false;
   bool head = false;
-  LaneRange lanes{};
+  SliceRange slices{};
   int layers() const { return last_layer - first_layer; }
   friend bool operator==(const StageAssignment&, const StageAssignment&) = default;
 };
@@ -23,7 +23,8 @@ struct Share {
   friend bool operator==(const Share&, const Share&) = default;
 };
 
-/// How many subtrees of the binary tree over kLanes lanes a run of lanes consists of: what it sends to others.
-int subtree_count(const LaneRange& lanes);
+/// How many subtrees of the binary tree over kReductionSlices slices a run of slices consists of: what it sends to
+/// others.
+int subtree_count(const SliceRange& slices);
 
 }  // namespace butterfly

@@ -12,13 +12,13 @@ bool same_stage(const StageAssignment& a, const StageAssignment& b) {
 
 Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> shares) {
   std::vector<ShareGroup> groups;
-  int next_lane = kLanes;
+  int next_slice = kReductionSlices;
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    const LaneRange& lanes = shares[i].lanes;
-    const bool begins = next_lane == kLanes;
-    if (lanes.first != (begins ? 0 : next_lane) || lanes.last <= lanes.first || lanes.last > kLanes) {
-      return make_error(ErrorCode::kInvalidArgument, "share {} has lanes {} to {} of {}, the one before ends at {}", i,
-                        lanes.first, lanes.last, kLanes, begins ? 0 : next_lane);
+    const SliceRange& slices = shares[i].slices;
+    const bool begins = next_slice == kReductionSlices;
+    if (slices.first != (begins ? 0 : next_slice) || slices.last <= slices.first || slices.last > kReductionSlices) {
+      return make_error(ErrorCode::kInvalidArgument, "share {} has slices {} to {} of {}, the one before ends at {}", i,
+                        slices.first, slices.last, kReductionSlices, begins ? 0 : next_slice);
     }
     if (!begins && !same_stage(shares[i], shares[i - 1])) {
       return make_error(
@@ -27,10 +27,11 @@ Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> sh
     }
     if (begins) groups.push_back({.first = i, .last = i});
     groups.back().last = i + 1;
-    next_lane = lanes.last;
+    next_slice = slices.last;
   }
-  if (next_lane != kLanes) {
-    return make_error(ErrorCode::kInvalidArgument, "the last tensor group ends at lane {} of {}", next_lane, kLanes);
+  if (next_slice != kReductionSlices) {
+    return make_error(ErrorCode::kInvalidArgument, "the last tensor group ends at slice {} of {}", next_slice,
+                      kReductionSlices);
   }
   return groups;
 }

@@ -17,7 +17,7 @@ struct ShareGroup {
   friend bool operator==(const ShareGroup&, const ShareGroup&) = default;
 };
 
-/// In pipeline order. Errors: kInvalidArgument for shares of the same layers that do not divide the lanes among them.
+/// In pipeline order. Errors: kInvalidArgument for shares of the same layers that do not divide the slices among them.
 Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> shares);
 
 /// Pipeline stages of shares that share_groups() accepts.

@@ -5,14 +5,14 @@
 namespace butterfly {
 namespace {
 
-StageAssignment share(int first_layer, int last_layer, int first_lane, int last_lane) {
+StageAssignment share(int first_layer, int last_layer, int first_slice, int last_slice) {
   return {.first_layer = first_layer,
           .last_layer = last_layer,
           .embedding = first_layer == 0,
-          .lanes = {.first = first_lane, .last = last_lane}};
+          .slices = {.first = first_slice, .last = last_slice}};
 }
 
-TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsLanes) {
+TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsSlices) {
   const std::vector<StageAssignment> shares{share(0, 2, 0, 8), share(2, 3, 0, 3), share(2, 3, 3, 4), share(2, 3, 4, 8),
                                             share(3, 5, 0, 8), share(5, 6, 0, 1), share(5, 6, 1, 8)};
   const std::vector<ShareGroup> expected{{0, 1}, {1, 4}, {4, 5}, {5, 7}};
@@ -21,13 +21,13 @@ TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsLanes) {
   EXPECT_TRUE(share_groups({}).value().empty());
 }
 
-TEST(ShareGroups, LanesThatAreMissingTwiceThereOrEmptyAreRefused) {
-  for (const auto& [first, second] : std::vector<std::pair<LaneRange, LaneRange>>{{{0, 4}, {5, 8}},
-                                                                                  {{0, 4}, {3, 8}},
-                                                                                  {{1, 4}, {4, 8}},
-                                                                                  {{0, 4}, {4, 7}},
-                                                                                  {{0, 4}, {4, 4}},
-                                                                                  {{0, 4}, {4, 9}}}) {
+TEST(ShareGroups, SlicesThatAreMissingTwiceThereOrEmptyAreRefused) {
+  for (const auto& [first, second] : std::vector<std::pair<SliceRange, SliceRange>>{{{0, 4}, {5, 8}},
+                                                                                    {{0, 4}, {3, 8}},
+                                                                                    {{1, 4}, {4, 8}},
+                                                                                    {{0, 4}, {4, 7}},
+                                                                                    {{0, 4}, {4, 4}},
+                                                                                    {{0, 4}, {4, 9}}}) {
     const std::vector<StageAssignment> shares{share(0, 2, first.first, first.last),
                                               share(0, 2, second.first, second.last)};
     const auto groups = share_groups(shares);

@@ -7,7 +7,7 @@
 namespace butterfly {
 namespace {
 
-constexpr double kBackwardOverForward = 2.0;  // gradients of inputs and of weights: a product each
+constexpr double kBackwardOverForward = 2.0;  // gradients of inputs and of weights: a matmul each
 constexpr double kAdamWBytes = 7 * 4.0;       // weight, gradient and two moments read, all but the gradient written
 constexpr std::uint64_t kFloat = sizeof(float);
 
@@ -104,12 +104,12 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     const NodeRates rates = node_rates(descriptor, DType::kF32);
     TrainNodePrediction one;
     one.sequences = options.batch * (node + 1) / cluster.size() - options.batch * node / cluster.size();
-    const double products_per_s = options.products_gflops > 0.0 ? options.products_gflops * 1e9 : rates.flops_per_s;
-    const double products_s = divide(one.sequences * flops, products_per_s);
+    const double matmuls_per_s = options.matmuls_gflops > 0.0 ? options.matmuls_gflops * 1e9 : rates.flops_per_s;
+    const double matmuls_s = divide(one.sequences * flops, matmuls_per_s);
     const double floats = one.sequences * (positions * activation_floats(config) + seq * config.vocab);
     const double touch_s = divide(floats * kFloat, rates.memory_bytes_per_s);
-    one.forward_s = products_s + kForwardTouches * touch_s;
-    one.backward_s = kBackwardOverForward * products_s + kBackwardTouches * touch_s;
+    one.forward_s = matmuls_s + kForwardTouches * touch_s;
+    one.backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s;
     one.optimizer_s = divide(kAdamWBytes * static_cast<double>(held), rates.memory_bytes_per_s);
     one.communication_s = halves * ring_half_s(cluster, model_bytes);
     one.weight_bytes = held * kFloat;

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/cost/cost.h"
+#include "butterfly/plan/description/cluster_model.h"
 
 namespace butterfly {
 
@@ -21,8 +21,8 @@ struct TrainOptions {
   TrainStrategy strategy = TrainStrategy::kDdp;
   int batch = 8;  // sequences of a step, over all nodes
   int seq = 0;    // tokens of each; 0: the model's context
-  // Of the training products of each node where they were measured; 0: what its descriptor says of F32 products.
-  double products_gflops = 0.0;
+  // Of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
+  double matmuls_gflops = 0.0;
 };
 
 struct TrainNodePrediction {

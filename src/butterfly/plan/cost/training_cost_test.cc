@@ -22,20 +22,20 @@ TrainPrediction must_predict(const PlanCluster& cluster, const TrainOptions& opt
 
 TEST(TrainingCost, StepIsAboutSixOperationsPerParameterAndToken) {
   const TrainPrediction one = must_predict(equal_cluster(1), {.batch = 4, .seq = 64});
-  // The embedding is no product, the tied head is one: what counts once counts once.
+  // The embedding is no matmul, the tied head is one: what counts once counts once.
   EXPECT_NEAR(one.flops / (6.0 * 124e6 * 4 * 64), 1.0, 0.03);
   EXPECT_EQ(one.nodes[0].communication_s, 0.0);
   EXPECT_DOUBLE_EQ(one.tokens_per_s, 4 * 64 / one.step_s);
 }
 
-// Fails when the backward pass is not two forward passes of products, or activations move for nothing.
-TEST(TrainingCost, ProductsAndActivationsAreCountedApart) {
-  const TrainOptions options{.batch = 4, .seq = 64, .products_gflops = 1.0};
+// Fails when the backward pass is not two forward passes of matmuls, or activations move for nothing.
+TEST(TrainingCost, MatmulsAndActivationsAreCountedApart) {
+  const TrainOptions options{.batch = 4, .seq = 64, .matmuls_gflops = 1.0};
   const TrainPrediction one = must_predict(equal_cluster(1), options);
-  const double products_s = one.flops / 3 / 1e9;
+  const double matmuls_s = one.flops / 3 / 1e9;
   const double touch_s = static_cast<double>(one.nodes[0].activation_bytes) / (0.8 * 10e9);
-  EXPECT_NEAR(one.nodes[0].forward_s, products_s + 2 * touch_s, 1e-6 * products_s);
-  EXPECT_NEAR(one.nodes[0].backward_s, 2 * products_s + 3 * touch_s, 1e-6 * products_s);
+  EXPECT_NEAR(one.nodes[0].forward_s, matmuls_s + 2 * touch_s, 1e-6 * matmuls_s);
+  EXPECT_NEAR(one.nodes[0].backward_s, 2 * matmuls_s + 3 * touch_s, 1e-6 * matmuls_s);
   EXPECT_GT(touch_s, 0.0);
 }
 

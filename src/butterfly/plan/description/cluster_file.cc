@@ -128,22 +128,22 @@ struct Places {
   std::vector<std::string> groups, hosts, sites;  // of each node; empty: none
 };
 
-Status read_products(const Section& section, NodeDescriptor& node) {
-  if (!section.has("products")) return {};
-  BF_ASSIGN_OR_RETURN(const Section products, section.table("products", section.where() + ": products"));
-  for (const std::string& type : products.keys()) {
+Status read_matmuls(const Section& section, NodeDescriptor& node) {
+  if (!section.has("matmuls")) return {};
+  BF_ASSIGN_OR_RETURN(const Section matmuls, section.table("matmuls", section.where() + ": matmuls"));
+  for (const std::string& type : matmuls.keys()) {
     const auto weights = parse_dtype(type);
     if ((!weights || *weights == DType::kI32) && type != kAttention) {
       return make_error(ErrorCode::kBadData,
                         "{}: there are no weights of type \"{}\", there are f32, f16, bf16, q8_0, q4_0, and attention",
-                        products.where(), printable(type));
+                        matmuls.where(), printable(type));
     }
-    BF_ASSIGN_OR_RETURN(const Section rates, products.table(type, products.where() + "." + type));
+    BF_ASSIGN_OR_RETURN(const Section rates, matmuls.table(type, matmuls.where() + "." + type));
     BF_TRY(rates.only({"decode_gb_per_s", "prefill_gflops"}));
-    ProductRate rate{.type = type};
+    MatmulRate rate{.type = type};
     BF_ASSIGN_OR_RETURN(rate.decode_gb_per_s, rates.number("decode_gb_per_s"));
     BF_ASSIGN_OR_RETURN(rate.prefill_gflops, rates.number("prefill_gflops"));
-    node.products.push_back(std::move(rate));
+    node.matmuls.push_back(std::move(rate));
   }
   return {};
 }
@@ -160,7 +160,7 @@ Result<NodeDescriptor> read_rates(const Section& section) {
   if (section.has("int8_gops")) {
     BF_ASSIGN_OR_RETURN(node.int8_gops, section.number("int8_gops", Zero::kAllowed));
   }
-  BF_TRY(read_products(section, node));
+  BF_TRY(read_matmuls(section, node));
   return node;
 }
 
@@ -188,7 +188,7 @@ class Reader {
       BF_ASSIGN_OR_RETURN(const std::string name, section.text("name"));
       section = Section(*nodes[i], fmt::format("{}: node \"{}\"", root_.where(), name));
       BF_TRY(section.only(
-          {"name", "host", "site", "threads", "memory", "memory_gb_per_s", "fp32_gflops", "int8_gops", "products"}));
+          {"name", "host", "site", "threads", "memory", "memory_gb_per_s", "fp32_gflops", "int8_gops", "matmuls"}));
       BF_ASSIGN_OR_RETURN(NodeDescriptor node, read_rates(section));
       node.name = name;
       BF_TRY(add(section, std::move(node), ""));
@@ -199,7 +199,7 @@ class Reader {
       BF_ASSIGN_OR_RETURN(const std::string name, section.text("name"));
       section = Section(*groups[i], fmt::format("{}: group \"{}\"", root_.where(), name));
       BF_TRY(section.only({"name", "count", "host", "site", "threads", "memory", "memory_gb_per_s", "fp32_gflops",
-                           "int8_gops", "products"}));
+                           "int8_gops", "matmuls"}));
       BF_ASSIGN_OR_RETURN(const int count, section.count("count", kMaxDescribedNodes));
       BF_ASSIGN_OR_RETURN(NodeDescriptor node, read_rates(section));
       for (int member = 1; member <= count; ++member) {

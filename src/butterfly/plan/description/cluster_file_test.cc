@@ -49,8 +49,8 @@ TEST(ClusterFile, TheDocumentedExampleIsReadAsThePageSays) {
   EXPECT_EQ(fast.memory_bytes, 24ull << 30);
   EXPECT_EQ(fast.memory_read_gb_per_s, 60);
   EXPECT_EQ(fast.int8_gops, 3000);
-  ASSERT_EQ(fast.products.size(), 1u);
-  EXPECT_EQ(fast.products[0], (ProductRate{.type = "q4_0", .decode_gb_per_s = 52, .prefill_gflops = 1400}));
+  ASSERT_EQ(fast.matmuls.size(), 1u);
+  EXPECT_EQ(fast.matmuls[0], (MatmulRate{.type = "q4_0", .decode_gb_per_s = 52, .prefill_gflops = 1400}));
   EXPECT_EQ(cluster.nodes[3].name, "small-3");
   EXPECT_EQ(cluster.nodes[3].int8_gops, 0);
   EXPECT_TRUE(cluster.same_host(1, 3));
@@ -113,7 +113,7 @@ TEST(ClusterFile, AnImpossibleNumberIsNamedWithItsKeyAndPlace) {
   EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nthreads = 1.5\n"), HasSubstr("threads is 1.5"));
   EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nproducts.q5 = {}\n"), HasSubstr("no weights of type \"q5\""));
   EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nproducts.q8_0 = { prefill_gflops = 1 }\n"),
-              HasSubstr("products.q8_0: has no decode_gb_per_s"));
+              HasSubstr("matmuls.q8_0: has no decode_gb_per_s"));
 }
 
 TEST(ClusterFile, NamesThatAreUnknownOrThereTwiceAreRefused) {

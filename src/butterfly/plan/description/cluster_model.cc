@@ -22,9 +22,9 @@ Status check_node(const PlanCluster& cluster, int index) {
   BF_TRY(check_number(name, "memory rate", node.memory_read_gb_per_s));
   BF_TRY(check_number(name, "fp32 rate", node.fp32_gflops));
   BF_TRY(check_number(name, "int8 rate", node.int8_gops));
-  for (const ProductRate& product : node.products) {
-    BF_TRY(check_number(name, fmt::format("decode rate for {}", product.type), product.decode_gb_per_s));
-    BF_TRY(check_number(name, fmt::format("prefill rate for {}", product.type), product.prefill_gflops));
+  for (const MatmulRate& matmul : node.matmuls) {
+    BF_TRY(check_number(name, fmt::format("decode rate for {}", matmul.type), matmul.decode_gb_per_s));
+    BF_TRY(check_number(name, fmt::format("prefill rate for {}", matmul.type), matmul.prefill_gflops));
   }
   return {};
 }

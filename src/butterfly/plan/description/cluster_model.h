@@ -20,7 +20,7 @@ inline constexpr LinkDescriptor kAssumedLink{.latency_us = 50.0, .gb_per_s = 1.0
 
 /// A tensor group that runs, and has measured its exchanges.
 struct MeasuredGroup {
-  std::vector<int> nodes;  // by their lanes
+  std::vector<int> nodes;  // by their slices
   ExchangeTimes times;
 };
 

@@ -63,7 +63,7 @@ TEST(PlanCluster, ImpossibleClustersGetOneSentenceEach) {
   cluster.nodes[0].fp32_gflops = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(refusal(cluster), "the fp32 rate of a is nan, expected a number of at least 0");
   cluster = two_nodes();
-  cluster.nodes[1].products = {{.type = "q4_0", .decode_gb_per_s = -2.0}};
+  cluster.nodes[1].matmuls = {{.type = "q4_0", .decode_gb_per_s = -2.0}};
   EXPECT_EQ(refusal(cluster), "the decode rate for q4_0 of node 1 is -2, expected a number of at least 0");
   cluster = two_nodes();
   cluster.coordinator_links[1] = {};

@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void divide_rest(int members, int first, std::vector<LaneRange>& begun, std::vector<std::vector<LaneRange>>& all) {
+void divide_rest(int members, int first, std::vector<SliceRange>& begun, std::vector<std::vector<SliceRange>>& all) {
   if (members == 1) {
-    begun.push_back({.first = first, .last = kLanes});
+    begun.push_back({.first = first, .last = kReductionSlices});
     all.push_back(begun);
     begun.pop_back();
     return;
   }
-  for (int last = first + 1; last <= kLanes - members + 1; ++last) {
+  for (int last = first + 1; last <= kReductionSlices - members + 1; ++last) {
     begun.push_back({.first = first, .last = last});
     divide_rest(members - 1, last, begun, all);
     begun.pop_back();
@@ -57,30 +57,30 @@ struct Division {
   }
 };
 
-std::vector<Share> group_shares(const GroupNodes& nodes, const std::vector<LaneRange>& lanes, StageAssignment work) {
+std::vector<Share> group_shares(const GroupNodes& nodes, const std::vector<SliceRange>& slices, StageAssignment work) {
   std::vector<Share> shares;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    work.lanes = lanes[i];
+    work.slices = slices[i];
     shares.push_back({.node = nodes[i], .work = work});
   }
   return shares;
 }
 
-Division lines_of(const PlanningProblem& problem, const GroupNodes& nodes, const std::vector<LaneRange>& lanes,
-                  const GroupEnds& ends, const StepShape& step) {
+Division lines_of(const PlanningProblem& problem, const GroupNodes& nodes, const std::vector<SliceRange>& slices,
+                  const OuterLayers& ends, const StepShape& step) {
   const StageAssignment none{.first_layer = 0, .last_layer = 0, .embedding = ends.embedding, .head = ends.head};
   StageAssignment one = none;
   one.last_layer = 1;
   Division division;
-  const std::vector<Share> without = group_shares(nodes, lanes, none);
-  const std::vector<Share> with = group_shares(nodes, lanes, one);
+  const std::vector<Share> without = group_shares(nodes, slices, none);
+  const std::vector<Share> with = group_shares(nodes, slices, one);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const NodeRates& rates = problem.rates[static_cast<std::size_t>(nodes[i])];
     const std::uint64_t memory = problem.cluster->nodes[static_cast<std::size_t>(nodes[i])].memory_bytes;
     const auto start = static_cast<double>(share_bytes(problem.cost, without[i].work, problem.load).total());
     const auto more = static_cast<double>(share_bytes(problem.cost, with[i].work, problem.load).total());
     division.members.push_back({.time = {.start = share_s(problem.cost, without[i].work, step, rates),
-                                         .slope = block_s(problem.cost.share(lanes[i]), step, rates)},
+                                         .slope = block_s(problem.cost.share(slices[i]), step, rates)},
                                 .bytes = {.start = start, .slope = more - start},
                                 .memory = memory == 0 ? kInfinity : static_cast<double>(memory),
                                 .full = problem.all_memory_known ? static_cast<double>(memory) : 1.0});
@@ -102,7 +102,7 @@ class Fit {
   Fit(const PlanningProblem& problem, const std::vector<GroupNodes>& groups, GroupChoices& choices)
       : problem_(problem), groups_(groups), step_(goal_shape(problem, count())) {
     for (int g = 0; g < count(); ++g) {
-      const GroupEnds ends{.embedding = g == 0, .head = g + 1 == count()};
+      const OuterLayers ends{.embedding = g == 0, .head = g + 1 == count()};
       tables_.push_back(&choices.of(groups[static_cast<std::size_t>(g)], ends, step_));
     }
   }
@@ -210,11 +210,11 @@ class Fit {
 
 }  // namespace
 
-const std::vector<std::vector<LaneRange>>& divisions_of(int members) {
+const std::vector<std::vector<SliceRange>>& divisions_of(int members) {
   static const auto kAll = [] {
-    std::array<std::vector<std::vector<LaneRange>>, kLanes + 1> all;
-    for (int count = 1; count <= kLanes; ++count) {
-      std::vector<LaneRange> begun;
+    std::array<std::vector<std::vector<SliceRange>>, kReductionSlices + 1> all;
+    for (int count = 1; count <= kReductionSlices; ++count) {
+      std::vector<SliceRange> begun;
       divide_rest(count, 0, begun, all[static_cast<std::size_t>(count)]);
     }
     return all;
@@ -222,7 +222,7 @@ const std::vector<std::vector<LaneRange>>& divisions_of(int members) {
   return kAll[static_cast<std::size_t>(members)];
 }
 
-std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const GroupNodes& nodes, const GroupEnds& ends,
+std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const GroupNodes& nodes, const OuterLayers& ends,
                                        const StepShape& step) {
   std::vector<GroupChoice> choices(static_cast<std::size_t>(problem.layers) + 1);
   const auto& divisions = divisions_of(static_cast<int>(nodes.size()));
@@ -241,8 +241,9 @@ std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const Gro
 
 void append_group(const PlanningProblem& problem, const GroupNodes& nodes, const GroupChoice& choice, int first_layer,
                   int last_layer, std::vector<Share>& shares) {
-  const auto& lanes = divisions_of(static_cast<int>(nodes.size()))[static_cast<std::size_t>(choice.division)];
-  for (const Share& share : group_shares(nodes, lanes, problem.whole(first_layer, last_layer))) shares.push_back(share);
+  const auto& slices = divisions_of(static_cast<int>(nodes.size()))[static_cast<std::size_t>(choice.division)];
+  for (const Share& share : group_shares(nodes, slices, problem.whole(first_layer, last_layer)))
+    shares.push_back(share);
 }
 
 StepShape goal_shape(const PlanningProblem& problem, int groups) {
@@ -253,7 +254,7 @@ StepShape goal_shape(const PlanningProblem& problem, int groups) {
   return decode_shape(load);
 }
 
-const std::vector<GroupChoice>& GroupChoices::of(const GroupNodes& nodes, const GroupEnds& ends,
+const std::vector<GroupChoice>& GroupChoices::of(const GroupNodes& nodes, const OuterLayers& ends,
                                                  const StepShape& step) {
   auto& known = known_[{nodes, ends.embedding, ends.head, step.rows}];
   if (known.empty()) known = group_choices(problem_, nodes, ends, step);
@@ -268,8 +269,8 @@ std::optional<std::vector<Share>> fit_arrangement(const PlanningProblem& problem
 std::vector<Share> least_missing_group(const PlanningProblem& problem, const GroupNodes& nodes) {
   std::vector<Share> best;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const std::vector<LaneRange>& lanes : divisions_of(static_cast<int>(nodes.size()))) {
-    std::vector<Share> shares = group_shares(nodes, lanes, problem.whole(0, problem.layers));
+  for (const std::vector<SliceRange>& slices : divisions_of(static_cast<int>(nodes.size()))) {
+    std::vector<Share> shares = group_shares(nodes, slices, problem.whole(0, problem.layers));
     const std::uint64_t missing = problem.missing_bytes(shares);
     if (missing >= least) continue;
     least = missing;

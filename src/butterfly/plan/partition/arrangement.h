@@ -1,5 +1,5 @@
 // Pipelines of tensor groups: given which nodes form which group in which order, the best borders between groups and
-// the best lanes within each. Exact for what it is given. Pure functions, thread-safe.
+// the best slices within each. Exact for what it is given. Pure functions, thread-safe.
 #pragma once
 
 #include <map>
@@ -11,27 +11,28 @@
 
 namespace butterfly {
 
-/// Indices of nodes, ascending, at most kLanes; a single one is a stage of its own.
+/// Indices of nodes, ascending, at most kReductionSlices; a single one is a stage of its own.
 using GroupNodes = std::vector<int>;
 
-/// What a group costs with some number of layers, its lanes divided in the best way.
+/// What a group costs with some number of layers, its slices divided in the best way.
 struct GroupChoice {
   double time = 0.0;      // compute and exchanges of a step
   double fullness = 0.0;  // of its fullest member
   int division = -1;      // index into divisions_of(members); -1 where no division fits the members' memory
 };
 
-/// Ways to divide kLanes lanes among members, one or more for each, in order: at most 35 for any number of members.
-const std::vector<std::vector<LaneRange>>& divisions_of(int members);
+/// Ways to divide kReductionSlices slices among members, one or more for each, in order: at most 35 for any number of
+/// members.
+const std::vector<std::vector<SliceRange>>& divisions_of(int members);
 
 /// Which ends of the model a group holds.
-struct GroupEnds {
+struct OuterLayers {
   bool embedding = false;
   bool head = false;
 };
 
 /// For 0 to problem.layers layers (entry 0 is of no use). The least time for every goal but memory, then fullness.
-std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const GroupNodes& nodes, const GroupEnds& ends,
+std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const GroupNodes& nodes, const OuterLayers& ends,
                                        const StepShape& step);
 
 /// Appends the shares of a group.
@@ -46,7 +47,7 @@ StepShape goal_shape(const PlanningProblem& problem, int groups);
 class GroupChoices {
  public:
   explicit GroupChoices(const PlanningProblem& problem) : problem_(problem) {}
-  const std::vector<GroupChoice>& of(const GroupNodes& nodes, const GroupEnds& ends, const StepShape& step);
+  const std::vector<GroupChoice>& of(const GroupNodes& nodes, const OuterLayers& ends, const StepShape& step);
 
  private:
   const PlanningProblem& problem_;

@@ -15,8 +15,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kAllPairsMax = 12;  // nodes up to which every choice of first and last node is tried for the least sum
 
 /// Which ends of the model a stage holds besides its blocks.
-enum Ends : std::uint8_t { kNeither = 0, kFirst = 1, kLast = 2, kBoth = 3 };
-constexpr int kEndsCount = 4;
+enum OuterLayers : std::uint8_t { kNeither = 0, kFirst = 1, kLast = 2, kBoth = 3 };
+constexpr int kOuterLayersCount = 4;
 
 /// Times of `count` blocks with some ends on each node, and how many a limit allows.
 class Capacities {
@@ -29,7 +29,8 @@ class Capacities {
                   .embedding = embedding_s(step, rates),
                   .head = head_s(problem.cost, step, rates),
                   .held = {}};
-      for (int ends = 0; ends < kEndsCount; ++ends) times.held[ends] = count_that_fits(node, static_cast<Ends>(ends));
+      for (int ends = 0; ends < kOuterLayersCount; ++ends)
+        times.held[ends] = count_that_fits(node, static_cast<OuterLayers>(ends));
       nodes_.push_back(times);
     }
   }
@@ -38,7 +39,7 @@ class Capacities {
   int layers() const { return problem_.layers; }
 
   /// In the order of additions of share_s(), to be equal to what plans predict.
-  double time(int node, int count, Ends ends) const {
+  double time(int node, int count, OuterLayers ends) const {
     const Times& times = nodes_[static_cast<std::size_t>(node)];
     double seconds = count * times.block;
     if ((ends & kFirst) != 0) seconds += times.embedding;
@@ -46,10 +47,12 @@ class Capacities {
     return seconds;
   }
 
-  bool fits(int node, int count, Ends ends) const { return count <= nodes_[static_cast<std::size_t>(node)].held[ends]; }
+  bool fits(int node, int count, OuterLayers ends) const {
+    return count <= nodes_[static_cast<std::size_t>(node)].held[ends];
+  }
 
   /// The most blocks that a node runs within `limit` seconds and its memory; 0 where not even one.
-  int most(int node, Ends ends, double limit) const {
+  int most(int node, OuterLayers ends, double limit) const {
     const Times& times = nodes_[static_cast<std::size_t>(node)];
     int count = times.held[ends];
     if (count > 0 && limit < kInfinity) {
@@ -65,10 +68,10 @@ class Capacities {
     double block = 0.0;
     double embedding = 0.0;
     double head = 0.0;
-    int held[kEndsCount] = {};  // blocks within the memory
+    int held[kOuterLayersCount] = {};  // blocks within the memory
   };
 
-  int count_that_fits(int node, Ends ends) const {
+  int count_that_fits(int node, OuterLayers ends) const {
     const auto fits = [&](int count) {
       const StageAssignment work{
           .first_layer = 0, .last_layer = count, .embedding = (ends & kFirst) != 0, .head = (ends & kLast) != 0};
@@ -90,7 +93,7 @@ struct Pair {
 };
 
 /// How many more (or fewer) blocks a node holds at an end than in the middle.
-int difference(const Capacities& capacities, int node, Ends ends, double limit) {
+int difference(const Capacities& capacities, int node, OuterLayers ends, double limit) {
   return capacities.most(node, ends, limit) - capacities.most(node, kNeither, limit);
 }
 
@@ -101,7 +104,7 @@ bool pair_suffices(const Capacities& capacities, const Pair& pair, long middle, 
 }
 
 /// Nodes that lose least as first or last, the best two: one of them may be needed at the other end.
-std::vector<int> best_at(const Capacities& capacities, Ends ends, double limit) {
+std::vector<int> best_at(const Capacities& capacities, OuterLayers ends, double limit) {
   std::vector<int> best;
   for (int node = 0; node < capacities.nodes(); ++node) {
     if (capacities.most(node, ends, limit) < 1) continue;
@@ -136,10 +139,10 @@ double least_limit(const Capacities& capacities) {
   if (!find_pair(capacities, kInfinity)) return kInfinity;
   std::vector<double> limits;
   for (int node = 0; node < capacities.nodes(); ++node) {
-    for (int ends = 0; ends < kEndsCount; ++ends) {
-      const int most = capacities.most(node, static_cast<Ends>(ends), kInfinity);
+    for (int ends = 0; ends < kOuterLayersCount; ++ends) {
+      const int most = capacities.most(node, static_cast<OuterLayers>(ends), kInfinity);
       for (int count = 1; count <= most; ++count)
-        limits.push_back(capacities.time(node, count, static_cast<Ends>(ends)));
+        limits.push_back(capacities.time(node, count, static_cast<OuterLayers>(ends)));
     }
   }
   std::sort(limits.begin(), limits.end());
@@ -161,14 +164,15 @@ struct Counts {
 /// The lightest numbers of blocks with the pair at the ends: one after the other to whom it costs least, which is
 /// exact as the cost of each node grows ever faster.
 std::optional<Counts> fill(const Capacities& capacities, const Pair& pair, double limit) {
-  const auto ends_of = [&](int node) {
-    return static_cast<Ends>((node == pair.first ? kFirst : 0) | (node == pair.last ? kLast : 0));
+  const auto outer_layers_of = [&](int node) {
+    return static_cast<OuterLayers>((node == pair.first ? kFirst : 0) | (node == pair.last ? kLast : 0));
   };
   Counts counts{.of_node = std::vector<int>(static_cast<std::size_t>(capacities.nodes()), 0)};
   std::vector<int> most;
-  for (int node = 0; node < capacities.nodes(); ++node) most.push_back(capacities.most(node, ends_of(node), limit));
+  for (int node = 0; node < capacities.nodes(); ++node)
+    most.push_back(capacities.most(node, outer_layers_of(node), limit));
   const auto cost = [&](int node, int count) {
-    return count == 0 ? 0.0 : weight(capacities.time(node, count, ends_of(node)), limit);
+    return count == 0 ? 0.0 : weight(capacities.time(node, count, outer_layers_of(node)), limit);
   };
   for (const int node : {pair.first, pair.last}) {
     const int needed = pair.first == pair.last ? capacities.layers() : 1;
@@ -233,8 +237,8 @@ Split reorder(const PlanningProblem& problem, const Capacities& capacities, doub
   return in_order(problem, given_order(problem.nodes(), &best_pair), best->of_node);
 }
 
-Ends ends_of(int first, int last, int layers) {
-  return static_cast<Ends>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
+OuterLayers outer_layers_of(int first, int last, int layers) {
+  return static_cast<OuterLayers>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
 }
 
 }  // namespace
@@ -268,7 +272,7 @@ Result<Split> split_balanced(const PlanningProblem& problem) {
   const auto counts = best_split(
       nodes, layers,
       [&](int node, int first, int last) {
-        const Ends ends = ends_of(first, last, layers);
+        const OuterLayers ends = outer_layers_of(first, last, layers);
         const double time = capacities.time(node, last - first, ends);
         return capacities.fits(node, last - first, ends) && time <= limit ? weight(time, limit) : kInfinity;
       },

@@ -62,29 +62,29 @@ Result<int> find_node(const std::string& name, const PlanCluster& cluster) {
   return *found;
 }
 
-/// Lanes of one group: ascending, each once, no node twice.
+/// Slices of one group: ascending, each once, no node twice.
 Status check_group(std::span<const Share> group, const PlanCluster& cluster) {
   int next = 0;
   const StageAssignment& work = group.front().work;
   const std::string layers = fmt::format("layers {} to {}", work.first_layer, work.last_layer - 1);
   for (std::size_t i = 0; i < group.size(); ++i) {
-    const LaneRange& lanes = group[i].work.lanes;
-    if (lanes.first < next) {
-      return make_error(ErrorCode::kInvalidArgument, "the custom plan gives lane {} of {} to {} too, after another",
-                        lanes.first, layers, cluster.name_of(group[i].node));
+    const SliceRange& slices = group[i].work.slices;
+    if (slices.first < next) {
+      return make_error(ErrorCode::kInvalidArgument, "the custom plan gives slice {} of {} to {} too, after another",
+                        slices.first, layers, cluster.name_of(group[i].node));
     }
-    if (lanes.first > next) {
-      return make_error(ErrorCode::kInvalidArgument, "the custom plan gives lane {} of {} to nobody", next, layers);
+    if (slices.first > next) {
+      return make_error(ErrorCode::kInvalidArgument, "the custom plan gives slice {} of {} to nobody", next, layers);
     }
-    next = lanes.last;
+    next = slices.last;
     for (std::size_t j = 0; j < i; ++j) {
       if (group[j].node != group[i].node) continue;
       return make_error(ErrorCode::kInvalidArgument, "the custom plan names {} twice in the group of {}",
                         cluster.name_of(group[i].node), layers);
     }
   }
-  if (next == kLanes) return {};
-  return make_error(ErrorCode::kInvalidArgument, "the custom plan gives lane {} of {} to nobody", next, layers);
+  if (next == kReductionSlices) return {};
+  return make_error(ErrorCode::kInvalidArgument, "the custom plan gives slice {} of {} to nobody", next, layers);
 }
 
 Status check_range(const CustomShare& share, int layers) {
@@ -92,9 +92,9 @@ Status check_range(const CustomShare& share, int layers) {
     return make_error(ErrorCode::kInvalidArgument, "the custom plan gives layers {} to {} to {}, the model has 0 to {}",
                       share.first_layer, share.last_layer - 1, share.node, layers - 1);
   }
-  if (share.lanes.first < 0 || share.lanes.last <= share.lanes.first || share.lanes.last > kLanes) {
-    return make_error(ErrorCode::kInvalidArgument, "the custom plan gives lanes {} to {} to {}, there are 0 to {}",
-                      share.lanes.first, share.lanes.last - 1, share.node, kLanes - 1);
+  if (share.slices.first < 0 || share.slices.last <= share.slices.first || share.slices.last > kReductionSlices) {
+    return make_error(ErrorCode::kInvalidArgument, "the custom plan gives slices {} to {} to {}, there are 0 to {}",
+                      share.slices.first, share.slices.last - 1, share.node, kReductionSlices - 1);
   }
   return {};
 }
@@ -109,17 +109,17 @@ Result<CustomPlan> parse_custom_plan(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (words.empty()) continue;
     const auto layers = words.size() < 2 ? std::nullopt : parse_borders(words[1]);
-    const bool divided = words.size() == 4 && words[2] == "lanes";
-    const auto lanes = divided ? parse_borders(words[3]) : Borders{.first = 0, .last = kLanes};
-    if (!layers || !lanes || (words.size() != 2 && !divided)) {
+    const bool divided = words.size() == 4 && words[2] == "slices";
+    const auto slices = divided ? parse_borders(words[3]) : Borders{.first = 0, .last = kReductionSlices};
+    if (!layers || !slices || (words.size() != 2 && !divided)) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "line {} of the custom plan is '{}', expected NODE FIRST-LAST [lanes FIRST-LAST]", number,
+                        "line {} of the custom plan is '{}', expected NODE FIRST-LAST [slices FIRST-LAST]", number,
                         fmt::join(words, " "));
     }
     plan.shares.push_back({.node = std::string(words[0]),
                            .first_layer = layers->first,
                            .last_layer = layers->last,
-                           .lanes = {.first = lanes->first, .last = lanes->last}});
+                           .slices = {.first = slices->first, .last = slices->last}});
   }
   return plan;
 }
@@ -132,7 +132,7 @@ Result<std::vector<Share>> resolve(const CustomPlan& plan, int layers, const Pla
     BF_ASSIGN_OR_RETURN(const int node, find_node(share.node, cluster));
     BF_TRY(check_range(share, layers));
     const bool same = !shares.empty() && shares[group].work.first_layer == share.first_layer &&
-                      shares[group].work.last_layer == share.last_layer && share.lanes.first != 0;
+                      shares[group].work.last_layer == share.last_layer && share.slices.first != 0;
     if (!same && share.first_layer < next) {
       return make_error(ErrorCode::kInvalidArgument, "the custom plan gives layer {} to {} too, after another",
                         share.first_layer, share.node);
@@ -150,7 +150,7 @@ Result<std::vector<Share>> resolve(const CustomPlan& plan, int layers, const Pla
                                .last_layer = share.last_layer,
                                .embedding = share.first_layer == 0,
                                .head = share.last_layer == layers,
-                               .lanes = share.lanes}});
+                               .slices = share.slices}});
   }
   if (next < layers) return make_error(ErrorCode::kInvalidArgument, "the custom plan gives layer {} to nobody", next);
   BF_TRY(check_group(std::span(shares).subspan(group), cluster));

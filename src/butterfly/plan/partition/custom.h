@@ -1,9 +1,9 @@
-// Plans written by hand. The text has one share per line, "NODE FIRST-LAST [lanes FIRST-LAST]", with inclusive
+// Plans written by hand. The text has one share per line, "NODE FIRST-LAST [slices FIRST-LAST]", with inclusive
 // borders as tables print them; '#' begins a comment:
 //
 //   alpha 0-15
-//   beta  16-31 lanes 0-4     # beta and gamma share these layers as a tensor group
-//   gamma 16-31 lanes 5-7
+//   beta  16-31 slices 0-4     # beta and gamma share these layers as a tensor group
+//   gamma 16-31 slices 5-7
 //
 // Plain values, thread-safe.
 #pragma once
@@ -14,8 +14,8 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
-#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/cost/share.h"
+#include "butterfly/plan/description/cluster_model.h"
 
 namespace butterfly {
 
@@ -23,7 +23,7 @@ struct CustomShare {
   std::string node;  // its name, its address, or its index
   int first_layer = 0;
   int last_layer = 0;  // not included
-  LaneRange lanes{};
+  SliceRange slices{};
 };
 
 struct CustomPlan {
@@ -34,7 +34,7 @@ struct CustomPlan {
 Result<CustomPlan> parse_custom_plan(std::string_view text);
 
 /// The shares of a plan for `layers` layers. Errors: kInvalidArgument, one sentence: a node that nobody knows or that
-/// two have the name of, layers or lanes that nobody has, that two have, that do not exist; the same node twice in a
+/// two have the name of, layers or slices that nobody has, that two have, that do not exist; the same node twice in a
 /// group.
 Result<std::vector<Share>> resolve(const CustomPlan& plan, int layers, const PlanCluster& cluster);
 

@@ -21,14 +21,14 @@ std::string refusal(std::string_view text, int layers = 8) {
 
 TEST(CustomPlan, StagesAndGroupsAreReadAsWritten) {
   const auto plan =
-      parse_custom_plan("# by hand\n 2 0-1\r\nalpha 2-7 lanes 0-4 # the fast one\n10.0.0.2:7000 2-7 lanes 5-7");
+      parse_custom_plan("# by hand\n 2 0-1\r\nalpha 2-7 slices 0-4 # the fast one\n10.0.0.2:7000 2-7 slices 5-7");
   ASSERT_TRUE(plan.has_value());
   const auto shares = resolve(*plan, 8, three_nodes());
   ASSERT_TRUE(shares.has_value()) << shares.error().message;
   const std::vector<Share> expected{
       {.node = 2, .work = {.first_layer = 0, .last_layer = 2, .embedding = true}},
-      {.node = 0, .work = {.first_layer = 2, .last_layer = 8, .head = true, .lanes = {0, 5}}},
-      {.node = 1, .work = {.first_layer = 2, .last_layer = 8, .head = true, .lanes = {5, 8}}},
+      {.node = 0, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {0, 5}}},
+      {.node = 1, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {5, 8}}},
   };
   EXPECT_EQ(*shares, expected);
 }
@@ -38,10 +38,10 @@ TEST(CustomPlan, NodeMayHaveSeveralStages) {
 }
 
 TEST(CustomPlan, LinesThatSaySomethingElseAreRefusedByNumber) {
-  const std::string form = "', expected NODE FIRST-LAST [lanes FIRST-LAST]";
+  const std::string form = "', expected NODE FIRST-LAST [slices FIRST-LAST]";
   EXPECT_EQ(refusal("alpha 0-3\nbeta four"), "line 2 of the custom plan is 'beta four" + form);
-  for (const char* line : {"alpha", "alpha 3-1", "alpha -1-3", "alpha 0-", "alpha 0-3 lanes", "alpha 0-3 rows 0-3",
-                           "alpha 0-99999999999", "alpha 0-3 lanes 3-x"}) {
+  for (const char* line : {"alpha", "alpha 3-1", "alpha -1-3", "alpha 0-", "alpha 0-3 slices", "alpha 0-3 rows 0-3",
+                           "alpha 0-99999999999", "alpha 0-3 slices 3-x"}) {
     EXPECT_EQ(refusal(line), "line 1 of the custom plan is '" + std::string(line) + form);
   }
 }
@@ -57,15 +57,15 @@ TEST(CustomPlan, GapsOverlapsAndUnknownNodesGetOneSentenceEach) {
   EXPECT_EQ(refusal("3 0-7"), "the custom plan names '3', none of the 3 nodes is called so");
 }
 
-TEST(CustomPlan, GroupsHaveEachLaneOnceAndEachNodeOnce) {
-  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3\nbeta 0-7 lanes 5-7"),
-            "the custom plan gives lane 4 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3"), "the custom plan gives lane 4 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 lanes 1-7"), "the custom plan gives lane 0 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 lanes 0-4\nbeta 0-7 lanes 4-7"),
-            "the custom plan gives lane 4 of layers 0 to 7 to beta too, after another");
-  EXPECT_EQ(refusal("alpha 0-7 lanes 0-8"), "the custom plan gives lanes 0 to 8 to alpha, there are 0 to 7");
-  EXPECT_EQ(refusal("alpha 0-7 lanes 0-3\nalpha 0-7 lanes 4-7"),
+TEST(CustomPlan, GroupsHaveEachSliceOnceAndEachNodeOnce) {
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-3\nbeta 0-7 slices 5-7"),
+            "the custom plan gives slice 4 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-3"), "the custom plan gives slice 4 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 1-7"), "the custom plan gives slice 0 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-4\nbeta 0-7 slices 4-7"),
+            "the custom plan gives slice 4 of layers 0 to 7 to beta too, after another");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-8"), "the custom plan gives slices 0 to 8 to alpha, there are 0 to 7");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-3\nalpha 0-7 slices 4-7"),
             "the custom plan names alpha twice in the group of layers 0 to 7");
 }
 

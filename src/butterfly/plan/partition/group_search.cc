@@ -42,7 +42,7 @@ std::vector<Order> orders_of(const PlanningProblem& problem) {
 
 std::vector<int> sizes_of(const PlanningProblem& problem) {
   std::vector<int> sizes;
-  for (int size = 1; size <= std::min(kLanes, problem.nodes()); ++size) {
+  for (int size = 1; size <= std::min(kReductionSlices, problem.nodes()); ++size) {
     if (problem.nodes() <= kFewNodes || (size & (size - 1)) == 0) sizes.push_back(size);
   }
   return sizes;
@@ -215,7 +215,7 @@ void descend(Search& search, Best& best) {
 /// Steps of the pipelines that groups of each size make; a few sizes make the same.
 std::vector<StepShape> shapes_of(const PlanningProblem& problem) {
   std::vector<StepShape> shapes;
-  for (int size = 1; size <= kLanes; size *= 2) {
+  for (int size = 1; size <= kReductionSlices; size *= 2) {
     const StepShape step = goal_shape(problem, std::clamp(problem.nodes() / size, 1, problem.layers));
     if (shapes.empty() || shapes.back().rows != step.rows) shapes.push_back(step);
   }

@@ -59,7 +59,7 @@ class Exhaustive {
       for (int node = 0; node < problem_.nodes(); ++node) {
         if ((members >> node & 1u) != 0) nodes.push_back(node);
       }
-      if (static_cast<int>(nodes.size()) > kLanes) continue;
+      if (static_cast<int>(nodes.size()) > kReductionSlices) continue;
       groups_.push_back(std::move(nodes));
       extend(unused & ~members);
       groups_.pop_back();
@@ -90,7 +90,7 @@ Result<Split> split_tensor(const PlanningProblem& problem) {
   GroupNodes nodes(static_cast<std::size_t>(problem.nodes()));
   std::iota(nodes.begin(), nodes.end(), 0);
   std::stable_sort(nodes.begin(), nodes.end(), [&](int a, int b) { return speed(problem, a) > speed(problem, b); });
-  nodes.resize(std::min(nodes.size(), static_cast<std::size_t>(kLanes)));
+  nodes.resize(std::min(nodes.size(), static_cast<std::size_t>(kReductionSlices)));
   std::sort(nodes.begin(), nodes.end());
   GroupChoices choices(problem);
   Split split;
@@ -99,8 +99,9 @@ Result<Split> split_tensor(const PlanningProblem& problem) {
   } else {
     split.shares = least_missing_group(problem, nodes);
   }
-  if (problem.nodes() > kLanes) {
-    split.note = fmt::format("a group has at most {} members: the fastest of {} nodes", kLanes, problem.nodes());
+  if (problem.nodes() > kReductionSlices) {
+    split.note =
+        fmt::format("a group has at most {} members: the fastest of {} nodes", kReductionSlices, problem.nodes());
   }
   return split;
 }
@@ -114,7 +115,7 @@ Result<Split> split_hybrid(const PlanningProblem& problem) {
     std::vector<Share> shares = Exhaustive(problem).best();
     if (!shares.empty()) {
       return Split{.shares = std::move(shares),
-                   .note = "every order, grouping, border and division of lanes was tried"};
+                   .note = "every order, grouping, border and division of slices was tried"};
     }
   }
   // One group, and groups of one, are pipelines of groups too.

@@ -6,8 +6,8 @@
 
 namespace butterfly {
 
-/// Every node has lanes of every layer, in proportion to what it does in the time of the others; with more nodes than
-/// lanes, the fastest. Without a division that fits, the one that lacks least. Errors: those of check_measured().
+/// Every node has slices of every layer, in proportion to what it does in the time of the others; with more nodes than
+/// slices, the fastest. Without a division that fits, the one that lacks least. Errors: those of check_measured().
 Result<Split> split_tensor(const PlanningProblem& problem);
 
 /// A pipeline whose stages are groups of any size. With few nodes and layers every arrangement is tried; else groups

@@ -11,7 +11,7 @@
 namespace butterfly {
 namespace {
 
-/// "0 to 3 and 8 to 11 (lanes 0 to 4)"; the first few of many.
+/// "0 to 3 and 8 to 11 (slices 0 to 4)"; the first few of many.
 std::string layers_on(int node, std::span<const Share> shares) {
   constexpr std::size_t kLong = 40;
   std::string text;
@@ -20,7 +20,7 @@ std::string layers_on(int node, std::span<const Share> shares) {
     if (text.size() > kLong) return text + " and others";
     const StageAssignment& work = share.work;
     text += fmt::format("{}{} to {}", text.empty() ? "" : " and ", work.first_layer, work.last_layer - 1);
-    if (!work.lanes.whole()) text += fmt::format(" (lanes {} to {})", work.lanes.first, work.lanes.last - 1);
+    if (!work.slices.whole()) text += fmt::format(" (slices {} to {})", work.slices.first, work.slices.last - 1);
   }
   return text;
 }

@@ -39,7 +39,7 @@ Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const P
                   .sequences = static_cast<std::uint64_t>(options.sequences),
                   .prompt = static_cast<std::uint64_t>(prompt),
                   .chunk = static_cast<std::uint64_t>(options.chunk)};
-  // Once here: every later product of these is smaller.
+  // Once here: every later matmul of these is smaller.
   auto bytes = checked_multiply(load.context * load.sequences, std::max(cost.kv_bytes, cost.logit_bytes));
   if (bytes) bytes = checked_multiply(*bytes, static_cast<std::uint64_t>(config.layers));
   if (!bytes || *bytes >= (std::uint64_t{1} << 53)) {
@@ -68,8 +68,8 @@ std::string times(const Plan& plan) {
   return text;
 }
 
-std::string lanes_text(const LaneRange& lanes) {
-  return lanes.whole() ? "" : fmt::format(" lanes {}-{}", lanes.first, lanes.last - 1);
+std::string slices_text(const SliceRange& slices) {
+  return slices.whole() ? "" : fmt::format(" slices {}-{}", slices.first, slices.last - 1);
 }
 
 Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
@@ -179,7 +179,7 @@ std::string describe(const Plan& plan, std::span<const NodeDescriptor> nodes) {
     const StageAssignment& stage = plan.stages[i];
     const StagePrediction& prediction = plan.predictions[i];
     const std::string layers = fmt::format("{}{}-{}{}{}", stage.embedding ? "embedding, " : "", stage.first_layer,
-                                           stage.last_layer - 1, stage.head ? ", head" : "", lanes_text(stage.lanes));
+                                           stage.last_layer - 1, stage.head ? ", head" : "", slices_text(stage.slices));
     text += fmt::format(kRow, i, name_of(nodes, plan.node_of_stage[i]), width, layers,
                         format_bytes(prediction.weight_bytes), format_bytes(prediction.kv_bytes),
                         time_or_unknown(prediction.decode_s));

@@ -12,20 +12,20 @@
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/plan/description/cluster_model.h"
-#include "butterfly/plan/partition/custom.h"
 #include "butterfly/plan/cost/predict.h"
 #include "butterfly/plan/cost/share.h"
+#include "butterfly/plan/description/cluster_model.h"
+#include "butterfly/plan/partition/custom.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
 
 struct Plan {
   std::string strategy;
-  std::vector<StageAssignment> stages;       // in pipeline order, covering every layer and lane once: a tensor group is
-                                             // a run of shares of the same layers with ascending lanes
-  std::vector<int> node_of_stage;            // index into the nodes that the plan was made for, in any order; only
-                                             // plans of scattered layers (greedy, custom) name a node twice
+  std::vector<StageAssignment> stages;  // in pipeline order, covering every layer and slice once: a tensor group is
+                                        // a run of shares of the same layers with ascending slices
+  std::vector<int> node_of_stage;       // index into the nodes that the plan was made for, in any order; only
+                                        // plans of scattered layers (greedy, custom) name a node twice
   std::vector<StagePrediction> predictions;  // one per stage
   std::vector<int> standby_nodes;            // without a stage, ascending
   PlanPrediction prediction;                 // of the whole

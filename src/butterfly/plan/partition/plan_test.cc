@@ -245,24 +245,24 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
   EXPECT_EQ(message.find("smaller type"), std::string::npos);
 }
 
-TEST(Plan, EveryStrategyGivesEveryLaneOfEveryLayerToSomebodyOnce) {
+TEST(Plan, EveryStrategyGivesEverySliceOfEveryLayerToSomebodyOnce) {
   for (const Strategy& strategy : strategies()) {
     if (strategy.needs_custom) continue;
     for (const PlanGoal goal : {PlanGoal::kLatency, PlanGoal::kThroughput, PlanGoal::kMemory}) {
       for (int nodes : {1, 3, 9, 20}) {
         const Plan plan = must_plan(small_model(6), equal_nodes(nodes),
                                     {.strategy = std::string(strategy.name), .sequences = 4, .goal = goal});
-        std::vector<int> owners(6 * kLanes, 0);
+        std::vector<int> owners(6 * kReductionSlices, 0);
         for (const StageAssignment& stage : plan.stages) {
           EXPECT_EQ(stage.embedding, stage.first_layer == 0);
           EXPECT_EQ(stage.head, stage.last_layer == 6);
           for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) {
-            for (int lane = stage.lanes.first; lane < stage.lanes.last; ++lane) {
-              ++owners[static_cast<std::size_t>(layer * kLanes + lane)];
+            for (int slice = stage.slices.first; slice < stage.slices.last; ++slice) {
+              ++owners[static_cast<std::size_t>(layer * kReductionSlices + slice)];
             }
           }
         }
-        EXPECT_EQ(owners, std::vector<int>(6 * kLanes, 1)) << strategy.name << " over " << nodes;
+        EXPECT_EQ(owners, std::vector<int>(6 * kReductionSlices, 1)) << strategy.name << " over " << nodes;
         EXPECT_GT(plan.prediction.tokens_per_s, 0.0);
       }
     }

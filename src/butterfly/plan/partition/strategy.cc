@@ -45,7 +45,7 @@ constexpr std::array kStrategies{
              split_balanced},
     Strategy{"greedy", "", "largest layers first to the least loaded node; may scatter them", split_greedy},
     Strategy{"topology", "", "order and borders by simulated annealing over every link", split_topology},
-    Strategy{"tensor", "", "every node has lanes of every layer, by measured speed", split_tensor},
+    Strategy{"tensor", "", "every node has slices of every layer, by measured speed", split_tensor},
     Strategy{"hybrid", "", "a pipeline of tensor groups", split_hybrid},
     Strategy{"custom", "", "as a file says", split_custom, true},
     Strategy{"auto", "", "the best predicted of all for the goal", split_auto},
@@ -91,7 +91,7 @@ double PlanningProblem::decode_s(int node, int first, int last) const {
 }
 
 StageAssignment PlanningProblem::whole(int first, int last) const {
-  return {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == layers, .lanes = {}};
+  return {.first_layer = first, .last_layer = last, .embedding = first == 0, .head = last == layers, .slices = {}};
 }
 
 std::uint64_t PlanningProblem::missing_bytes(int node, const StageAssignment& work) const {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/cost/predict.h"
+#include "butterfly/plan/partition/plan.h"
 
 namespace butterfly {
 
@@ -24,7 +24,7 @@ struct PlanningProblem : PredictionInput {
   int nodes() const { return cluster->size(); }
   /// Of whole blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
   double decode_s(int node, int first, int last) const;
-  StageAssignment whole(int first, int last) const;  // all lanes, with the ends that belong to it
+  StageAssignment whole(int first, int last) const;  // all slices, with the ends that belong to it
   /// Bytes by which the node's memory falls short; 0 where it fits or is unknown.
   std::uint64_t missing_bytes(int node, const StageAssignment& work) const;
   /// Of all shares together: a node that has several needs all their bytes.
@@ -48,7 +48,7 @@ struct Strategy {
   std::string_view name;
   std::string_view alias;  // empty: none
   std::string_view summary;
-  /// Shares that cover every layer and lane once. Where nothing fits it may return the split that lacks least:
+  /// Shares that cover every layer and slice once. Where nothing fits it may return the split that lacks least:
   /// planning checks memory and names the node.
   Result<Split> (*split)(const PlanningProblem& problem);
   bool needs_custom = false;  // follows what the caller gives

@@ -63,7 +63,7 @@ void for_each_cut(int total, int parts, std::vector<int>& cut, const std::functi
   }
 }
 
-/// Every pipeline of groups there is, by plain recursion: next group, its layers, its lanes.
+/// Every pipeline of groups there is, by plain recursion: next group, its layers, its slices.
 class EveryPipeline {
  public:
   EveryPipeline(const PlanningProblem& problem, int members_max) : problem_(problem), members_max_(members_max) {}
@@ -89,13 +89,13 @@ class EveryPipeline {
 
   void add_group(const std::vector<int>& nodes, unsigned unused, int first, int last) {
     std::vector<int> cut;
-    for_each_cut(kLanes, static_cast<int>(nodes.size()), cut, [&] {
+    for_each_cut(kReductionSlices, static_cast<int>(nodes.size()), cut, [&] {
       const std::size_t before = shares_.size();
-      int lane = 0;
+      int slice = 0;
       for (std::size_t i = 0; i < nodes.size(); ++i) {
         StageAssignment work = problem_.whole(first, last);
-        work.lanes = {.first = lane, .last = lane + cut[i]};
-        lane += cut[i];
+        work.slices = {.first = slice, .last = slice + cut[i]};
+        slice += cut[i];
         shares_.push_back({.node = nodes[i], .work = work});
       }
       extend(unused, last);
@@ -124,7 +124,7 @@ struct Tried {
 
 Tried try_everything(const PlanningProblem& problem) {
   Tried tried;
-  EveryPipeline(problem, kLanes).visit([&](const std::vector<Share>& shares) {
+  EveryPipeline(problem, kReductionSlices).visit([&](const std::vector<Share>& shares) {
     if (problem.missing_bytes(shares) > 0) return;
     tried.score = std::min(tried.score, problem.score(shares));
     if (groups_of(shares).size() == shares.size()) {
@@ -255,7 +255,7 @@ TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
   EXPECT_NE(greedy->note.find("scattered"), std::string::npos);
 }
 
-TEST(Strategies, TensorGivesLanesInProportionToSpeed) {
+TEST(Strategies, TensorGivesSlicesInProportionToSpeed) {
   ModelConfig config = *named_config("llama-1.1b");
   PlanCluster cluster;
   for (const double speed : {10.0, 30.0}) {
@@ -264,15 +264,15 @@ TEST(Strategies, TensorGivesLanesInProportionToSpeed) {
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
   ASSERT_TRUE(plan.has_value());
   ASSERT_EQ(plan->stages.size(), 2u);
-  EXPECT_EQ(plan->stages[0].lanes, (LaneRange{.first = 0, .last = 2}));
-  EXPECT_EQ(plan->stages[1].lanes, (LaneRange{.first = 2, .last = 8}));
+  EXPECT_EQ(plan->stages[0].slices, (SliceRange{.first = 0, .last = 2}));
+  EXPECT_EQ(plan->stages[1].slices, (SliceRange{.first = 2, .last = 8}));
   EXPECT_EQ(plan->prediction.groups, 1);
   EXPECT_GT(plan->prediction.exchange_s, 0.0);
   const Result<Plan> alone = make_plan(config, cluster, {.strategy = "uniform", .context = 128});
   EXPECT_LT(plan->prediction.token_s, alone->prediction.token_s);
 }
 
-TEST(Strategies, TensorOverMoreNodesThanLanesTakesTheFastest) {
+TEST(Strategies, TensorOverMoreNodesThanSlicesTakesTheFastest) {
   ModelConfig config = *named_config("llama-1.1b");
   PlanCluster cluster;
   for (int i = 0; i < 10; ++i) {
@@ -281,7 +281,7 @@ TEST(Strategies, TensorOverMoreNodesThanLanesTakesTheFastest) {
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->standby_nodes, (std::vector<int>{3, 7}));
-  EXPECT_EQ(plan->stages.size(), static_cast<std::size_t>(kLanes));
+  EXPECT_EQ(plan->stages.size(), static_cast<std::size_t>(kReductionSlices));
 }
 
 TEST(Strategies, HybridDividesWhatNoSingleNodeHolds) {
@@ -322,20 +322,20 @@ TEST(Strategies, OneSequenceHasNoUseForBalanceEvenWhereThroughputIsTheGoal) {
 
 TEST(Strategies, DivisionsGiveEveryMemberALane) {
   std::size_t total = 0;
-  for (int members = 1; members <= kLanes; ++members) {
-    for (const std::vector<LaneRange>& lanes : divisions_of(members)) {
+  for (int members = 1; members <= kReductionSlices; ++members) {
+    for (const std::vector<SliceRange>& slices : divisions_of(members)) {
       ++total;
-      ASSERT_EQ(lanes.size(), static_cast<std::size_t>(members));
+      ASSERT_EQ(slices.size(), static_cast<std::size_t>(members));
       int next = 0;
-      for (const LaneRange& own : lanes) {
+      for (const SliceRange& own : slices) {
         ASSERT_EQ(own.first, next);
         ASSERT_GT(own.last, own.first);
         next = own.last;
       }
-      ASSERT_EQ(next, kLanes);
+      ASSERT_EQ(next, kReductionSlices);
     }
   }
-  EXPECT_EQ(total, 1u << (kLanes - 1));
+  EXPECT_EQ(total, 1u << (kReductionSlices - 1));
 }
 
 TEST(Strategies, NamesAndAliasesAreUniqueAndFound) {

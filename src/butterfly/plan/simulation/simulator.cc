@@ -90,9 +90,9 @@ struct Server {
 };
 
 /// When directed links, and the two sides of each node's network card, are free again.
-class Network {
+class TrainableTransformer {
  public:
-  Network(const SimulatedPipeline& pipeline, bool shared_nic) : shared_nic_(shared_nic) {
+  TrainableTransformer(const SimulatedPipeline& pipeline, bool shared_nic) : shared_nic_(shared_nic) {
     std::map<std::pair<int, int>, std::size_t> links;
     const auto add = [&](std::vector<Way>& hop, int from, int to) {
       const std::size_t link = links.emplace(std::pair(from, to), links.size()).first->second;
@@ -176,7 +176,7 @@ class Simulation {
     steps_.resize(static_cast<std::size_t>(depth_) + 1);
     for (FlyingStep& step : steps_) {
       step.runs.reserve(static_cast<std::size_t>(options.sequences_max));
-      step.computed_s.reserve(kLanes);
+      step.computed_s.reserve(kReductionSlices);
     }
     free_steps_.reserve(steps_.size());
     active_.reserve(static_cast<std::size_t>(options.sequences_max));
@@ -424,7 +424,7 @@ class Simulation {
   const SimulatedPipeline& pipeline_;
   const SimulationOptions& options_;
   Draws draws_;
-  Network network_;
+  TrainableTransformer network_;
   int depth_;
   double jitter_sigma_;
   std::vector<RequestState> requests_;

@@ -9,8 +9,8 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/cost/cost.h"
+#include "butterfly/plan/description/cluster_model.h"
 
 namespace butterfly {
 

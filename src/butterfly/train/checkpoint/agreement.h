@@ -27,7 +27,7 @@ using Residuals = std::vector<std::vector<AlignedBuffer>>;
 Result<Residuals> gather_residuals(Collectives* collectives, std::span<const std::span<float>> mine);
 
 /// The inverse. Rank 0 has residuals of as many ranks as there were; where that is another number than now, the sum of
-/// all goes to rank 0, so that nothing that is owed is lost. Those of a rank that gets nothing stay as they are.
+/// all goes to rank 0, so that nothing that is residual is lost. Those of a rank that gets nothing stay as they are.
 /// Errors: those of the collectives; kBadData for lengths that are not those of `mine`.
 Status scatter_residuals(Collectives* collectives, Residuals saved, std::span<const std::span<float>> mine);
 

@@ -67,15 +67,15 @@ TEST(Agreement, ARankOfAnotherRunIsRefusedEverywhere) {
 }
 
 /// Two arrays, as codecs of two buckets have them.
-using Owed = std::vector<std::vector<float>>;
+using Residual = std::vector<std::vector<float>>;
 
-Owed owed(float value) {
+Residual residual(float value) {
   return {std::vector<float>(50, value), std::vector<float>(30, 10 * value)};
 }
-Owed owed_by(std::size_t rank) {
-  return owed(static_cast<float>(rank + 1));
+Residual residual_of(std::size_t rank) {
+  return residual(static_cast<float>(rank + 1));
 }
-std::vector<std::span<float>> spans_of(Owed& arrays) {
+std::vector<std::span<float>> spans_of(Residual& arrays) {
   return {arrays.begin(), arrays.end()};
 }
 
@@ -83,7 +83,7 @@ std::vector<std::span<float>> spans_of(Owed& arrays) {
 Residuals gathered(int ranks) {
   Residuals all;
   on_ranks(ranks, [&](std::size_t rank, Collectives* collectives) {
-    Owed mine = owed_by(rank);
+    Residual mine = residual_of(rank);
     auto residuals = gather_residuals(collectives, spans_of(mine));
     ASSERT_TRUE(residuals);
     EXPECT_EQ(residuals->size(), rank == 0 ? static_cast<std::size_t>(collectives->size()) : 0u);
@@ -93,8 +93,8 @@ Residuals gathered(int ranks) {
 }
 
 /// What `ranks` ranks owe after rank 0 gave out `saved`.
-std::vector<Owed> scattered(int ranks, Residuals saved) {
-  std::vector<Owed> all(static_cast<std::size_t>(ranks), owed(0));
+std::vector<Residual> scattered(int ranks, Residuals saved) {
+  std::vector<Residual> all(static_cast<std::size_t>(ranks), residual(0));
   on_ranks(ranks, [&](std::size_t rank, Collectives* collectives) {
     const Status status =
         scatter_residuals(collectives, rank == 0 ? std::move(saved) : Residuals(), spans_of(all[rank]));
@@ -105,22 +105,23 @@ std::vector<Owed> scattered(int ranks, Residuals saved) {
 
 TEST(Agreement, ResidualsReturnToTheirRanks) {
   const auto all = scattered(3, gathered(3));
-  for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank], owed_by(rank));
+  for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(all[rank], residual_of(rank));
 }
 
-TEST(Agreement, WithAnotherNumberOfRanksNothingOwedIsLost) {
+TEST(Agreement, WithAnotherNumberOfRanksNothingResidualIsLost) {
   for (const int ranks : {1, 2, 4}) {
     const auto all = scattered(ranks, gathered(3));
-    EXPECT_EQ(all[0], owed(1.0f + 2.0f + 3.0f));
-    for (std::size_t rank = 1; rank < all.size(); ++rank) EXPECT_EQ(all[rank], owed(0));
+    EXPECT_EQ(all[0], residual(1.0f + 2.0f + 3.0f));
+    for (std::size_t rank = 1; rank < all.size(); ++rank) EXPECT_EQ(all[rank], residual(0));
   }
 }
 
 // Fails when a checkpoint's residuals are copied into arrays that they do not fit.
 TEST(Agreement, ResidualsOfOtherCodecsAreRefused) {
-  const auto give_out = [](Owed mine) { return scatter_residuals(nullptr, gathered(1), spans_of(mine)); };
-  EXPECT_TRUE(give_out(owed(0)));
-  for (const Owed& other : {Owed{std::vector<float>(50)}, Owed{std::vector<float>(50), std::vector<float>(29)}}) {
+  const auto give_out = [](Residual mine) { return scatter_residuals(nullptr, gathered(1), spans_of(mine)); };
+  EXPECT_TRUE(give_out(residual(0)));
+  for (const Residual& other :
+       {Residual{std::vector<float>(50)}, Residual{std::vector<float>(50), std::vector<float>(29)}}) {
     const Status status = give_out(other);
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kBadData);

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "butterfly/base/result.h"
-#include "butterfly/train/data/dataset.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/data/dataset.h"
 
 namespace butterfly {
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <string_view>
 
-#include "butterfly/wire/digest.h"
+#include "butterfly/base/digest.h"
 
 namespace butterfly {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/base/toml_file.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/train/config/run_keys.h"
-#include "butterfly/wire/digest.h"
 
 namespace butterfly {
 namespace {

@@ -113,7 +113,7 @@ void add_run(std::vector<RunKey>& keys) {
                      BF_AT(micro_batch)));
   keys.push_back(key("steps", "", kDecides, "Steps of the whole run", BF_AT(steps)));
   keys.push_back(key("seed", "", kDecides, "Of the first weights", BF_AT(seed)));
-  keys.push_back(parsed("precision", "Operands of products: fp32, bf16 (sums and weights stay fp32)", BF_AT(precision),
+  keys.push_back(parsed("precision", "Operands of matmuls: fp32, bf16 (sums and weights stay fp32)", BF_AT(precision),
                         [](const std::string& name) { return parse_precision(name); }));
   keys.push_back(parsed("recompute", "Activations that are computed again instead of kept: none, selective, block",
                         BF_AT(recompute), [](const std::string& name) { return parse_recompute(name); }));

@@ -1,5 +1,5 @@
 // A shuffle without a table: the place of each index in a random order of [0, size), in constant time. A Feistel
-// network over the smallest even number of bits that holds `size`, walked until the result is in range (at most 4
+// transformer over the smallest even number of bits that holds `size`, walked until the result is in range (at most 4
 // rounds on the mean). Plain values, thread-safe.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "butterfly/wire/digest.h"
+#include "butterfly/base/digest.h"
 
 namespace butterfly {
 namespace {

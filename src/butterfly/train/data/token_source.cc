@@ -4,8 +4,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/model/core/mapped_file.h"
-#include "butterfly/wire/digest.h"
 
 namespace butterfly {
 namespace {
@@ -157,20 +157,21 @@ Status TokenSource::add_text(const std::string& path, const DatasetOptions& opti
 }
 
 void TokenSource::add_part(TokenPart part) {
-  ends_.push_back(size() + part.tokens.size());
+  embedding_and_lm_head_.push_back(size() + part.tokens.size());
   parts_.push_back(std::move(part));
 }
 
 std::size_t TokenSource::part_with(std::int64_t at) const {
-  return static_cast<std::size_t>(std::ranges::upper_bound(ends_, at) - ends_.begin());
+  return static_cast<std::size_t>(std::ranges::upper_bound(embedding_and_lm_head_, at) -
+                                  embedding_and_lm_head_.begin());
 }
 
 void TokenSource::copy(std::int64_t begin, std::span<TokenId> ids) const {
   std::size_t part = part_with(begin);
   while (!ids.empty()) {
     const TokenView& tokens = parts_[part].tokens;
-    const std::int64_t first = ends_[part] - tokens.size();
-    const auto here = std::min<std::size_t>(ids.size(), static_cast<std::size_t>(ends_[part] - begin));
+    const std::int64_t first = embedding_and_lm_head_[part] - tokens.size();
+    const auto here = std::min<std::size_t>(ids.size(), static_cast<std::size_t>(embedding_and_lm_head_[part] - begin));
     tokens.copy(begin - first, ids.first(here));
     ids = ids.subspan(here);
     begin += static_cast<std::int64_t>(here);

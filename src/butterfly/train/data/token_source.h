@@ -18,7 +18,7 @@ class TokenSource {
   /// Errors: as open_dataset().
   static Result<TokenSource> open(const std::vector<std::string>& files, const DatasetOptions& options);
 
-  std::int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+  std::int64_t size() const { return embedding_and_lm_head_.empty() ? 0 : embedding_and_lm_head_.back(); }
   int vocab() const { return vocab_; }
   void copy(std::int64_t begin, std::span<TokenId> ids) const;
 
@@ -37,7 +37,7 @@ class TokenSource {
   std::vector<TokenFile> files_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> packed_;  // text as tokens; behind pointers, since views borrow
   std::vector<TokenPart> parts_;
-  std::vector<std::int64_t> ends_;  // of the parts
+  std::vector<std::int64_t> embedding_and_lm_head_;  // of the parts
   int vocab_ = 0;
 };
 

@@ -128,7 +128,7 @@ Status CompressedSum::reduce(std::size_t index, ParameterRange bucket, ReduceRep
   return plain_->reduce(index, bucket, report);
 }
 
-/// What is owed goes with a bucket that travels with all its bits.
+/// What is residual goes with a bucket that travels with all its bits.
 void CompressedSum::pay_residual(std::size_t index, ParameterRange bucket) {
   if (!owes_[index]) return;
   add_to(values(bucket), residual(bucket));

@@ -2,13 +2,13 @@
 // fp32 in rank order and sends the sum to all, packed as well. Every rank unpacks what the owner sent, the owner too,
 // so all end with the same bits. For a BucketReducer, whose threads are as in its header.
 //
-// Both ways are packed, since the way back is half of the bytes. What that leaves out of the sum is owed by the owner
-// alone, in its own residual; and because an owner's own values of its part do not travel and so leave nothing out, one
-// array as long as the gradients serves: on other ranks' parts it holds what this rank's values lost, on its own part
-// what the sum lost. Either is an amount of gradient that this rank still has to deliver, so parts may change owners.
-// A step that a lost rank ends leaves residuals as far as it came: what its buckets delivered is not in any sum, at
-// most the rounding of one step. The sums of a run plus all ranks' residuals are the sum of all gradients, but for the
-// rounding of fp32.
+// Both ways are packed, since the way back is half of the bytes. What that leaves out of the sum is residual by the
+// owner alone, in its own residual; and because an owner's own values of its part do not travel and so leave nothing
+// out, one array as long as the gradients serves: on other ranks' parts it holds what this rank's values lost, on its
+// own part what the sum lost. Either is an amount of gradient that this rank still has to deliver, so parts may change
+// owners. A step that a lost rank ends leaves residuals as far as it came: what its buckets delivered is not in any
+// sum, at most the rounding of one step. The sums of a run plus all ranks' residuals are the sum of all gradients, but
+// for the rounding of fp32.
 #pragma once
 
 #include <memory>

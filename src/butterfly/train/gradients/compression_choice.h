@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "butterfly/train/gradients/compression_trial.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/gradients/compression_trial.h"
 
 namespace butterfly {
 

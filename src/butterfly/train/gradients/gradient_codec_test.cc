@@ -44,7 +44,7 @@ Sent send(GradientCodec& codec, const std::vector<float>& g, std::vector<float>&
   return sent;
 }
 
-TEST(GradientCodec, WhatWasSentAndWhatIsOwedIsTheSumOfAllGradients) {
+TEST(GradientCodec, WhatWasSentAndWhatIsResidualIsTheSumOfAllGradients) {
   for (const GradientCompression method : kAllMethods) {
     const auto codec = make_gradient_codec(method, Isa::kReference);
     std::mt19937 random(7);

@@ -42,8 +42,8 @@ class GradientReducer {
   virtual ~GradientReducer() = default;
 
   virtual void begin_step(const MicroBatches& share) = 0;
-  /// Where the gradients of the next micro-batch go, alone (Network::clear_gradients()); nothing: they are added to
-  /// those of the one before it. Those of the last go to ParameterSet::gradients().
+  /// Where the gradients of the next micro-batch go, alone (TrainableTransformer::clear_gradients()); nothing: they are
+  /// added to those of the one before it. Those of the last go to ParameterSet::gradients().
   virtual std::span<float> fresh_gradients(int micro_batch) = 0;
   /// During backward() of a micro-batch, from the end of the flat array to its beginning.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;

@@ -197,7 +197,7 @@ TEST(DistCompressedReducer, AllRanksEndWithTheSameBits) {
   }
 }
 
-TEST(DistCompressedReducer, SumsOfAllStepsAndWhatIsOwedAreAllGradients) {
+TEST(DistCompressedReducer, SumsOfAllStepsAndWhatIsResidualAreAllGradients) {
   for (const auto method : {GradientCompression::kFp16, GradientCompression::kBf16, GradientCompression::kInt8,
                             GradientCompression::kAuto}) {
     Replicas replicas(3, kElements, {.compression = method, .bucket_bytes = 3000});
@@ -205,16 +205,16 @@ TEST(DistCompressedReducer, SumsOfAllStepsAndWhatIsOwedAreAllGradients) {
     for (int step = 0; step < 20; ++step) {
       replicas.step(step, 3);
       const std::vector<double> exact = exact_sum(step, 3);
-      std::vector<double> owed(kElements, 0.0);
+      std::vector<double> residual(kElements, 0.0);
       for (Replica& replica : replicas.replicas) {
         const auto residuals = replica.reducer->residuals();
         ASSERT_EQ(residuals.size(), 1U);
-        for (std::size_t i = 0; i < kElements; ++i) owed[i] += residuals[0][i];
+        for (std::size_t i = 0; i < kElements; ++i) residual[i] += residuals[0][i];
       }
       for (std::size_t i = 0; i < kElements; ++i) {
         delivered[i] += replicas.replicas[0].gradients[i];
         all[i] += exact[i];
-        ASSERT_NEAR(delivered[i] + owed[i], all[i], 0.01 * (step + 1)) << "element " << i << " after step " << step;
+        ASSERT_NEAR(delivered[i] + residual[i], all[i], 0.01 * (step + 1)) << "element " << i << " after step " << step;
       }
     }
   }
@@ -238,7 +238,7 @@ TEST(DistCompressedReducer, Int8SendsLittleMoreThanAQuarter) {
   EXPECT_NEAR(ratio, 128.0 / 34.0, 0.1);
 }
 
-TEST(DistCompressedReducer, WhatIsOwedIsPaidByABucketThatTravelsAsItIs) {
+TEST(DistCompressedReducer, WhatIsResidualIsPaidByABucketThatTravelsAsItIs) {
   Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
   for (Replica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
   const auto reports = replicas.step(0, 2);  // nothing has been measured yet, so nothing is packed
@@ -341,8 +341,8 @@ struct SlowSteps {
   int lossy = 0, lossless = 0, plain_after_lossy = 0;
 };
 
-/// `gradient` and `owed` are those of each rank, each element, each step.
-SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gradient, float owed) {
+/// `gradient` and `residual` are those of each rank, each element, each step.
+SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gradient, float residual) {
   constexpr std::size_t kBig = 4096;
   auto fast = make_inproc_collectives(2);
   SlowCollectives lines[] = {SlowCollectives(*fast[0]), SlowCollectives(*fast[1])};
@@ -354,10 +354,10 @@ SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gr
                                        .compression = GradientCompression::kAuto,
                                        .bucket_bytes = kBig * sizeof(float)})
                              .value();
-    const std::span<float> residual = reducer->residuals()[0];  // once: who asks says that it may be other than zero
+    const std::span<float> residuals = reducer->residuals()[0];  // once: who asks says that it may be other than zero
     bool lossy_before = false;
     for (int step = 0; step < 30; ++step) {
-      if (owed != 0.0F) std::ranges::fill(reducer->residuals()[0], owed);
+      if (residual != 0.0F) std::ranges::fill(reducer->residuals()[0], residual);
       for (std::size_t i = 0; i < kBig; ++i) gradients[i] = gradient(step, i);
       const int first = static_cast<int>(rank);
       reducer->begin_step({.first = first, .last = first + 1, .total = 2});
@@ -369,9 +369,9 @@ SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gr
       for (std::size_t method = 0; method < kGradientCompressions; ++method)
         lossy = lossy || (report->buckets[method] > 0 && is_lossy(static_cast<GradientCompression>(method)));
       if (!lossy) {
-        EXPECT_EQ(std::ranges::count(residual, 0.0F), static_cast<std::ptrdiff_t>(kBig)) << "step " << step;
-        if (owed != 0.0F) {
-          EXPECT_EQ(gradients[7], 2 * (gradient(step, 7) + owed)) << "step " << step;
+        EXPECT_EQ(std::ranges::count(residuals, 0.0F), static_cast<std::ptrdiff_t>(kBig)) << "step " << step;
+        if (residual != 0.0F) {
+          EXPECT_EQ(gradients[7], 2 * (gradient(step, 7) + residual)) << "step " << step;
         }
       }
       if (rank == 0) {
@@ -398,7 +398,7 @@ TEST(DistCompressedReducer, WhatRoundingOwesIsPaidByTheNextStepThatDoesNotRound)
   EXPECT_GT(steps.plain_after_lossy, 0);
 }
 
-TEST(DistCompressedReducer, WhatIsOwedIsPaidByABucketThatIsPackedWithoutRounding) {
+TEST(DistCompressedReducer, WhatIsResidualIsPaidByABucketThatIsPackedWithoutRounding) {
   const SlowSteps steps = run_slow_steps([](int, std::size_t) { return 1.0F; }, 1000.0F);
   EXPECT_GT(steps.lossless, 0);
 }

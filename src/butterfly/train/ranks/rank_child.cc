@@ -24,64 +24,67 @@ class Child {
       if (!epochs_.empty()) epochs_.back()->abort();
     });
     for (;;) {
-      BF_ASSIGN_OR_RETURN(const RankNews news, next_news());
-      if (news.kind == RankMessage::kEnd) return {};
-      if (news.kind == RankMessage::kAbandon) BF_TRY(leave(news.epoch, "rank 0 said so"));
-      if (news.kind == RankMessage::kEpoch) BF_TRY(take_part(news));
+      BF_ASSIGN_OR_RETURN(const RankMessage message, next_message());
+      if (message.kind == RankMessageKind::kEnd) return {};
+      if (message.kind == RankMessageKind::kAbandon) BF_TRY(leave(message.epoch, "rank 0 said so"));
+      if (message.kind == RankMessageKind::kEpoch) BF_TRY(take_part(message));
     }
   }
 
  private:
   /// However long the run takes: a process that is gone closes its connection.
-  Result<RankNews> next_news() {
+  Result<RankMessage> next_message() {
     if (held_) return *std::exchange(held_, std::nullopt);
-    auto news = control_.receive(after_ms(kForeverMs));
-    if (news) return news;
+    auto message = control_.receive(after_ms(kForeverMs));
+    if (message) return message;
     return make_error(ErrorCode::kUnavailable,
                       "rank {} ends: rank 0, which keeps the run, is gone ({}); its last checkpoint is what remains",
-                      child_.number, news.error().message);
+                      child_.number, message.error().message);
   }
 
-  /// An error where rank 0 has something to say, which is kept for next_news().
+  /// An error where rank 0 has something to say, which is kept for next_message().
   Status nothing_new() {
-    auto news = control_.receive(std::chrono::steady_clock::now());
-    if (news) {
-      held_ = std::move(*news);
+    auto message = control_.receive(std::chrono::steady_clock::now());
+    if (message) {
+      held_ = std::move(*message);
       return make_error(ErrorCode::kUnavailable, "rank 0 has ended the epoch");
     }
-    if (news.error().code == ErrorCode::kTimeout) return {};
-    return tl::unexpected(news.error());
+    if (message.error().code == ErrorCode::kTimeout) return {};
+    return tl::unexpected(message.error());
   }
 
   /// Tells rank 0 once for each epoch.
   Status leave(Epoch epoch, const std::string& why) {
     if (left_ >= epoch) return {};
     left_ = epoch;
-    return control_.send({.kind = RankMessage::kLost, .epoch = epoch, .text = why});
+    return control_.send({.kind = RankMessageKind::kLost, .epoch = epoch, .text = why});
   }
 
   /// Errors: those that no other epoch would mend.
-  Status take_part(const RankNews& news) {
-    Status done = train(news);
+  Status take_part(const RankMessage& message) {
+    Status done = train(message);
     if (done) return {};
     if (current_ != nullptr) current_->abort();
-    if (ends_epoch(done.error())) return leave(news.epoch, done.error().message);
-    BF_TRY(control_.send(
-        {.kind = RankMessage::kFailed, .epoch = news.epoch, .text = done.error().message, .code = done.error().code}));
+    if (ends_epoch(done.error())) return leave(message.epoch, done.error().message);
+    BF_TRY(control_.send({.kind = RankMessageKind::kFailed,
+                          .epoch = message.epoch,
+                          .text = done.error().message,
+                          .code = done.error().code}));
     return done;
   }
 
-  Status train(const RankNews& news) {
-    BF_ASSIGN_OR_RETURN(const auto members, parse_members(news.text));
+  Status train(const RankMessage& message) {
+    BF_ASSIGN_OR_RETURN(const auto members, parse_members(message.text));
     const auto me = std::ranges::find(members, child_.number, &RankProcess::number);
     if (me == members.end()) {
-      return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", news.epoch.value, child_.number);
+      return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", message.epoch.value,
+                        child_.number);
     }
     const int rank = static_cast<int>(me - members.begin());
     if (rank == 0) return make_error(ErrorCode::kProtocol, "process {} was told to be rank 0", child_.number);
     MeshOptions mesh = child_.mesh;
     mesh.rank = rank;
-    mesh.epoch = news.epoch;
+    mesh.epoch = message.epoch;
     mesh.still_wanted = [this] { return nothing_new(); };
     BF_ASSIGN_OR_RETURN(auto collectives, connect_epoch(child_.listener, members, mesh, config_, options_));
     BF_TRY(take(std::move(collectives)));
@@ -93,7 +96,7 @@ class Child {
       BF_ASSIGN_OR_RETURN(trainer_, options_.make_trainer(config_, place));
     }
     if (child_.observer.note)
-      child_.observer.note(fmt::format("epoch {}: rank {} of {}", news.epoch.value, rank, members.size()));
+      child_.observer.note(fmt::format("epoch {}: rank {} of {}", message.epoch.value, rank, members.size()));
     BF_TRY(trainer_->run(child_.observer, std::stop_token{}));
     return {};
   }
@@ -118,7 +121,7 @@ class Child {
   const RunConfig& config_;
   const RanksOptions& options_;
   RankControl control_;
-  std::optional<RankNews> held_;
+  std::optional<RankMessage> held_;
   Epoch left_{};                                      // the last
   Collectives* current_ = nullptr;                    // the last of epochs_
   std::mutex mutex_;                                  // guards epochs_ against a stop

@@ -6,7 +6,7 @@ namespace butterfly {
 
 namespace {
 
-constexpr RankMessage kLast = RankMessage::kReady;
+constexpr RankMessageKind kLast = RankMessageKind::kReady;
 
 Result<Payload> refuse_payload(std::uint64_t bytes) {
   return make_error(ErrorCode::kProtocol, "ranks told each other {} bytes of payload, they say nothing so long", bytes);
@@ -14,17 +14,18 @@ Result<Payload> refuse_payload(std::uint64_t bytes) {
 
 }  // namespace
 
-Status RankControl::send(const RankNews& news) {
-  Message message{
-      .type = static_cast<std::uint16_t>(news.kind), .epoch = news.epoch, .tag = static_cast<std::uint64_t>(news.code)};
-  const ByteSpan text = as_bytes(news.text);
-  message.meta.assign(text.begin(), text.end());
-  return channel_->send(std::move(message), after_ms(5000));
+Status RankControl::send(const RankMessage& message) {
+  Message frame{.type = static_cast<std::uint16_t>(message.kind),
+                .epoch = message.epoch,
+                .tag = static_cast<std::uint64_t>(message.code)};
+  const ByteSpan text = as_bytes(message.text);
+  frame.meta.assign(text.begin(), text.end());
+  return channel_->send(std::move(frame), after_ms(5000));
 }
 
-Result<RankNews> RankControl::receive(Deadline deadline) {
+Result<RankMessage> RankControl::receive(Deadline deadline) {
   BF_ASSIGN_OR_RETURN(const Message message, channel_->receive(refuse_payload, deadline));
-  if (message.type < static_cast<std::uint16_t>(RankMessage::kHello) ||
+  if (message.type < static_cast<std::uint16_t>(RankMessageKind::kHello) ||
       message.type > static_cast<std::uint16_t>(kLast)) {
     return make_error(ErrorCode::kProtocol, "{} sent a message of type {}, ranks know types 1 to {}", channel_->peer(),
                       message.type, static_cast<std::uint16_t>(kLast));
@@ -36,10 +37,10 @@ Result<RankNews> RankControl::receive(Deadline deadline) {
   if (const std::size_t bytes = message.payload.bytes.size(); bytes > 0) {
     return tl::unexpected(refuse_payload(bytes).error());  // handed over between threads, where nobody asks
   }
-  return RankNews{.kind = static_cast<RankMessage>(message.type),
-                  .epoch = message.epoch,
-                  .text = std::string(as_text(message.meta)),
-                  .code = static_cast<ErrorCode>(message.tag)};
+  return RankMessage{.kind = static_cast<RankMessageKind>(message.type),
+                     .epoch = message.epoch,
+                     .text = std::string(as_text(message.meta)),
+                     .code = static_cast<ErrorCode>(message.tag)};
 }
 
 std::string members_text(const std::vector<RankProcess>& members) {

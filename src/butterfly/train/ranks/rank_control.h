@@ -17,7 +17,7 @@ struct RankProcess {
 };
 
 /// Every process answers kAbandon of its epoch with kLost, unless it has said so before: one kLost ends each epoch.
-enum class RankMessage : std::uint16_t {
+enum class RankMessageKind : std::uint16_t {
   kHello = 1,    // to rank 0: this process's listener
   kEpoch = 2,    // from rank 0: take part in an epoch of these members
   kAbandon = 3,  // from rank 0: the epoch has ended
@@ -29,8 +29,8 @@ enum class RankMessage : std::uint16_t {
   kReady = 9,    // to rank 0: all of them are here
 };
 
-struct RankNews {
-  RankMessage kind = RankMessage::kEnd;
+struct RankMessage {
+  RankMessageKind kind = RankMessageKind::kEnd;
   Epoch epoch{};
   std::string text{};
   ErrorCode code = ErrorCode::kUnavailable;  // of kLost and kFailed
@@ -41,9 +41,9 @@ class RankControl {
   RankControl() = default;
   explicit RankControl(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  Status send(const RankNews& news);
+  Status send(const RankMessage& message);
   /// Errors: those of the channel; kProtocol for what no process of a run says, a payload among it.
-  Result<RankNews> receive(Deadline deadline);
+  Result<RankMessage> receive(Deadline deadline);
   Channel& channel() const { return *channel_; }
   void close() const { channel_->close(); }
 

@@ -27,13 +27,13 @@ TEST(RankControl, NewsArriveWhole) {
   auto [here, there] = make_inproc_pair();
   RankControl sender(std::move(here)), receiver(std::move(there));
   ASSERT_TRUE(sender.send(
-      {.kind = RankMessage::kFailed, .epoch = Epoch(7), .text = "no memory", .code = ErrorCode::kNoMemory}));
-  const auto news = receiver.receive(after_ms(1000));
-  ASSERT_TRUE(news) << news.error().message;
-  EXPECT_EQ(news->kind, RankMessage::kFailed);
-  EXPECT_EQ(news->epoch, Epoch(7));
-  EXPECT_EQ(news->text, "no memory");
-  EXPECT_EQ(news->code, ErrorCode::kNoMemory);
+      {.kind = RankMessageKind::kFailed, .epoch = Epoch(7), .text = "no memory", .code = ErrorCode::kNoMemory}));
+  const auto message = receiver.receive(after_ms(1000));
+  ASSERT_TRUE(message) << message.error().message;
+  EXPECT_EQ(message->kind, RankMessageKind::kFailed);
+  EXPECT_EQ(message->epoch, Epoch(7));
+  EXPECT_EQ(message->text, "no memory");
+  EXPECT_EQ(message->code, ErrorCode::kNoMemory);
 }
 
 TEST(RankControl, WhatNoRankSaysIsRefused) {
@@ -42,9 +42,9 @@ TEST(RankControl, WhatNoRankSaysIsRefused) {
     auto [here, there] = make_inproc_pair();
     RankControl receiver(std::move(there));
     ASSERT_TRUE(here->send(strange, after_ms(1000)));
-    const auto news = receiver.receive(after_ms(1000));
-    ASSERT_FALSE(news);
-    EXPECT_EQ(news.error().code, ErrorCode::kProtocol);
+    const auto message = receiver.receive(after_ms(1000));
+    ASSERT_FALSE(message);
+    EXPECT_EQ(message.error().code, ErrorCode::kProtocol);
   }
 }
 

@@ -16,7 +16,7 @@ class Leader {
   ~Leader() {
     source_.run_is_over();
     for (LedRank& rank : others_) {
-      [[maybe_unused]] const Status told = rank.control.send({.kind = RankMessage::kEnd});
+      [[maybe_unused]] const Status told = rank.control.send({.kind = RankMessageKind::kEnd});
     }
   }
   Leader(const Leader&) = delete;
@@ -68,7 +68,7 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
   std::vector<RankProcess> members{{.number = 0, .address = kNoAddress}};
   for (const LedRank& rank : others_) members.push_back({.number = rank.number, .address = rank.address});
   for (LedRank& rank : others_) {
-    BF_TRY(rank.control.send({.kind = RankMessage::kEpoch, .epoch = epoch, .text = members_text(members)}));
+    BF_TRY(rank.control.send({.kind = RankMessageKind::kEpoch, .epoch = epoch, .text = members_text(members)}));
   }
   Collectives* collectives = nullptr;
   if (!others_.empty()) {
@@ -90,12 +90,12 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
 /// An error where a rank has something to say, which is kept, or is gone.
 Status Leader::nothing_new() {
   for (LedRank& rank : others_) {
-    auto news = rank.control.receive(std::chrono::steady_clock::now());
-    if (news) {
-      rank.held = std::move(*news);
+    auto message = rank.control.receive(std::chrono::steady_clock::now());
+    if (message) {
+      rank.held = std::move(*message);
       return make_error(ErrorCode::kUnavailable, "rank {} cannot take part: {}", rank.number, rank.held->text);
     }
-    if (news.error().code != ErrorCode::kTimeout) return tl::unexpected(news.error());
+    if (message.error().code != ErrorCode::kTimeout) return tl::unexpected(message.error());
   }
   return {};
 }
@@ -104,7 +104,7 @@ Status Leader::nothing_new() {
 Status Leader::gather_survivors(Epoch epoch) {
   for (LedRank& rank : others_) {
     // A rank that does not hear it is found out below.
-    [[maybe_unused]] const Status told = rank.control.send({.kind = RankMessage::kAbandon, .epoch = epoch});
+    [[maybe_unused]] const Status told = rank.control.send({.kind = RankMessageKind::kAbandon, .epoch = epoch});
   }
   const Deadline deadline = std::chrono::steady_clock::now() + member_timeout_;
   for (auto rank = others_.begin(); rank != others_.end();) {
@@ -116,15 +116,15 @@ Status Leader::gather_survivors(Epoch epoch) {
 
 Result<bool> Leader::survives(LedRank& rank, Epoch epoch, Deadline deadline) {
   for (;;) {
-    Result<RankNews> news = rank.held ? *std::exchange(rank.held, std::nullopt) : rank.control.receive(deadline);
-    if (!news) {
-      note("rank {} ({}) is lost: {}", rank.number, rank.title, source_.bury(rank, news.error()));
+    Result<RankMessage> message = rank.held ? *std::exchange(rank.held, std::nullopt) : rank.control.receive(deadline);
+    if (!message) {
+      note("rank {} ({}) is lost: {}", rank.number, rank.title, source_.terminate(rank, message.error()));
       return false;
     }
-    if (news->kind == RankMessage::kFailed) {
-      return make_error(news->code, "rank {}: {}", rank.number, news->text);
+    if (message->kind == RankMessageKind::kFailed) {
+      return make_error(message->code, "rank {}: {}", rank.number, message->text);
     }
-    if (news->kind == RankMessage::kLost && news->epoch == epoch) return true;
+    if (message->kind == RankMessageKind::kLost && message->epoch == epoch) return true;
   }
 }
 

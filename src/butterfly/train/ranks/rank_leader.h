@@ -19,7 +19,7 @@ struct LedRank {
   std::string title{};    // "process 4711", "worker 10.0.0.2:7000"
   std::string address{};  // where it takes connections of other ranks
   RankControl control{};
-  std::optional<RankNews> held{};  // read, and not acted upon yet
+  std::optional<RankMessage> held{};  // read, and not acted upon yet
 };
 
 class OtherRanks {
@@ -37,7 +37,7 @@ class OtherRanks {
                                                        const std::function<Status()>& still_wanted) = 0;
 
   /// Gone, or silent for too long, which comes to the same: makes sure of it. How it ended, for people.
-  virtual std::string bury(LedRank& rank, const Error& cause) = 0;
+  virtual std::string terminate(LedRank& rank, const Error& cause) = 0;
 
   /// What connect() gave is about to end.
   virtual void run_is_over() {}

@@ -40,7 +40,7 @@ Result<RankControl> introduce(int number, const Parent& parent, const Listener& 
   BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(parent.address, options, deadline));
   RankControl control(std::move(channel));
   BF_TRY(control.send(
-      {.kind = RankMessage::kHello, .text = members_text({{.number = number, .address = listener.address()}})}));
+      {.kind = RankMessageKind::kHello, .text = members_text({{.number = number, .address = listener.address()}})}));
   return control;
 }
 
@@ -82,11 +82,11 @@ class Processes final : public OtherRanks {
     mesh.still_wanted = still_wanted;
     return connect_epoch(*listener_, members, std::move(mesh), config_, options_);
   }
-  std::string bury(LedRank& rank, const Error& cause) override;
+  std::string terminate(LedRank& rank, const Error& cause) override;
 
  private:
   Status fork_processes(std::vector<LedRank>& ranks);
-  Status greet(Arrival arrival, std::vector<LedRank>& ranks) const;
+  Status handshake(Arrival arrival, std::vector<LedRank>& ranks) const;
   Status check_alive_before_hello() const;
   void end_processes();
 
@@ -108,7 +108,7 @@ Result<std::vector<LedRank>> Processes::start() {
     BF_TRY(check_alive_before_hello());
     auto arrival = listener_->accept(std::min(deadline, after_ms(100)));
     if (arrival) {
-      BF_TRY(greet(std::move(*arrival), ranks));
+      BF_TRY(handshake(std::move(*arrival), ranks));
     } else if (arrival.error().code != ErrorCode::kTimeout || std::chrono::steady_clock::now() >= deadline) {
       return tl::unexpected(arrival.error());
     }
@@ -143,14 +143,14 @@ Status Processes::check_alive_before_hello() const {
 }
 
 /// Strangers are let go.
-Status Processes::greet(Arrival arrival, std::vector<LedRank>& ranks) const {
+Status Processes::handshake(Arrival arrival, std::vector<LedRank>& ranks) const {
   const Introduction& said = arrival.introduction;
   if (said.role != ConnectionRole::kControl || said.session != session_) return {};
   RankControl control(std::move(arrival.channel));
-  BF_ASSIGN_OR_RETURN(const RankNews hello, control.receive(after_ms(5000)));
+  BF_ASSIGN_OR_RETURN(const RankMessage hello, control.receive(after_ms(5000)));
   BF_ASSIGN_OR_RETURN(const auto who, parse_members(hello.text));
   const auto rank = std::ranges::find(ranks, who.front().number, &LedRank::number);
-  if (hello.kind != RankMessage::kHello || rank == ranks.end()) {
+  if (hello.kind != RankMessageKind::kHello || rank == ranks.end()) {
     return make_error(ErrorCode::kProtocol, "a process says that it is rank {}, there are ranks 0 to {}",
                       who.front().number, ranks.size());
   }
@@ -159,7 +159,7 @@ Status Processes::greet(Arrival arrival, std::vector<LedRank>& ranks) const {
   return {};
 }
 
-std::string Processes::bury(LedRank& rank, const Error& /*cause*/) {
+std::string Processes::terminate(LedRank& rank, const Error& /*cause*/) {
   const pid_t pid = living_.at(rank.number);
   living_.erase(rank.number);
   ::kill(pid, SIGKILL);

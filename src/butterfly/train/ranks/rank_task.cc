@@ -4,15 +4,15 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/model/core/config_json.h"
-#include "butterfly/model/sha256.h"
 
 namespace butterfly {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint16_t kTokensPiece = 100;  // a frame with a piece of a token file; no RankMessage
+constexpr std::uint16_t kTokensPiece = 100;  // a frame with a piece of a token file; no RankMessageKind
 constexpr std::size_t kPieceBytes = 4 << 20;
 constexpr std::size_t kTokensMax = 4096;
 
@@ -63,7 +63,7 @@ Status check_files(const RunConfig& config, const std::vector<TaskTokens>& token
 }
 
 Result<std::string> hash_of_bytes(ByteSpan header, ByteSpan ids) {
-  Sha256 hash;
+  Sha256Hasher hash;
   hash.add(header);
   hash.add(ids);
   return hash.finish();

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "butterfly/model/sha256.h"
+#include "butterfly/base/digest.h"
 #include "butterfly/train/run/tiny_run_test.h"
 #include "butterfly/wire/channel/inproc.h"
 
@@ -126,7 +126,7 @@ TEST(RankTask, TokensAreNamedInOrderWithWhatTheirFilesHoldAndThoseForValidationL
   for (std::size_t i = 0; i < paths.size(); ++i) {
     std::ifstream file(paths[i], std::ios::binary);
     const std::string content(std::istreambuf_iterator<char>(file), {});
-    Sha256 hash;
+    Sha256Hasher hash;
     hash.add(as_bytes(content));
     EXPECT_EQ((*named)[i].what.bytes, content.size());
     EXPECT_EQ((*named)[i].what.sha256, hash.finish().value());
@@ -146,7 +146,7 @@ class TokensOnTheirWay : public ::testing::Test {
     tokens_.ids = ids_;
     std::vector<std::byte> whole(header.begin(), header.end());
     whole.insert(whole.end(), ids_.begin(), ids_.end());
-    Sha256 hash;
+    Sha256Hasher hash;
     hash.add(whole);
     tokens_.what = {.name = "tokens-0", .bytes = whole.size(), .sha256 = hash.finish().value()};
   }

@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "butterfly/base/log.h"
-#include "butterfly/cluster/worker/arrival_queue.h"
 #include "butterfly/cluster/membership/membership.h"
 #include "butterfly/cluster/membership/worker_registry.h"
+#include "butterfly/cluster/worker/arrival_queue.h"
 #include "butterfly/train/ranks/rank_child.h"
 #include "butterfly/train/ranks/rank_leader.h"
 #include "butterfly/train/ranks/rank_task.h"
@@ -20,13 +20,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kGreetTimeout{10'000};
+constexpr milliseconds kHandshakeTimeout{10'000};
 constexpr milliseconds kLookTimeout{600'000};  // for a worker to look for a file by its content
 // Training takes every core: a worker may be late with its answers, and a computer that is gone is noticed soon enough.
 constexpr milliseconds kDeadAfter{10'000};
 constexpr milliseconds kReleaseTimeout{10'000};
 
-ClusterOptions roster_options(const RanksOptions& options) {
+ClusterOptions registry_options(const RanksOptions& options) {
   ClusterOptions cluster;
   cluster.dead_after = kDeadAfter;
   cluster.release_timeout = kReleaseTimeout;
@@ -40,10 +40,10 @@ class Workers final : public OtherRanks, private MemberObserver {
   Workers(const RunConfig& config, const RanksOptions& options)
       : config_(config),
         options_(options),
-        roster_(roster_options(options), coordinator_name(roster_options(options))) {
-    roster_.observe(this);
+        registry_(registry_options(options), coordinator_name(registry_options(options))) {
+    registry_.observe(this);
   }
-  ~Workers() override { roster_.forget(this); }
+  ~Workers() override { registry_.forget(this); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
@@ -53,29 +53,29 @@ class Workers final : public OtherRanks, private MemberObserver {
   }
   Result<std::unique_ptr<Collectives>> connect(const std::vector<RankProcess>& members, Epoch epoch,
                                                const std::function<Status()>& still_wanted) override;
-  std::string bury(LedRank& rank, const Error& cause) override;
+  std::string terminate(LedRank& rank, const Error& cause) override;
   void run_is_over() override {
     std::lock_guard lock(mutex_);
     epoch_ = nullptr;
   }
 
  private:
-  Status greet();
+  Status handshake();
   Status check_trains() const;
   Result<Isa> common_isa() const;
   Result<LedRank> introduce(int number, const RankTask& task);
   Status provide(LedRank& rank, const std::vector<TokenBytes>& tokens) const;
-  void on_message(const Member& member, const control::ControlMessage& message) override;
-  void on_gone(const Member& member, const Error& cause) override;
-  static Status release(const Member& member);
+  void on_message(const RemoteWorker& member, const control::ControlMessage& message) override;
+  void on_gone(const RemoteWorker& member, const Error& cause) override;
+  static Status release(const RemoteWorker& member);
 
   const RunConfig& config_;
   const RanksOptions& options_;
-  Roster roster_;
-  std::vector<MemberPtr> members_;               // by rank, that of rank 1 first
+  WorkerRegistry registry_;
+  std::vector<RemoteWorkerPtr> members_;         // by rank, that of rank 1 first
   std::optional<RunParts> parts_;                // until rank 0's trainer has them
   ArrivalQueue nobody_;                          // rank 0 is not dialled
-  std::mutex mutex_;                             // guards what follows against the roster's threads
+  std::mutex mutex_;                             // guards what follows against the registry's threads
   std::map<std::string, RankControl> controls_;  // by address
   std::map<std::string, std::string> causes_;    // of those that are gone
   Collectives* epoch_ = nullptr;
@@ -88,20 +88,20 @@ Status naming(const LedRank& rank, Status status) {
 }
 
 /// The next thing that a worker says before the first epoch. Errors: what it could not do.
-Result<std::string> hear(LedRank& rank, RankMessage expected) {
-  BF_ASSIGN_OR_RETURN(const RankNews news, rank.control.receive(std::chrono::steady_clock::now() + kLookTimeout));
-  if (news.kind == expected) return news.text;
-  if (news.kind == RankMessage::kFailed) return make_error(news.code, "{}", news.text);
-  return make_error(ErrorCode::kProtocol, "said {} where {} was expected", static_cast<int>(news.kind),
+Result<std::string> hear(LedRank& rank, RankMessageKind expected) {
+  BF_ASSIGN_OR_RETURN(const RankMessage message, rank.control.receive(std::chrono::steady_clock::now() + kLookTimeout));
+  if (message.kind == expected) return message.text;
+  if (message.kind == RankMessageKind::kFailed) return make_error(message.code, "{}", message.text);
+  return make_error(ErrorCode::kProtocol, "said {} where {} was expected", static_cast<int>(message.kind),
                     static_cast<int>(expected));
 }
 
-Status Workers::greet() {
+Status Workers::handshake() {
   const std::vector<std::string>& addresses = config_.parallel.workers;
-  BF_TRY(roster_.greet_all(addresses, std::chrono::steady_clock::now() + kGreetTimeout));
-  const std::vector<MemberPtr> usable = roster_.usable();
+  BF_TRY(registry_.handshake_all(addresses, std::chrono::steady_clock::now() + kHandshakeTimeout));
+  const std::vector<RemoteWorkerPtr> usable = registry_.usable();
   for (const std::string& address : addresses) {
-    const auto found = std::ranges::find(usable, address, [](const MemberPtr& one) { return one->address; });
+    const auto found = std::ranges::find(usable, address, [](const RemoteWorkerPtr& one) { return one->address; });
     if (found == usable.end()) {
       return make_error(ErrorCode::kUnavailable, "worker {} went away before the run began", address);
     }
@@ -111,7 +111,7 @@ Status Workers::greet() {
 }
 
 Status Workers::check_trains() const {
-  for (const MemberPtr& member : members_) {
+  for (const RemoteWorkerPtr& member : members_) {
     if (member->trains) continue;
     return make_error(ErrorCode::kUnsupported,
                       "worker {} does not train: its program is older than this one, or it was started with --no-train "
@@ -124,12 +124,12 @@ Status Workers::check_trains() const {
 /// What each rank computes for itself, such as the update of its weights, has to be the same to the bit.
 Result<Isa> Workers::common_isa() const {
   BF_ASSIGN_OR_RETURN(Isa isa, choose_isa());
-  for (const MemberPtr& member : members_) isa = std::min(isa, member->node.isa);
+  for (const RemoteWorkerPtr& member : members_) isa = std::min(isa, member->node.isa);
   return isa;
 }
 
 Result<std::vector<LedRank>> Workers::start() {
-  BF_TRY(greet());
+  BF_TRY(handshake());
   RankTask task;
   BF_ASSIGN_OR_RETURN(task.isa, common_isa());
   BF_ASSIGN_OR_RETURN(parts_, make_run_parts(config_, {.rank = 0, .size = config_.parallel.ranks}, {.isa = task.isa}));
@@ -145,7 +145,7 @@ Result<std::vector<LedRank>> Workers::start() {
   }
   for (LedRank& rank : ranks) BF_TRY(naming(rank, provide(rank, tokens)));
   for (LedRank& rank : ranks) {
-    const auto ready = hear(rank, RankMessage::kReady);
+    const auto ready = hear(rank, RankMessageKind::kReady);
     if (!ready) return make_error(ready.error().code, "{}: {}", rank.title, ready.error().message);
   }
   return ranks;
@@ -156,9 +156,10 @@ Result<LedRank> Workers::introduce(int number, const RankTask& task) {
   ConnectOptions connecting;
   connecting.access = options_.access;
   connecting.introduction.role = ConnectionRole::kData;
-  connecting.introduction.session = roster_.session();
+  connecting.introduction.session = registry_.session();
   connecting.introduction.label = kTrainLabel;
-  BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(address, connecting, std::chrono::steady_clock::now() + kGreetTimeout));
+  BF_ASSIGN_OR_RETURN(auto channel,
+                      connect_tcp(address, connecting, std::chrono::steady_clock::now() + kHandshakeTimeout));
   LedRank rank{
       .number = number, .title = "worker " + address, .address = address, .control = RankControl(std::move(channel))};
   {
@@ -167,13 +168,13 @@ Result<LedRank> Workers::introduce(int number, const RankTask& task) {
   }
   RankTask its = task;
   its.number = number;
-  BF_TRY(naming(rank, rank.control.send({.kind = RankMessage::kTask, .text = to_json(its)})));
+  BF_TRY(naming(rank, rank.control.send({.kind = RankMessageKind::kTask, .text = to_json(its)})));
   return rank;
 }
 
 /// Sends what the worker has not got.
 Status Workers::provide(LedRank& rank, const std::vector<TokenBytes>& tokens) const {
-  BF_ASSIGN_OR_RETURN(const std::string wanted, hear(rank, RankMessage::kWanted));
+  BF_ASSIGN_OR_RETURN(const std::string wanted, hear(rank, RankMessageKind::kWanted));
   std::istringstream words(wanted);
   std::set<std::size_t> sent;
   for (std::size_t place = 0; words >> place;) {
@@ -190,7 +191,7 @@ Status Workers::provide(LedRank& rank, const std::vector<TokenBytes>& tokens) co
 Result<std::unique_ptr<Collectives>> Workers::connect(const std::vector<RankProcess>& members, Epoch epoch,
                                                       const std::function<Status()>& still_wanted) {
   MeshOptions mesh;
-  mesh.session = roster_.session();
+  mesh.session = registry_.session();
   mesh.epoch = epoch;
   mesh.access = options_.access;
   mesh.still_wanted = still_wanted;
@@ -200,23 +201,23 @@ Result<std::unique_ptr<Collectives>> Workers::connect(const std::vector<RankProc
   return made;
 }
 
-std::string Workers::bury(LedRank& rank, const Error& cause) {
+std::string Workers::terminate(LedRank& rank, const Error& cause) {
   rank.control.close();
-  const MemberPtr& member = members_[static_cast<std::size_t>(rank.number) - 1];
+  const RemoteWorkerPtr& member = members_[static_cast<std::size_t>(rank.number) - 1];
   [[maybe_unused]] const Status told = release(*member);  // one that is gone need not hear it
   std::lock_guard lock(mutex_);
   const auto known = causes_.find(member->address);
   return known == causes_.end() ? cause.message : known->second;
 }
 
-Status Workers::release(const Member& member) {
+Status Workers::release(const RemoteWorker& member) {
   control::ControlMessage message;
   message.mutable_release();
   return member.link->send(message);
 }
 
 /// A worker that wants to end has given its part up already.
-void Workers::on_message(const Member& member, const control::ControlMessage& message) {
+void Workers::on_message(const RemoteWorker& member, const control::ControlMessage& message) {
   if (!message.has_leave()) return;
   std::lock_guard lock(mutex_);
   causes_[member.address] = "it was asked to end";
@@ -224,7 +225,7 @@ void Workers::on_message(const Member& member, const control::ControlMessage& me
 }
 
 /// A computer that is gone closes no connection.
-void Workers::on_gone(const Member& member, const Error& cause) {
+void Workers::on_gone(const RemoteWorker& member, const Error& cause) {
   std::lock_guard lock(mutex_);
   causes_.try_emplace(member.address, cause.message);
   const auto control = controls_.find(member.address);

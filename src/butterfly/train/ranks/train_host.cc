@@ -53,10 +53,10 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
   auto task = prepare(connections, tokens);
   if (!task) {
     [[maybe_unused]] const Status told =
-        leader.send({.kind = RankMessage::kFailed, .text = task.error().message, .code = task.error().code});
+        leader.send({.kind = RankMessageKind::kFailed, .text = task.error().message, .code = task.error().code});
     return tl::unexpected(task.error());
   }
-  BF_TRY(leader.send({.kind = RankMessage::kReady}));
+  BF_TRY(leader.send({.kind = RankMessageKind::kReady}));
   const RanksOptions options{
       .make_trainer = [&](const RunConfig& config, const TrainRank& rank) -> Result<std::unique_ptr<Trainer>> {
         BF_ASSIGN_OR_RETURN(
@@ -81,12 +81,13 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
 /// What the run is, and everything that it is about.
 Result<RankTask> TrainHost::prepare(const RankConnections& connections, Tokens& tokens) {
   RankControl leader(connections.leader);
-  BF_ASSIGN_OR_RETURN(const RankNews news, leader.receive(std::chrono::steady_clock::now() + options_.member_timeout));
-  if (news.kind != RankMessage::kTask) {
+  BF_ASSIGN_OR_RETURN(const RankMessage message,
+                      leader.receive(std::chrono::steady_clock::now() + options_.member_timeout));
+  if (message.kind != RankMessageKind::kTask) {
     return make_error(ErrorCode::kProtocol, "rank 0 said {} before it said what the run is",
-                      static_cast<int>(news.kind));
+                      static_cast<int>(message.kind));
   }
-  BF_ASSIGN_OR_RETURN(RankTask task, parse_rank_task(news.text));
+  BF_ASSIGN_OR_RETURN(RankTask task, parse_rank_task(message.text));
   BF_TRY(check(task));
   BF_TRY(fetch(connections, task, tokens));
   task.config.threads = options_.threads;
@@ -130,7 +131,7 @@ Status TrainHost::fetch(const RankConnections& connections, const RankTask& task
     left -= bytes;
   }
   RankControl leader(connections.leader);
-  BF_TRY(leader.send({.kind = RankMessage::kWanted, .text = fmt::format("{}", fmt::join(missing, " "))}));
+  BF_TRY(leader.send({.kind = RankMessageKind::kWanted, .text = fmt::format("{}", fmt::join(missing, " "))}));
   for (const std::size_t place : missing) {
     const TaskTokens& wanted = task.tokens[place];
     BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, receive_tokens(*connections.leader, wanted, options_.member_timeout));

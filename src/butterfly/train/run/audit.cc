@@ -4,7 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "butterfly/wire/digest.h"
+#include "butterfly/base/digest.h"
 
 namespace butterfly {
 namespace {
@@ -13,11 +13,11 @@ namespace {
 constexpr std::size_t kLossWindow = 20;
 /// A model has met the data: so many steps, and so many tokens for each that the vocabulary's frequencies alone need.
 constexpr std::int64_t kStepsToLearn = 200;
-/// Of the backward pass to the forward pass. Each product has two gradients, so 2; products that are computed again
-/// make it 3, fused attention (five products after two, and two again) 3.5. What is not products is about as much in
+/// Of the backward pass to the forward pass. Each matmul has two gradients, so 2; matmuls that are computed again
+/// make it 3, fused attention (five matmuls after two, and two again) 3.5. What is not matmuls is about as much in
 /// both.
 constexpr double kBackwardLeast = 1.0, kBackwardMost = 4.0;
-/// Smaller steps are bookkeeping rather than products, and their times say nothing about them.
+/// Smaller steps are bookkeeping rather than matmuls, and their times say nothing about them.
 constexpr double kFlopsToTime = 1e9;
 constexpr std::int64_t kStepsToTime = 5;
 constexpr double kPhasesTolerance = 0.05;

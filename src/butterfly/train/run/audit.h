@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/model/training/trainable_transformer.h"
 #include "butterfly/model/core/parameters.h"
+#include "butterfly/model/training/trainable_transformer.h"
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/step/train_step.h"
 

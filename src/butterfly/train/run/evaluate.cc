@@ -8,10 +8,10 @@
 
 namespace butterfly {
 
-Result<double> validation_loss(Network& network, const Dataset& data, Collectives* collectives) {
-  const auto seq = static_cast<std::size_t>(network.options().seq);
-  const auto batch = static_cast<std::size_t>(network.options().micro_batch);
-  const std::int64_t windows = data.validation_windows(network.options().seq);
+Result<double> validation_loss(TrainableTransformer& transformer, const Dataset& data, Collectives* collectives) {
+  const auto seq = static_cast<std::size_t>(transformer.options().seq);
+  const auto batch = static_cast<std::size_t>(transformer.options().micro_batch);
+  const std::int64_t windows = data.validation_windows(transformer.options().seq);
   if (windows == 0) return 0.0;
   std::vector<TokenId> tokens(batch * seq), targets(batch * seq);
   // Batches are cut alike for any number of ranks; each has two numbers, its losses and its targets.
@@ -28,7 +28,7 @@ Result<double> validation_loss(Network& network, const Dataset& data, Collective
       data.validation_window(window, std::span(tokens).subspan(i * seq, seq), std::span(targets).subspan(i * seq, seq));
     }
     double* both = &numbers[static_cast<std::size_t>(b) * 2];
-    BF_ASSIGN_OR_RETURN(both[0], network.evaluate(tokens, targets));
+    BF_ASSIGN_OR_RETURN(both[0], transformer.evaluate(tokens, targets));
     both[1] =
         static_cast<double>(std::count_if(targets.begin(), targets.end(), [](TokenId id) { return id.value >= 0; }));
   }

@@ -10,7 +10,7 @@ namespace butterfly {
 
 /// The mean loss over every target of the validation part, nats per token; 0 where there is none. Ranks compute a share
 /// each and all get the same bits, whatever their number. `collectives` is null for one rank. Errors: those of the
-/// network and of the collectives.
-Result<double> validation_loss(Network& network, const Dataset& data, Collectives* collectives);
+/// transformer and of the collectives.
+Result<double> validation_loss(TrainableTransformer& transformer, const Dataset& data, Collectives* collectives);
 
 }  // namespace butterfly

@@ -35,9 +35,9 @@ TEST(Evaluate, IsTheMeanOverEveryTarget) {
     // One window at a time beside one without targets.
     std::vector<TokenId> tokens(2 * seq, TokenId(0)), targets(2 * seq, TokenId(-1));
     data.validation_window(window, std::span(tokens).first(seq), std::span(targets).first(seq));
-    losses += *parts.network->evaluate(tokens, targets);
+    losses += *parts.transformer->evaluate(tokens, targets);
   }
-  const auto loss = validation_loss(*parts.network, data, nullptr);
+  const auto loss = validation_loss(*parts.transformer, data, nullptr);
   ASSERT_TRUE(loss);
   EXPECT_NEAR(*loss, losses / (6 * 16 + 3), 1e-6);
 }
@@ -45,14 +45,14 @@ TEST(Evaluate, IsTheMeanOverEveryTarget) {
 TEST(Evaluate, IsTheSameOnEveryRankAndForAnyNumberOfThem) {
   const RunParts parts = std::move(*make_run_parts(tiny_run(), {}));
   const Windows data;
-  const double alone = *validation_loss(*parts.network, data, nullptr);
+  const double alone = *validation_loss(*parts.transformer, data, nullptr);
   for (const int ranks : {2, 3, 5}) {
     const auto members = make_inproc_collectives(ranks);
     std::vector<std::jthread> threads;
     for (const auto& member : members) {
       threads.emplace_back([&, collectives = member.get()] {
         const RunParts mine = std::move(*make_run_parts(tiny_run(), {}));
-        const auto loss = validation_loss(*mine.network, data, collectives);
+        const auto loss = validation_loss(*mine.transformer, data, collectives);
         ASSERT_TRUE(loss) << loss.error().message;
         EXPECT_EQ(*loss, alone);
       });
@@ -64,7 +64,7 @@ TEST(Evaluate, IsZeroWithoutWindows) {
   const RunParts parts = std::move(*make_run_parts(tiny_run(), {}));
   Windows data;
   data.windows = 0;
-  EXPECT_EQ(*validation_loss(*parts.network, data, nullptr), 0.0);
+  EXPECT_EQ(*validation_loss(*parts.transformer, data, nullptr), 0.0);
 }
 
 }  // namespace

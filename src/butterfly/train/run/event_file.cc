@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "butterfly/wire/crc32c.h"
+#include "butterfly/base/crc32c.h"
 
 namespace butterfly {
 namespace {

@@ -16,10 +16,10 @@ struct Prediction {
 };
 
 Result<std::uint64_t> planned_bytes(const ModelConfig& shape, const FindBatchOptions& options, int micro_batch) {
-  NetworkOptions network = options.network;
-  network.micro_batch = micro_batch;
-  BF_ASSIGN_OR_RETURN(const auto made, Network::create(shape, network));
-  const NetworkMemory memory = made->memory();
+  TransformerOptions transformer = options.transformer;
+  transformer.micro_batch = micro_batch;
+  BF_ASSIGN_OR_RETURN(const auto made, TrainableTransformer::create(shape, transformer));
+  const TrainingMemory memory = made->memory();
   const auto padded = static_cast<std::uint64_t>(made->parameters().padded_size());
   return memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes +
          options.moment_arrays * padded * sizeof(float);
@@ -33,10 +33,10 @@ Result<Prediction> predict(const ModelConfig& shape, const FindBatchOptions& opt
 
 /// Tokens per second of a forward and a backward pass, once everything is planned and touched.
 Result<double> speed(const ModelConfig& shape, const FindBatchOptions& options, int micro_batch) {
-  NetworkOptions with = options.network;
+  TransformerOptions with = options.transformer;
   with.micro_batch = micro_batch;
-  BF_ASSIGN_OR_RETURN(const auto network, Network::create(shape, with));
-  network->initialize(1);
+  BF_ASSIGN_OR_RETURN(const auto transformer, TrainableTransformer::create(shape, with));
+  transformer->initialize(1);
   std::vector<TokenId> tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(with.seq));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     tokens[i] = TokenId(static_cast<std::int32_t>(mixed(1, i) % static_cast<std::uint64_t>(shape.vocab)));
@@ -44,8 +44,8 @@ Result<double> speed(const ModelConfig& shape, const FindBatchOptions& options, 
   double tokens_per_s = 0.0;
   for (int time = 0; time < 2; ++time) {
     const std::uint64_t begin = trace::now_ns();
-    BF_TRY(network->forward(tokens, tokens));
-    BF_TRY(network->backward(1.0f / static_cast<float>(tokens.size()), [](ParameterRange) {}));
+    BF_TRY(transformer->forward(tokens, tokens));
+    BF_TRY(transformer->backward(1.0f / static_cast<float>(tokens.size()), [](ParameterRange) {}));
     tokens_per_s = static_cast<double>(tokens.size()) / (static_cast<double>(trace::now_ns() - begin) * 1e-9);
   }
   return tokens_per_s;
@@ -77,7 +77,7 @@ Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindB
 }
 
 double training_flops_per_token(const ModelConfig& shape, int seq) {
-  double products = 0.0;
+  double matmuls = 0.0;
   const WeightRange all{.first_layer = 0, .last_layer = shape.layers, .embedding = true, .head = true};
   bool embedding_seen = false;
   for (const WeightInfo& weight : expected_weights(shape, all)) {
@@ -85,12 +85,12 @@ double training_flops_per_token(const ModelConfig& shape, int seq) {
     const bool looked_up = weight.name == "position_embd.weight" || (embedding && !shape.tied_head);
     const bool again = embedding && std::exchange(embedding_seen, true);  // the head of a tied model
     if (weight.rows > 1 && !looked_up && !again) {
-      products += static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
+      matmuls += static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
     }
   }
   const double attention =
       static_cast<double>(shape.layers) * static_cast<double>(shape.q_dim()) * static_cast<double>(seq);
-  return 6.0 * products + 6.0 * attention;
+  return 6.0 * matmuls + 6.0 * attention;
 }
 
 }  // namespace butterfly

@@ -1,4 +1,4 @@
-// The largest micro-batch that memory holds: predicted from the network's plan, then tried. One call at a time; it
+// The largest micro-batch that memory holds: predicted from the transformer's plan, then tried. One call at a time; it
 // allocates what it tries.
 #pragma once
 
@@ -20,19 +20,20 @@ struct BatchTrial {
 };
 
 struct FindBatchOptions {
-  NetworkOptions network{};         // its micro_batch is not looked at
-  std::uint64_t moment_arrays = 2;  // of the optimizer, as long as the weights
-  std::uint64_t memory_bytes = 0;   // that a run may use
+  TransformerOptions transformer{};  // its micro_batch is not looked at
+  std::uint64_t moment_arrays = 2;   // of the optimizer, as long as the weights
+  std::uint64_t memory_bytes = 0;    // that a run may use
   int micro_batch_max = 4096;
 };
 
 /// Doubles from 1 while the prediction is within the memory and the trial succeeds. The last trial does not fit, unless
-/// micro_batch_max is reached. Errors: kNoMemory where not even 1 fits, naming both sizes; those of Network.
+/// micro_batch_max is reached. Errors: kNoMemory where not even 1 fits, naming both sizes; those of
+/// TrainableTransformer.
 Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindBatchOptions& options,
                                            const std::function<void(const BatchTrial&)>& tried);
 
-/// Of one training step: 6 per weight of a product and 6 per element of causal attention
-/// (docs/decisions/0012-training.md). Three times Network::forward_flops_per_token(), without making one.
+/// Of one training step: 6 per weight of a matmul and 6 per element of causal attention
+/// (docs/decisions/0012-training.md). Three times TrainableTransformer::forward_flops_per_token(), without making one.
 double training_flops_per_token(const ModelConfig& shape, int seq);
 
 }  // namespace butterfly

@@ -15,20 +15,20 @@ ModelConfig tiny(const std::string& name) {
   return shape;
 }
 
-std::uint64_t bytes_of(const ModelConfig& shape, const NetworkOptions& options) {
-  const auto network = Network::create(shape, options);
-  EXPECT_TRUE(network) << network.error().message;
-  const NetworkMemory memory = (*network)->memory();
+std::uint64_t bytes_of(const ModelConfig& shape, const TransformerOptions& options) {
+  const auto transformer = TrainableTransformer::create(shape, options);
+  EXPECT_TRUE(transformer) << transformer.error().message;
+  const TrainingMemory memory = (*transformer)->memory();
   return memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes +
-         2 * static_cast<std::uint64_t>((*network)->parameters().padded_size()) * sizeof(float);
+         2 * static_cast<std::uint64_t>((*transformer)->parameters().padded_size()) * sizeof(float);
 }
 
 TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
   const ModelConfig shape = tiny("tinytransformer-tiny");
-  NetworkOptions network{.micro_batch = 4, .seq = 16};
-  const std::uint64_t four = bytes_of(shape, network);
+  TransformerOptions transformer{.micro_batch = 4, .seq = 16};
+  const std::uint64_t four = bytes_of(shape, transformer);
   std::vector<int> tried;
-  const auto trials = find_batch(shape, {.network = network, .memory_bytes = four},
+  const auto trials = find_batch(shape, {.transformer = transformer, .memory_bytes = four},
                                  [&](const BatchTrial& trial) { tried.push_back(trial.micro_batch); });
   ASSERT_TRUE(trials) << trials.error().message;
   EXPECT_THAT(tried, ::testing::ElementsAre(1, 2, 4, 8));
@@ -44,14 +44,15 @@ TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
 TEST(FindBatch, EndsAtTheLargestThatIsAskedFor) {
   const auto trials =
       find_batch(tiny("tinytransformer-tiny"),
-                 {.network = {.seq = 16}, .memory_bytes = std::uint64_t{1} << 30, .micro_batch_max = 2}, {});
+                 {.transformer = {.seq = 16}, .memory_bytes = std::uint64_t{1} << 30, .micro_batch_max = 2}, {});
   ASSERT_TRUE(trials);
   EXPECT_EQ(trials->size(), 2u);
   EXPECT_TRUE(trials->back().fits);
 }
 
 TEST(FindBatch, AModelThatDoesNotFitAtAllIsRefusedWithBothSizes) {
-  const auto trials = find_batch(tiny("tinytransformer-tiny"), {.network = {.seq = 16}, .memory_bytes = 1 << 20}, {});
+  const auto trials =
+      find_batch(tiny("tinytransformer-tiny"), {.transformer = {.seq = 16}, .memory_bytes = 1 << 20}, {});
   ASSERT_FALSE(trials);
   EXPECT_EQ(trials.error().code, ErrorCode::kNoMemory);
   EXPECT_THAT(trials.error().message, HasSubstr("a micro-batch of 1 needs "));
@@ -62,9 +63,9 @@ TEST(TrainingFlops, AreThreeTimesThoseOfTheNetworksForwardPass) {
   for (const char* name : {"tinytransformer-tiny", "gpt2-124m", "qwen2-0.5b", "llama-1.1b"}) {
     ModelConfig shape = tiny(name);
     shape.context = 64;
-    const auto network = Network::create(shape, {.seq = 64});
-    ASSERT_TRUE(network) << network.error().message;
-    EXPECT_DOUBLE_EQ(training_flops_per_token(shape, 64), 3.0 * (*network)->forward_flops_per_token()) << name;
+    const auto transformer = TrainableTransformer::create(shape, {.seq = 64});
+    ASSERT_TRUE(transformer) << transformer.error().message;
+    EXPECT_DOUBLE_EQ(training_flops_per_token(shape, 64), 3.0 * (*transformer)->forward_flops_per_token()) << name;
   }
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "butterfly/base/result.h"
-#include "butterfly/train/run/event_file.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/run/event_file.h"
 #include "butterfly/train/run/trainer.h"
 
 namespace butterfly {

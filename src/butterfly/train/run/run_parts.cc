@@ -77,25 +77,26 @@ GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank
   return may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate;
 }
 
-Result<std::unique_ptr<Network>> make_network(const RunConfig& config, Isa isa, GradientMemory gradients,
-                                              const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<Network> network,
-                      Network::create(config.shape, {.precision = config.precision,
-                                                     .recompute = config.recompute,
-                                                     .fusion = config.fusion,
-                                                     .micro_batch = config.micro_batch,
-                                                     .seq = config.seq,
-                                                     .threads = config.threads,
-                                                     .isa = isa,
-                                                     .gradients = gradients}));
-  BF_TRY(network->parameters().freeze(config.frozen));
+Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa,
+                                                               GradientMemory gradients,
+                                                               const std::optional<Checkpoint>& continued) {
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
+                      TrainableTransformer::create(config.shape, {.precision = config.precision,
+                                                                  .recompute = config.recompute,
+                                                                  .fusion = config.fusion,
+                                                                  .micro_batch = config.micro_batch,
+                                                                  .seq = config.seq,
+                                                                  .threads = config.threads,
+                                                                  .isa = isa,
+                                                                  .gradients = gradients}));
+  BF_TRY(transformer->parameters().freeze(config.frozen));
   if (continued) {
-    BF_TRY(load_weights(*continued->weights, network->parameters()));
-    network->weights_changed();
+    BF_TRY(load_weights(*continued->weights, transformer->parameters()));
+    transformer->weights_changed();
   } else {
-    network->initialize(config.seed);
+    transformer->initialize(config.seed);
   }
-  return network;
+  return transformer;
 }
 
 /// Ranks other than the first receive the state; where they see the checkpoint too, they check that it fits.
@@ -122,11 +123,11 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config));
   BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued || known.shape, known));
   BF_TRY(validate(parts.config));
-  BF_ASSIGN_OR_RETURN(parts.network,
-                      make_network(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
-  ParameterSet& parameters = parts.network->parameters();
-  BF_ASSIGN_OR_RETURN(parts.optimizer,
-                      make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.network->team()));
+  BF_ASSIGN_OR_RETURN(parts.transformer,
+                      make_transformer(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
+  ParameterSet& parameters = parts.transformer->parameters();
+  BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
+                                                      parts.transformer->team()));
   if (parts.resumed) BF_TRY(check_same_run(*parts.resumed, parts.config, parts.data->stats(), parameters));
   return parts;
 }

@@ -10,12 +10,12 @@
 #include "butterfly/model/training/trainable_transformer.h"
 #include "butterfly/text/vocabulary.h"
 #include "butterfly/train/checkpoint/checkpoint_files.h"
-#include "butterfly/train/data/dataset.h"
-#include "butterfly/train/step/optimizer.h"
-#include "butterfly/train/gradients/reducer.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/data/dataset.h"
+#include "butterfly/train/gradients/reducer.h"
 #include "butterfly/train/run/trainer.h"
+#include "butterfly/train/step/optimizer.h"
 
 namespace butterfly {
 
@@ -27,8 +27,8 @@ struct RunParts {
   Isa isa = Isa::kReference;
   Vocabulary vocabulary{};  // of kind kNone where the data has none
   std::unique_ptr<Dataset> data{};
-  std::unique_ptr<Network> network{};
-  std::unique_ptr<Optimizer> optimizer{};  // on the network's team
+  std::unique_ptr<TrainableTransformer> transformer{};
+  std::unique_ptr<Optimizer> optimizer{};  // on the transformer's team
   std::optional<SavedRun> resumed{};       // that the run goes on from; not read yet
   FirstState first_state = FirstState::kOwn;
   std::function<Result<std::unique_ptr<GradientReducer>>(const ReducerOptions&)> make_reducer =

@@ -24,7 +24,7 @@ TEST(RunParts, ARotatingShapeByNameTakesTheContextOfItsSequences) {
     const auto parts = make_run_parts(named_run("tinytransformer-tiny", seq), {});
     ASSERT_TRUE(parts) << parts.error().message;
     EXPECT_EQ(parts->config.shape.context, context) << seq;
-    EXPECT_EQ(parts->network->options().seq, seq == 0 ? context : seq);
+    EXPECT_EQ(parts->transformer->options().seq, seq == 0 ? context : seq);
   }
 }
 

@@ -7,11 +7,11 @@
 #include "butterfly/model/core/parameter_weights.h"
 #include "butterfly/train/checkpoint/agreement.h"
 #include "butterfly/train/checkpoint/checkpoint_writer.h"
-#include "butterfly/train/run/evaluate.h"
 #include "butterfly/train/checkpoint/resume.h"
-#include "butterfly/train/run/run_parts.h"
-#include "butterfly/train/gradients/shares.h"
 #include "butterfly/train/checkpoint/trained_model.h"
+#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/run/evaluate.h"
+#include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
 
 namespace butterfly {
@@ -26,7 +26,7 @@ class RunTrainer final : public Trainer {
   explicit RunTrainer(RunParts parts)
       : parts_(std::move(parts)),
         config_(parts_.config),
-        network_(*parts_.network),
+        transformer_(*parts_.transformer),
         buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch),
         guard_(config_.guard),
         writer_(config_.checkpoint, *parts_.files),
@@ -34,7 +34,7 @@ class RunTrainer final : public Trainer {
 
   Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) override;
   Status adopt(const TrainRank& rank) override;
-  const ParameterSet& parameters() const override { return network_.parameters(); }
+  const ParameterSet& parameters() const override { return transformer_.parameters(); }
 
   /// The saved run's state, on the rank that resumes.
   Status restore();
@@ -60,7 +60,7 @@ class RunTrainer final : public Trainer {
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
   StepContext context();
-  Checkpoint checkpoint() { return trained_checkpoint(network_.parameters(), config_.shape, parts_.vocabulary); }
+  Checkpoint checkpoint() { return trained_checkpoint(transformer_.parameters(), config_.shape, parts_.vocabulary); }
   std::uint64_t allocated_bytes() const;
   bool is_first() const { return rank_.rank == 0; }
 
@@ -68,7 +68,7 @@ class RunTrainer final : public Trainer {
 
   RunParts parts_;
   const RunConfig& config_;
-  Network& network_;
+  TrainableTransformer& transformer_;
   TrainRank rank_;
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
@@ -95,13 +95,13 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   const int total = config_.global_batch / config_.micro_batch;
   BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, rank.size, rank.speeds));
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
-                      parts_.make_reducer({.gradients = network_.parameters().gradients(),
+                      parts_.make_reducer({.gradients = transformer_.parameters().gradients(),
                                            .collectives = rank.collectives,
                                            .deterministic = config_.parallel.deterministic,
                                            .compression = config_.parallel.compression,
                                            .bucket_bytes = config_.parallel.bucket_bytes,
                                            .isa = parts_.isa,
-                                           .team = &network_.team()}));
+                                           .team = &transformer_.team()}));
   if (reducer_ != nullptr) {
     // What this rank still owes it owes in the new epoch too.
     const auto before = reducer_->residuals(), now = reducer->residuals();
@@ -130,7 +130,7 @@ Status RunTrainer::agree(const TrainObserver& observer) {
 
 Status RunTrainer::share_gradients(const TrainObserver& observer) {
   if (rank_.collectives == nullptr) return {};
-  ParameterSet& parameters = network_.parameters();
+  ParameterSet& parameters = transformer_.parameters();
   BF_ASSIGN_OR_RETURN(const bool shared,
                       rank_.collectives->share_memory({.bytes = std::as_writable_bytes(parameters.gradients()),
                                                        .descriptor = parameters.gradients_descriptor()}));
@@ -146,19 +146,19 @@ RunState RunTrainer::state() const {
           .fingerprint = fingerprint(config_),
           .train_tokens = data.train_tokens,
           .unigram_entropy = data.unigram_entropy,
-          .parameters = network_.parameters().list()};
+          .parameters = transformer_.parameters().list()};
 }
 
 Status RunTrainer::set_state(const RunState& state) {
   BF_TRY(guard_.set_state(state.guard));
   step_ = state.step;
   parts_.optimizer->set_updates(state.updates);
-  network_.weights_changed();
+  transformer_.weights_changed();
   return {};
 }
 
 std::vector<RunArray> RunTrainer::arrays() {
-  std::vector<RunArray> all{{"weights", network_.parameters().weights()}};
+  std::vector<RunArray> all{{"weights", transformer_.parameters().weights()}};
   for (const std::span<float> moment : parts_.optimizer->moments()) {
     all.push_back({fmt::format("moment-{}", all.size() - 1), moment});
   }
@@ -205,7 +205,7 @@ Status RunTrainer::restore() {
 
 StepContext RunTrainer::context() {
   return {.config = config_,
-          .network = network_,
+          .transformer = transformer_,
           .data = *parts_.data,
           .reducer = *reducer_,
           .optimizer = *parts_.optimizer,
@@ -217,7 +217,7 @@ StepContext RunTrainer::context() {
 }
 
 std::uint64_t RunTrainer::allocated_bytes() const {
-  const NetworkMemory memory = network_.memory();
+  const TrainingMemory memory = transformer_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
                         memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
   for (const std::span<float> moment : parts_.optimizer->moments()) bytes += moment.size_bytes();
@@ -227,7 +227,7 @@ std::uint64_t RunTrainer::allocated_bytes() const {
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
   BF_TRY(agree(observer));
   stopped_ = false;
-  if (!audit_) audit_.emplace(network_.parameters());
+  if (!audit_) audit_.emplace(transformer_.parameters());
   BF_TRY(take_steps(observer, stop));
   return finish(observer);
 }
@@ -249,7 +249,7 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
 }
 
 Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {
-  audit_->step(report, network_.parameters());
+  audit_->step(report, transformer_.parameters());
   statistics_.add(report, allocated_bytes(), resident_bytes());
   if (observer.step) observer.step(report, config_.steps);
   if (step_ == config_.steps || stopped_) return {};  // what is due at the end is done there
@@ -260,7 +260,7 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
 }
 
 Status RunTrainer::evaluate(const TrainObserver& observer) {
-  BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(network_, *parts_.data, rank_.collectives));
+  BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(transformer_, *parts_.data, rank_.collectives));
   if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);
   return {};
 }
@@ -325,7 +325,7 @@ Error RunTrainer::ended_by(Error error) {
 RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_share) const {
   SummaryFacts facts{.sequences_per_step = config_.global_batch,
                      .rank_share = rank_share,
-                     .forward_flops_per_token = network_.forward_flops_per_token()};
+                     .forward_flops_per_token = transformer_.forward_flops_per_token()};
   RunSummary summary;
   for (const PeakAge age : {PeakAge::kKnown, PeakAge::kAgain}) {
     const auto peak = measured_training_peak(config_.precision, parts_.isa, config_.threads, age);
@@ -349,20 +349,20 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     BF_TRY(write_trained_model(checkpoint(), config_.out));
   }
   TrainResult result{
-      .weights_hash = network_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
+      .weights_hash = transformer_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
   const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
-  const double forward_flops = network_.forward_flops_per_token();
+  const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer, rank_share);
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
   result.verdict =
-      audit_->finish(network_.parameters(), {.data = parts_.data->stats(),
-                                             .step = step_,
-                                             .steps = config_.steps,
-                                             .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
-                                             .mfu = result.summary.mfu,
-                                             .bucket_bytes = config_.parallel.bucket_bytes,
-                                             .rank_hashes = std::move(hashes)});
+      audit_->finish(transformer_.parameters(), {.data = parts_.data->stats(),
+                                                 .step = step_,
+                                                 .steps = config_.steps,
+                                                 .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
+                                                 .mfu = result.summary.mfu,
+                                                 .bucket_bytes = config_.parallel.bucket_bytes,
+                                                 .rank_hashes = std::move(hashes)});
   if (is_first()) tell(observer, writer_.wait());
   if (save_error_) return tl::unexpected(*save_error_);
   return result;

@@ -1,5 +1,6 @@
-// A run on one rank, from its configuration to its result: builds data, network and optimizer, takes steps, evaluates,
-// saves, audits. Observers print. Not thread-safe; a stop requested from any thread ends it at a step's border, saved.
+// A run on one rank, from its configuration to its result: builds data, transformer and optimizer, takes steps,
+// evaluates, saves, audits. Observers print. Not thread-safe; a stop requested from any thread ends it at a step's
+// border, saved.
 #pragma once
 
 #include <functional>
@@ -9,10 +10,10 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/train/run/audit.h"
 #include "butterfly/train/config/run_config.h"
-#include "butterfly/train/step/train_step.h"
+#include "butterfly/train/run/audit.h"
 #include "butterfly/train/run/summary.h"
+#include "butterfly/train/step/train_step.h"
 #include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <thread>
 
-#include "butterfly/model/format/convert.h"
 #include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/format/convert.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "butterfly/train/run/tiny_run_test.h"
 

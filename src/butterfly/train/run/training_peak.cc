@@ -13,10 +13,10 @@ namespace butterfly {
 namespace {
 
 constexpr std::int64_t kSide = 1024;
-constexpr int kProducts = 8;
+constexpr int kMatmuls = 8;
 
-/// Of one product of kSide^3, all threads together.
-Result<double> best_product_gflops(Precision precision, Isa isa, int threads) {
+/// Of one matmul of kSide^3, all threads together.
+Result<double> best_matmul_gflops(Precision precision, Isa isa, int threads) {
   ThreadTeam team(threads);
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, make_gemm(precision, isa, team));
   constexpr auto kElements = static_cast<std::size_t>(kSide * kSide);
@@ -24,7 +24,7 @@ Result<double> best_product_gflops(Precision precision, Isa isa, int threads) {
   const std::vector<unsigned short> a(kElements, kOne), b(kElements, kOne);
   std::vector<float> c(kElements);
   std::uint64_t best_ns = UINT64_MAX;
-  for (int i = 0; i < kProducts; ++i) {
+  for (int i = 0; i < kMatmuls; ++i) {
     const std::uint64_t begin = trace::now_ns();
     BF_TRY(gemm->run({.m = kSide,
                       .n = kSide,
@@ -55,10 +55,10 @@ Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int th
   }
   static std::map<int, double> known;
   if (age == PeakAge::kAgain || !known.contains(threads)) {
-    BF_ASSIGN_OR_RETURN(const double measured, best_product_gflops(precision, isa, threads));
+    BF_ASSIGN_OR_RETURN(const double measured, best_matmul_gflops(precision, isa, threads));
     known[threads] = std::max(known[threads], measured);
   }
-  return TrainingPeak{known[threads], fmt::format("best of {} {} products of {}^3, {} threads", kProducts,
+  return TrainingPeak{known[threads], fmt::format("best of {} {} matmuls of {}^3, {} threads", kMatmuls,
                                                   to_string(precision), kSide, threads)};
 }
 

@@ -16,7 +16,7 @@ struct TrainingPeak {
   std::string source{};  // "fp32 multiply-adds in registers, 2 threads"
 };
 
-/// fp32: cached_peaks() of the fastest instruction set of this CPU. bf16: the best of several products of 1024^3 by
+/// fp32: cached_peaks() of the fastest instruction set of this CPU. bf16: the best of several matmuls of 1024^3 by
 /// make_gemm(), once for each number of threads of this process. kAgain measures now and keeps the larger: what passes
 /// 100 % of a peak may have shown that the machine had other work while that was measured. Errors: those of both.
 enum class PeakAge : std::uint8_t { kKnown, kAgain };

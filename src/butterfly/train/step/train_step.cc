@@ -28,12 +28,12 @@ class PhaseClock {
 };
 
 std::int64_t tokens_of_step(const StepContext& context) {
-  return static_cast<std::int64_t>(context.config.global_batch) * context.network.options().seq;
+  return static_cast<std::int64_t>(context.config.global_batch) * context.transformer.options().seq;
 }
 
 /// Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch), whoever computes it.
 void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
-  const auto seq = static_cast<std::size_t>(context.network.options().seq);
+  const auto seq = static_cast<std::size_t>(context.transformer.options().seq);
   for (int i = 0; i < context.micro_batch; ++i) {
     const std::size_t at = static_cast<std::size_t>(i) * seq;
     context.data.sequence(step, micro_batch * context.micro_batch + i,
@@ -44,10 +44,10 @@ void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
 
 Status backward(StepContext& context, int micro_batch) {
   const std::span<float> fresh = context.reducer.fresh_gradients(micro_batch);
-  if (!fresh.empty()) context.network.clear_gradients(fresh);
+  if (!fresh.empty()) context.transformer.clear_gradients(fresh);
   const auto scale = static_cast<float>(1.0 / static_cast<double>(tokens_of_step(context)));
-  BF_TRY(context.network.backward(scale,
-                                  [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
+  BF_TRY(context.transformer.backward(
+      scale, [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
   return {};
 }
 
@@ -92,7 +92,7 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
     read_batch(context, step, micro);
     clock.lap(&StepPhases::data_s);
     double& loss = context.buffers.numbers[static_cast<std::size_t>(micro)];
-    BF_ASSIGN_OR_RETURN(loss, context.network.forward(context.buffers.tokens, context.buffers.targets));
+    BF_ASSIGN_OR_RETURN(loss, context.transformer.forward(context.buffers.tokens, context.buffers.targets));
     clock.lap(&StepPhases::forward_s);
     BF_TRY(backward(context, micro));
     clock.lap(&StepPhases::backward_s);
@@ -108,7 +108,7 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
   report.left_out = context.guard.is_outlier(report.loss, report.gradient_norm);
   if (!report.left_out) {
     context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
-    context.network.weights_changed();
+    context.transformer.weights_changed();
   }
   clock.lap(&StepPhases::optimizer_s);
   clock.stop();

@@ -8,11 +8,11 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/train/config/run_config.h"
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/gradients/guard.h"
-#include "butterfly/train/step/optimizer.h"
 #include "butterfly/train/gradients/reducer.h"
-#include "butterfly/train/config/run_config.h"
+#include "butterfly/train/step/optimizer.h"
 #include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
@@ -50,7 +50,7 @@ struct StepBuffers {
 /// What a step works on; borrowed.
 struct StepContext {
   const RunConfig& config;
-  Network& network;
+  TrainableTransformer& transformer;
   const Dataset& data;
   GradientReducer& reducer;
   Optimizer& optimizer;
@@ -64,8 +64,8 @@ struct StepContext {
 /// Whether this rank wants to end its run after the step; all ranks learn of it and end after the same one.
 enum class StopWish : std::uint8_t { kGoOn, kStop };
 
-/// Errors: those of the network, the reducer and the collectives; kInvalidArgument naming loss and norm where one is
-/// not finite. Then neither weights nor moments have changed.
+/// Errors: those of the transformer, the reducer and the collectives; kInvalidArgument naming loss and norm where one
+/// is not finite. Then neither weights nor moments have changed.
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
 
 /// The sum over all ranks of numbers of which each is zero but on one rank, so no order of addition shows. Nothing to

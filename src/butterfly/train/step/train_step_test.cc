@@ -10,15 +10,15 @@
 namespace butterfly {
 namespace {
 
-/// Passes on what another network does; its loss and gradients may be changed.
-class TamperedNetwork final : public Network {
+/// Passes on what another transformer does; its loss and gradients may be changed.
+class TamperedTransformer final : public TrainableTransformer {
  public:
-  explicit TamperedNetwork(Network& inner) : inner_(inner) {}
+  explicit TamperedTransformer(TrainableTransformer& inner) : inner_(inner) {}
   const ModelConfig& config() const override { return inner_.config(); }
-  const NetworkOptions& options() const override { return inner_.options(); }
+  const TransformerOptions& options() const override { return inner_.options(); }
   ParameterSet& parameters() override { return inner_.parameters(); }
   ThreadTeam& team() override { return inner_.team(); }
-  NetworkMemory memory() const override { return inner_.memory(); }
+  TrainingMemory memory() const override { return inner_.memory(); }
   void initialize(std::uint64_t seed) override { inner_.initialize(seed); }
   Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
     BF_ASSIGN_OR_RETURN(const double loss, inner_.forward(tokens, targets));
@@ -38,22 +38,22 @@ class TamperedNetwork final : public Network {
   float gradient_factor = 1.0f;
 
  private:
-  Network& inner_;
+  TrainableTransformer& inner_;
 };
 
 /// Everything that one rank needs for steps.
 struct Steps {
   explicit Steps(const RunConfig& config)
       : parts(std::move(*make_run_parts(config, {}))),
-        network(*parts.network),
-        reducer(make_local_reducer(parts.network->parameters(), config.parallel.deterministic)),
+        transformer(*parts.transformer),
+        reducer(make_local_reducer(parts.transformer->parameters(), config.parallel.deterministic)),
         guard(config.guard),
         buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch) {}
 
   Result<StepReport> take(std::int64_t step, StopWish wish = StopWish::kGoOn) {
     const int total = parts.config.global_batch / parts.config.micro_batch;
     StepContext context{.config = parts.config,
-                        .network = network,
+                        .transformer = transformer,
                         .data = *parts.data,
                         .reducer = *reducer,
                         .optimizer = *parts.optimizer,
@@ -63,10 +63,10 @@ struct Steps {
                         .micro_batch = parts.config.micro_batch};
     return train_step(context, step, wish);
   }
-  std::string weights() { return network.parameters().hash(); }
+  std::string weights() { return transformer.parameters().hash(); }
 
   RunParts parts;
-  TamperedNetwork network;
+  TamperedTransformer transformer;
   std::unique_ptr<GradientReducer> reducer;
   OutlierGuard guard;
   StepBuffers buffers;
@@ -116,12 +116,12 @@ TEST(TrainStep, ClipsTheGradientToItsNorm) {
       .kind = OptimizerKind::kSgd, .rate = 1.0, .momentum = 0.0, .weight_decay = 0.0, .clip_norm = 1e-3};
   config.schedule = {.kind = ScheduleKind::kConstant};
   Steps steps(config);
-  const std::vector<float> before(steps.network.parameters().weights().begin(),
-                                  steps.network.parameters().weights().end());
+  const std::vector<float> before(steps.transformer.parameters().weights().begin(),
+                                  steps.transformer.parameters().weights().end());
   EXPECT_GT(steps.take(0)->gradient_norm, 1e-2);
   double squares = 0.0;
   for (std::size_t i = 0; i < before.size(); ++i) {
-    const double moved = double{before[i]} - double{steps.network.parameters().weights()[i]};
+    const double moved = double{before[i]} - double{steps.transformer.parameters().weights()[i]};
     squares += moved * moved;
   }
   EXPECT_NEAR(std::sqrt(squares), 1e-3, 2e-5);
@@ -131,18 +131,18 @@ TEST(TrainStep, ALossOrGradientThatIsNotFiniteEndsBeforeTheUpdate) {
   Steps steps(tiny_run());
   ASSERT_TRUE(steps.take(0));
   const std::string before = steps.weights();
-  steps.network.loss_factor = std::numeric_limits<double>::quiet_NaN();
+  steps.transformer.loss_factor = std::numeric_limits<double>::quiet_NaN();
   const auto loss = steps.take(1);
   ASSERT_FALSE(loss);
   EXPECT_EQ(loss.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(loss.error().message.find("the run diverges: at step 2 the loss is nan"), std::string::npos)
       << loss.error().message;
-  steps.network.loss_factor = 1.0;
-  steps.network.gradient_factor = std::numeric_limits<float>::infinity();
+  steps.transformer.loss_factor = 1.0;
+  steps.transformer.gradient_factor = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(steps.take(1));
   EXPECT_EQ(steps.weights(), before);
   EXPECT_EQ(steps.parts.optimizer->updates(), 1);
-  steps.network.gradient_factor = 1.0f;
+  steps.transformer.gradient_factor = 1.0f;
   EXPECT_TRUE(steps.take(1));
 }
 
@@ -153,7 +153,7 @@ TEST(TrainStep, AnOutlierIsLeftOut) {
   Steps steps(config);
   for (int step = 0; step < 10; ++step) EXPECT_FALSE(steps.take(step)->left_out);
   const std::string before = steps.weights();
-  steps.network.loss_factor = 50.0;
+  steps.transformer.loss_factor = 50.0;
   EXPECT_TRUE(steps.take(10)->left_out);
   EXPECT_EQ(steps.weights(), before);
   EXPECT_EQ(steps.parts.optimizer->updates(), 10);

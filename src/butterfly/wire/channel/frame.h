@@ -7,9 +7,9 @@
 #include <optional>
 #include <span>
 
+#include "butterfly/base/crc32c.h"
 #include "butterfly/wire/channel/channel.h"
 #include "butterfly/wire/channel/codec.h"
-#include "butterfly/wire/crc32c.h"
 
 namespace butterfly {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/exchange/channel_exchange.h"
 #include "butterfly/wire/collective/collectives.h"
 #include "butterfly/wire/collective/piece_channels.h"
 #include "butterfly/wire/collective/shared_collectives.h"
+#include "butterfly/wire/exchange/channel_exchange.h"
 
 namespace butterfly {
 

@@ -9,8 +9,8 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
 #include "butterfly/trace/trace.h"
-#include "butterfly/wire/collective/collectives.h"
 #include "butterfly/wire/channel/spin.h"
+#include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
 namespace {

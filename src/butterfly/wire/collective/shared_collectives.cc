@@ -10,15 +10,15 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
+#include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/exchange/segment_passing.h"
 #include "butterfly/wire/exchange/shared_segment.h"
-#include "butterfly/wire/channel/spin.h"
 
 namespace butterfly {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{50};
-constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken companion
+constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken peer
 // What is added at a time: stays in the nearest cache while one member after the other is added to it.
 constexpr std::size_t kBlockBytes = 16 * 1024;
 constexpr std::uint64_t kElsewhere = UINT64_MAX;
@@ -59,59 +59,60 @@ struct SharedCollectives::Call {
 
 /// Written by its owner; two Calls follow it, of operations of even and odd numbers: a member has looked at the others'
 /// calls before it comes to the next operation, so nobody writes over what is still read.
-struct SharedCollectives::Seat {
+struct SharedCollectives::Slot {
   std::atomic<std::uint64_t> came;  // to so many meetings
 };
 
-/// The seats follow it.
-struct SharedCollectives::Hall {
+/// The slots follow it.
+struct SharedCollectives::ControlBlock {
   std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> sleepers;
 };
 
 namespace {
 
-constexpr std::size_t kHeadBytes = 64;  // of a hall and of a seat
+constexpr std::size_t kHeadBytes = 64;  // of a control_block and of a slot
 
 std::size_t call_bytes(int members) {
   return lines(sizeof(std::uint64_t) * (1 + 2 * static_cast<std::size_t>(members)));
 }
-std::size_t seat_bytes(int members) {
+std::size_t slot_bytes(int members) {
   return kHeadBytes + 2 * call_bytes(members);
 }
 
 }  // namespace
 
-std::size_t SharedCollectives::hall_bytes(int members) {
-  return kHeadBytes + static_cast<std::size_t>(members) * seat_bytes(members);
+std::size_t SharedCollectives::control_block_bytes(int members) {
+  return kHeadBytes + static_cast<std::size_t>(members) * slot_bytes(members);
 }
 
-SharedCollectives::SharedCollectives(int rank, SharedMemory hall, std::vector<SharedMemory> memories,
-                                     MutableByteSpan mine, std::vector<std::shared_ptr<Channel>> companions,
+SharedCollectives::SharedCollectives(int rank, SharedMemory control_block, std::vector<SharedMemory> memories,
+                                     MutableByteSpan mine, std::vector<std::shared_ptr<Channel>> peers,
                                      const CollectivesOptions& options)
     : rank_(rank),
-      hall_(std::move(hall)),
+      control_block_(std::move(control_block)),
       memories_(std::move(memories)),
       mine_(mine),
-      companions_(std::move(companions)),
+      peers_(std::move(peers)),
       options_(options),
       spin_(spin_of(size())),
-      theirs_(companions_.size()) {
-  BF_CHECK(hall_.bytes().size() == hall_bytes(size()) && memories_.size() == companions_.size(),
-           "a hall for other members");
+      theirs_(peers_.size()) {
+  BF_CHECK(control_block_.bytes().size() == control_block_bytes(size()) && memories_.size() == peers_.size(),
+           "a control_block for other members");
 }
 
-SharedCollectives::Hall& SharedCollectives::hall() const {
-  return *reinterpret_cast<Hall*>(hall_.bytes().data());
+SharedCollectives::ControlBlock& SharedCollectives::control_block() const {
+  return *reinterpret_cast<ControlBlock*>(control_block_.bytes().data());
 }
 
-SharedCollectives::Seat& SharedCollectives::seat(int member) const {
-  std::byte* const place = hall_.bytes().data() + kHeadBytes + static_cast<std::size_t>(member) * seat_bytes(size());
-  return *reinterpret_cast<Seat*>(place);
+SharedCollectives::Slot& SharedCollectives::slot(int member) const {
+  std::byte* const place =
+      control_block_.bytes().data() + kHeadBytes + static_cast<std::size_t>(member) * slot_bytes(size());
+  return *reinterpret_cast<Slot*>(place);
 }
 
 SharedCollectives::Call& SharedCollectives::call(int member) const {
-  std::byte* const calls = reinterpret_cast<std::byte*>(&seat(member)) + kHeadBytes;
+  std::byte* const calls = reinterpret_cast<std::byte*>(&slot(member)) + kHeadBytes;
   return *reinterpret_cast<Call*>(calls + operations_ % 2 * call_bytes(size()));
 }
 
@@ -233,23 +234,23 @@ SharedCollectives::Read SharedCollectives::all_gather(std::span<const MutableByt
 }
 
 Status SharedCollectives::barrier() {
-  BF_TRY(open(Operation::kBarrier, std::vector<ByteSpan>(companions_.size())));
+  BF_TRY(open(Operation::kBarrier, std::vector<ByteSpan>(peers_.size())));
   return {};
 }
 
 Status SharedCollectives::meet() {
   const std::uint64_t number = ++meetings_;
-  seat(rank_).came.store(number);
+  slot(rank_).came.store(number);
   if (!all_came(number)) return wait(number);
   // The last one wakes those who sleep. Sequentially consistent with wait(): it sees them, or they see that all came.
-  hall().bell.fetch_add(1);
-  if (hall().sleepers.load() > 0) futex_wake(hall().bell, FutexScope::kMachine);
+  control_block().bell.fetch_add(1);
+  if (control_block().sleepers.load() > 0) futex_wake(control_block().bell, FutexScope::kMachine);
   return {};
 }
 
 bool SharedCollectives::all_came(std::uint64_t number) const {
   for (int i = 1; i < size(); ++i) {
-    if (seat(other(i)).came.load() < number) return false;
+    if (slot(other(i)).came.load() < number) return false;
   }
   return true;
 }
@@ -261,16 +262,16 @@ Status SharedCollectives::wait(std::uint64_t number) {
     relax_cpu();
     if (all_came(number)) return {};
   }
-  hall().sleepers.fetch_add(1);
+  control_block().sleepers.fetch_add(1);
   Status status;
   for (;;) {
-    const std::uint32_t seen = hall().bell.load();
+    const std::uint32_t seen = control_block().bell.load();
     if (all_came(number)) break;
     status = check_members(number, deadline);
     if (!status) break;
-    futex_wait(hall().bell, seen, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
+    futex_wait(control_block().bell, seen, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
   }
-  hall().sleepers.fetch_sub(1);
+  control_block().sleepers.fetch_sub(1);
   return status;
 }
 
@@ -278,24 +279,24 @@ Status SharedCollectives::check_members(std::uint64_t number, Deadline deadline)
   const bool late = std::chrono::steady_clock::now() >= deadline;
   for (int i = 1; i < size(); ++i) {
     // One that has gone after its last meeting is missed by those who still wait for it.
-    if (seat(other(i)).came.load() >= number) continue;
-    const Channel& companion = *companions_[static_cast<std::size_t>(other(i))];
-    if (companion.broken()) {
+    if (slot(other(i)).came.load() >= number) continue;
+    const Channel& peer = *peers_[static_cast<std::size_t>(other(i))];
+    if (peer.broken()) {
       return make_error(
           ErrorCode::kUnavailable,
-          "{} went away, or these collectives were aborted, before operation {} of shared memory was done",
-          companion.peer(), operations_);
+          "{} went away, or these collectives were aborted, before operation {} of shared memory was done", peer.peer(),
+          operations_);
     }
     if (late) {
       return make_error(ErrorCode::kTimeout, "member {} ({}) did not come to operation {} within {} ms", other(i),
-                        companion.peer(), operations_, options_.member_timeout.count());
+                        peer.peer(), operations_, options_.member_timeout.count());
     }
   }
   return {};
 }
 
 Result<std::unique_ptr<SharedCollectives>> SharedCollectives::create(Exchange& exchange,
-                                                                     std::vector<std::shared_ptr<Channel>> companions,
+                                                                     std::vector<std::shared_ptr<Channel>> peers,
                                                                      const ReadableMemory& mine,
                                                                      const CollectivesOptions& options) {
   const int members = exchange.size();
@@ -317,7 +318,7 @@ Result<std::unique_ptr<SharedCollectives>> SharedCollectives::create(Exchange& e
                         });
   if (!together) return nullptr;
 
-  // The hall is the first member's; then each gives what it has to be read. All take part in all of it.
+  // The control_block is the first member's; then each gives what it has to be read. All take part in all of it.
   bool complete = true;
   const auto pass = [&](int owner, int descriptor, std::uint64_t size) -> Result<SharedMemory> {
     if (owner == exchange.rank()) {
@@ -329,14 +330,14 @@ Result<std::unique_ptr<SharedCollectives>> SharedCollectives::create(Exchange& e
     complete = complete && taken.has_value();
     return taken ? std::move(*taken) : SharedMemory();
   };
-  SharedMemory hall;
+  SharedMemory control_block;
   if (exchange.rank() == 0) {
-    auto made = SharedMemory::create(hall_bytes(members));
-    if (made) hall = std::move(*made);
+    auto made = SharedMemory::create(control_block_bytes(members));
+    if (made) control_block = std::move(*made);
     if (!made) log().info("members do not share memory: {}", made.error().message);
-    BF_TRY(pass(0, hall.descriptor(), 0));
+    BF_TRY(pass(0, control_block.descriptor(), 0));
   } else {
-    BF_ASSIGN_OR_RETURN(hall, pass(0, -1, hall_bytes(members)));
+    BF_ASSIGN_OR_RETURN(control_block, pass(0, -1, control_block_bytes(members)));
   }
   std::vector<SharedMemory> memories;
   for (const int owner : everyone) {
@@ -344,8 +345,8 @@ Result<std::unique_ptr<SharedCollectives>> SharedCollectives::create(Exchange& e
   }
   BF_ASSIGN_OR_RETURN(const bool mapped, all_agree(exchange, everyone, complete));
   if (!mapped) return nullptr;
-  return std::make_unique<SharedCollectives>(exchange.rank(), std::move(hall), std::move(memories), mine.bytes,
-                                             std::move(companions), options);
+  return std::make_unique<SharedCollectives>(exchange.rank(), std::move(control_block), std::move(memories), mine.bytes,
+                                             std::move(peers), options);
 }
 
 }  // namespace butterfly

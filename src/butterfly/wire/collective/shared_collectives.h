@@ -1,8 +1,8 @@
 // What collectives do among processes of one host whose data lie in memory that all of them have mapped: members say
 // where, meet, and read each other's data where they are. An operation of which some member's data lie elsewhere is not
-// done, and all know it. Waits spin, then sleep, and look every few milliseconds whether the companion channel to a
+// done, and all know it. Waits spin, then sleep, and look every few milliseconds whether the peer channel to a
 // member who has not come has broken: a dead one leaves nobody waiting, and its memory stays as long as somebody reads
-// it. What others say is checked before it is believed. One operation at a time; closing the companions ends it.
+// it. What others say is checked before it is believed. One operation at a time; closing the peers ends it.
 #pragma once
 
 #include <memory>
@@ -21,16 +21,16 @@ class SharedCollectives {
   /// Nothing where they are not all processes of one host and user with as much memory to read: no member has any then.
   /// `mine` outlives it. Errors: those of the exchange.
   static Result<std::unique_ptr<SharedCollectives>> create(Exchange& exchange,
-                                                           std::vector<std::shared_ptr<Channel>> companions,
+                                                           std::vector<std::shared_ptr<Channel>> peers,
                                                            const ReadableMemory& mine,
                                                            const CollectivesOptions& options);
 
-  /// Of the hall where so many members meet.
-  static std::size_t hall_bytes(int members);
+  /// Of the control_block where so many members meet.
+  static std::size_t control_block_bytes(int members);
 
   /// `memories` are those of all members as they are mapped here, this member's own empty.
-  SharedCollectives(int rank, SharedMemory hall, std::vector<SharedMemory> memories, MutableByteSpan mine,
-                    std::vector<std::shared_ptr<Channel>> companions, const CollectivesOptions& options);
+  SharedCollectives(int rank, SharedMemory control_block, std::vector<SharedMemory> memories, MutableByteSpan mine,
+                    std::vector<std::shared_ptr<Channel>> peers, const CollectivesOptions& options);
 
   /// Those of Collectives, or nothing where they are not done: what others read of this member's data, in bytes. Parts
   /// of a sum are added as a ring adds them, to the bit.
@@ -44,13 +44,13 @@ class SharedCollectives {
   enum class Operation : std::uint8_t { kAllReduce, kAllToAll, kBarrier };
   struct Place;
   struct Call;
-  struct Seat;
-  struct Hall;
+  struct Slot;
+  struct ControlBlock;
 
-  int size() const { return static_cast<int>(companions_.size()); }
+  int size() const { return static_cast<int>(peers_.size()); }
   int other(int i) const { return (rank_ + i) % size(); }
-  Hall& hall() const;
-  Seat& seat(int member) const;
+  ControlBlock& control_block() const;
+  Slot& slot(int member) const;
   Call& call(int member) const;  // of the operation under way
   Place* places(int member) const;
 
@@ -66,10 +66,10 @@ class SharedCollectives {
   bool all_came(std::uint64_t number) const;
 
   const int rank_;
-  const SharedMemory hall_;
+  const SharedMemory control_block_;
   const std::vector<SharedMemory> memories_;
   const MutableByteSpan mine_;
-  const std::vector<std::shared_ptr<Channel>> companions_;
+  const std::vector<std::shared_ptr<Channel>> peers_;
   const CollectivesOptions options_;
   const std::chrono::microseconds spin_;
   std::uint64_t meetings_ = 0, operations_ = 0;

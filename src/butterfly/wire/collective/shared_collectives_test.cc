@@ -243,13 +243,13 @@ TEST(SharedCollectives, APlaceBeyondTheMemoryIsRefused) {
                                      {0, 4097},
                                      {UINT64_MAX - 3, 8},
                                      {8, UINT64_MAX - 4}}) {
-    SharedMemory hall = SharedMemory::create(SharedCollectives::hall_bytes(2)).value();
-    // A line, then a seat for each member: a line, then what it comes for in operations of even and of odd numbers.
-    const std::size_t seat_bytes = (hall.bytes().size() - 64) / 2, call_bytes = (seat_bytes - 64) / 2;
-    std::byte* const place = hall.bytes().data() + 64 + seat_bytes;
-    auto* seat = reinterpret_cast<std::uint64_t*>(place);
+    SharedMemory control_block = SharedMemory::create(SharedCollectives::control_block_bytes(2)).value();
+    // A line, then a slot for each member: a line, then what it comes for in operations of even and of odd numbers.
+    const std::size_t slot_bytes = (control_block.bytes().size() - 64) / 2, call_bytes = (slot_bytes - 64) / 2;
+    std::byte* const place = control_block.bytes().data() + 64 + slot_bytes;
+    auto* slot = reinterpret_cast<std::uint64_t*>(place);
     auto* call = reinterpret_cast<std::uint64_t*>(place + 64 + call_bytes);
-    *seat = 1;
+    *slot = 1;
     call[0] = 1 << 8 | 1;  // the first operation, an all_to_all
     call[1] = begin;
     call[2] = bytes;
@@ -257,7 +257,7 @@ TEST(SharedCollectives, APlaceBeyondTheMemoryIsRefused) {
     memories[1] = SharedMemory::create(4096).value();
     const auto channels = connect_all("inproc", 2);
     std::vector<std::byte> room(4);
-    SharedCollectives member(0, std::move(hall), std::move(memories), room, channels[0], {});
+    SharedCollectives member(0, std::move(control_block), std::move(memories), room, channels[0], {});
     const auto read = member.all_to_all(std::vector<ByteSpan>(2), std::vector<MutableByteSpan>{{}, room});
     ASSERT_FALSE(read) << begin;
     EXPECT_EQ(read.error().code, ErrorCode::kProtocol);

@@ -7,8 +7,8 @@
 
 #include <thread>
 
-#include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/channel/tcp_peers_test.h"
+#include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
 
 namespace butterfly {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <list>
 
-#include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/channel/refusals.h"
+#include "butterfly/wire/enrolment/enrolment.h"
 
 namespace butterfly {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "butterfly/wire/crc32c.h"
+#include "butterfly/base/crc32c.h"
 
 namespace butterfly {
 namespace {

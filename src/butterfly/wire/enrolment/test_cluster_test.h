@@ -2,18 +2,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <sstream>
 
 #include "butterfly/base/log.h"
+#include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/enrolment/authority.h"
 #include "butterfly/wire/enrolment/credentials.h"
 #include "butterfly/wire/enrolment/secret_files.h"
-#include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
 
@@ -96,14 +94,14 @@ inline Result<ChannelPtr> connect_as(const std::string& address, const NodeAcces
 /// What is logged while this lives.
 class LogCapture {
  public:
-  LogCapture() : sinks_(log().sinks()) { log().sinks() = {std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)}; }
+  LogCapture() : before_(redirect_log(&text_)) {}
   /// Only after the threads that log have ended.
-  ~LogCapture() { log().sinks() = sinks_; }
+  ~LogCapture() { redirect_log(before_); }
   std::string text() const { return text_.str(); }
 
  private:
   std::ostringstream text_;
-  std::vector<spdlog::sink_ptr> sinks_;
+  std::ostream* before_;
 };
 
 }  // namespace butterfly

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <mutex>
 
+#include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/enrolment/certificates.h"
 #include "butterfly/wire/enrolment/openssl.h"
-#include "butterfly/wire/channel/spin.h"
 
 namespace butterfly {
 namespace {

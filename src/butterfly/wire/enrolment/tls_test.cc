@@ -6,9 +6,9 @@
 #include <list>
 #include <thread>
 
-#include "butterfly/wire/enrolment/certificates.h"
 #include "butterfly/wire/channel/dial.h"
 #include "butterfly/wire/channel/tcp_peers_test.h"
+#include "butterfly/wire/enrolment/certificates.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
 
 namespace butterfly {

@@ -1,4 +1,4 @@
-// What the members of a tensor group do between two products: each gives every other one some bytes and gets some
+// What the members of a tensor group do between two matmuls: each gives every other one some bytes and gets some
 // from it. The members call in the same order with sizes that agree. Used by one thread of each member at a time.
 #pragma once
 

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <thread>
 
-#include "butterfly/wire/exchange/group_exchange.h"
 #include "butterfly/wire/channel/inproc.h"
 #include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 

@@ -46,15 +46,15 @@ Status GroupExchange::find_shared_memory() {
   BF_ASSIGN_OR_RETURN(auto segment, segment_of(greeting, neighbours));
   BF_ASSIGN_OR_RETURN(const bool mapped, all_agree(greeting, neighbours, segment.has_value()));
   if (!mapped) return {};
-  std::vector<std::shared_ptr<Channel>> companions;
+  std::vector<std::shared_ptr<Channel>> peers;
   int place = 0;
   for (const int member : neighbours) {
-    if (member == rank()) place = static_cast<int>(companions.size());
-    companions.push_back(members_[static_cast<std::size_t>(member)]);
+    if (member == rank()) place = static_cast<int>(peers.size());
+    peers.push_back(members_[static_cast<std::size_t>(member)]);
   }
   neighbours_ = neighbours;
   shared_ = std::make_unique<SharedExchange>(
-      place, std::move(*segment), std::move(companions),
+      place, std::move(*segment), std::move(peers),
       SharedExchangeOptions{.member_timeout = options_.member_timeout, .spin = options_.spin});
   shared_to_.resize(neighbours_.size());
   shared_from_.resize(neighbours_.size());

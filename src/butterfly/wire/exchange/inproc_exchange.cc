@@ -13,8 +13,8 @@
 namespace butterfly {
 namespace {
 
-/// What one member gives another one: set by the giver, then counted in `given`; copied by the taker, then counted in
-/// `taken`. The counts are the number of exchanges so far, so nobody can run ahead by more than one.
+/// What one member gives another one: set by the weight_server, then counted in `given`; copied by the taker, then
+/// counted in `taken`. The counts are the number of exchanges so far, so nobody can run ahead by more than one.
 struct alignas(64) Slot {
   std::atomic<std::uint64_t> given{0};
   ByteSpan bytes;
@@ -111,7 +111,8 @@ class InprocExchange final : public Exchange {
     const auto done = [&] { return slot.given.load() == round_; };
     shared_->await(done, deadline);
     if (!done()) return failure(member);
-    // The giver keeps its buffer for as long as this says so, and takes it back only after an abort: see give_up().
+    // The weight_server keeps its buffer for as long as this says so, and takes it back only after an abort: see
+    // give_up().
     slot.copying.store(true);
     if (shared_->aborted.load()) {
       slot.copying.store(false);

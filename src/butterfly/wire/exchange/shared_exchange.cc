@@ -16,7 +16,7 @@ constexpr std::size_t kRingBytes = 64;  // every transfer goes round and round
 #else
 constexpr std::size_t kRingBytes = 64 * 1024;  // a decode step's exchange fits, and stays in a core's cache
 #endif
-constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken companion
+constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken peer
 
 /// In front of the bytes of each transfer.
 struct TransferHeader {
@@ -63,14 +63,14 @@ std::size_t SharedExchange::segment_bytes(int members) {
   return count * sizeof(Bell) + count * count * sizeof(Ring);
 }
 
-SharedExchange::SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> companions,
+SharedExchange::SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> peers,
                                const SharedExchangeOptions& options)
     : rank_(rank),
       memory_(std::move(memory)),
-      companions_(std::move(companions)),
+      peers_(std::move(peers)),
       options_(options),
-      outgoing_(companions_.size()),
-      incoming_(companions_.size()) {
+      outgoing_(peers_.size()),
+      incoming_(peers_.size()) {
   BF_CHECK(rank >= 0 && rank < size() && memory_.bytes().size() == segment_bytes(size()), "a segment of another group");
 }
 
@@ -227,17 +227,17 @@ Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
 Status SharedExchange::check_members(Deadline deadline) const {
   if (aborted_) return make_error(ErrorCode::kUnavailable, "the exchange was aborted");
   const bool late = std::chrono::steady_clock::now() >= deadline;
-  for (std::size_t member = 0; member < companions_.size(); ++member) {
+  for (std::size_t member = 0; member < peers_.size(); ++member) {
     if (static_cast<int>(member) == rank_) continue;
     // One that has gone after its last exchange is missed by those who still wait for something from it.
     if (incoming_[member].complete() && outgoing_[member].complete()) continue;
-    if (companions_[member]->broken()) {
+    if (peers_[member]->broken()) {
       return make_error(ErrorCode::kUnavailable, "{} went away during an exchange through shared memory",
-                        companions_[member]->peer());
+                        peers_[member]->peer());
     }
     if (late) {
       return make_error(ErrorCode::kTimeout, "nothing came from {} through shared memory within {} ms",
-                        companions_[member]->peer(), options_.member_timeout.count());
+                        peers_[member]->peer(), options_.member_timeout.count());
     }
   }
   return {};
@@ -245,8 +245,8 @@ Status SharedExchange::check_members(Deadline deadline) const {
 
 void SharedExchange::abort() {
   aborted_ = true;
-  for (const auto& companion : companions_) {
-    if (companion) companion->close();
+  for (const auto& peer : peers_) {
+    if (peer) peer->close();
   }
   // As often as anybody can wait for.
   for (int member = 0; member < size(); ++member) ring_bell(member, static_cast<std::uint32_t>(size()));

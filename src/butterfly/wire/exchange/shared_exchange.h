@@ -1,6 +1,6 @@
 // An exchange through memory that the members, processes of one host, share: for each pair and direction a ring, for
 // each member a bell that the others ring when they have moved something. Waits spin, then sleep on the bell; while
-// they sleep they look every few milliseconds whether the companion channel to a member has broken, so a dead one
+// they sleep they look every few milliseconds whether the peer channel to a member has broken, so a dead one
 // leaves nobody waiting. What others write into the rings is checked, not believed. Threads as for Exchange.
 #pragma once
 
@@ -24,14 +24,14 @@ class SharedExchange final : public Exchange {
   /// Of a segment for so many members.
   static std::size_t segment_bytes(int members);
 
-  /// `memory` is mapped by all members and has been zero. The companions, one for each member but this one, tell
+  /// `memory` is mapped by all members and has been zero. The peers, one for each member but this one, tell
   /// whether a member lives; shared with whoever closes them to end the epoch.
-  SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> companions,
+  SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> peers,
                  const SharedExchangeOptions& options);
   ~SharedExchange() override;
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(companions_.size()); }
+  int size() const override { return static_cast<int>(peers_.size()); }
   Status exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) override;
   void abort() override;
 
@@ -57,7 +57,7 @@ class SharedExchange final : public Exchange {
 
   const int rank_;
   const SharedMemory memory_;
-  const std::vector<std::shared_ptr<Channel>> companions_;
+  const std::vector<std::shared_ptr<Channel>> peers_;
   const SharedExchangeOptions options_;
   std::atomic<bool> aborted_{false};
   std::uint64_t sequence_ = 0;

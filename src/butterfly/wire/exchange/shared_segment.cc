@@ -9,7 +9,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "butterfly/wire/digest.h"
+#include "butterfly/base/digest.h"
 #include "butterfly/wire/channel/frame.h"
 
 namespace butterfly {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
+#include "butterfly/model/format/model_files_test.h"
 
 namespace butterfly {
 namespace {

@@ -1,9 +1,9 @@
 #include "butterfly/model/format/gguf/gguf_writer.h"
 
 #include "butterfly/base/check.h"
+#include "butterfly/model/core/pending_file.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
-#include "butterfly/model/core/pending_file.h"
 
 namespace butterfly {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/model/core/rope_factors.h"
-#include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
+#include "butterfly/model/format/model_files_test.h"
 
 namespace butterfly {
 namespace {

@@ -9,8 +9,8 @@
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/mapped_file.h"
-#include "butterfly/model/format/hugging_face/safetensors.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/format/hugging_face/safetensors.h"
 
 namespace butterfly {
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {

@@ -1,4 +1,4 @@
-#include "butterfly/wire/crc32c.h"
+#include "butterfly/base/crc32c.h"
 
 #include <array>
 #include <cstring>

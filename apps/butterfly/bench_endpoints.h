@@ -1,5 +1,5 @@
-// Two ends of a loopback connection for `butterfly bench wire`: channels of this program, or plain sockets and nothing
-// else. Each end belongs to one thread at a time.
+// Two endpoints of a loopback connection for `butterfly bench wire`: channels of this program, or plain sockets and
+// nothing else. Each end belongs to one thread at a time.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ enum class Waiting { kSpin, kBlock, kDefault };
 std::string_view to_string(Engine engine);
 std::string_view to_string(Waiting waiting);
 
-/// Sends and receives messages of sizes that both ends know.
+/// Sends and receives messages of sizes that both endpoints know.
 class End {
  public:
   virtual ~End() = default;
@@ -25,11 +25,11 @@ class End {
   virtual ChannelStats stats() const = 0;
 };
 
-struct Ends {
+struct Endpoints {
   std::unique_ptr<End> near, far;
 };
 
 /// `folder` is where a cluster is made when TLS is asked for. Errors: those of listening and connecting.
-Result<Ends> make_ends(Engine engine, Waiting waiting, std::size_t bytes_max, const std::string& folder);
+Result<Endpoints> make_endpoints(Engine engine, Waiting waiting, std::size_t bytes_max, const std::string& folder);
 
 }  // namespace butterfly::app

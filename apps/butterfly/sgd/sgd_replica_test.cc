@@ -1,4 +1,4 @@
-#include "butterfly/train/sgd_replica.h"
+#include "sgd/sgd_replica.h"
 
 #include <gtest/gtest.h>
 

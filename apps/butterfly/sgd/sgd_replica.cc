@@ -1,11 +1,11 @@
-#include "butterfly/train/sgd_replica.h"
+#include "sgd/sgd_replica.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
-#include "butterfly/wire/crc32c.h"
-#include "butterfly/wire/digest.h"
+#include "butterfly/base/crc32c.h"
+#include "butterfly/base/digest.h"
 
 namespace butterfly {
 namespace {

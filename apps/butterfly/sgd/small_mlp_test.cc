@@ -1,4 +1,4 @@
-#include "butterfly/train/small_mlp.h"
+#include "sgd/small_mlp.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// The small network of `butterfly bench sgd`: 10 inputs, 20 hidden units with ReLU, 10 classes, softmax cross-entropy;
-// and data that can be learned. So small that a step costs what its exchange of gradients costs. Plain functions,
-// thread-safe. float and double are there.
+// The small transformer of `butterfly bench sgd`: 10 inputs, 20 hidden units with ReLU, 10 classes, softmax
+// cross-entropy; and data that can be learned. So small that a step costs what its exchange of gradients costs. Plain
+// functions, thread-safe. float and double are there.
 #pragma once
 
 #include <array>

@@ -1,13 +1,13 @@
-// Synchronous SGD of the small network (small_mlp.h) on one of several ranks: every step computes a batch of its own,
-// sums gradients over all ranks and updates its weights. For `butterfly bench sgd`. Plain functions; each rank calls
-// them on a thread of its own.
+// Synchronous SGD of the small transformer (small_mlp.h) on one of several ranks: every step computes a batch of its
+// own, sums gradients over all ranks and updates its weights. For `butterfly bench sgd`. Plain functions; each rank
+// calls them on a thread of its own.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "butterfly/train/small_mlp.h"
 #include "butterfly/wire/collective/collectives.h"
+#include "sgd/small_mlp.h"
 
 namespace butterfly {
 

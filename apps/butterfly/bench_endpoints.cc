@@ -1,13 +1,13 @@
-#include "bench_ends.h"
+#include "bench_endpoints.h"
 
 #include <sys/socket.h>
 
 #include <thread>
 
-#include "butterfly/wire/enrolment/authority.h"
-#include "butterfly/wire/enrolment/credentials.h"
 #include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/enrolment/authority.h"
+#include "butterfly/wire/enrolment/credentials.h"
 
 namespace butterfly::app {
 namespace {
@@ -86,7 +86,7 @@ class ChannelEnd final : public End {
   const Payload outgoing_, incoming_;
 };
 
-Result<Ends> make_raw_ends(Waiting waiting, std::size_t bytes_max) {
+Result<Endpoints> make_raw_endpoints(Waiting waiting, std::size_t bytes_max) {
   BF_ASSIGN_OR_RETURN(const auto addresses, resolve("127.0.0.1:0", after_ms(1000)));
   BF_ASSIGN_OR_RETURN(const Fd listening, listen_on(addresses.front(), "127.0.0.1:0"));
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(listening));
@@ -98,8 +98,8 @@ Result<Ends> make_raw_ends(Waiting waiting, std::size_t bytes_max) {
   if (!far.valid()) return make_error(ErrorCode::kUnavailable, "cannot accept: {}", system_message(errno));
   disable_nagle(near.get());
   disable_nagle(far.get());
-  return Ends{.near = std::make_unique<RawEnd>(std::move(near), waiting, bytes_max),
-              .far = std::make_unique<RawEnd>(std::move(far), waiting, bytes_max)};
+  return Endpoints{.near = std::make_unique<RawEnd>(std::move(near), waiting, bytes_max),
+                   .far = std::make_unique<RawEnd>(std::move(far), waiting, bytes_max)};
 }
 
 Result<NodeAccess> make_access(const std::string& folder) {
@@ -134,8 +134,8 @@ std::string_view to_string(Waiting waiting) {
   return waiting == Waiting::kSpin ? "spin" : waiting == Waiting::kBlock ? "block" : "default";
 }
 
-Result<Ends> make_ends(Engine engine, Waiting waiting, std::size_t bytes_max, const std::string& folder) {
-  if (engine == Engine::kRaw) return make_raw_ends(waiting, bytes_max);
+Result<Endpoints> make_endpoints(Engine engine, Waiting waiting, std::size_t bytes_max, const std::string& folder) {
+  if (engine == Engine::kRaw) return make_raw_endpoints(waiting, bytes_max);
   ListenOptions listening;
   ConnectOptions connecting;
   listening.channel = connecting.channel = channel_options(waiting);
@@ -150,10 +150,10 @@ Result<Ends> make_ends(Engine engine, Waiting waiting, std::size_t bytes_max, co
   dialling.join();
   if (!arrival) return tl::unexpected(arrival.error());
   if (!client) return tl::unexpected(client.error());
-  Ends ends;
-  BF_ASSIGN_OR_RETURN(ends.near, channel_end(std::move(*client), bytes_max));
-  BF_ASSIGN_OR_RETURN(ends.far, channel_end(std::move(arrival->channel), bytes_max));
-  return ends;
+  Endpoints endpoints;
+  BF_ASSIGN_OR_RETURN(endpoints.near, channel_end(std::move(*client), bytes_max));
+  BF_ASSIGN_OR_RETURN(endpoints.far, channel_end(std::move(arrival->channel), bytes_max));
+  return endpoints;
 }
 
 }  // namespace butterfly::app
