@@ -27,6 +27,19 @@ if(BUTTERFLY_FUZZERS)
   target_compile_options(bf_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# What almost every file parses, once for each target: the standard library's common headers, fmt's core and Result.
+# Files of one instruction set do without: what a precompiled header holds inline would be compiled for that set.
+# Every header compiles alone all the same (tools/check_headers.py).
+option(BUTTERFLY_PCH "Precompiled headers" ON)
+set(BUTTERFLY_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <condition_variable> <cstdint> <cstring>
+  <filesystem> <functional> <limits> <map> <memory> <mutex> <optional> <set> <span> <sstream> <string> <string_view>
+  <thread> <variant> <vector> <fmt/core.h> <tl/expected.hpp> ${CMAKE_SOURCE_DIR}/src/butterfly/base/result.h)
+function(butterfly_precompile target)
+  if(BUTTERFLY_PCH)
+    target_precompile_headers(${target} PRIVATE ${BUTTERFLY_COMMON_HEADERS} ${ARGN})
+  endif()
+endfunction()
+
 # butterfly_module(NAME DEPS module... LIBS target... SOURCES extra...)
 # Takes every foo.cc below the current folder; foo_test.cc becomes part of <module>_test, foo_bench.cc of <module>_bench.
 function(butterfly_module name)
@@ -43,6 +56,12 @@ function(butterfly_module name)
   if(sources)
     add_library(bf_${name} STATIC ${sources})
     target_link_libraries(bf_${name} PUBLIC ${links})
+    butterfly_precompile(bf_${name})
+    foreach(source ${sources})
+      if(source MATCHES "(avx2|avx512|amx)\\.cc$")
+        set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+      endif()
+    endforeach()
   else()
     add_library(bf_${name} INTERFACE)
     target_link_libraries(bf_${name} INTERFACE ${links})
@@ -71,6 +90,7 @@ function(butterfly_test name)
   endforeach()
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE BUTTERFLY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  butterfly_precompile(${name} <gtest/gtest.h> <gmock/gmock.h>)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()

@@ -4,6 +4,8 @@ jobs=${BUTTERFLY_JOBS:-$(nproc)}
 
 # A clone in another folder finds the same objects in the cache: paths below the repository count as relative.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# Precompiled headers and ccache: their macros and times are not looked at twice.
+export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 
 say() { printf '== %s\n' "$*"; }
 fail() {

@@ -1,6 +1,7 @@
 // Promise 1 for tensor groups and for nodes with several stages: however the slices of a stage are divided over
 // members, whatever their sums travel through, and how often a node is visited, logits equal those of one node by
 // memcmp.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
