@@ -8,6 +8,10 @@ target_include_directories(bf_options INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
 # -ffp-contract=off: the bits of every sum are written in the source, the compiler may not fuse them.
 target_compile_options(bf_options INTERFACE -Wall -Wextra -Wshadow -Wundef -Wnon-virtual-dtor -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # g++ 12 finds faults in its own std::string where that comes from a precompiled header (GCC bugs 105329, 105651).
+  target_compile_options(bf_options INTERFACE -Wno-array-bounds -Wno-restrict)
+endif()
 # Programs and tests that do not train do not load oneDNN.
 target_link_options(bf_options INTERFACE LINKER:--as-needed)
 if(BUTTERFLY_WERROR)

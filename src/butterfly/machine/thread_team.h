@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "butterfly/base/range.h"
+
 namespace butterfly {
 
 class ThreadTeam {
@@ -32,10 +34,7 @@ class ThreadTeam {
 };
 
 /// The half-open range of [0, count) that `member` of `members` takes: contiguous, sizes differ by at most one.
-struct WorkRange {
-  long begin = 0;
-  long end = 0;
-};
+using WorkRange = Range<long>;
 constexpr WorkRange split_work(long count, int member, int members) {
   return {count * member / members, count * (member + 1) / members};
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "butterfly/base/range.h"
 #include "butterfly/text/byte_alphabet.h"
 #include "butterfly/text/encoder.h"
 #include "butterfly/text/merge.h"
@@ -103,11 +104,7 @@ Status ByteBpeEncoder::encode(std::string_view text, TextPlace /*place*/, Patter
   }
   BF_ASSIGN_OR_RETURN(const std::vector<std::string_view> parts, pre_tokens(text, budget));
   // Words repeat: each different one is merged once per text.
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
-  std::unordered_map<std::string_view, Range> seen;
+  std::unordered_map<std::string_view, Range<std::size_t>> seen;
   Merger merger;
   for (std::string_view part : parts) {
     const auto [entry, is_new] = seen.try_emplace(part);

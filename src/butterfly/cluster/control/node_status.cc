@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "butterfly/base/clock.h"
 #include "butterfly/cluster/control/control_link.h"
 
 namespace butterfly {
@@ -64,10 +65,6 @@ Result<LinkStatus> read_link(const control::Link& message, const std::string& fr
   }
   if (!sane) return make_error(ErrorCode::kProtocol, "{} says of a link what cannot be measured", from);
   return link;
-}
-
-double seconds_since(Deadline begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace

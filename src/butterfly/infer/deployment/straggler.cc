@@ -1,17 +1,14 @@
 #include "butterfly/infer/deployment/straggler.h"
 
+#include "butterfly/base/statistics.h"
+
 #include <algorithm>
 #include <cmath>
 
+#include "butterfly/base/statistics.h"
+
 namespace butterfly {
 namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 bool enough_steps(std::span<const StageWork> before, std::span<const StageWork> work, std::uint64_t steps) {
   for (std::size_t i = 0; i < work.size(); ++i) {

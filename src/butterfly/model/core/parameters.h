@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "butterfly/base/range.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/tensor/aligned_buffer.h"
@@ -32,11 +33,7 @@ struct Parameter {
 };
 
 /// Elements [begin, end) of the flat arrays.
-struct ParameterRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-};
+using ParameterRange = IndexRange;
 
 class ParameterSet {
  public:

@@ -10,12 +10,7 @@ std::size_t row_bytes_of(std::int64_t n) {
   return static_cast<std::size_t>(n) * sizeof(float);
 }
 
-struct RowRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-RowRange last_chunk(const TrainContext& context, const TrainScratch& scratch) {
+IndexRange last_chunk(const TrainContext& context, const TrainScratch& scratch) {
   const std::int64_t chunks = (context.rows() + scratch.head_chunk_rows - 1) / scratch.head_chunk_rows;
   return {(chunks - 1) * scratch.head_chunk_rows, context.rows()};
 }
@@ -35,7 +30,7 @@ float separate_cross_entropy(const TrainingKernels& kernels, float* logits, std:
 
 /// Logits of rows [begin, end), their losses, and their gradients in dlogits.
 Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
-                     const RowRange& rows, std::span<const TokenId> targets) {
+                     const IndexRange& rows, std::span<const TokenId> targets) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
   BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
@@ -68,7 +63,7 @@ Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends
 
 /// From the gradients in dlogits: branch rows = dlogits W, dW (+)= dlogits^T (scale * normed).
 Status lm_head_chunk_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
-                              const RowRange& rows, Accumulate accumulate) {
+                              const IndexRange& rows, Accumulate accumulate) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
   const std::int64_t weight = ends.head.parts[0].weight;
@@ -152,7 +147,7 @@ Result<double> forward_lm_head(const TrainContext& context, const EmbeddingAndLm
                           .statistics = scratch.output_norm,
                           .normed = scratch.output_normed});
   for (std::int64_t begin = 0; begin < context.rows(); begin += scratch.head_chunk_rows) {
-    const RowRange rows{begin, std::min(context.rows(), begin + scratch.head_chunk_rows)};
+    const IndexRange rows{begin, std::min(context.rows(), begin + scratch.head_chunk_rows)};
     BF_TRY(lm_head_chunk(context, ends, scratch, rows, targets));
   }
   double sum = 0.0;
@@ -167,7 +162,7 @@ Status backward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& e
                           .statistics = scratch.output_norm,
                           .normed = scratch.output_scaled,
                           .scale = args.scale});
-  RowRange rows = last_chunk(context, scratch);
+  IndexRange rows = last_chunk(context, scratch);
   BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
   while (rows.begin > 0) {
     rows = {rows.begin - scratch.head_chunk_rows, rows.begin};

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "butterfly/base/range.h"
 #include "butterfly/plan/cost/cost.h"
 #include "butterfly/plan/cost/share.h"
 #include "butterfly/plan/description/cluster_model.h"
@@ -67,11 +68,7 @@ struct PredictionInput {
 };
 
 /// Half-open runs of shares that form one group each: [begin, end) in `shares`, in pipeline order.
-struct GroupRange {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const { return end - begin; }
-};
+using GroupRange = Range<std::size_t>;
 std::vector<GroupRange> groups_of(std::span<const Share> shares);
 std::vector<GroupRange> groups_of(std::span<const StageAssignment> stages);
 

@@ -4,16 +4,13 @@
 #include <chrono>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/clock.h"
 #include "butterfly/train/gradients/gradient_tree.h"
 
 namespace butterfly {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 class PlainSum final : public BucketSum {
  public:

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/clock.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/train/gradients/compression_choice.h"
 #include "butterfly/train/gradients/gradient_codec.h"
@@ -19,10 +20,6 @@ using Purpose = CompressionChoice::Purpose;
 constexpr std::size_t kSampleElements = 16 * 1024;  // of a bucket, for a probe: some 10 us for the fast codecs
 constexpr std::size_t kSamplePieces = 4;  // from places all over the bucket: an embedding's rows are often zero
 constexpr int kSampleRepeats = 2;         // the first finds cold tables and pages
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Adds up what its scope takes.
 class Stopwatch {

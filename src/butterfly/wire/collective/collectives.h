@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "butterfly/base/bytes.h"
+#include "butterfly/base/range.h"
 #include "butterfly/base/result.h"
 #include "butterfly/wire/channel/channel.h"
 #include "butterfly/wire/exchange/exchange.h"
@@ -35,11 +36,7 @@ enum class AllReduceAlgorithm : std::uint8_t {
 };
 
 /// A range of elements.
-struct ElementRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::uint64_t size() const { return end - begin; }
-};
+using ElementRange = Range<std::uint64_t>;
 
 /// "auto", "direct", "ring", "halving".
 std::string_view to_string(AllReduceAlgorithm algorithm);

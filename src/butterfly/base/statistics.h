@@ -1,0 +1,17 @@
+// Small statistics of measured values. Thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace butterfly {
+
+/// The middle value, or the mean of the two in the middle. At least one value.
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+}  // namespace butterfly
