@@ -1,7 +1,5 @@
 #include "butterfly/infer/deployment/straggler.h"
 
-#include "butterfly/base/statistics.h"
-
 #include <algorithm>
 #include <cmath>
 
