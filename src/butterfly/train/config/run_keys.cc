@@ -151,14 +151,14 @@ void add_data(std::vector<RunKey>& keys) {
 void add_learning(std::vector<RunKey>& keys) {
   keys.push_back(choice("optimizer.kind", "optimizer", kDecides, "The update", BF_AT(optimizer.kind),
                         {{"adamw", OptimizerKind::kAdamw}, {"sgd", OptimizerKind::kSgd}}));
-  keys.push_back(key("optimizer.rate", "rate", kDecides, "Learning rate at its peak", BF_AT(optimizer.rate)));
+  keys.push_back(key("optimizer.lr", "lr", kDecides, "Learning rate at its peak", BF_AT(optimizer.rate)));
   keys.push_back(key("optimizer.beta1", "", kDecides, "AdamW: decay of the mean", BF_AT(optimizer.beta1)));
   keys.push_back(key("optimizer.beta2", "", kDecides, "AdamW: decay of the square", BF_AT(optimizer.beta2)));
   keys.push_back(key("optimizer.epsilon", "", kDecides, "AdamW: added to the root", BF_AT(optimizer.epsilon)));
   keys.push_back(key("optimizer.momentum", "", kDecides, "SGD", BF_AT(optimizer.momentum)));
   keys.push_back(key("optimizer.weight_decay", "", kDecides, "Of matrices; norms and biases have none",
                      BF_AT(optimizer.weight_decay)));
-  keys.push_back(key("optimizer.clip_norm", "", kDecides, "Largest norm of all gradients; 0: no limit",
+  keys.push_back(key("optimizer.max_grad_norm", "max-grad-norm", kDecides, "Largest norm of all gradients; 0: no limit",
                      BF_AT(optimizer.clip_norm)));
   keys.push_back(choice("schedule.kind", "schedule", kDecides, "The rate after the warm-up", BF_AT(schedule.kind),
                         {{"constant", ScheduleKind::kConstant},
@@ -167,8 +167,8 @@ void add_learning(std::vector<RunKey>& keys) {
                          {"wsd", ScheduleKind::kWsd}}));
   keys.push_back(
       key("schedule.warmup_steps", "warmup", kDecides, "Steps until the peak, linearly", BF_AT(schedule.warmup_steps)));
-  keys.push_back(key("schedule.final_share", "", kDecides, "Of the peak, at the last step; not of constant",
-                     BF_AT(schedule.final_share)));
+  keys.push_back(key("schedule.min_lr_ratio", "min-lr-ratio", kDecides,
+                     "Last learning rate as a share of the peak; constant has none", BF_AT(schedule.final_share)));
   keys.push_back(key("schedule.decay_share", "", kDecides, "wsd: the part of the steps that decays, at the end",
                      BF_AT(schedule.decay_share)));
   keys.push_back(key("guard.loss_sigmas", "", kDecides,
