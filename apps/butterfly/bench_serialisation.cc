@@ -15,7 +15,8 @@
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/data/permutation.h"
 #include "butterfly/wire/channel/byte_stream.h"
-#include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/tcp/make_stream.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly::app {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "commands.h"
 
 namespace butterfly::app {

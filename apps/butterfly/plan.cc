@@ -1,5 +1,6 @@
 // butterfly plan: which node would run which layers, and what that would take. Nothing is loaded and nothing runs.
 #include "plan.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +10,6 @@
 #include <iterator>
 #include <memory>
 
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/plan/description/cluster_file.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/plan/simulation/simulated_plan.h"

@@ -6,7 +6,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/train/data/token_file.h"
 #include "butterfly/train/run/find_batch.h"

@@ -19,7 +19,7 @@
 #include "butterfly/model/inference/embedding.h"
 #include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/inference/tensor_group.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/stage_step.h"

@@ -5,8 +5,8 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/config_json.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/run_stage.h"
 #include "butterfly/wire/channel/codec.h"

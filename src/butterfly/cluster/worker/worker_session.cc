@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "butterfly/base/log.h"
-#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/cluster/control/data_traffic.h"
 
 namespace butterfly {
 namespace {

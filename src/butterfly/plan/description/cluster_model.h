@@ -8,7 +8,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 
 namespace butterfly {
 

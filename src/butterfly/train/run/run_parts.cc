@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/checkpoint/resume.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
-#include "butterfly/wire/collective/transfer_tag.h"
+#include "butterfly/wire/exchange/transfer_tag.h"
 
 namespace butterfly {
 namespace {

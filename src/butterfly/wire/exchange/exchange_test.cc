@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/wire/channel/tcp_channel.h"
 #include "butterfly/wire/exchange/exchange_mesh_test.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
 #include "butterfly/text/merge_table.h"
 

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <thread>
 
-#include "butterfly/wire/channel/tcp_peers_test.h"
+#include "butterfly/wire/tcp/tcp_peers_test.h"
 
 namespace butterfly {
 namespace {
