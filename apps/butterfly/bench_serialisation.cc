@@ -288,7 +288,7 @@ void add_bench_serialisation(CLI::App& bench, Action& action) {
   sub->add_option("--buffers", command->buffers, "Bytes of sockets' buffers")
       ->delimiter(',')
       ->check(CLI::Range(4096, 1 << 28));
-  sub->add_option("--bytes", command->bytes, "Of the gradient that crosses connections")
+  sub->add_option("--bytes", command->bytes, "Size of the gradient that crosses connections")
       ->check(CLI::Range(4096, 1 << 28))
       ->capture_default_str();
   sub->add_option("--rounds", command->rounds, "Rounds over everything")

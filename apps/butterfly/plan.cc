@@ -223,7 +223,7 @@ void add_simulation_options(CLI::App& sub, PlanCommand& command) {
   option("--jitter", options.jitter, "Relative deviation of every computation and message");
   option("--fail-every", options.fail_every_s, "Mean seconds between deaths of nodes; 0: none");
   option("--detect", options.detect_s, "Seconds from a death to the next epoch, with the node back");
-  option("--seed", options.seed, "Of times of arrival, jitter and deaths");
+  option("--seed", options.seed, "Seed of times of arrival, jitter and deaths");
   sub.add_flag("--shared-nic", options.shared_nic, "A node sends one message at a time, over whichever link")
       ->needs(simulate);
 }

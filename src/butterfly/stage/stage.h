@@ -42,7 +42,7 @@ struct Crew {
 
 struct StageOptions {
   int threads = 1;
-  std::shared_ptr<Crew> crew{};  // of all stages of a node; none: this one has so many threads of its own
+  std::shared_ptr<Crew> crew{};  // of all stages of a node; null: this one has `threads` threads of its own
   Isa isa = Isa::kReference;
   std::optional<DType> kv_type{};     // none: kv_type_for(config)
   DType wire_type = DType::kF32;      // of activations from and to other stages

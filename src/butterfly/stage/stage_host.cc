@@ -88,7 +88,7 @@ std::uint64_t share_of_cache(std::uint64_t bytes_max, const StageAssignment& sta
   return static_cast<std::uint64_t>(static_cast<double>(bytes_max) * weight(stage) / total);
 }
 
-/// Of what a stage sends: logits, activations, or blocks of quants, which are not shuffled.
+/// The kinds of data that a stage sends: logits, activations, or blocks of quants, which are not shuffled.
 int element_bytes(const Stage& stage) {
   if (stage.assignment().head || stage.wire_type() == DType::kF32) return 4;
   return stage.wire_type() == DType::kF16 ? 2 : 1;

@@ -9,7 +9,7 @@
 namespace butterfly {
 
 struct ExportOptions {
-  /// Of every matrix but the position embedding, which stays exact; nothing: as it is. Vectors are F32.
+  /// The type of every matrix but the position embedding, which stays exact; nothing: as it is. Vectors are F32.
   std::optional<DType> type{};
   /// Content of tokenizer.json for a directory; empty: none is written. A GGUF file holds the vocabulary itself.
   std::string tokenizer_json{};

@@ -44,7 +44,7 @@ struct SimulationOptions {
   std::uint64_t seed = 0;
 };
 
-/// Of the values, the smallest that this share of them does not exceed.
+/// The smallest of the values that this share of them does not exceed.
 struct Percentiles {
   double p50 = 0.0, p95 = 0.0, p99 = 0.0;
 };

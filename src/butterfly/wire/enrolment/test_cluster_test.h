@@ -37,7 +37,7 @@ class TestCluster {
     return {.credentials = Credentials::load(join_files(name)).value()};
   }
 
-  /// Somebody who still uses a certificate of two hours ago. Loading it is refused, so it is exchanged afterwards.
+  /// A node that still uses a certificate of two hours ago. Loading it is refused, so it is exchanged afterwards.
   NodeAccess join_expired(const std::string& name) const {
     NodeAccess access = join(name);
     Authority authority = authority_;

@@ -1,4 +1,4 @@
-// Connections that begin badly, end badly or come from somebody else.
+// Connections that begin badly, end badly or come from a stranger.
 #include "butterfly/wire/channel/tcp.h"
 
 #include <gmock/gmock.h>

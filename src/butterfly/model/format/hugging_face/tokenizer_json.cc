@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Deepest nesting outside strings; hostile files nest millions deep to exhaust the stack of whoever walks them.
+/// Deepest nesting outside strings; hostile files nest millions deep to exhaust the stack of the code that walks them.
 int json_depth(std::string_view text) {
   int depth = 0;
   int deepest = 0;
