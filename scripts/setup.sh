@@ -26,7 +26,7 @@ build_packages='
   libcli11-dev        the command line
   libpcre2-dev        regular expressions of tokenizers
   libtomlplusplus-dev cluster files, run files
-  libdnnl-dev         large matrix products of training'
+  libdnnl-dev         large matmuls of training'
 test_packages='
   libgtest-dev        unit tests
   libgmock-dev        its matchers

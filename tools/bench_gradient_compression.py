@@ -69,7 +69,7 @@ def train(arguments, method, rate, steps, namespace):
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log.jsonl")
         command = [arguments.butterfly, "train", "--model", arguments.model, "--data", "synthetic:markov", "--seq", "32",
-                   "--batch", "4", "--micro-batch", "2", "--steps", str(steps), "--schedule", "constant", "--warmup", "0", "--rate", "1e-3",
+                   "--batch", "4", "--micro-batch", "2", "--steps", str(steps), "--schedule", "constant", "--warmup", "0", "--lr", "1e-3",
                    "--ranks", "2", "--engine", "tcp", "--threads", "1", "--parallel.shared-memory", "false", "--compression", method, "--log", "silent", "--log-file", log]
         done = subprocess.run(shaped(command, rate) if namespace else command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, timeout=RUN_TIMEOUT_S, check=False)

@@ -73,8 +73,8 @@ def validation_loss(model: Llama, tokens: np.ndarray, seq: int, bf16: bool) -> f
 
 
 def rate_of_step(step: int, recipe: dict) -> float:
-    schedule, peak, steps = recipe["schedule"], recipe["optimizer"]["rate"], recipe["steps"]
-    warmup, last = schedule["warmup_steps"], schedule["final_share"]
+    schedule, peak, steps = recipe["schedule"], recipe["optimizer"]["lr"], recipe["steps"]
+    warmup, last = schedule["warmup_steps"], schedule["min_lr_ratio"]
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, steps - 1 - warmup))
@@ -101,7 +101,7 @@ def train(model: Llama, recipe: dict, tokens: np.ndarray, held_out: np.ndarray, 
         loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe["optimizer"]["clip_norm"])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe["optimizer"]["max_grad_norm"])
         optimizer.step()
         if (step + 1) % recipe["evaluate_every"] == 0 or step + 1 == recipe["steps"]:
             evaluations.append((step + 1, validation_loss(model, held_out, seq, bf16)))

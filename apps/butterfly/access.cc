@@ -14,7 +14,7 @@ void add_access_options(CLI::App& command, AccessOptions& access) {
                                          "alone, encrypted, at any address");
   command
       .add_flag("--insecure", access.insecure,
-                "Talk to any address without authentication or encryption: whoever reaches the port can use this "
+                "Talk to any address without authentication or encryption: anyone who reaches the port can use this "
                 "machine")
       ->excludes(credentials);
 }
@@ -22,9 +22,10 @@ void add_access_options(CLI::App& command, AccessOptions& access) {
 Result<NodeAccess> open_access(const AccessOptions& options) {
   NodeAccess access;
   if (options.insecure) {
-    std::fprintf(stderr,
-                 "WARNING: --insecure: nothing is authenticated or encrypted. Whoever reaches a port of this node can "
-                 "use this machine, read what it computes, and change it.\n");
+    std::fprintf(
+        stderr,
+        "WARNING: --insecure: nothing is authenticated or encrypted. Anyone who reaches a port of this node can "
+        "use this machine, read what it computes, and change it.\n");
     access.policy = AddressPolicy::kAnyAddress;
     return access;
   }

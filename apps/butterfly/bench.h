@@ -33,7 +33,7 @@ void finish_bench(CLI::App& sub, Action& action, const std::shared_ptr<Command>&
 /// On stdout, indented.
 void print_json(const nlohmann::ordered_json& json);
 
-/// Of at least one value.
+/// The middle of at least one value.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

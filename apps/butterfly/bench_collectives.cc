@@ -37,7 +37,7 @@ struct CollectivesCommand {
 /// The members, all in this process, of one engine.
 using Members = std::vector<std::unique_ptr<Collectives>>;
 
-/// Of one engine, number of members, algorithm and size.
+/// The times of one engine, number of members, algorithm and size.
 struct Series {
   MemberEngine engine = MemberEngine::kInproc;
   int members = 0;
@@ -237,7 +237,7 @@ void add_bench_collectives(CLI::App& bench, Action& action) {
       ->check(CLI::Range(4, 1 << 30));
   sub->add_option("--bytes-min", command->bytes_min, "Smallest size")->check(CLI::Range(4, 1 << 30));
   sub->add_option("--bytes-max", command->bytes_max, "Largest size")->check(CLI::Range(4, 1 << 30));
-  sub->add_option("--piece-bytes", command->piece_bytes, "Of a pipelined transfer")
+  sub->add_option("--piece-bytes", command->piece_bytes, "Piece size of a pipelined transfer")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   sub->add_option("--rounds", command->rounds, "Rounds for each size")

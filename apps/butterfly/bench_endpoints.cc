@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "butterfly/wire/channel/spin.h"
-#include "butterfly/wire/channel/tcp_channel.h"
 #include "butterfly/wire/enrolment/authority.h"
 #include "butterfly/wire/enrolment/credentials.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly::app {
 namespace {

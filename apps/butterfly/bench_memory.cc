@@ -43,7 +43,8 @@ double time_each(int count, Operation operation) {
   return static_cast<double>(trace::now_ns() - begin) / count;
 }
 
-/// Every way writes one byte a page, as whoever allocates will: malloc gives large blocks back to the system each time.
+/// Every way writes one byte a page, as the code that allocates will: malloc gives large blocks back to the system each
+/// time.
 void touch(void* memory, std::uint64_t bytes) {
   auto* data = static_cast<volatile char*>(memory);
   for (std::uint64_t i = 0; i < bytes; i += 4096) data[i] = 1;

@@ -15,7 +15,8 @@
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/data/permutation.h"
 #include "butterfly/wire/channel/byte_stream.h"
-#include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/tcp/make_stream.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly::app {
 namespace {
@@ -287,7 +288,7 @@ void add_bench_serialisation(CLI::App& bench, Action& action) {
   sub->add_option("--buffers", command->buffers, "Bytes of sockets' buffers")
       ->delimiter(',')
       ->check(CLI::Range(4096, 1 << 28));
-  sub->add_option("--bytes", command->bytes, "Of the gradient that crosses connections")
+  sub->add_option("--bytes", command->bytes, "Size of the gradient that crosses connections")
       ->check(CLI::Range(4096, 1 << 28))
       ->capture_default_str();
   sub->add_option("--rounds", command->rounds, "Rounds over everything")

@@ -205,7 +205,7 @@ double seconds_per_message(std::size_t bytes) {
   return seen == 0 ? 0.0 : static_cast<double>(end - begin) * 1e-9 / kCount;
 }
 
-/// Of rank 0, a sender of half of its messages; a message is made by one rank and read by another.
+/// Sizes of rank 0, a sender of half of its messages; a message is made by one rank and read by another.
 double serialisation_s(const Round& round) {
   if (round.facts.messages == 0) return 0.0;
   const double sent = static_cast<double>(round.facts.messages) / 2;
@@ -321,7 +321,7 @@ void add_bench_sgd(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   sub->add_option("--rate", command->run.rate, "Learning rate")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  sub->add_option("--seed", command->run.seed, "Of the first weights and of the data")->capture_default_str();
+  sub->add_option("--seed", command->run.seed, "Seed of the first weights and of the data")->capture_default_str();
   sub->add_option("--engine", command->engines, "Engines: inproc, tcp")
       ->delimiter(',')
       ->check(CLI::IsMember({"inproc", "tcp"}));

@@ -153,7 +153,8 @@ void add_cluster_authority(CLI::App& cluster, Action& action) {
     const auto command = std::make_shared<AdmitCommand>();
     add_folder_option(*sub, command->folder);
     sub->add_option("--listen", command->listen, "HOST:PORT; port 0: the system chooses")->capture_default_str();
-    sub->add_option("--count", command->members, "End after so many nodes [never]")->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--count", command->members, "End after this number of nodes [never]")
+        ->check(CLI::Range(1, 1 << 20));
     sub->callback(run_later(action, command, admit));
   }
   {

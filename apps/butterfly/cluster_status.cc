@@ -251,8 +251,7 @@ void add_cluster_status(CLI::App& cluster, Action& action) {
                               "Every worker's links to the others, as measured in the last ten minutes or else now");
   sub->add_flag("--fresh", command->fresh, "Measure the links now")->needs(links);
   sub->add_flag("--json", command->json, "A JSON array on stdout instead of the table");
-  sub->add_option("--watch", command->watch_s, "Ask again every so many seconds, until Ctrl-C")
-      ->check(CLI::Range(1, 3600));
+  sub->add_option("--watch", command->watch_s, "Seconds between two looks, until Ctrl-C")->check(CLI::Range(1, 3600));
   add_access_options(*sub, command->access_options);
   sub->footer("Exit code 2 when a node does not answer.");
   sub->callback([command, &action] {

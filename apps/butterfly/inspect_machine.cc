@@ -24,7 +24,7 @@ void print_rates(const char* label, const Rates& rates) {
   std::printf("\n");
 }
 
-/// Of the instruction set in use; measured even where nothing can be remembered.
+/// The rates of the instruction set in use; measured even where nothing can be remembered.
 Result<std::vector<MatmulRate>> matmuls_of(Isa isa, const Topology& topology) {
   auto rates = remembered_matmuls(isa, topology.usable_threads, topology.cpu_name);
   if (!rates.empty()) return rates;

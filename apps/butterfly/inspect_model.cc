@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "commands.h"
 
 namespace butterfly::app {

@@ -1,5 +1,6 @@
 // butterfly plan: which node would run which layers, and what that would take. Nothing is loaded and nothing runs.
 #include "plan.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +10,6 @@
 #include <iterator>
 #include <memory>
 
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/plan/description/cluster_file.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/plan/simulation/simulated_plan.h"
@@ -223,7 +223,7 @@ void add_simulation_options(CLI::App& sub, PlanCommand& command) {
   option("--jitter", options.jitter, "Relative deviation of every computation and message");
   option("--fail-every", options.fail_every_s, "Mean seconds between deaths of nodes; 0: none");
   option("--detect", options.detect_s, "Seconds from a death to the next epoch, with the node back");
-  option("--seed", options.seed, "Of times of arrival, jitter and deaths");
+  option("--seed", options.seed, "Seed of times of arrival, jitter and deaths");
   sub.add_flag("--shared-nic", options.shared_nic, "A node sends one message at a time, over whichever link")
       ->needs(simulate);
 }

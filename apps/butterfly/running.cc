@@ -1,4 +1,5 @@
 #include "running.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 #include <sched.h>
 #include <unistd.h>

@@ -55,7 +55,7 @@ void add_key_flags(CLI::App& sub, TrainCommand& command) {
     const std::string help = fmt::format("{} [{}]", key.help, to_toml(standard));  // const: chooses the overload
     auto* option = sub.add_option(flag_names(key), help);
     option->group(group_of(key))->type_name(is_flag ? "[true|false]" : is_list(key) ? "A,B,..." : "");
-    // Of one that is given twice the last counts, as flags win over the file.
+    // Where a flag is given twice the last counts, as flags win over the file.
     is_list(key) ? option->expected(1, -1)->delimiter(',')
                  : option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     if (is_flag) option->expected(0, 1);

@@ -6,7 +6,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/train/data/token_file.h"
 #include "butterfly/train/run/find_batch.h"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kMemoryShare = 0.9;  // of what is free; the rest is for the data and everyone else
 
-/// Of the tokenizer, or of packed data; 0 where neither is named.
+/// Vocabulary of the tokenizer, or of packed data; 0 where neither is named.
 Result<int> vocab_of_data(const DataConfig& data) {
   if (!data.tokenizer.empty()) {
     BF_ASSIGN_OR_RETURN(const Vocabulary vocabulary, open_vocabulary(data.tokenizer));

@@ -1,5 +1,5 @@
 #include "butterfly/base/units.h"
-#include "butterfly/plan/cost/forecast.h"
+#include "butterfly/plan/simulation/forecast.h"
 #include "train.h"
 
 namespace butterfly::app {

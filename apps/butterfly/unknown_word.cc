@@ -26,7 +26,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return least[a.size()][b.size()];
 }
 
-/// Of what may be said to `command`; an option starts with a dash.
+/// What may be said to `command`; an option starts with a dash.
 std::vector<std::string> known_words(const CLI::App& command, bool options) {
   std::vector<std::string> words;
   if (options) {

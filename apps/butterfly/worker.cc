@@ -6,7 +6,7 @@
 
 #include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/train/ranks/train_host.h"
 #include "commands.h"

@@ -52,7 +52,7 @@ class LoadBalancer {
   /// kInvalidArgument for a cost that is negative or not finite.
   Result<Ticket> acquire(double cost = 1.0);
 
-  /// Of every registered node, in order of registration.
+  /// One entry for every registered node, in order of registration.
   std::vector<NodeLoad> loads() const;
 
  private:

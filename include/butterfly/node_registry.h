@@ -1,5 +1,5 @@
 // Which nodes there are, and which of them are healthy. Thread-safe. The registry keeps copies and starts no threads:
-// whoever hears from a node calls heartbeat().
+// the code that hears from a node calls heartbeat().
 #pragma once
 
 #include <chrono>

@@ -30,7 +30,7 @@ class UnknownWords(unittest.TestCase):
         self.assertIn("no command 'xyz'; ", self.refused("xyz"))
         self.assertIn("no option '--qqqqqq'; ", self.refused("worker", "--qqqqqq"))
 
-    def test_whoever_asks_for_help_gets_it(self):
+    def test_help_is_there_for_every_command(self):
         status, output, _ = said("train", "--help", "--stesp")
         self.assertEqual(status, 0)
         self.assertIn("--steps", output)

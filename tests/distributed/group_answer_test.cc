@@ -46,7 +46,7 @@ std::string to_string(const Groups& groups) {
   return text;
 }
 
-/// Over so many nodes in turn.
+/// Over each number of nodes in turn.
 Plan plan_of(const ModelConfig& config, const Groups& groups, int nodes) {
   Plan plan;
   const int stages = static_cast<int>(groups.size());

@@ -12,6 +12,7 @@
 #include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/sampler.h"
 #include "butterfly/model/format/convert.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/test_group_test.h"
 #include "completed_step.h"
 

@@ -24,7 +24,7 @@ SANITIZED = _is_sanitized()
 
 
 def environment(isa=None, **extra):
-    # Whoever runs the tests may have credentials: they are none of ours.
+    # The user who runs the tests may have credentials, which these tests must not use.
     env = dict(os.environ, BUTTERFLY_LOG="info", BUTTERFLY_HOME=os.devnull)
     env.update(extra)
     env.pop("BUTTERFLY_ISA", None)

@@ -45,7 +45,7 @@ class FromTextToText(Folder):
         tokenizer, tokens = self.tokenizer(), self.place("corpus.tokens")
         packed = butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, TEXT, "--out", tokens, text=True)
         self.assertEqual(packed.returncode, 0, packed.stderr)
-        run = train(*SMALL, "--data", tokens, "--tokenizer", tokenizer, "--steps", "60", "--rate", "3e-3",
+        run = train(*SMALL, "--data", tokens, "--tokenizer", tokenizer, "--steps", "60", "--lr", "3e-3",
                     "--schedule", "constant", "--json", "--out", self.place("trained.gguf"))
         self.assertEqual(run.returncode, 0, run.stderr)
         result = json.loads(run.stdout)
@@ -85,7 +85,7 @@ class FromTextToText(Folder):
 
 class Statuses(Folder):
     def test_a_run_that_cannot_have_learned_is_invalid_with_status_3(self):
-        run = train(*SMALL, "--data", "synthetic:markov", "--steps", "4", "--rate", "1e-12", "--json")
+        run = train(*SMALL, "--data", "synthetic:markov", "--steps", "4", "--lr", "1e-12", "--json")
         self.assertEqual(run.returncode, 3, run.stderr)
         self.assertFalse(json.loads(run.stdout)["valid"])
         self.assertIn("INVALID: ", run.stderr)

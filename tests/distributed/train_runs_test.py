@@ -21,7 +21,7 @@ from program import PROGRAM, TIMEOUT_S, butterfly, environment
 STEPS = int(os.environ.get("BUTTERFLY_TEST_STEPS", "20"))
 LONG = 40  # more steps than the reports of which fit into the pipe of a Watched
 MODEL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "4", "--micro-batch", "1", "--threads", "1",
-         "--data", "synthetic:markov", "--data.validation_share", "0", "--rate", "1e-3", "--schedule", "constant",
+         "--data", "synthetic:markov", "--data.validation_share", "0", "--lr", "1e-3", "--schedule", "constant",
          "--json"]
 EXACT = [*MODEL, "--deterministic"]
 
@@ -186,7 +186,7 @@ class Ranks(Runs):
 
 class Honesty(Runs):
     def test_weights_that_did_not_move_make_a_run_invalid(self):
-        run = train(*MODEL, "--steps", "10", "--rate", "1e-30", "--optimizer.weight_decay", "0")
+        run = train(*MODEL, "--steps", "10", "--lr", "1e-30", "--optimizer.weight_decay", "0")
         self.assertEqual(run.returncode, 3, run.stderr)
         self.assertFalse(json.loads(run.stdout)["valid"])
         self.assertRegex(run.stderr, "audit +INVALID: .*did not move")
@@ -218,14 +218,14 @@ class Compression(Runs):
 class Failures(Runs):
     def test_a_diverging_run_stops_and_says_which_checkpoint_is_no_good(self):
         saved = self.place("saved")
-        said = self.refusal(*EXACT, "--steps", "9", "--rate", "1e30", "--checkpoints", saved, "--save-every", "1",
+        said = self.refusal(*EXACT, "--steps", "9", "--lr", "1e30", "--checkpoints", saved, "--save-every", "1",
                             "--checkpoint.asynchronous", "false")
         self.assertIn("the run diverges: at step 2 the loss is ", said)
         self.assertIn(f"no good checkpoint is left: {saved}/step-00000001 holds what diverged", said)
 
     def test_a_diverging_rank_process_says_the_same_once(self):
         for engine in ("inproc", "tcp"):
-            said = self.refusal(*EXACT, "--steps", "9", "--rate", "1e30", "--ranks", "2", "--engine", engine)
+            said = self.refusal(*EXACT, "--steps", "9", "--lr", "1e30", "--ranks", "2", "--engine", engine)
             self.assertIn("the run diverges: at step 2 ", said)
 
     def save(self):

@@ -17,7 +17,7 @@ from security_test import Admission, Cluster
 
 TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
 SMALL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "8", "--micro-batch", "1", "--threads", "1",
-         "--deterministic", "--rate", "2e-3", "--schedule", "constant", "--json"]
+         "--deterministic", "--lr", "2e-3", "--schedule", "constant", "--json"]
 MARKOV = ["--data", "synthetic:markov"]
 
 
@@ -118,7 +118,7 @@ class OneAnswer(WorkersCase):
             if name == newest:
                 subprocess.run(["rm", "-r", os.path.join(saved, name)], check=True)
         self.assertEqual(whole, self.hash_of(*MARKOV, "--steps", 40, "--resume", saved, "--workers", workers[0].address))
-        more = ["--model", self.place("a.gguf"), *MARKOV, "--steps", 30, "--rate", "1e-3"]
+        more = ["--model", self.place("a.gguf"), *MARKOV, "--steps", 30, "--lr", "1e-3"]
         self.assertEqual(self.hash_of(*more), self.hash_of(*more, "--workers", addresses(workers)))
 
 

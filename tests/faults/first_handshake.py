@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves: a worker whose first handshake is damaged on its way is greeted again, one that refuses is not.
+"""Proves: a worker whose first handshake is damaged on its way is dialled again, one that refuses is not.
 
 One bit of the first message, or of a later one, of the very first connection is flipped; the text must come all the
 same. Plain, and with credentials.

@@ -44,7 +44,7 @@ class Process:
     def __init__(self, command, namespace=None, **environment):
         if namespace:
             command = ["ip", "netns", "exec", namespace, *command]
-        # Whoever runs the tests may have credentials: they are none of ours.
+        # The user who runs the tests may have credentials, which these tests must not use.
         env = {**os.environ, "BUTTERFLY_HOME": os.devnull, "BUTTERFLY_LOG": "info", **environment}
         self.command = [str(word) for word in command]
         self.changed = threading.Condition()

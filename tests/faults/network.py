@@ -97,7 +97,7 @@ def attempt(name, text):
                         print(f"    {at - begun:.2f} s: {line[:200]}")
                 broken = [] if code == 0 and run.text() == text else [f"{name}: exit code {code}, {run.errors()}"]
                 if epochs_max is not None and len(later) > epochs_max:
-                    broken.append(f"{name}: somebody was given up who lived")
+                    broken.append(f"{name}: a worker was given up that lived")
                 return broken
         except Hang as hang:
             return [f"{name}: HANG: {hang}"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves: layers move away from a worker that becomes slow, by themselves or when somebody asks, and the text stays.
+"""Proves: layers move away from a worker that becomes slow, by themselves or when a user asks, and the text stays.
 
 Three workers with --split balanced; during the generation the first becomes four times slower. It is stopped three quarters
 of the time, in turns that are shorter than a step: a limit on its CPU would slow it by more the more layers it has.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves: whoever besieges a worker's port neither stops its work nor makes it grow.
+"""Proves: a client that besieges a worker's port neither stops its work nor makes it grow.
 
 A worker serves one generation after another while strangers at its port
     stay silent          hold connections open and say nothing
@@ -171,7 +171,7 @@ class Serving:
         with Generation(self.workers, **LOAD) as run:
             code = run.wait()
             if what == "pretend" and code == 2 and "busy with coordinator stranger" in run.errors():
-                self.turned_away += 1  # whoever comes first is the coordinator, as long as nobody has to prove anything
+                self.turned_away += 1  # the first to come is the coordinator, as long as clients need not prove anything
             elif code != 0 or run.text() != self.text:
                 last = [line for _, line in run.lines if line.startswith("butterfly: ")][-1:]
                 self.broken.append(f"{what}: exit code {code}, {'the same' if run.text() == self.text else 'another'} text {last}")

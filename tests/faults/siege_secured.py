@@ -113,7 +113,7 @@ def main():
         customer.start()
         while siege.connections + siege.refused < options.connections:
             siege.connect()
-        knocked = siege.connections
+        connected = siege.connections
         siege.flood(options.garbage_mb << 20)
         over.set()
         customer.join()
@@ -124,7 +124,7 @@ def main():
         reader.join()
     wrong = [run for run in served if run[0] != expected]
     during = sorted(run[2] for run in served[:-1])
-    print(f"{knocked} connections ({siege.refused} not even accepted), {siege.bytes / 1e6:.0f} MB of garbage, "
+    print(f"{connected} connections ({siege.refused} not even accepted), {siege.bytes / 1e6:.0f} MB of garbage, "
           f"{siege_s:.0f} s")
     print(f"memory of the worker: {before} kB before, {after} kB after")
     print(f"generation: {quiet_s:.2f} s before; during, {len(during)} times, median {during[len(during) // 2]:.2f} s, worst "

@@ -39,7 +39,7 @@ void read_stream(ByteSpan bytes, std::size_t piece) {
 void read_with_right_checksum(ByteSpan bytes, std::size_t piece) {
   if (bytes.size() < kFrameHeaderBytes) return;
   std::vector<std::byte> fixed(bytes.begin(), bytes.end());
-  // Of the body as it would be if the announced sizes were honest.
+  // The checksum of the body as it would be if the announced sizes were honest.
   std::uint32_t meta_bytes = 0;
   std::uint64_t payload_bytes = 0;
   std::memcpy(&meta_bytes, fixed.data() + 12, sizeof(meta_bytes));

@@ -40,7 +40,7 @@ inline std::vector<float> read_floats(const std::string& path) {
   return values;
 }
 
-/// Whitespace-separated integers up to the first word that is none.
+/// Whitespace-separated integers up to the first word that is not a number.
 inline std::vector<std::int32_t> read_numbers(const std::string& path) {
   std::ifstream in(path);
   std::vector<std::int32_t> numbers;

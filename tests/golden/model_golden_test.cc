@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "golden_data.h"
 
 namespace butterfly {

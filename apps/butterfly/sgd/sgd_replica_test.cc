@@ -8,7 +8,7 @@
 namespace butterfly {
 namespace {
 
-/// Calls work(collectives) on a thread for each of so many ranks.
+/// Calls work(collectives) on one thread for each rank.
 template <typename Work>
 void on_ranks(int ranks, const Work& work) {
   auto members = make_inproc_collectives(ranks);

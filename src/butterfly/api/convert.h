@@ -1,4 +1,4 @@
-// Between the installed library's plain types and the rooms' own.
+// Between the installed library's plain types and the modules' own.
 #pragma once
 
 #include "butterfly/machine/node.h"

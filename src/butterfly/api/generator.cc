@@ -9,7 +9,7 @@
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/generate.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly {

@@ -1,7 +1,7 @@
 #include "butterfly/model.h"
 
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {
 

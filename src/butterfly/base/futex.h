@@ -1,4 +1,4 @@
-// Sleeping on a word of memory until somebody changes it and says so, as Linux offers it.
+// Sleeping on a word of memory until another thread changes it and says so, as Linux offers it.
 #pragma once
 
 #include <linux/futex.h>

@@ -87,7 +87,7 @@ void MeasurementCache::store(const std::string& text) const {
 }
 
 MeasurementCache::Lock::Lock(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  constexpr auto kPatience = std::chrono::seconds(5);  // whoever holds it longer is stopped
+  constexpr auto kPatience = std::chrono::seconds(5);  // a process that holds it longer is stopped
   constexpr auto kPause = std::chrono::milliseconds(5);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < deadline) {

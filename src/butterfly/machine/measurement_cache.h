@@ -23,7 +23,7 @@ class MeasurementCache {
   void store(const std::string& text) const;
 
   /// Held by the one process that measures, so that a hundred that start at once do not measure each other. Waits for
-  /// others; a lock that cannot be had is none.
+  /// others; where the lock cannot be had there is none.
   class Lock {
    public:
     explicit Lock(const std::filesystem::path& path);

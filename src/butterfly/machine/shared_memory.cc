@@ -29,8 +29,8 @@ tl::unexpected<Error> failed(const char* what) {
   return make_error(ErrorCode::kIo, "{}: {}", what, message_of(errno));
 }
 
-/// Where so many bytes can be mapped on huge pages: what the system chooses by itself is seldom aligned to them. Null
-/// where nothing has to be.
+/// Where this number of bytes can be mapped on huge pages: what the system chooses by itself is seldom aligned to them.
+/// Null where nothing has to be.
 void* reserve_aligned(std::uint64_t bytes) {
   if (bytes < kHugePage) return nullptr;
   const std::uint64_t pages = (bytes + kPage - 1) / kPage * kPage;

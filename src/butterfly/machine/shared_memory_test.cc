@@ -21,7 +21,7 @@ TEST(SharedMemory, IsZeroAndItsSizeStays) {
   }
 }
 
-TEST(SharedMemory, IsTheSameForWhoeverIsGivenItsDescriptor) {
+TEST(SharedMemory, IsTheSameForEveryProcessWithItsDescriptor) {
   const SharedMemory mine = SharedMemory::create(4096).value();
   const SharedMemory theirs = SharedMemory::adopt(::dup(mine.descriptor()), 4096).value();
   EXPECT_NE(mine.bytes().data(), theirs.bytes().data());

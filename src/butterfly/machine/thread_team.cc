@@ -21,7 +21,7 @@ namespace {
 
 // Long enough for the gap between two kernels of one layer, short enough that a wrong guess costs less than a
 // blocking wake-up does on a virtual machine (about 40 us). Without yielding: on a machine that others use too, each
-// yield gives away milliseconds, while whoever sleeps is preferred when it wakes.
+// yield gives away milliseconds, while a thread that sleeps is preferred when it wakes.
 constexpr auto kSpin = std::chrono::microseconds(40);
 constexpr int kPausesBetweenLooks = 64;
 constexpr std::chrono::milliseconds kSleep{1000};  // wakes come; this is for the eyes of a debugger

@@ -44,7 +44,7 @@ struct CorePlace {
   friend bool operator==(const CorePlace&, const CorePlace&) = default;
 };
 
-/// Of the calling thread, at this moment; costs some tens of nanoseconds.
+/// The processor of the calling thread, at this moment; costs some tens of nanoseconds.
 CorePlace this_core();
 
 /// What the control groups of a process leave to it. Nothing means no limit.

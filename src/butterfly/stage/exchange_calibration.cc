@@ -22,7 +22,7 @@ constexpr std::size_t kLotBlocks = 6;  // after which members hear which cores t
 constexpr int kPartingsMax = 4;
 constexpr std::chrono::milliseconds kRest{1};
 
-/// Of a block.
+/// The times of a block.
 struct Times {
   double together_ns = 0.0, alone_ns = 0.0;
 };
@@ -31,8 +31,8 @@ struct Sizes {
   Times many, one;
 };
 
-/// Of a skewed lot, whose sum a run takes: the mean without the fastest and the slowest eighth, what happens once is no
-/// measure.
+/// The typical value of a skewed lot, whose sum a run takes: the mean without the fastest and the slowest eighth, what
+/// happens once is no measure.
 double typical(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t cut = values.size() < 3 ? 0 : std::max<std::size_t>(1, values.size() / 8);

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "butterfly/machine/topology.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 #include "butterfly/wire/exchange/exchange.h"
 
 namespace butterfly {

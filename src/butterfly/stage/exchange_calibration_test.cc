@@ -98,7 +98,7 @@ TEST(ExchangeCalibration, OneRowIsMeasuredAfterManyAsDecodeFollowsAPrompt) {
 }
 
 TEST(ExchangeCalibration, SlowBlocksCountByHowManyTheyAre) {
-  // Of 64 the eight fastest and the eight slowest are left out: 13 of 48 are slow ones then.
+  // The eight fastest and the eight slowest of 64 are left out: 13 of 48 are slow ones then.
   for (const Member& member : measured({{.every_third_ns = 480'000}, {.every_third_ns = 480'000}})) {
     ASSERT_TRUE(member.result) << member.result.error().message;
     EXPECT_NEAR(member.result->one_row_block_s, 1130e-6, 1e-9) << "a run takes the sum of them";

@@ -9,7 +9,7 @@ namespace butterfly {
 
 namespace {
 
-/// Of a range what another one does not have.
+/// What another range does not have of this one.
 std::vector<IndexRange> without(const IndexRange& wanted, const IndexRange& held) {
   if (held.end <= wanted.begin || held.begin >= wanted.end) return {wanted};
   std::vector<IndexRange> rest;
@@ -74,7 +74,7 @@ FetchedWeights::FetchedWeights(const ModelConfig& config, const StageAssignment&
       full = groups_.back().size() >= group_max;
     }
   };
-  // Of the ends of a model each weight alone: a head that is tied to an embedding which is here asks for its norm only.
+  // Embedding and LM head weight by weight: a head that is tied to an embedding which is here asks for its norm only.
   if (assignment.embedding) add({.embedding = true}, 1);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer)
     add({.first_layer = layer, .last_layer = layer + 1}, std::numeric_limits<std::size_t>::max());

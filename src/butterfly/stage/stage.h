@@ -19,7 +19,7 @@
 #include "butterfly/model/inference/embedding.h"
 #include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/inference/tensor_group.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/stage_step.h"
@@ -42,7 +42,7 @@ struct Crew {
 
 struct StageOptions {
   int threads = 1;
-  std::shared_ptr<Crew> crew{};  // of all stages of a node; none: this one has so many threads of its own
+  std::shared_ptr<Crew> crew{};  // of all stages of a node; null: this one has `threads` threads of its own
   Isa isa = Isa::kReference;
   std::optional<DType> kv_type{};     // none: kv_type_for(config)
   DType wire_type = DType::kF32;      // of activations from and to other stages

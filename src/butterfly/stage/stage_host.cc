@@ -5,8 +5,8 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/config_json.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/run_stage.h"
 #include "butterfly/wire/channel/codec.h"
@@ -88,7 +88,7 @@ std::uint64_t share_of_cache(std::uint64_t bytes_max, const StageAssignment& sta
   return static_cast<std::uint64_t>(static_cast<double>(bytes_max) * weight(stage) / total);
 }
 
-/// Of what a stage sends: logits, activations, or blocks of quants, which are not shuffled.
+/// The kinds of data that a stage sends: logits, activations, or blocks of quants, which are not shuffled.
 int element_bytes(const Stage& stage) {
   if (stage.assignment().head || stage.wire_type() == DType::kF32) return 4;
   return stage.wire_type() == DType::kF16 ? 2 : 1;

@@ -42,7 +42,7 @@ class StageParts {
                   ThreadTeam& team, const std::stop_token& stop);
 
   /// By name: of each matrix of which `assignment` needs a part, what is here for other slices, where there are some of
-  /// the same. Whoever fetches the part needs to fetch the rest of it only.
+  /// the same. Only the rest of the part has to be fetched.
   std::map<std::string, KeptMatrix> kept_for(const ModelConfig& config, const StageAssignment& assignment) const;
 
   /// About what complete() would add for all of these. Errors: those of model_cost().

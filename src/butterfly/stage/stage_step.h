@@ -32,7 +32,7 @@ struct StepLimits {
 /// The tensor is handed over, not copied.
 Message encode_step(Step step);
 
-/// A failed step in place of a result, so that whoever waits learns why.
+/// A failed step in place of a result, so that the receiver learns why.
 Message encode_failure(std::uint64_t id, Epoch epoch, const Error& error);
 
 /// Everything but the tensor's shape, which only the receiver knows. Errors: kProtocol naming the values that disagree;

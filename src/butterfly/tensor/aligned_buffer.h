@@ -34,7 +34,7 @@ class AlignedBuffer {
 
   std::byte* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// Of the memory that others can map; -1 where it is this process's alone.
+  /// The descriptor of the memory that others can map; -1 where it is this process's alone.
   int descriptor() const { return shared_.descriptor(); }
 
  private:

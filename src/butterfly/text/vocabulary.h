@@ -1,4 +1,4 @@
-// The vocabulary of a model as plain data, filled by whoever reads the model file. The tokenizer reads it.
+// The vocabulary of a model as plain data, filled by the readers of model files. The tokenizer reads it.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ struct Assignment {
 /// "stage 2 of 3", "stage 2 of 3, slices 3-5".
 std::string describe(const Assignment& assignment);
 
-/// Of all that one worker has: "stages 1 and 3 of 4".
+/// All that one worker has: "stages 1 and 3 of 4".
 std::string describe(std::span<const Assignment> assignments);
 
 /// How many stages a worker may have in one epoch.

@@ -35,7 +35,7 @@ class ControlLink {
   std::string peer() const { return channel_->peer(); }
 
  private:
-  const std::shared_ptr<Channel> channel_;  // shared where somebody else may have to close it
+  const std::shared_ptr<Channel> channel_;  // shared where another thread may have to close it
   std::mutex sending_;                      // a channel has one sender at a time
   std::atomic<bool> closed_{false};
 };
@@ -61,7 +61,7 @@ struct DataLabel {
   std::string what{};
   Epoch epoch{};
 };
-/// Nothing where it is none.
+/// Nothing where it is not one.
 std::optional<DataLabel> parse_data_label(const std::string& label);
 
 void store(const Error& error, control::Failure& failure, Epoch epoch = {});
@@ -77,7 +77,7 @@ void store(const StageAssignment& stage, control::Stage& message);
 StageAssignment read_stage(const control::Stage& message);
 
 void store(const ExchangeTimes& times, control::ReadyShare& message);
-/// Nothing measured where the numbers are none that a clock can show.
+/// Nothing measured where no clock can show such numbers.
 ExchangeTimes read_exchange_times(const control::ReadyShare& message);
 
 /// What one worker has in one epoch; at least one.

@@ -1,4 +1,4 @@
-// How a node is, for whoever asks over a connection of role status: a worker's work and speed, a coordinator's members,
+// The state of a node, as an answer to a connection of role status: a worker's work and speed, a coordinator's members,
 // and the links from a node to others. Plain functions, thread-safe.
 #pragma once
 

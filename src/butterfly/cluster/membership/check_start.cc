@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "butterfly/plan/cost/share_groups.h"
+#include "butterfly/plan/partition/share_groups.h"
 
 namespace butterfly {
 

@@ -45,7 +45,7 @@ class NodesTest : public ::testing::TestWithParam<std::string> {
  protected:
   Nodes make(int count) const { return make_nodes(GetParam(), count); }
 
-  /// Runs `plan` over so many nodes, from its start to its end.
+  /// Runs `plan`, which has `stages` stages, from its start to its end.
   void run(Nodes& nodes, const Plan& plan, int stages) const {
     auto ends = nodes.session->start(fake_request(plan), after_ms(20'000));
     ASSERT_TRUE(ends) << ends.error().message;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "butterfly/cluster/control/assignment.h"
+#include "butterfly/cluster/control/data_traffic.h"
 #include "butterfly/cluster/worker/weights.h"
 #include "butterfly/cluster/worker/worker_delegate.h"
 #include "butterfly/machine/node.h"
@@ -50,20 +51,6 @@ struct PipelineChannels {
   std::vector<std::uint64_t> memory_bytes;    // of each share
   std::vector<ExchangeEngine> exchanges;      // that its group moves sums with, for each share
   std::vector<ExchangeTimes> exchange_times;  // that its group measured before it was ready, for each share
-};
-
-/// What data connections have carried.
-struct DataTraffic {
-  std::uint64_t bytes = 0;        // framing included
-  std::uint64_t bytes_saved = 0;  // that packing left out
-  std::uint64_t lz4_messages = 0, zstd_messages = 0;
-
-  void add(const ChannelStats& sent) {
-    bytes += sent.bytes_sent;
-    bytes_saved += sent.bytes_saved;
-    lz4_messages += sent.lz4_messages;
-    zstd_messages += sent.zstd_messages;
-  }
 };
 
 /// Whether an error is a reason to begin another epoch, with the nodes that remain, rather than to give up: a node or a

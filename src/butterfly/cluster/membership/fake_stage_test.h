@@ -171,7 +171,7 @@ inline Plan fake_scattered_plan(std::vector<int> node_of_stage) {
   return plan;
 }
 
-/// One layer for each group of so many nodes, in order, the slices of each divided as unevenly as they can be.
+/// One layer for each group of the given size, in order, the slices of each divided as unevenly as they can be.
 inline Plan fake_group_plan(const std::vector<int>& groups) {
   Plan plan;
   for (std::size_t g = 0; g < groups.size(); ++g) {

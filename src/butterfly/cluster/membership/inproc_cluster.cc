@@ -91,7 +91,7 @@ class InprocCluster final : public ClusterSession {
   struct Working {
     int node = 0;
     std::vector<std::size_t> shares{};  // in pipeline order
-    // Of each share, guarded by mutex_: once it has loaded, and once it is ready.
+    // For each share, guarded by mutex_: once it has loaded, and once it is ready.
     std::vector<std::uint64_t> memory_bytes{};
     std::vector<ExchangeTimes> exchange_times{};
     std::jthread thread{};

@@ -18,7 +18,8 @@ struct MembershipOptions {
   std::vector<std::string> workers{};  // "host:port"
   std::string join_at{};               // "host:port" where workers may announce themselves; empty: nowhere
   ClusterOptions cluster{};
-  /// Called from other threads when somebody asks for another plan; what came of it, for people. Null: nobody plans.
+  /// Called from other threads when a user asks for another plan; returns what came of it, for people. Null: plans
+  /// stay.
   std::function<Result<std::string>()> rebalance{};
 };
 

@@ -87,7 +87,7 @@ void RemoteCluster::on_message(const RemoteWorker& member, const control::Contro
   changed_.notify_all();
 }
 
-/// Of shares that it does not name it is not known what they hold.
+/// What shares hold that it does not name is unknown.
 void RemoteCluster::hear_ready(Worker& worker, const control::Ready& ready) {
   worker.ready = true;
   if (ready.has_file()) worker.member->has_file = true;
@@ -259,7 +259,7 @@ Result<PipelineChannels> RemoteCluster::start(const StartRequest& request, Deadl
   status = open_channels(deadline);
   if (status) status = assign();
   if (!status && !request.stop.stop_requested()) {
-    // Whoever died on the way is a better explanation than the connection that noticed.
+    // A worker that died on the way is a better explanation than the connection that noticed.
     return tl::unexpected(health_->explain(status.error()));
   }
   if (status) status = wait_until_ready(request, deadline);

@@ -65,8 +65,8 @@ WorkerRegistry::~WorkerRegistry() {
 
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
-Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& address, Deadline deadline,
-                                                         std::stop_token stop) const {
+Result<WorkerRegistry::Connected> WorkerRegistry::connect(const std::string& address, Deadline deadline,
+                                                          std::stop_token stop) const {
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kControl, .session = session_, .label = name_};
   connecting.access = options_.access;
@@ -76,7 +76,7 @@ Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& addr
     BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
     auto link = std::make_unique<ControlLink>(std::move(channel));
     auto answer = link->receive(deadline);
-    if (answer) return Greeting{.link = std::move(link), .answer = std::move(*answer)};
+    if (answer) return Connected{.link = std::move(link), .answer = std::move(*answer)};
     const bool cut = answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kProtocol;
     if (!cut || number == kHandshakesMax) return tl::unexpected(std::move(answer).error());
     std::this_thread::sleep_for(kFirstPause);
@@ -85,12 +85,12 @@ Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& addr
 
 Result<RemoteWorkerPtr> WorkerRegistry::handshake(const std::string& address, Deadline deadline,
                                                   std::stop_token stop) const {
-  BF_ASSIGN_OR_RETURN(Greeting greeting, connect(address, deadline, std::move(stop)));
-  const control::ControlMessage& message = greeting.answer;
+  BF_ASSIGN_OR_RETURN(Connected connected, connect(address, deadline, std::move(stop)));
+  const control::ControlMessage& message = connected.answer;
   auto member = std::make_shared<RemoteWorker>();
   member->address = address;
   member->silence = PhiAccrual(options_.heartbeat);
-  member->link = std::move(greeting.link);
+  member->link = std::move(connected.link);
   const std::string who = title(*member);
   if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), who));
   if (!message.has_worker_hello()) return make_error(ErrorCode::kProtocol, "{} did not say hello", who);
@@ -307,7 +307,7 @@ void WorkerRegistry::lose(const RemoteWorkerPtr& member, const Error& cause) {
     for (MemberObserver* observer : observers_) observer->on_gone(*member, cause);
   }
   {
-    // Last, so that whoever sees another membership also sees that the epoch has failed.
+    // Last, so that a thread that sees another membership also sees that the epoch has failed.
     std::lock_guard lock(mutex_);
     if (!ending_) {
       changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));

@@ -34,7 +34,7 @@ struct RemoteWorker {
 /// Also an epoch's that the worker is part of, which may outlast the worker.
 using RemoteWorkerPtr = std::shared_ptr<RemoteWorker>;
 
-/// Whoever wants to know what members say: the epoch that runs, the next that prepares. Called from the members'
+/// A listener for what members say: the epoch that runs, the next that prepares. Called from the members'
 /// threads, one call at a time.
 class MemberObserver {
  public:
@@ -88,11 +88,11 @@ class WorkerRegistry {
   void describe(control::CoordinatorStatus& status) const;
 
  private:
-  struct Greeting {
+  struct Connected {
     std::unique_ptr<ControlLink> link;
     control::ControlMessage answer;
   };
-  Result<Greeting> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  Result<Connected> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
   Result<RemoteWorkerPtr> handshake(const std::string& address, Deadline deadline, std::stop_token stop) const;
   void admit(RemoteWorkerPtr member);
   void run_monitor(const RemoteWorkerPtr& member);

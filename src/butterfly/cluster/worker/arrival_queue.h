@@ -1,4 +1,4 @@
-// A listener without a port: connections that somebody else accepted, for whoever takes them from a Listener.
+// A listener without a port: connections that another listener accepted, for code that takes them from a Listener.
 // Thread-safe, but for accept(), which is for one thread at a time.
 #pragma once
 

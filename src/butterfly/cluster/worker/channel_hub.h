@@ -16,8 +16,8 @@ namespace butterfly {
 
 class ChannelHub {
  public:
-  /// Keeps a channel for whoever waits for it. Unknown and repeated labels are turned away, and those of ended epochs,
-  /// which are counted.
+  /// Keeps a channel until a thread waits for it. Unknown and repeated labels are turned away, and those of ended
+  /// epochs, which are counted.
   void deliver(const std::string& label, ChannelPtr channel);
 
   /// A channel that the session opened itself.
@@ -41,7 +41,7 @@ class ChannelHub {
   using Key = std::pair<Epoch, std::string>;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<Key, std::shared_ptr<Channel>> channels_;  // shared with whoever moves data
+  std::map<Key, std::shared_ptr<Channel>> channels_;  // shared with the threads that move data
   Epoch ended_{};
 };
 

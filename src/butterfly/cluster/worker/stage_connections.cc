@@ -20,7 +20,7 @@ Status StageConnections::open(const std::stop_token& stop) {
 Status StageConnections::open_group(const std::stop_token& stop) {
   const auto members = static_cast<int>(assignment_.group.size());
   group_.resize(assignment_.group.size());
-  // Dialling first: whoever is waited for has dialled before he waits for others.
+  // Dialling first: a worker that others wait for has dialled before it waits itself.
   for (int member = assignment_.member + 1; member < members; ++member) {
     const auto index = static_cast<std::size_t>(member);
     BF_ASSIGN_OR_RETURN(group_[index],

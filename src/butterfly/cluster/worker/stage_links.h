@@ -1,4 +1,4 @@
-// What a share of the work is connected to while it runs. Views: whoever opened the connections owns them.
+// What a share of the work is connected to while it runs. Views: the code that opened the connections owns them.
 #pragma once
 
 #include <vector>

@@ -201,7 +201,7 @@ Status serve_weights(Channel& channel, const WeightProvider& provider, std::atom
     BF_ASSIGN_OR_RETURN(const auto asked, parse(framed, channel.peer()));
     Message answered = answer(asked, provider);
     answered.tag = framed.tag;
-    // Before its receiver can be ready: whoever sees that sees these bytes.
+    // Before its receiver can be ready: a thread that sees it ready also sees these bytes.
     bytes_sent.fetch_add(answered.payload.bytes.size());
     BF_TRY(channel.send(std::move(answered), after_ms(kWeightTimeoutMs)));
   }

@@ -11,7 +11,7 @@
 #include "butterfly/cluster/control/assignment.h"
 #include "butterfly/cluster/worker/stage_links.h"
 #include "butterfly/cluster/worker/weights.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 
 namespace butterfly {
 

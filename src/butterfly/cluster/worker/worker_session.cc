@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "butterfly/base/log.h"
-#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/cluster/control/data_traffic.h"
 
 namespace butterfly {
 namespace {
@@ -310,8 +310,8 @@ Result<std::shared_ptr<Channel>> WorkerSession::wait_for_weights(Epoch epoch) {
   return channel;
 }
 
-/// Every worker opens the connections of its stages in the order of the pipeline: whoever waits for another waits for
-/// an earlier stage or a lower member of the same one, so nobody waits in a circle.
+/// Every worker opens the connections of its stages in the order of the pipeline: a worker that waits for another waits
+/// for an earlier stage or a lower member of the same one, so nobody waits in a circle.
 Status WorkerSession::work(std::span<const Assignment> assignments, const std::stop_token& stop) {
   std::vector<std::unique_ptr<StageConnections>> connections;
   for (const Assignment& assignment : assignments) {

@@ -15,7 +15,8 @@
 #include "butterfly/infer/deployment/rebalance_queue.h"
 #include "butterfly/infer/deployment/straggler.h"
 #include "butterfly/model/core/config_json.h"
-#include "butterfly/plan/cost/share_groups.h"
+#include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/trace/trace.h"
@@ -138,7 +139,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     const Members members = membership_->members();
     const auto plan = plan_for(checkpoint_, known_.cluster(members.nodes), options_);
     considered_ = members.version;
-    if (!plan) return {};  // whoever leaves cannot be replaced yet
+    if (!plan) return {};  // the leaving worker cannot be replaced yet
     const auto same = [&] {
       if (plan->stages != plan_.stages) return false;
       for (std::size_t i = 0; i < plan->stages.size(); ++i) {
@@ -199,7 +200,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return wishes_.ask(kPatience);
   }
 
-  /// Somebody asks for a better plan now, however small the gain.
+  /// A user asks for a better plan now, however small the gain.
   void consider_wish() {
     if (!wishes_.wanted()) return;
     if (preparation_) return wishes_.answer(fmt::format("another plan is on its way: {}", preparation_->reason));
@@ -246,7 +247,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     session_.reset();
   }
 
-  /// Tries until an epoch runs, over whoever is there.
+  /// Tries until an epoch runs, over the workers that are there.
   Status begin_epoch(const std::optional<Error>& cause) {
     const std::uint64_t began_ns = trace::now_ns();
     std::string reason = cause ? cause->message : "";
@@ -309,7 +310,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     const bool first = epochs_.empty() && options_.join_at.empty();
     if (!may_help) return tl::unexpected(why);
     if (first) {
-      // A start is strict. But who was lost right after the greeting, by damage on the way, is dialled again already.
+      // A start is strict. But who was lost right after the handshake, by damage on the way, is dialled again already.
       const bool lost = why.code == ErrorCode::kUnavailable && !std::exchange(waited_at_start_, true);
       const bool back = lost && membership_->wait_for_change(members_.version, after_ms(kBackAtStartMs), options_.stop);
       return back ? Status{} : tl::unexpected(why);

@@ -1,5 +1,5 @@
 // A model deployed on worker processes, and kept so when they die, leave and join: each change of the membership ends
-// an epoch and begins the next over whoever is there.
+// an epoch and begins the next over the workers that are there.
 #pragma once
 
 #include "butterfly/cluster/membership/cluster_session.h"

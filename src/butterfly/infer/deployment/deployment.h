@@ -14,8 +14,8 @@
 #include "butterfly/infer/deployment/pipeline.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/plan/cost/forecast.h"
 #include "butterfly/plan/partition/plan.h"
+#include "butterfly/plan/simulation/forecast.h"
 #include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/exchange/group_exchange.h"
 

@@ -1,5 +1,5 @@
 // What a coordinator knows of its workers beyond their own description: how fast they turned out to be, and the links
-// between them where somebody measured those. Not thread-safe.
+// between them where those were measured. Not thread-safe.
 #pragma once
 
 #include <map>

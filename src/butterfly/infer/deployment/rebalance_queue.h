@@ -19,7 +19,7 @@ class RebalanceQueue {
   /// kUnavailable where nobody looked within `patience`.
   Result<std::string> ask(std::chrono::milliseconds patience);
 
-  /// Whether somebody waits.
+  /// Whether a request waits.
   bool wanted() const;
 
   /// The outcome for all who wait.

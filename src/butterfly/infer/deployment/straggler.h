@@ -15,7 +15,7 @@
 namespace butterfly {
 
 struct StragglerOptions {
-  std::chrono::milliseconds window{1000};  // at least, and until each stage has made so many steps:
+  std::chrono::milliseconds window{1000};  // at least, and until each stage has made this number of steps:
   std::uint64_t steps_min = 8;
   double threshold = 1.5;  // how much slower than predicted, relative to the others, is a straggler
   int windows = 3;         // in a row

@@ -13,7 +13,7 @@ Plan plan() {
   return plan;
 }
 
-/// Feeds windows of a second in which each stage makes `steps` steps of so many milliseconds.
+/// Feeds windows of a second in which each stage makes `steps` steps of the given milliseconds.
 class Watched {
  public:
   Watched() { stragglers_.watch(plan(), now_); }

@@ -8,7 +8,7 @@
 
 #include "butterfly/kernel/gemm/gemm_tiles.h"
 
-// Of the OpenMP runtime that oneDNN was built with; <omp.h> is not there for every compiler.
+// From the OpenMP runtime that oneDNN was built with; <omp.h> is not there for every compiler.
 extern "C" {
 void omp_set_num_threads(int threads);
 int omp_get_max_threads();

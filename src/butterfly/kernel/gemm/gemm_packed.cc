@@ -15,18 +15,18 @@
 namespace butterfly {
 namespace {
 
-// Of the reduced dimension at a time: a tile's part of A, 512 KiB or 1 MiB, and a panel of B, 32 or 64 KiB, stay in the
-// caches while C is written once for each.
+// Depth of the reduced dimension at a time: a tile's part of A, 512 KiB or 1 MiB, and a panel of B, 32 or 64 KiB, stay
+// in the caches while C is written once for each.
 constexpr std::int64_t kBlockDepth = 512;
 constexpr std::int64_t kTileRowsMost = 512;
 
 // Each: the others take over what one that is held up leaves.
 constexpr std::int64_t kTilesPerMember = 2;
 constexpr std::int64_t kTileLeast = 128;
-// Of a tile: whole vectors and whole AMX tiles.
+// Alignment of a tile: whole vectors and whole AMX tiles.
 constexpr std::int64_t kTileAlign = 64;
 
-// Of C: more than a core's cache holds.
+// Size of C from which stores bypass the caches: more than a core's cache holds.
 constexpr std::int64_t kStreamedBytes = std::int64_t{4} << 20;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {

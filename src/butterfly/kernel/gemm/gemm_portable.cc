@@ -8,7 +8,7 @@
 namespace butterfly {
 namespace {
 
-// Of the reduced dimension at a time: that many rows of a tile of B, as floats, stay in the second-level cache.
+// Depth of the reduced dimension at a time: that many rows of a tile of B, as floats, stay in the second-level cache.
 constexpr std::int64_t kDepth = 128;
 
 class PortableEngine final : public TileEngine {

@@ -111,7 +111,7 @@ void store_cached(const float* x, long n, bool half, unsigned char* out) {
   }
 }
 
-// The lane tree on tiles of `count` floats: adds present neighbours in place, returns the tile that holds the sum.
+// The slice tree on tiles of `count` floats: adds present neighbours in place, returns the tile that holds the sum.
 inline float* fold_slices(float** tiles, int slices, long count) {
   for (int width = 1; width < slices; width *= 2) {
     for (int i = 0; i < slices; i += 2 * width) {

@@ -17,8 +17,8 @@ namespace butterfly {
 struct MatmulOptions {
   Isa isa = Isa::kReference;  // must be supported here
   int threads = 1;
-  // Of one type, packed: more than caches hold, also those that are shared with other machines of one host. Twice as
-  // much memory is needed for a moment.
+  // Weights of one type, packed: more than caches hold, also those that are shared with other machines of one host.
+  // Twice as much memory is needed for a moment.
   std::uint64_t weight_bytes = std::uint64_t{256} << 20;
   std::uint64_t prefill_weight_bytes = std::uint64_t{32} << 20;
   std::int64_t prefill_rows = 128;

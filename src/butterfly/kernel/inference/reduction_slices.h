@@ -25,7 +25,7 @@ struct SliceRange {
 };
 
 /// The fewest runs of 1, 2, 4 or 8 slices that make up `slices` and are nodes of the tree in which slices are added:
-/// whoever holds `slices` can add each of them up alone. Ascending.
+/// a member that holds `slices` can add each of them up alone. Ascending.
 inline std::vector<SliceRange> subtrees(const SliceRange& slices) {
   std::vector<SliceRange> nodes;
   for (int at = slices.first; at < slices.last; at = nodes.back().last) {

@@ -187,8 +187,8 @@ void rope_simd(float* x, const float* cos, const float* sin, float direction, lo
   }
 }
 
-/// Of a row, as long as the memory takes: rows of several matrices are read and written side by side, and the processor
-/// begins anew to fetch ahead at each border of a page.
+/// Elements of a row ahead, as long as the memory takes: rows of several matrices are read and written side by side,
+/// and the processor begins anew to fetch ahead at each border of a page.
 inline constexpr long kFetchAhead = 1024;
 
 template <class V, class... Rows>

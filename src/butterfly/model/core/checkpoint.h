@@ -1,10 +1,10 @@
-// A model on disk, opened: configuration, vocabulary and weights, whatever its format. One door for all readers.
+// A model as every reader gives it: configuration, vocabulary and weights, whatever the format of its files. Plain
+// values.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/text/vocabulary.h"
@@ -26,16 +26,5 @@ struct OpenOptions {
   /// the vocabulary is left out (TokenizerKind::kNone) and the model computes with token ids alone.
   bool vocabulary_required = true;
 };
-
-/// A GGUF file, or a directory with config.json, *.safetensors and tokenizer.json.
-/// Errors: kNotFound, kIo, kBadData (hostile or truncated, names both values), kUnsupported (architecture, type).
-Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options = {});
-
-/// SHA-256, lower-case hex, over the content of the file, or of the directory's config.json and *.safetensors in
-/// name order. Two machines with the same model agree on it.
-Result<std::string> content_hash(const std::string& path);
-
-/// Bytes that content_hash reads.
-Result<std::uint64_t> content_bytes(const std::string& path);
 
 }  // namespace butterfly

@@ -58,7 +58,7 @@ class ParameterSet {
   std::span<float> weight(const Parameter& parameter) { return part(weights(), parameter); }
   std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
 
-  /// Of a flat array of a value for each weight.
+  /// This parameter's part of a flat array with a value for each weight.
   template <typename T>
   static std::span<T> part(std::span<T> all, const Parameter& parameter) {
     return all.subspan(static_cast<std::size_t>(parameter.offset), static_cast<std::size_t>(parameter.size()));

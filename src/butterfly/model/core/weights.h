@@ -88,7 +88,7 @@ struct WeightRange {
 };
 std::vector<WeightInfo> expected_weights(const ModelConfig& config, const WeightRange& range);
 
-/// A weight of which somebody has a part.
+/// A weight of which a node has a part.
 struct ExpectedPart {
   WeightInfo whole{};
   WeightPart part{};  // not empty

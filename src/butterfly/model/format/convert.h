@@ -20,7 +20,7 @@ struct ConvertProgress {
 };
 
 struct ConvertOptions {
-  /// Of every matrix but the position embedding, which stays exact; nothing: as stored. Vectors are f32.
+  /// The type of every matrix but the position embedding, which stays exact; nothing: as stored. Vectors are f32.
   std::optional<DType> type{};
   std::function<void(const ConvertProgress&)> progress{};  // before each tensor
   std::stop_token stop{};

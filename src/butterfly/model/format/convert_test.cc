@@ -8,6 +8,7 @@
 
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {

@@ -2,21 +2,13 @@
 // tokenizer.json, tokenizer_config.json) for transformers and for open_checkpoint().
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/tensor/dtype.h"
+#include "butterfly/model/core/export_options.h"
 
 namespace butterfly {
-
-struct ExportOptions {
-  /// Of every matrix but the position embedding, which stays exact; nothing: as it is. Vectors are F32.
-  std::optional<DType> type{};
-  /// Content of tokenizer.json for a directory; empty: none is written. A GGUF file holds the vocabulary itself.
-  std::string tokenizer_json{};
-};
 
 /// `*.gguf` is a file, everything else a directory, made where it is missing. Each file is written whole or not at all,
 /// config.json last. Errors: those of convert(); kUnsupported for what the format cannot express and, in a directory,

@@ -9,6 +9,7 @@
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/training/training_model_test.h"
 #include "butterfly/tensor/quantize.h"
 

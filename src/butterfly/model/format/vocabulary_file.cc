@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/mapped_file.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {
 namespace {

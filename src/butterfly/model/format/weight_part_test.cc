@@ -9,6 +9,7 @@
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/format/export_model.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {
 namespace {

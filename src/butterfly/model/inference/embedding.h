@@ -1,4 +1,4 @@
-// The two ends of the model: token embedding (and learned positions) before the first block, final norm and head
+// The outer layers of the model: token embedding (and learned positions) before the first block, final norm and head
 // after the last. Immutable after load. A tied head shares the embedding's packed matrix where one node has both.
 #pragma once
 
@@ -19,7 +19,8 @@ class Embedding {
   static Result<Embedding> load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team,
                                 const SliceRange& slices = {});
 
-  /// Errors: kInvalidArgument for a token outside the vocabulary or a position outside the context, whoever holds it.
+  /// Errors: kInvalidArgument for a token outside the vocabulary or a position outside the context, whichever member
+  /// holds it.
   Status check(const Batch& batch, std::span<const TokenId> tokens) const;
 
   /// x[rows, model_dim] = embedding of each row's token (+ its position's vector), for what check() has passed. Rows

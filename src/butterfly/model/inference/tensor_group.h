@@ -72,7 +72,7 @@ class TensorGroup {
   std::vector<Shard> shards_;
   ExchangeFunction exchange_;
   Sums attention_, mlp_;
-  // Of the exchange under way, one entry a member.
+  // For the exchange under way, one entry a member.
   std::vector<ByteSpan> to_;
   std::vector<MutableByteSpan> from_;
   SumsOfMembers received_;

@@ -26,7 +26,7 @@ struct TrainContext {
   const float* weights = nullptr;         // the flat arrays of the parameters
   const void* operand_weights = nullptr;  // the same as `gemm` takes them
   float* gradients = nullptr;
-  /// Of the first matmul for a weight in a backward pass: kNo where its gradients count as zero but are not.
+  /// For the first matmul for a weight in a backward pass: kNo where its gradients count as zero but are not.
   Accumulate weight_gradients = Accumulate::kYes;
 
   float* partial_sums = nullptr;    // [chunks(), partial_width]

@@ -83,7 +83,7 @@ void norm_backward(const TrainContext& context, const NormBackwardArgs& args) {
   const float* weight = weight_at(context, args.parameters.weight);
   const bool rms = config.norm == NormKind::kRms;
   const bool sum_dx = args.bias_below != kNoParameter;
-  // Of each chunk: the sums for weight, bias and bias_below.
+  // For each chunk the sums for weight, bias and bias_below.
   const std::int64_t width = 3 * n;
   context.for_chunks([&](int, std::int64_t chunk, std::int64_t first, std::int64_t last) {
     float* sums = clear_partial_sums(context, chunk, width);

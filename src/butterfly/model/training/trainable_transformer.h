@@ -43,8 +43,8 @@ struct TransformerOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
   GradientMemory gradients = GradientMemory::kPrivate;
-  /// Of logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which are
-  /// computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
+  /// Size of the logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which
+  /// are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
   std::int64_t logits_bytes_max = std::int64_t{64} << 20;
 };
 
@@ -93,7 +93,7 @@ class TrainableTransformer {
   /// After weights() changed (bf16 keeps a copy of them).
   virtual void weights_changed() = 0;
 
-  /// Of one forward pass over one token, with the causal half of attention counted (6 N + 6 L C T for all three
+  /// Work of one forward pass over one token, with the causal half of attention counted (6 N + 6 L C T for all three
   /// passes): docs/decisions/0012-training.md.
   virtual double forward_flops_per_token() const = 0;
 };

@@ -30,7 +30,7 @@ void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
 }
 }  // namespace
 
-// Of the whole test program, the libraries that it loads included.
+// Allocations of the whole test program, the libraries that it loads included.
 void* operator new(std::size_t bytes) {
   return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
 }

@@ -9,7 +9,8 @@
 namespace butterfly {
 namespace {
 
-/// Of what moves between matmuls: it is read soon after it was written, and found in a cache.
+/// The part of what moves between matmuls that comes from memory: it is read soon after it was written, and found in a
+/// cache.
 constexpr double kMovedInMemory = 0.5;
 
 /// Rows that are no whole number of blocks cannot be quantised: files keep those matrices in f32.
@@ -72,7 +73,7 @@ double time(double amount, double per_s) {
   return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
 }
 
-/// The matrices of a part, multiplied with so many rows.
+/// The matrices of a part, multiplied with `rows` rows.
 double matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
   const double first = std::min(rows, kRowsWhileReading);
   return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),

@@ -108,7 +108,7 @@ TEST(Share, RunsOfSlicesConsistOfMaximalSubtrees) {
 class StepTime : public testing::Test {
  protected:
   NodeRates rates() const { return node_rates(node_, cost_.weight_type); }
-  /// What the room's page says of matmuls: rows beyond the first four find the weights in a cache.
+  /// What the module's page says of matmuls: rows beyond the first four find the weights in a cache.
   static double matmul_s(const PartCost& part, double rows, double bytes_per_s, double flops_per_s) {
     const double first = std::min(rows, 4.0) * part.flops / flops_per_s;
     return std::hypot(static_cast<double>(part.weight_bytes) / bytes_per_s, first) +

@@ -150,7 +150,7 @@ void count_group(const PredictionInput& input, std::span<const Share> group, Lin
     const ShareCost& own = input.cost.share(from.work.slices);
     for (const Share& to : group) {
       double sums = 2.0 * from.work.layers() * own.subtrees * row;
-      // A token's row of the embedding comes from whoever has its slice of the vocabulary.
+      // A token's row of the embedding comes from the member that has its slice of the vocabulary.
       if (from.work.embedding) {
         sums += row * static_cast<double>(own.logit_bytes) / static_cast<double>(input.cost.logit_bytes);
       }
@@ -285,7 +285,7 @@ double measured_one_row_s(const PredictionInput& input, std::span<const Share> g
   return measured_s(input, group, 1.0, times.one_row_s, times.one_row_block_s);
 }
 
-/// Of a small exchange, what the links do not explain.
+/// The part of a small exchange that the links do not explain.
 double wake_s(const PredictionInput& input, std::span<const Share> group) {
   const ExchangeTimes* times = measured_times(input, group);
   if (times == nullptr) return kAssumedWakeS;

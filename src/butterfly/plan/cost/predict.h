@@ -41,7 +41,7 @@ struct PlanPrediction {
   double ttft_s = 0.0;        // prompt of one request, alone: its chunks follow each other through the stages
   double token_s = 0.0;       // one request, alone: between two of its tokens
   double tokens_per_s = 0.0;  // all sequences at once: the smaller of what the pipeline passes when full and what
-                              // so many sequences can ask for (https://doi.org/10.1145/356733.356735)
+                              // these sequences can ask for (https://doi.org/10.1145/356733.356735)
   double slowest_s = 0.0;     // the busiest node's part of a decode step of all sequences
   double balance = 0.0;       // slowest over mean of the nodes at work: 1 is perfect; 0 where unknown
   int groups = 0;             // stages of the pipeline, a tensor group counting as one

@@ -5,8 +5,8 @@
 
 namespace butterfly {
 
-/// One share of the work: blocks [first_layer, last_layer), and the two ends of the model. The members of a tensor
-/// group have the same layers and ends, and divide the slices of each.
+/// One share of the work: blocks [first_layer, last_layer), and the embedding and LM head. The members of a tensor
+/// group have the same of all these, and divide the slices of each.
 struct StageAssignment {
   int first_layer = 0;
   int last_layer = 0;

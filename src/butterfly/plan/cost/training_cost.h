@@ -21,7 +21,7 @@ struct TrainOptions {
   TrainStrategy strategy = TrainStrategy::kDdp;
   int batch = 8;  // sequences of a step, over all nodes
   int seq = 0;    // tokens of each; 0: the model's context
-  // Of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
+  // Rate of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
   double matmuls_gflops = 0.0;
 };
 

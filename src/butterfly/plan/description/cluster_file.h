@@ -9,7 +9,7 @@
 
 namespace butterfly {
 
-/// More than planning is meant for; the links of so many nodes take 256 MiB.
+/// More than planning is meant for; the links of that number of nodes take 256 MiB.
 inline constexpr int kMaxDescribedNodes = 4096;
 
 /// Nodes in the file's order, first those of [[node]], then the members of each [[group]]. `name` stands for the text

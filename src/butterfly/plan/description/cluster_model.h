@@ -1,5 +1,5 @@
 // What planning knows of a cluster: its nodes, the links between them, the links of the coordinator. Described by a
-// file or measured; a plain value, thread-safe. Nodes are named by their index everywhere in this room.
+// file or measured; a plain value, thread-safe. Nodes are named by their index everywhere in this module.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/plan/cost/exchange_times.h"
+#include "butterfly/plan/description/exchange_times.h"
 
 namespace butterfly {
 

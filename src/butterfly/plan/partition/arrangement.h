@@ -25,7 +25,7 @@ struct GroupChoice {
 /// members.
 const std::vector<std::vector<SliceRange>>& divisions_of(int members);
 
-/// Which ends of the model a group holds.
+/// Whether a group holds the embedding and the LM head.
 struct OuterLayers {
   bool embedding = false;
   bool head = false;
@@ -39,7 +39,7 @@ std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const Gro
 void append_group(const PlanningProblem& problem, const GroupNodes& nodes, const GroupChoice& choice, int first_layer,
                   int last_layer, std::vector<Share>& shares);
 
-/// The step that the goal looks at in a pipeline of so many groups: of all sequences' share for throughput, else of
+/// The step that the goal looks at in a pipeline of `groups` groups: of all sequences' share for throughput, else of
 /// one sequence.
 StepShape goal_shape(const PlanningProblem& problem, int groups);
 

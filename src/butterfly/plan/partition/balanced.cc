@@ -14,7 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kAllPairsMax = 12;  // nodes up to which every choice of first and last node is tried for the least sum
 
-/// Which ends of the model a stage holds besides its blocks.
+/// Whether a stage holds the embedding and the LM head besides its blocks.
 enum OuterLayers : std::uint8_t { kNeither = 0, kFirst = 1, kLast = 2, kBoth = 3 };
 constexpr int kOuterLayersCount = 4;
 

@@ -1,6 +1,6 @@
 // Whole layers to nodes so that the slowest stage is as fast as it can be: exact, over every order of the nodes, for
-// any number of them. Stages of equal blocks make it simple: within a time limit a node holds so many blocks wherever
-// it stands, only the first (embedding) and the last (head) hold others. Pure functions, thread-safe.
+// any number of them. Stages of equal blocks make it simple: within a time limit a node holds the same number of blocks
+// wherever it stands, only the first (embedding) and the last (head) hold others. Pure functions, thread-safe.
 #pragma once
 
 #include "butterfly/base/result.h"

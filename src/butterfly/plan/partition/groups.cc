@@ -70,7 +70,7 @@ class Exhaustive {
     auto shares = fit_arrangement(problem_, groups_, choices_);
     if (!shares) return;
     const double score = problem_.score(*shares);
-    // Of equals the one with fewer shares: what does not help stands by.
+    // Among equals the one with fewer shares: what does not help stands by.
     if (score > least_ || (score == least_ && shares->size() >= best_.size())) return;
     least_ = score;
     best_ = std::move(*shares);

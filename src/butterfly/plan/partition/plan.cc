@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kPromptDefault = 512;
 
-/// Positions of one sequence, or why there cannot be so many.
+/// Positions of one sequence, or why there cannot be that number.
 Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const PlanOptions& options) {
   if (options.context < 0 || options.context > config.context) {
     return make_error(ErrorCode::kInvalidArgument, "a context of {} tokens, the model has 1 to {}", options.context,

@@ -245,7 +245,7 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
   EXPECT_EQ(message.find("smaller type"), std::string::npos);
 }
 
-TEST(Plan, EveryStrategyGivesEverySliceOfEveryLayerToSomebodyOnce) {
+TEST(Plan, EveryStrategyGivesEverySliceOfEveryLayerToOneNodeOnce) {
   for (const Strategy& strategy : strategies()) {
     if (strategy.needs_custom) continue;
     for (const PlanGoal goal : {PlanGoal::kLatency, PlanGoal::kThroughput, PlanGoal::kMemory}) {

@@ -22,12 +22,12 @@ struct PlanningProblem : PredictionInput {
   bool all_memory_known = false;
 
   int nodes() const { return cluster->size(); }
-  /// Of whole blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
+  /// Time of whole blocks [first, last) on a node; the embedding belongs to layer 0 and the head to the last.
   double decode_s(int node, int first, int last) const;
   StageAssignment whole(int first, int last) const;  // all slices, with the ends that belong to it
   /// Bytes by which the node's memory falls short; 0 where it fits or is unknown.
   std::uint64_t missing_bytes(int node, const StageAssignment& work) const;
-  /// Of all shares together: a node that has several needs all their bytes.
+  /// Memory that all shares together lack: a node that has several needs all their bytes.
   std::uint64_t missing_bytes(std::span<const Share> shares) const;
   /// What the goal minimises; infinite where unknown.
   double score(std::span<const Share> shares) const;

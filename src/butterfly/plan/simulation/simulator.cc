@@ -16,7 +16,7 @@ namespace butterfly {
 namespace {
 
 constexpr int kNone = -1;
-constexpr int kMaxCount = 10'000'000;  // of anything; what is kept of so many requests takes half a gigabyte
+constexpr int kMaxCount = 10'000'000;  // of anything; what is kept of that number of requests takes half a gigabyte
 
 /// Numbers that depend on (seed, stream, index) alone: what happens to one request does not shift another's.
 class Draws {

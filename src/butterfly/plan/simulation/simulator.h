@@ -1,6 +1,6 @@
 // A pipeline at work that is not there: a discrete-event simulation of requests that pass stages and links, with the
-// schedule of the real program (infer/schedule.h), queues in front of nodes and links, jitter, and deaths that end
-// epochs. The same inputs give the same report. Knows times and bytes, no models: simulated_plan.h has those.
+// schedule of the real program (infer/request/batch_schedule.h), queues in front of nodes and links, jitter, and deaths
+// that end epochs. The same inputs give the same report. Knows times and bytes, no models: simulated_plan.h has those.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct SimulationOptions {
   std::uint64_t seed = 0;
 };
 
-/// Of the values, the smallest that this share of them does not exceed.
+/// The smallest of the values that this share of them does not exceed.
 struct Percentiles {
   double p50 = 0.0, p95 = 0.0, p99 = 0.0;
 };

@@ -20,7 +20,7 @@ Status check_same_configuration(Collectives* collectives, const std::string& fin
 /// the arrays have the same lengths on every rank. Errors: those of the collectives.
 Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays);
 
-/// What each rank owes through lossy codecs (GradientReducer::residuals()), by rank and array.
+/// The error-feedback residuals of each rank (GradientReducer::residuals()), by rank and array.
 using Residuals = std::vector<std::vector<AlignedBuffer>>;
 
 /// Those of all ranks, on rank 0; nothing elsewhere. Errors: those of the collectives, kNoMemory.

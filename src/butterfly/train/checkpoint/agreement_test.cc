@@ -79,7 +79,7 @@ std::vector<std::span<float>> spans_of(Residual& arrays) {
   return {arrays.begin(), arrays.end()};
 }
 
-/// What `ranks` ranks owe, as rank 0 saves it.
+/// The residuals of `ranks` ranks, as rank 0 saves them.
 Residuals gathered(int ranks) {
   Residuals all;
   on_ranks(ranks, [&](std::size_t rank, Collectives* collectives) {
@@ -92,7 +92,7 @@ Residuals gathered(int ranks) {
   return all;
 }
 
-/// What `ranks` ranks owe after rank 0 gave out `saved`.
+/// The residuals of `ranks` ranks after rank 0 gave out `saved`.
 std::vector<Residual> scattered(int ranks, Residuals saved) {
   std::vector<Residual> all(static_cast<std::size_t>(ranks), residual(0));
   on_ranks(ranks, [&](std::size_t rank, Collectives* collectives) {

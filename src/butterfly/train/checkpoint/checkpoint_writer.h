@@ -35,7 +35,7 @@ class CheckpointWriter {
   /// The same, but waits for a save that is under way; nothing where there is none.
   std::optional<SaveOutcome> wait();
 
-  /// Of the copy.
+  /// Size of the copy.
   std::uint64_t memory_bytes() const;
 
  private:

@@ -153,7 +153,7 @@ std::optional<T> get(const json& object, const char* key) {
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {
     if (found->is_number_unsigned()) return found->get<std::uint64_t>();
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
-    // Sizes and counts: never negative, and signed as the rest of the room has them.
+    // Sizes and counts: never negative, and signed as the rest of the module has them.
     if (found->is_number_unsigned() && found->get<std::uint64_t>() <= INT64_MAX) return found->get<std::int64_t>();
   }
   return std::nullopt;

@@ -17,7 +17,7 @@ enum class OptimizerKind : std::uint8_t { kAdamw, kSgd };
 enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kWsd };
 enum class LogLevel : std::uint8_t { kSilent, kNormal, kVerbose };
 enum class RankEngine : std::uint8_t { kInproc, kTcp };
-/// Of gradients on their way. kAuto: for each bucket what the measured break-even says.
+/// How gradients are packed on their way. kAuto: for each bucket what the measured break-even says.
 enum class GradientCompression : std::uint8_t { kOff, kFp16, kBf16, kInt8, kLz4, kZstd, kAuto };
 
 struct DataConfig {

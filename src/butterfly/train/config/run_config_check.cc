@@ -61,14 +61,14 @@ Status check_counts(const RunConfig& config) {
 
 Status check_rates(const RunConfig& config) {
   const OptimizerConfig& optimizer = config.optimizer;
-  BF_TRY(check({.key = "optimizer.rate", .value = optimizer.rate, .zero = Zero::kRefused}));
+  BF_TRY(check({.key = "optimizer.lr", .value = optimizer.rate, .zero = Zero::kRefused}));
   BF_TRY(check({.key = "optimizer.beta1", .value = optimizer.beta1, .max = 1.0, .top = Top::kRefused}));
   BF_TRY(check({.key = "optimizer.beta2", .value = optimizer.beta2, .max = 1.0, .top = Top::kRefused}));
   BF_TRY(check({.key = "optimizer.epsilon", .value = optimizer.epsilon, .zero = Zero::kRefused}));
   BF_TRY(check({.key = "optimizer.momentum", .value = optimizer.momentum, .max = 1.0, .top = Top::kRefused}));
   BF_TRY(check({.key = "optimizer.weight_decay", .value = optimizer.weight_decay}));
-  BF_TRY(check({.key = "optimizer.clip_norm", .value = optimizer.clip_norm}));
-  BF_TRY(check({.key = "schedule.final_share", .value = config.schedule.final_share, .max = 1.0}));
+  BF_TRY(check({.key = "optimizer.max_grad_norm", .value = optimizer.clip_norm}));
+  BF_TRY(check({.key = "schedule.min_lr_ratio", .value = config.schedule.final_share, .max = 1.0}));
   BF_TRY(check({.key = "schedule.decay_share", .value = config.schedule.decay_share, .max = 1.0}));
   BF_TRY(check({.key = "guard.loss_sigmas", .value = config.guard.loss_sigmas}));
   BF_TRY(check({.key = "guard.gradient_sigmas", .value = config.guard.gradient_sigmas}));

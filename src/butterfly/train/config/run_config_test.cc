@@ -100,7 +100,7 @@ TEST(RunConfig, FlagsReadWhatTheFileReads) {
     return set_from_text(config, *key, text);
   };
   EXPECT_TRUE(set("steps", "25"));
-  EXPECT_TRUE(set("optimizer.rate", "1e-3"));
+  EXPECT_TRUE(set("optimizer.lr", "1e-3"));
   EXPECT_TRUE(set("data.files", "a.txt,b.txt"));
   EXPECT_TRUE(set("parallel.speeds", "1,0.5"));
   EXPECT_TRUE(set("parallel.deterministic", "true"));
@@ -118,7 +118,7 @@ TEST(RunConfig, FlagsReadWhatTheFileReads) {
   EXPECT_EQ(refused("steps", "many"), "--steps is \"many\", expected a whole number");
   EXPECT_EQ(refused("steps", "12x"), "--steps is \"12x\", expected a whole number");
   EXPECT_EQ(refused("steps", "-1"), "--steps is \"-1\", expected a whole number from 0 to 2147483647");
-  EXPECT_EQ(refused("optimizer.rate", "nan"), "--optimizer.rate is \"nan\", expected a number");
+  EXPECT_EQ(refused("optimizer.lr", "nan"), "--optimizer.lr is \"nan\", expected a number");
   EXPECT_EQ(refused("parallel.speeds", "1,x"), "--parallel.speeds is \"1,x\", expected a list of numbers");
   EXPECT_EQ(refused("parallel.deterministic", "yes"), "--parallel.deterministic is \"yes\", expected true or false");
   EXPECT_THAT(refused("schedule.kind", "step"),
@@ -170,22 +170,22 @@ TEST(RunConfig, MistakesInTheFileAreNamedByFileLineAndKey) {
   EXPECT_THAT(refusal("steps = 5\nstps = 5\n"),
               AllOf(HasSubstr("run.toml: line 2: there is no key \"stps\" (is \"steps\" meant?), there are "),
                     HasSubstr("global_batch"), HasSubstr("optimizer")));
-  EXPECT_THAT(refusal("[optimizer]\n\nrat = 1\n"),
-              HasSubstr("line 3: there is no key \"optimizer.rat\" (is \"optimizer.rate\" meant?), there are "
-                        "optimizer.kind, optimizer.rate"));
-  EXPECT_THAT(refusal("[optimiser]\nrate = 1\n"), HasSubstr("there is no key \"optimiser\" (is \"optimizer\" meant?)"));
+  EXPECT_THAT(refusal("[optimizer]\n\nlrr = 1\n"),
+              HasSubstr("line 3: there is no key \"optimizer.lrr\" (is \"optimizer.lr\" meant?), there are "
+                        "optimizer.kind, optimizer.lr"));
+  EXPECT_THAT(refusal("[optimiser]\nlr = 1\n"), HasSubstr("there is no key \"optimiser\" (is \"optimizer\" meant?)"));
   EXPECT_THAT(refusal("optimizer = 1\n"), HasSubstr("there is no key \"optimizer\", there are"));
   EXPECT_EQ(refusal("seq = 1.5\n"), "run.toml: line 1: seq is 1.5, expected a whole number");
   EXPECT_EQ(refusal("\nsteps = \"x\"\n"), "run.toml: line 2: steps is 'x', expected a whole number");
   EXPECT_EQ(refusal("steps = 3000000000\n"),
             "run.toml: line 1: steps is 3000000000, expected a whole number from 0 to 2147483647");
-  EXPECT_EQ(refusal("optimizer.rate = inf\n"), "run.toml: line 1: optimizer.rate is inf, expected a number");
+  EXPECT_EQ(refusal("optimizer.lr = inf\n"), "run.toml: line 1: optimizer.lr is inf, expected a number");
   EXPECT_EQ(refusal("parallel.deterministic = 1\n"),
             "run.toml: line 1: parallel.deterministic is 1, expected true or false");
   EXPECT_THAT(refusal("data.files = \"a.txt\"\n"), HasSubstr("expected a list of texts"));
   EXPECT_THAT(refusal("data.files = [1]\n"), HasSubstr("expected a list of texts"));
   EXPECT_THAT(refusal("log = \"loud\"\n"), HasSubstr("log is 'loud', expected one of silent, normal, verbose"));
-  EXPECT_EQ(must_parse("optimizer.rate = 1\nparallel.speeds = [1, 2.5]\n").optimizer.rate, 1.0);
+  EXPECT_EQ(must_parse("optimizer.lr = 1\nparallel.speeds = [1, 2.5]\n").optimizer.rate, 1.0);
 }
 
 TEST(RunConfig, AFileThatIsNoneIsNamed) {
@@ -221,13 +221,13 @@ TEST(RunConfig, ValuesOutOfRangeAreNamed) {
   EXPECT_THAT(complaint([](RunConfig& c) { c.model.clear(); }), HasSubstr("model is not set"));
   EXPECT_THAT(complaint([](RunConfig& c) { c.data.files.clear(); }), HasSubstr("data.files is empty"));
   EXPECT_EQ(complaint([](RunConfig& c) { c.steps = 0; }), "steps is 0, expected 1 to 2147483647");
-  EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.rate = 0; }), "optimizer.rate is 0, expected more than 0");
+  EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.rate = 0; }), "optimizer.lr is 0, expected more than 0");
   EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.beta2 = 1; }),
             "optimizer.beta2 is 1, expected 0 or more and less than 1");
   EXPECT_EQ(complaint([](RunConfig& c) { c.optimizer.clip_norm = -1; }),
-            "optimizer.clip_norm is -1, expected 0 or more");
+            "optimizer.max_grad_norm is -1, expected 0 or more");
   EXPECT_EQ(complaint([](RunConfig& c) { c.schedule.final_share = 1.5; }),
-            "schedule.final_share is 1.5, expected 0 or more and at most 1");
+            "schedule.min_lr_ratio is 1.5, expected 0 or more and at most 1");
   EXPECT_EQ(complaint([](RunConfig& c) { c.schedule.warmup_steps = 2000; }),
             "schedule.warmup_steps is 2000, expected 0 to 1000");
   EXPECT_EQ(complaint([](RunConfig& c) {

@@ -112,7 +112,7 @@ void add_run(std::vector<RunKey>& keys) {
                      "most 8",
                      BF_AT(micro_batch)));
   keys.push_back(key("steps", "", kDecides, "Steps of the whole run", BF_AT(steps)));
-  keys.push_back(key("seed", "", kDecides, "Of the first weights", BF_AT(seed)));
+  keys.push_back(key("seed", "", kDecides, "Seed of the first weights", BF_AT(seed)));
   keys.push_back(parsed("precision", "Operands of matmuls: fp32, bf16 (sums and weights stay fp32)", BF_AT(precision),
                         [](const std::string& name) { return parse_precision(name); }));
   keys.push_back(parsed("recompute", "Activations that are computed again instead of kept: none, selective, block",
@@ -131,7 +131,7 @@ void add_run(std::vector<RunKey>& keys) {
   keys.push_back(
       choice("log", "", kAround, "What is shown while it runs", BF_AT(log),
              {{"silent", LogLevel::kSilent}, {"normal", LogLevel::kNormal}, {"verbose", LogLevel::kVerbose}}));
-  keys.push_back(key("threads", "", kAround, "Of each rank; 0: all, divided among the ranks", BF_AT(threads)));
+  keys.push_back(key("threads", "", kAround, "Threads of each rank; 0: all, divided among the ranks", BF_AT(threads)));
 }
 
 void add_data(std::vector<RunKey>& keys) {
@@ -145,20 +145,20 @@ void add_data(std::vector<RunKey>& keys) {
                      BF_AT(data.validation_share)));
   keys.push_back(key("data.validation_file", "", kAround, "Text or tokens to validate on instead of a share",
                      BF_AT(data.validation_file)));
-  keys.push_back(key("data.seed", "", kDecides, "Of the order of the sequences", BF_AT(data.seed)));
+  keys.push_back(key("data.seed", "", kDecides, "Seed of the order of the sequences", BF_AT(data.seed)));
 }
 
 void add_learning(std::vector<RunKey>& keys) {
   keys.push_back(choice("optimizer.kind", "optimizer", kDecides, "The update", BF_AT(optimizer.kind),
                         {{"adamw", OptimizerKind::kAdamw}, {"sgd", OptimizerKind::kSgd}}));
-  keys.push_back(key("optimizer.rate", "rate", kDecides, "Learning rate at its peak", BF_AT(optimizer.rate)));
+  keys.push_back(key("optimizer.lr", "lr", kDecides, "Learning rate at its peak", BF_AT(optimizer.rate)));
   keys.push_back(key("optimizer.beta1", "", kDecides, "AdamW: decay of the mean", BF_AT(optimizer.beta1)));
   keys.push_back(key("optimizer.beta2", "", kDecides, "AdamW: decay of the square", BF_AT(optimizer.beta2)));
   keys.push_back(key("optimizer.epsilon", "", kDecides, "AdamW: added to the root", BF_AT(optimizer.epsilon)));
   keys.push_back(key("optimizer.momentum", "", kDecides, "SGD", BF_AT(optimizer.momentum)));
-  keys.push_back(key("optimizer.weight_decay", "", kDecides, "Of matrices; norms and biases have none",
+  keys.push_back(key("optimizer.weight_decay", "", kDecides, "Decay of matrices; norms and biases have none",
                      BF_AT(optimizer.weight_decay)));
-  keys.push_back(key("optimizer.clip_norm", "", kDecides, "Largest norm of all gradients; 0: no limit",
+  keys.push_back(key("optimizer.max_grad_norm", "max-grad-norm", kDecides, "Largest norm of all gradients; 0: no limit",
                      BF_AT(optimizer.clip_norm)));
   keys.push_back(choice("schedule.kind", "schedule", kDecides, "The rate after the warm-up", BF_AT(schedule.kind),
                         {{"constant", ScheduleKind::kConstant},
@@ -167,13 +167,14 @@ void add_learning(std::vector<RunKey>& keys) {
                          {"wsd", ScheduleKind::kWsd}}));
   keys.push_back(
       key("schedule.warmup_steps", "warmup", kDecides, "Steps until the peak, linearly", BF_AT(schedule.warmup_steps)));
-  keys.push_back(key("schedule.final_share", "", kDecides, "Of the peak, at the last step; not of constant",
-                     BF_AT(schedule.final_share)));
+  keys.push_back(key("schedule.min_lr_ratio", "min-lr-ratio", kDecides,
+                     "Last learning rate as a share of the peak; constant has none", BF_AT(schedule.final_share)));
   keys.push_back(key("schedule.decay_share", "", kDecides, "wsd: the part of the steps that decays, at the end",
                      BF_AT(schedule.decay_share)));
-  keys.push_back(key("guard.loss_sigmas", "", kDecides,
-                     "A step whose loss is so many deviations above the mean of the last ones is left out; 0: off",
-                     BF_AT(guard.loss_sigmas)));
+  keys.push_back(
+      key("guard.loss_sigmas", "", kDecides,
+          "Leaves out a step whose loss is this number of deviations above the mean of the last ones; 0: off",
+          BF_AT(guard.loss_sigmas)));
   keys.push_back(key("guard.gradient_sigmas", "", kDecides, "The same for the norm of the gradients; 0: off",
                      BF_AT(guard.gradient_sigmas)));
   keys.push_back(
@@ -186,7 +187,7 @@ void add_parallel(std::vector<RunKey>& keys) {
                         {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}}));
   keys.push_back(key("parallel.deterministic", "deterministic", kDecides,
                      "Canonical sums: the same bits for any number of ranks", BF_AT(parallel.deterministic)));
-  keys.push_back(choice("parallel.compression", "compression", kDecides, "Of gradients on their way",
+  keys.push_back(choice("parallel.compression", "compression", kDecides, "How gradients are packed on their way",
                         BF_AT(parallel.compression),
                         {{"off", GradientCompression::kOff},
                          {"fp16", GradientCompression::kFp16},
@@ -200,7 +201,7 @@ void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(key("parallel.shared_memory", "", kAround,
                      "Ranks that are processes of one host read each other's gradients in memory",
                      BF_AT(parallel.shared_memory)));
-  keys.push_back(key("parallel.speeds", "", kAround, "Of the ranks, relative, for uneven shares; none: equal",
+  keys.push_back(key("parallel.speeds", "", kAround, "Relative speeds of the ranks, for uneven shares; none: equal",
                      BF_AT(parallel.speeds)));
   keys.push_back(key("parallel.workers", "workers", kAround,
                      "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",

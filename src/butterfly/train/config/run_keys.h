@@ -22,8 +22,8 @@ using KeyValue = std::variant<bool, std::int64_t, double, std::string, std::vect
 enum class KeyRole : std::uint8_t { kDecides, kAround };
 
 struct RunKey {
-  std::string name{};   // "optimizer.rate": key `rate` of table [optimizer]; its flag is --optimizer.rate
-  std::string alias{};  // a second, shorter flag: "rate"; empty: none
+  std::string name{};   // "optimizer.lr": key `lr` of table [optimizer]; its flag is --optimizer.lr
+  std::string alias{};  // a second, shorter flag: "lr"; empty: there is only one
   KeyRole role = KeyRole::kDecides;
   std::string help{};
   std::function<KeyValue(const RunConfig&)> get{};

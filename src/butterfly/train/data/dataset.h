@@ -51,7 +51,7 @@ class Dataset {
   virtual std::int64_t validation_windows(int seq) const = 0;
   virtual void validation_window(std::int64_t window, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;
 
-  /// What it was made of, for somebody who has not the files; nothing where there are none. Of each file its part, the
+  /// What it was made of, for a rank without the files; empty for data without files. Of each file its part, the
   /// one that is for validation alone last.
   virtual std::vector<TokenPart> parts() const { return {}; }
 };

@@ -85,7 +85,7 @@ Result<TokenSource> TokenSource::open(const std::vector<std::string>& files, con
   if (source.vocab_ == 0 && options.tokenizer != nullptr) source.vocab_ = options.tokenizer->vocabulary().size();
   std::uint64_t total = 0, done = 0;
   for (const std::string& path : files) {
-    std::error_code ignored;  // whoever opens it says what is wrong
+    std::error_code ignored;  // the call that opens it says what is wrong
     const bool has_tokens = is_packed(path) || opened(path, options) != nullptr;
     const std::uint64_t size = has_tokens ? 0 : std::filesystem::file_size(path, ignored);
     if (!ignored) total += size;

@@ -35,7 +35,7 @@ class BucketSum {
   virtual std::uint64_t residual_bytes() const { return 0; }
 };
 
-/// `elements` in buckets of so many bytes, a multiple of 64, from the end to the beginning; the last may be smaller.
+/// `elements` in buckets of `bucket_bytes`, a multiple of 64, from the end to the beginning; the last may be smaller.
 std::vector<ParameterRange> backward_buckets(std::int64_t elements, std::int64_t bucket_bytes);
 
 /// Part `member` of a range that `members` divide among themselves, its border at a multiple of kPartElements from the

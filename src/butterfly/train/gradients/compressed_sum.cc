@@ -106,7 +106,7 @@ class CompressedSum final : public BucketSum {
   std::array<std::unique_ptr<GradientCodec>, kGradientCompressions> codecs_;
   const std::unique_ptr<BucketSum> plain_;
 
-  // Of one bucket. Places for each member's bytes are as large as they can become.
+  // For one bucket. Places for each member's bytes are as large as they can become.
   std::vector<std::byte> packed_, received_;
   std::vector<ByteSpan> to_;
   std::vector<MutableByteSpan> from_;

@@ -9,7 +9,7 @@ double saved_seconds(const BucketCosts& costs, std::size_t codec) {
   return (1.0 - costs.codecs[codec].size) * costs.all_reduce_s;
 }
 
-/// The method that wins most where a second of transfer is worth so many of a processor.
+/// The method that wins most where a second of transfer is worth `worth` seconds of a processor.
 GradientCompression best_method(const BucketCosts& costs, double worth, int members) {
   GradientCompression best = GradientCompression::kOff;
   double most = 0.0;

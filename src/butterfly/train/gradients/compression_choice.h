@@ -28,14 +28,14 @@ struct GradientCodecCost {
   double size = 1.0;  // packed bytes for each byte of floats
 };
 
-/// Of one bucket, the slowest of all ranks in each.
+/// What one bucket costs, on the slowest of all ranks in each figure.
 struct BucketCosts {
   std::array<GradientCodecCost, kAutoMethods.size()> codecs{};
   double all_reduce_s = 0.0;  // of the bucket as it is
   double bytes = 0.0;
 };
 
-/// Of a step on the slowest rank, without what probing took.
+/// Times of a step on the slowest rank, without what probing took.
 struct StepTimes {
   double step_s = 0.0;
   double exposed_s = 0.0;  // of them, waiting for the exchange after the backward pass
@@ -57,9 +57,9 @@ std::vector<GradientCompression> forecast_methods(const std::vector<BucketCosts>
 class CompressionChoice {
  public:
   static constexpr double kMargin = 1.25;
-  /// Of a step without compression: what a forecast has to win to be tried.
+  /// The share of a step without compression that a forecast has to win to be tried.
   static constexpr double kWorthTrying = 0.02;
-  /// One step as it is that takes so many times a packed one says that packing still pays.
+  /// One step as it is that takes this multiple of a packed one says that packing still pays.
   static constexpr double kClearlySlower = 1.3;
   /// Steps until the first probe (the first ones plan memory), and between the end of what one started and the next:
   /// few at first, then twice as many while nothing changes.
@@ -74,13 +74,13 @@ class CompressionChoice {
   /// Begins a step.
   Purpose next_step();
 
-  /// Of the step under way; not of a probe.
+  /// The method of the step under way; not of a probe.
   GradientCompression method(std::size_t bucket) const { return (challenging() ? challenger_ : held_)[bucket]; }
 
   /// Whether observe_step() is wanted at the end of the step under way.
   bool is_timed() const { return purpose_ != Purpose::kTrain && (!trial_ || trial_->counted()); }
 
-  /// Of each bucket of a probe.
+  /// Called for each bucket of a probe.
   void observe(std::size_t bucket, const BucketCosts& costs) { costs_[bucket] = costs; }
 
   /// Ends a step. `times` are looked at where is_timed().

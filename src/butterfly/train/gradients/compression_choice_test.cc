@@ -113,7 +113,7 @@ class Steps {
   std::vector<Method> last_ = std::vector<Method>(Cluster::kBuckets, Method::kOff);
 };
 
-/// Of steps that all do the same.
+/// Seconds of steps that all do the same.
 double seconds_of(const Cluster& cluster, Method method, int steps) {
   return steps * cluster.true_times(std::vector<Method>(Cluster::kBuckets, method)).step_s;
 }

@@ -15,7 +15,7 @@ struct Rule {
   std::size_t outliers = 0;  // of either side
 };
 
-/// Of two ascending lists.
+/// Compares two ascending lists.
 bool is_faster(const std::vector<double>& a, const std::vector<double>& b, const Rule& rule) {
   return median(a) * rule.lead < median(b) && a[a.size() - 1 - rule.outliers] < b[rule.outliers];
 }

@@ -25,7 +25,7 @@ class CompressionTrial {
   CompressionTrial(std::vector<double> held_s, std::vector<double> challenger_s)
       : held_s_(std::move(held_s)), challenger_s_(std::move(challenger_s)) {}
 
-  /// Of the step under way.
+  /// Which side the step under way is on.
   Side side() const { return step_ / kBlock % 2 == 0 ? Side::kChallenger : Side::kHeld; }
   bool counted() const { return step_ % kBlock != 0; }
 

@@ -31,16 +31,16 @@ class GradientCodec {
  public:
   virtual ~GradientCodec() = default;
 
-  /// Bytes of so many elements; nothing where that depends on their values.
+  /// Bytes of `elements` elements; nothing where that depends on their values.
   virtual std::optional<std::size_t> fixed_bytes(std::size_t elements) const = 0;
-  /// No encoding of so many elements is larger.
+  /// No encoding of `elements` elements is larger.
   virtual std::size_t bytes_max(std::size_t elements) const = 0;
 
   /// Writes at most bytes_max() and says how many. `residual` is e, as long as the values where the codec is lossy, and
   /// not looked at otherwise.
   virtual std::size_t encode(std::span<const float> values, std::span<float> residual, MutableByteSpan out) = 0;
 
-  /// Errors: kProtocol for bytes that no encode() of so many elements writes.
+  /// Errors: kProtocol for bytes that no encode() of that number of elements writes.
   virtual Status decode(ByteSpan bytes, std::span<float> values) = 0;
 };
 

@@ -1,7 +1,8 @@
 // The canonical sum of gradients: a binary tree whose leaves are a step's micro-batches, by number. A node adds its
-// left half, then its right; halves beyond the last micro-batch drop out. Whoever holds consecutive leaves adds the
-// maximal subtrees among them, and whoever holds all subtrees adds the rest: the same bits, however leaves are divided.
-// A GradientTree belongs to one thread at a time; different ranges of elements may be used by different threads.
+// left half, then its right; halves beyond the last micro-batch drop out. A rank that holds consecutive leaves adds the
+// maximal subtrees among them, and a rank that holds all subtrees adds the rest: the same bits, however leaves are
+// divided. A GradientTree belongs to one thread at a time; different ranges of elements may be used by different
+// threads.
 #pragma once
 
 #include <functional>

@@ -53,10 +53,10 @@ class GradientReducer {
   /// more.
   virtual Result<ReduceReport> finish() = 0;
 
-  /// What lossy codecs on this rank still owe, as long as the flat parameters; nothing without such a codec. Part of a
-  /// checkpoint, one for each rank; may be read and written between steps.
+  /// The error-feedback residuals of this rank's lossy codecs, as long as the flat parameters; nothing without such a
+  /// codec. Part of a checkpoint, one for each rank; may be read and written between steps.
   virtual std::vector<std::span<float>> residuals() { return {}; }
-  /// Of them. Who asks for them themselves says that they may be other than zero.
+  /// Their size. A caller of residuals() declares that they may be other than zero.
   virtual std::uint64_t residual_bytes() const { return 0; }
 };
 

@@ -388,7 +388,7 @@ SlowSteps run_slow_steps(const std::function<float(int step, std::size_t i)>& gr
   return steps;
 }
 
-// Fails when a bucket that was rounded and then travels with all its bits leaves behind what it owes.
+// Fails when a bucket that was rounded and then travels with all its bits leaves its residual behind.
 TEST(DistCompressedReducer, WhatRoundingOwesIsPaidByTheNextStepThatDoesNotRound) {
   std::mt19937 random(3);
   Floats noise(4096);

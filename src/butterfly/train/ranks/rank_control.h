@@ -48,7 +48,7 @@ class RankControl {
   void close() const { channel_->close(); }
 
  private:
-  std::shared_ptr<Channel> channel_;  // shared with whoever closes it when its session ends
+  std::shared_ptr<Channel> channel_;  // shared with the thread that closes it when its session ends
 };
 
 /// Members of an epoch as the text of kEpoch, and back. Errors: kProtocol.

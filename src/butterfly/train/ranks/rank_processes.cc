@@ -24,7 +24,7 @@ std::string describe_end(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
-/// Of a child: where rank 0 is, and for which run.
+/// What a child knows of its parent: where rank 0 is, and for which run.
 struct Parent {
   std::string address{};
   SessionId session{};

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kFailing = -1;
 using Incident = std::function<Status(const TrainRank& rank, int epoch, std::int64_t step)>;
 
-/// Each step adds up one number of each rank; whoever is behind catches up after an adopt().
+/// Each step adds up one number of each rank; a rank that is behind catches up after an adopt().
 class CountingTrainer final : public Trainer {
  public:
   CountingTrainer(const RunConfig& config, const TrainRank& rank, Incident incident)

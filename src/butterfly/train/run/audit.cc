@@ -9,13 +9,13 @@
 namespace butterfly {
 namespace {
 
-/// The loss that is compared with the data's entropy is a mean over so many last steps.
+/// The loss that is compared with the data's entropy is a mean over this number of last steps.
 constexpr std::size_t kLossWindow = 20;
-/// A model has met the data: so many steps, and so many tokens for each that the vocabulary's frequencies alone need.
+/// A model has met the data: these steps, and these tokens for each one that the vocabulary's frequencies alone need.
 constexpr std::int64_t kStepsToLearn = 200;
-/// Of the backward pass to the forward pass. Each matmul has two gradients, so 2; matmuls that are computed again
-/// make it 3, fused attention (five matmuls after two, and two again) 3.5. What is not matmuls is about as much in
-/// both.
+/// Work of the backward pass relative to the forward pass. Each matmul has two gradients, so 2; matmuls that are
+/// computed again make it 3, fused attention (five matmuls after two, and two again) 3.5. What is not matmuls is about
+/// as much in both.
 constexpr double kBackwardLeast = 1.0, kBackwardMost = 4.0;
 /// Smaller steps are bookkeeping rather than matmuls, and their times say nothing about them.
 constexpr double kFlopsToTime = 1e9;

@@ -32,7 +32,7 @@ struct FindBatchOptions {
 Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindBatchOptions& options,
                                            const std::function<void(const BatchTrial&)>& tried);
 
-/// Of one training step: 6 per weight of a matmul and 6 per element of causal attention
+/// Work of one training step: 6 per weight of a matmul and 6 per element of causal attention
 /// (docs/decisions/0012-training.md). Three times TrainableTransformer::forward_flops_per_token(), without making one.
 double training_flops_per_token(const ModelConfig& shape, int seq);
 

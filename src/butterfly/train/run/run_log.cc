@@ -83,7 +83,7 @@ Result<std::unique_ptr<RunLog>> RunLog::open(const RunConfig& config) {
 void RunLog::line(const std::string& json) {
   if (!file_ || !status_) return;
   const std::string text = json + "\n";
-  // Whole lines, so that whoever follows the file reads no half of one.
+  // Whole lines, so that a program that follows the file reads no half of one.
   const bool written =
       std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
   if (!written) status_ = make_error(ErrorCode::kIo, "{}: cannot be written: {}", path_, std::strerror(errno));

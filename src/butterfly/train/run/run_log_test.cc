@@ -49,7 +49,7 @@ TEST(RunLog, EveryLineIsAnObjectThatNamesItsEvent) {
   for (const json& line : found) events.push_back(line.at("event"));
   EXPECT_THAT(events, ::testing::ElementsAre("run", "step", "evaluation", "sample", "checkpoint", "note", "result"));
   EXPECT_EQ(found[0].at("config").at("model"), "gpt2-124m");
-  EXPECT_EQ(found[0].at("config").at("optimizer.rate"), 3e-4);
+  EXPECT_EQ(found[0].at("config").at("optimizer.lr"), 3e-4);
   EXPECT_EQ(found[0].at("fingerprint"), fingerprint(config));
   EXPECT_EQ(found[1].at("step"), 7);
   EXPECT_EQ(found[1].at("loss"), 2.5);

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/checkpoint/resume.h"
@@ -28,8 +28,8 @@ Result<Vocabulary> vocabulary_of(const RunConfig& config, const std::optional<Ch
   return continued ? continued->vocabulary : Vocabulary{};
 }
 
-/// Without its vocabulary's size, for a shape by name. What such a shape calls its context is what somebody trained it
-/// for: new weights may see longer sequences where positions are angles and not rows of a table.
+/// Without its vocabulary's size, for a shape by name. What such a shape calls its context is what its authors trained
+/// it for: new weights may see longer sequences where positions are angles and not rows of a table.
 Result<ModelConfig> shape_of(const RunConfig& config, const std::optional<Checkpoint>& continued,
                              const RunKnown& known) {
   if (known.shape) return *known.shape;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "butterfly/base/test_folder_test.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/trainer.h"
 
@@ -46,24 +47,5 @@ inline std::unique_ptr<Trainer> tiny_trainer(const RunConfig& config, const Trai
   EXPECT_TRUE(trainer) << trainer.error().message;
   return trainer ? std::move(*trainer) : nullptr;
 }
-
-/// A folder of its own, empty, removed at the end.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "butterfly-train-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  ~TestFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace butterfly

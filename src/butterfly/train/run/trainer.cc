@@ -103,7 +103,7 @@ Status RunTrainer::adopt(const TrainRank& rank) {
                                            .isa = parts_.isa,
                                            .team = &transformer_.team()}));
   if (reducer_ != nullptr) {
-    // What this rank still owes it owes in the new epoch too.
+    // This rank's residuals go on in the new epoch.
     const auto before = reducer_->residuals(), now = reducer->residuals();
     for (std::size_t i = 0; i < std::min(before.size(), now.size()); ++i) std::ranges::copy(before[i], now[i].begin());
   }

@@ -212,7 +212,7 @@ TEST(Trainer, ResumingNamesTheKeyThatDiffers) {
   const auto refused = Trainer::create(other, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_NE(refused.error().message.find("optimizer.rate = 0.01"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("optimizer.lr = 0.01"), std::string::npos) << refused.error().message;
   EXPECT_NE(refused.error().message.find("0.5"), std::string::npos) << refused.error().message;
   other = config;
   other.shape.ff_dim = 48;

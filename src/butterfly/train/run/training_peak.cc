@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kSide = 1024;
 constexpr int kMatmuls = 8;
 
-/// Of one matmul of kSide^3, all threads together.
+/// The best rate of one matmul of kSide^3, all threads together.
 Result<double> best_matmul_gflops(Precision precision, Isa isa, int threads) {
   ThreadTeam team(threads);
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, make_gemm(precision, isa, team));

@@ -31,7 +31,7 @@ std::int64_t tokens_of_step(const StepContext& context) {
   return static_cast<std::int64_t>(context.config.global_batch) * context.transformer.options().seq;
 }
 
-/// Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch), whoever computes it.
+/// Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch), whichever rank computes it.
 void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
   const auto seq = static_cast<std::size_t>(context.transformer.options().seq);
   for (int i = 0; i < context.micro_batch; ++i) {

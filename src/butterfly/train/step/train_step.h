@@ -1,5 +1,5 @@
-// One training step on one rank. train_step() is the story; what it calls is in this room and below. Used by the thread
-// that trains.
+// One training step on one rank. train_step() is the story; what it calls is in this module and below. Used by the
+// thread that trains.
 #pragma once
 
 #include <cstdint>

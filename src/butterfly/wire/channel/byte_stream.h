@@ -54,7 +54,4 @@ class ByteStream {
 
 enum class StreamSide { kClient, kServer };
 
-/// TLS where there are credentials, plain otherwise. Errors: kIo when TLS cannot be set up.
-Result<std::unique_ptr<ByteStream>> make_stream(Fd fd, const NodeAccess& access, StreamSide side);
-
 }  // namespace butterfly

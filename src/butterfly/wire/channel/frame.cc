@@ -40,7 +40,7 @@ bool resembles(ByteSpan bytes, const std::array<char, 8>& magic) {
   return equal + 1 >= magic.size();
 }
 
-/// Of the hello, and of what comes before the checksum in its answer.
+/// Over the hello, and over what comes before the checksum in its answer.
 std::uint32_t reply_checksum(ByteSpan hello, ByteSpan reply) {
   return crc32c(reply.first(kHeardOffset), crc32c(hello));
 }

@@ -102,7 +102,7 @@ using HelloReplyBytes = std::array<std::byte, kHelloReplyBytes>;
 
 HelloBytes encode_hello(const Introduction& introduction, std::uint16_t version = kProtocolVersion);
 
-/// The version of a hello, from its first kHelloPrefixBytes. Errors: kProtocol when it is none.
+/// The version of a hello, from its first kHelloPrefixBytes. Errors: kProtocol when it is not a hello.
 Result<std::uint16_t> decode_hello_version(std::span<const std::byte, kHelloPrefixBytes> bytes);
 
 /// Errors: kProtocol for a hello of another version, or one that contradicts itself.

@@ -1,5 +1,5 @@
 // The channel between processes: one TCP connection, frames written from and read into their final buffers.
-// A Listener owns its port and is driven by whoever calls accept(); no thread of its own. interrupt() and close() may
+// A Listener owns its port and is driven by the thread in accept(); it has none of its own. interrupt() and close() may
 // come from any thread. A channel owns its socket and, once a send did not fit the socket's buffer, one sender thread.
 #pragma once
 

@@ -29,7 +29,7 @@ struct BroadcastGroup {
 };
 
 /// The root gives its message and gets it back; all others get the root's and pass it on, payloads shared, not copied.
-/// Whoever fails closes its channels in the tree, so that nobody waits for a message that will not come.
+/// A member that fails closes its channels in the tree, so that no other waits for a message that will not come.
 /// Errors: those of send() and receive().
 Result<Message> broadcast(const BroadcastGroup& group, Message message, const PayloadAllocator& allocator,
                           Deadline deadline);

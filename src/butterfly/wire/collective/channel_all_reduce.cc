@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kNames{"auto", "direct", "ring", "halving"};
 
-// Borders of choose_all_reduce(). Up to so many members, one message to each is not dearer than the rounds of halving.
+// Borders of choose_all_reduce(). Up to this number of members, one message to each is not dearer than the rounds of
+// halving.
 constexpr int kDirectMembersMax = 4;
 constexpr std::uint64_t kDirectBytesMax = 32 * 1024;
 // Beyond it the bytes cost more than the 2 (n-1) steps of a ring, which overlaps sending, receiving and adding.
@@ -88,7 +89,7 @@ Status ChannelCollectives::reduce_ring(const Elements& elements) {
   std::vector<MutableByteSpan> parts;
   for (std::uint64_t i = 0; i < members; ++i) {
     const std::uint64_t each = elements.count() / members;
-    const std::uint64_t longer = elements.count() % members;  // so many parts have one element more
+    const std::uint64_t longer = elements.count() % members;  // this number of parts has one element more
     const std::uint64_t begin = i * each + std::min(i, longer);
     parts.push_back(elements.part({.begin = begin, .end = begin + each + (i < longer ? 1 : 0)}));
   }

@@ -11,7 +11,8 @@
 namespace butterfly {
 namespace {
 
-// Up to so many bytes together, parts go to everyone at once instead of in a ring, and are not looked for in memory.
+// Up to this number of bytes together, parts go to everyone at once instead of in a ring, and are not looked for in
+// memory.
 constexpr std::uint64_t kGatherDirectBytesMax = 256 * 1024;
 
 std::uint64_t total_bytes(std::span<const MutableByteSpan> parts) {

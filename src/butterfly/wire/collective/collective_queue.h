@@ -1,6 +1,6 @@
 // A thread that runs operations one after the other while its owner computes: buckets of gradients are reduced in the
 // order in which they were submitted, which is the same on every member. submit() and wait_all() from one thread at a
-// time. Operations that could wait long are ended by whoever aborts the Collectives that they use.
+// time. Operations that could wait long end when the Collectives that they use are aborted.
 #pragma once
 
 #include <condition_variable>

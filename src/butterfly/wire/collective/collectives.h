@@ -68,7 +68,7 @@ class Collectives {
   virtual Status all_reduce(MutableByteSpan data, int element_bytes, const ReduceFunction& reduce,
                             AllReduceAlgorithm algorithm) = 0;
 
-  /// What all_reduce() of so many bytes shall add to stats().bytes_sent, by the textbook's formula (S bytes, n
+  /// What all_reduce() of `bytes` bytes shall add to stats().bytes_sent, by the textbook's formula (S bytes, n
   /// members): ring 2 (n-1)/n S, direct (n-1) S. Off by two elements at most where n does not divide their number.
   virtual std::uint64_t all_reduce_bytes(std::uint64_t bytes, AllReduceAlgorithm algorithm) const = 0;
 
@@ -106,7 +106,7 @@ struct CollectivesOptions {
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // share_memory()
 };
 
-/// One channel for each member, nothing for `rank` itself; shared with whoever ends the epoch by closing them.
+/// One channel for each member, nothing for `rank` itself; shared with the thread that closes them to end the epoch.
 std::unique_ptr<Collectives> make_collectives(int rank, std::vector<std::shared_ptr<Channel>> members,
                                               const CollectivesOptions& options);
 

@@ -4,7 +4,7 @@
 
 #include "butterfly/wire/collective/collectives_mesh_test.h"
 #include "butterfly/wire/collective/piece_channels.h"
-#include "butterfly/wire/collective/transfer_tag.h"
+#include "butterfly/wire/exchange/transfer_tag.h"
 
 namespace butterfly {
 namespace {

@@ -285,7 +285,7 @@ TEST_P(CollectivesTest, OperationsOfAllKindsFollowEachOtherAndBuffersAreTheCalle
       std::vector<float> values = brought_by(end.rank(), 1 + round * 97);
       BF_TRY(end.all_reduce(bytes_of(values), sizeof(float), add_floats, kAlgorithms[round % kAlgorithms.size()]));
       EXPECT_FALSE(wrong_sum(values, 3)) << "round " << round << ": " << *wrong_sum(values, 3);
-      std::ranges::fill(values, -1.0f);  // whoever still reads them would notice
+      std::ranges::fill(values, -1.0f);  // a member that still reads them would notice
       std::vector<float> data(500 + round * 100, end.rank() == 1 ? 5.0f : 0.0f);
       BF_TRY(end.broadcast(bytes_of(data), 1));
       EXPECT_EQ(data, std::vector<float>(data.size(), 5.0f));

@@ -16,8 +16,8 @@ namespace butterfly {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{50};
-// Up to so many bytes, values are copied to a common place and the last who comes adds them: one meeting instead of
-// three.
+// Up to this number of bytes, values are copied to a common place and the last who comes adds them: one meeting instead
+// of three.
 constexpr std::size_t kTogetherBytesMax = 16 * 1024;
 // What is added at a time: stays in the nearest cache while one member after the other is added to it.
 constexpr std::size_t kBlockBytes = 16 * 1024;
@@ -49,13 +49,13 @@ std::string describe(const Brought& brought) {
 
 struct alignas(64) Member {
   std::atomic<std::uint64_t> operations{0};  // begun
-  std::atomic<bool> reading{false};          // somebody else's memory
+  std::atomic<bool> reading{false};          // another member's memory
   Brought brought;
   std::array<std::vector<std::byte>, 2> deposits;  // of operations of odd and even numbers
 };
 
-/// What all ends share. Whoever waits looks again for a while, unless there are more members than cores, and then
-/// sleeps; only the last to come to a meeting wakes the others.
+/// What all members share. A member that waits looks again for a while, unless there are more members than cores, and
+/// then sleeps; only the last to come to a meeting wakes the others.
 class Shared {
  public:
   Shared(int count, const CollectivesOptions& options)
@@ -146,7 +146,7 @@ class InprocCollectives final : public Collectives {
   CollectiveStats stats() const override;
 
  private:
-  /// Counts it; whoever fails makes all fail, and returns when nobody reads its memory any more.
+  /// Counts it; a member that fails makes all fail, and returns when no other reads its memory any more.
   template <typename Work>
   Status operation(const Brought& brought, const Work& work);
   /// The first meeting of an operation: all have brought something, and the same.

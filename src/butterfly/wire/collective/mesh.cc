@@ -16,7 +16,7 @@ constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wa
 // A member that has given the mesh up listens, but does not answer: an attempt ends, the next may take twice as long.
 constexpr std::chrono::milliseconds kFirstAttempt{250};
 
-/// Of the dialling member: it counts on this connection. An attempt that it has given up ends without it.
+/// Sent by the dialling member: it counts on this connection. An attempt that it has given up ends without it.
 constexpr std::uint16_t kCountedMessage = 6;
 
 /// "rank3@7".

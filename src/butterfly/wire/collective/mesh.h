@@ -29,10 +29,10 @@ struct MeshOptions {
   std::function<Status()> still_wanted = [] { return Status{}; };
 };
 
-/// A channel for each member, nothing for `rank` itself; shared, since whoever ends the epoch closes them. A member
-/// that does not listen yet is dialled again until the deadline. Clients of another mesh or epoch are turned away and
-/// delay nobody. Errors: those of connect_tcp() and Listener::accept(), naming the member or those that did not come;
-/// kInvalidArgument (a rank beyond the addresses); those of still_wanted().
+/// A channel for each member, nothing for `rank` itself; shared, since the thread that ends the epoch closes them. A
+/// member that does not listen yet is dialled again until the deadline. Clients of another mesh or epoch are turned
+/// away and delay nobody. Errors: those of connect_tcp() and Listener::accept(), naming the member or those that did
+/// not come; kInvalidArgument (a rank beyond the addresses); those of still_wanted().
 Result<std::vector<std::shared_ptr<Channel>>> connect_mesh(Listener& listener, const MeshOptions& options,
                                                            Deadline deadline);
 

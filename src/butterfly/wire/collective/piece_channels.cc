@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "butterfly/wire/collective/transfer_tag.h"
+#include "butterfly/wire/exchange/transfer_tag.h"
 
 namespace butterfly {
 

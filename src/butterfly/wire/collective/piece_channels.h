@@ -1,6 +1,6 @@
 // What pipelined collectives move: pieces of one operation, checked on arrival, over one channel to each other member.
-// Sending never waits (what a connection does not take is copied), so whoever sends ahead bounds by how much. Used by
-// one thread at a time; close() from any.
+// Sending never waits (what a connection does not take is copied), so a caller that sends ahead limits by how much.
+// Used by one thread at a time; close() from any.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class PieceChannels {
  public:
   PieceChannels(std::vector<std::shared_ptr<Channel>> members, Epoch epoch, std::chrono::milliseconds member_timeout);
 
-  /// What follows belongs to one more operation that moves so many bytes; all members begin the same ones.
+  /// What follows belongs to one more operation, which moves `operation_bytes`; all members begin the same ones.
   void begin(std::uint64_t operation_bytes);
 
   /// `piece` is the caller's again on return.

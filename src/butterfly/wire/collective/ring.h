@@ -1,6 +1,6 @@
 // A ring: parts go round from each member to the next one, in pieces, so that sending, receiving and reducing overlap.
-// 2 (n-1) steps with a reduction in the first n-1 are an all-reduce, n-1 steps without one an all-gather. Whoever waits
-// has sent everything of the step it waits in, and sending never waits, so nobody waits in a circle.
+// 2 (n-1) steps with a reduction in the first n-1 are an all-reduce, n-1 steps without one an all-gather. A member that
+// waits has sent everything of the step it waits in, and sending never waits, so nobody waits in a circle.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace butterfly {
 struct RingOptions {
   int rank = 0;
   int steps = 0;                           // part rank - t goes out in step t, and part rank - t - 1 comes in
-  int reduce_steps = 0;                    // the first so many add what comes in, the rest put it down
+  int reduce_steps = 0;                    // how many steps at first add what comes in; the rest put it down
   std::size_t piece_bytes = 128 * 1024;    // a multiple of the element's size
   MutableByteSpan scratch{};               // piece_bytes, where reduce_steps > 0
   const ReduceFunction* reduce = nullptr;  // where reduce_steps > 0

@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 3> kOperationNames{"all_reduce", "all_to_
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
 
-/// Whoever sums beside a thread that computes would take its core.
+/// A thread that sums beside a thread that computes would take its core.
 std::chrono::microseconds spin_of(int members) {
   return 2 * static_cast<unsigned>(members) > std::thread::hardware_concurrency() ? std::chrono::microseconds(0)
                                                                                   : kSpin;
@@ -60,7 +60,7 @@ struct SharedCollectives::Call {
 /// Written by its owner; two Calls follow it, of operations of even and odd numbers: a member has looked at the others'
 /// calls before it comes to the next operation, so nobody writes over what is still read.
 struct SharedCollectives::Slot {
-  std::atomic<std::uint64_t> came;  // to so many meetings
+  std::atomic<std::uint64_t> came;  // to this number of meetings
 };
 
 /// The slots follow it.
@@ -121,7 +121,7 @@ SharedCollectives::Place* SharedCollectives::places(int member) const {
 }
 
 Result<bool> SharedCollectives::open(Operation operation, std::span<const ByteSpan> given) {
-  // Nobody comes any more where somebody gave up: an operation that has not begun would be half done.
+  // No member comes any more where one gave up: an operation that has not begun would be half done.
   BF_TRY(check_members(UINT64_MAX, Deadline::max()));
   ++operations_;
   for (std::size_t reader = 0; reader < given.size(); ++reader) {
@@ -301,20 +301,20 @@ Result<std::unique_ptr<SharedCollectives>> SharedCollectives::create(Exchange& e
                                                                      const CollectivesOptions& options) {
   const int members = exchange.size();
   const bool may = options.shared_memory == SharedMemoryUse::kAllowed && mine.descriptor >= 0;
-  std::vector<std::byte> greeting = padded(may ? sharing_scope() : std::string(), kSharingScopeBytes);
+  std::vector<std::byte> offer = padded(may ? sharing_scope() : std::string(), kSharingScopeBytes);
   const std::uint64_t bytes = mine.bytes.size();
-  greeting.insert(greeting.end(), as_bytes(std::span(&bytes, 1)).begin(), as_bytes(std::span(&bytes, 1)).end());
+  offer.insert(offer.end(), as_bytes(std::span(&bytes, 1)).begin(), as_bytes(std::span(&bytes, 1)).end());
   std::vector<int> everyone(static_cast<std::size_t>(members));
   std::iota(everyone.begin(), everyone.end(), 0);
   MemberRound round(members);
   for (const int member : everyone) {
     if (member == exchange.rank()) continue;
-    round.say(member, greeting);
-    round.hear(member, greeting.size());
+    round.say(member, offer);
+    round.hear(member, offer.size());
   }
   BF_TRY(round.run(exchange));
-  const bool together = greeting[0] != std::byte(0) && std::ranges::all_of(everyone, [&](int member) {
-                          return member == exchange.rank() || std::ranges::equal(round.heard(member), greeting);
+  const bool together = offer[0] != std::byte(0) && std::ranges::all_of(everyone, [&](int member) {
+                          return member == exchange.rank() || std::ranges::equal(round.heard(member), offer);
                         });
   if (!together) return nullptr;
 

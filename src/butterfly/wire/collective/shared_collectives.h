@@ -1,8 +1,8 @@
 // What collectives do among processes of one host whose data lie in memory that all of them have mapped: members say
 // where, meet, and read each other's data where they are. An operation of which some member's data lie elsewhere is not
 // done, and all know it. Waits spin, then sleep, and look every few milliseconds whether the peer channel to a
-// member who has not come has broken: a dead one leaves nobody waiting, and its memory stays as long as somebody reads
-// it. What others say is checked before it is believed. One operation at a time; closing the peers ends it.
+// member who has not come has broken: a dead one leaves no member waiting, and its memory stays as long as a member
+// reads it. What others say is checked before it is believed. One operation at a time; closing the peers ends it.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class SharedCollectives {
                                                            const ReadableMemory& mine,
                                                            const CollectivesOptions& options);
 
-  /// Of the control_block where so many members meet.
+  /// Bytes of the control block where `members` members meet.
   static std::size_t control_block_bytes(int members);
 
   /// `memories` are those of all members as they are mapped here, this member's own empty.

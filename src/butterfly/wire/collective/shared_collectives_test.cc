@@ -118,7 +118,7 @@ TEST(SharedCollectives, PartsComeWhereTheyBelongWhetherTheyLieInTheMemoryOrElsew
 }
 
 // Fails when an operation ends here while another member still reads what this one gave.
-TEST(SharedCollectives, WhoeverIsDoneMayWriteOverWhatItGave) {
+TEST(SharedCollectives, AMemberThatIsDoneMayWriteOverWhatItGave) {
   constexpr std::size_t kMembers = 3, kPart = 100'000;  // floats
   const CollectivesMesh mesh("memory", kMembers);
   mesh.expect_ok([&](Collectives& end) -> Status {

@@ -93,7 +93,7 @@ Result<std::vector<IssuedCertificate>> read_ledger(const std::string& folder) {
     std::int64_t until = 0, revoked = 0;
     if (!(fields >> one.serial >> role >> until >> revoked >> one.identity.name) ||
         (role != "coordinator" && role != "worker")) {
-      return make_error(ErrorCode::kBadData, "{}: line {} is none of its lines", path, all.size() + 1);
+      return make_error(ErrorCode::kBadData, "{}: line {} is not one of its lines", path, all.size() + 1);
     }
     one.identity.role = role == "worker" ? NodeRole::kWorker : NodeRole::kCoordinator;
     one.until = from_seconds(until);

@@ -41,10 +41,11 @@ Result<X509Ptr> make_certificate(X509* authority, EVP_PKEY* authority_key, const
 Result<CrlPtr> make_revocations(X509* authority, EVP_PKEY* authority_key, std::span<const std::string> serials,
                                 const Validity& validity);
 
-/// DER of a request signed by `key`: proof that whoever asks holds the private half.
+/// DER of a request signed by `key`: proof that the node that asks holds the private half.
 Result<std::vector<std::byte>> make_request(EVP_PKEY* key);
 
-/// The public key of a request. Errors: kProtocol when it is none, is not signed by its own key, or is not P-256.
+/// The public key of a request. Errors: kProtocol when it is not a request, is not signed by its own key, or is not
+/// P-256.
 Result<KeyPtr> read_request(ByteSpan der);
 
 std::string to_pem(EVP_PKEY* private_key);

@@ -7,9 +7,9 @@
 
 #include <thread>
 
-#include "butterfly/wire/channel/tcp_peers_test.h"
 #include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
+#include "butterfly/wire/tcp/tcp_peers_test.h"
 
 namespace butterfly {
 namespace {
@@ -130,7 +130,7 @@ TEST(Authority, ANameIsGivenOnceAndFreeAfterRevocation) {
   for (const char* bad : {"", "Worker", "a b", "a\nb", "../x", "coordinator\n"}) EXPECT_FALSE(enrol_as(bad)) << bad;
 }
 
-// Fails when the role or the name of a certificate comes from whoever asks for it.
+// Fails when the role or the name of a certificate comes from the node that asks for it.
 TEST(Authority, WhatACertificateSaysIsTheAuthoritysWord) {
   const TestCluster cluster;
   const auto access = cluster.join("coordinator-2");
@@ -214,7 +214,7 @@ TEST(Enrolment, UsedExpiredAndUnknownTokensGetAClosedConnectionAndOneLine) {
   EXPECT_FALSE(has_credentials(cluster.folder() / "worker-b"));
 }
 
-// Fails when the node sends its secret to whoever answers.
+// Fails when the node sends its secret to any server that answers.
 TEST(Enrolment, AnotherClustersCoordinatorIsNotToldTheSecret) {
   const LogCapture logged;
   const TestCluster ours, theirs;

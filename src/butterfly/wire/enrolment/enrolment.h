@@ -50,7 +50,7 @@ Result<EnrolReplyHeader> decode_enrol_reply_header(std::span<const std::byte, kE
 struct EnrolmentOptions {
   std::string address = "127.0.0.1:0";
   std::string folder{};  // the authority's
-  int members = 0;       // ends after so many; 0: never
+  int members = 0;       // ends after this number; 0: never
   std::chrono::milliseconds client_timeout{5000};
   int clients_max = 64;  // unfinished at one time; the oldest gives way
   IssueOptions issue{};

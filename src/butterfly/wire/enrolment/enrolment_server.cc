@@ -62,7 +62,7 @@ class Client {
     return refuse(result.state == IoResult::State::kEnd ? "closed the connection" : stream_->failure(result));
   }
 
-  /// What was asked for is there. Whoever cannot show a token or a certificate gets no further than the first line.
+  /// What was asked for is there. A client without a token or a certificate gets no further than the first line.
   Status understand(Authority& authority, const IssueOptions& issue) {
     if (phase_ == Phase::kHeader) {
       if (!identity_ && filled_ == std::tuple_size_v<TokenSecret>) {
@@ -88,7 +88,7 @@ class Client {
       parts = {files->certificate, files->authorities, files->revocations};
       member_ = identity_ ? identity_->name : name;
     } else {
-      reason_ = files.error().message;  // told too: whoever came so far had the token
+      reason_ = files.error().message;  // told too: a client that came so far had the token
       parts = {reason_};
     }
     for (std::size_t i = 0; i < parts.size(); ++i) reply.sizes[i] = static_cast<std::uint32_t>(parts[i].size());

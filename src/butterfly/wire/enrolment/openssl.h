@@ -1,4 +1,4 @@
-// OpenSSL's objects with owners, and its errors as sentences. Only the .cc files of this room include this.
+// OpenSSL's objects with owners, and its errors as sentences. Only the .cc files of this module include this.
 #pragma once
 
 #include <openssl/bio.h>

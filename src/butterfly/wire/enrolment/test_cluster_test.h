@@ -8,31 +8,13 @@
 #include <sstream>
 
 #include "butterfly/base/log.h"
+#include "butterfly/base/test_folder_test.h"
 #include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/enrolment/authority.h"
 #include "butterfly/wire/enrolment/credentials.h"
 #include "butterfly/wire/enrolment/secret_files.h"
 
 namespace butterfly {
-
-class TestFolder {
- public:
-  TestFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "butterfly-test-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    path_ = pattern;
-  }
-  ~TestFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 class TestCluster {
  public:
@@ -55,7 +37,7 @@ class TestCluster {
     return {.credentials = Credentials::load(join_files(name)).value()};
   }
 
-  /// Somebody who still uses a certificate of two hours ago. Loading it is refused, so it is exchanged afterwards.
+  /// A node that still uses a certificate of two hours ago. Loading it is refused, so it is exchanged afterwards.
   NodeAccess join_expired(const std::string& name) const {
     NodeAccess access = join(name);
     Authority authority = authority_;

@@ -1,4 +1,4 @@
-// Who is let in and who is not, and what is left of bytes that somebody recorded or changed on the way.
+// Who is let in and who is not, and what is left of bytes that were recorded or changed on the way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "butterfly/wire/channel/dial.h"
-#include "butterfly/wire/channel/tcp_peers_test.h"
 #include "butterfly/wire/enrolment/certificates.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
+#include "butterfly/wire/tcp/tcp_peers_test.h"
 
 namespace butterfly {
 namespace {
@@ -300,7 +300,7 @@ TEST(Tls, RecordedBytesOpenNothing) {
 }
 
 // Fails when records are not authenticated: a frame's own checksums would catch this flip, too, but not one by
-// somebody who computes them anew. So the message must come from TLS.
+// an attacker who computes them anew. So the message must come from TLS.
 TEST(Tls, AByteChangedOnTheWayEndsTheConnection) {
   Fixture f;
   Relay relay(f.address());
@@ -423,7 +423,7 @@ TEST(Tls, AHelloWhoseFramingIsDamagedIsSentAgain) {
   }
 }
 
-// Fails when whoever is not let in asks again, as though its handshake had been damaged.
+// Fails when a client that is not let in asks again, as though its handshake had been damaged.
 TEST(Tls, ARefusalIsNotTriedAgain) {
   Fixture f;
   const TestCluster other;

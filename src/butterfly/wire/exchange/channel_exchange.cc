@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
-#include "butterfly/wire/collective/transfer_tag.h"
+#include "butterfly/wire/exchange/transfer_tag.h"
 
 namespace butterfly {
 namespace {
@@ -47,7 +47,7 @@ Status ChannelExchange::begin(std::span<const ByteSpan> to, std::span<const Muta
 
 Status ChannelExchange::finish() {
   const auto count = members_.size();
-  // A piece from each member in turn. Whoever is furthest behind always has its next pieces under way: all send ahead
+  // A piece from each member in turn. The member furthest behind always has its next pieces under way: all send ahead
   // of what they receive, and sending never waits. So none of them waits in a circle.
   for (bool complete = false; !complete;) {
     complete = true;

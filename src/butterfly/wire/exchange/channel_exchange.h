@@ -1,6 +1,6 @@
 // An exchange over channels, one to each other member: a few KiB are one write to each and one read from each, straight
 // from and into the caller's buffers. Larger transfers go piece by piece in both directions at once, so that nobody
-// waits for a member who waits for him. Threads as for Exchange; the channels may be closed by whoever shares them.
+// waits for a member that waits for it. Threads as for Exchange; the channels may be closed by their other owners.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ struct ChannelExchangeOptions {
 
 class ChannelExchange final : public Exchange {
  public:
-  /// One channel for each member, nothing for `rank` itself. Shared with whoever ends the epoch by closing them.
+  /// One channel for each member, nothing for `rank` itself. Shared with the thread that closes them to end the epoch.
   ChannelExchange(int rank, std::vector<std::shared_ptr<Channel>> members, const ChannelExchangeOptions& options);
 
   int rank() const override { return rank_; }

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/wire/channel/tcp_channel.h"
 #include "butterfly/wire/exchange/exchange_mesh_test.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly {
 namespace {
@@ -42,7 +42,7 @@ TEST_P(ExchangeTest, EachPairMayMoveAnotherNumberOfBytesAndNoneInOneDirection) {
   expect_rounds(mesh, 5, [](std::size_t sender, std::size_t receiver) {
     return sender > receiver ? 0 : (sender * 4 + receiver) * 10'007;
   });
-  // In a circle: whoever sent everything before it received anything would wait for the next one for ever.
+  // In a circle: a member that sent everything before it received anything would wait for the next one for ever.
   expect_rounds(
       mesh, 2, [](std::size_t sender, std::size_t receiver) { return (sender + 1) % 4 == receiver ? kLargeBytes : 0; });
   expect_rounds(
@@ -82,7 +82,7 @@ TEST_P(ExchangeTest, APieceOfTheRightSizeFromALargerTransferIsRefused) {
   EXPECT_THAT(first.message, AllOf(HasSubstr("65536"), HasSubstr("32768")));
 }
 
-TEST_P(ExchangeTest, WhoeverComesAfterAnExchangeThatTheOthersKnowNothingOfIsRefused) {
+TEST_P(ExchangeTest, AMemberThatComesAfterAnExchangeThatTheOthersKnowNothingOfIsRefused) {
   const ExchangeMesh mesh(GetParam(), 2);
   mesh.run([&](std::size_t me) {
     // Nothing moves, so nobody notices yet.
@@ -123,7 +123,7 @@ TEST_P(ExchangeTest, AnAbortHereWakesTheThreadThatWaitsHere) {
   waiter.join();
 }
 
-TEST_P(ExchangeTest, WhoeverClosesTheChannelsEndsIt) {
+TEST_P(ExchangeTest, ClosingTheChannelsEndsIt) {
   // What ends an epoch knows nothing of exchanges.
   const ExchangeMesh mesh(GetParam(), 3);
   mesh.run([&](std::size_t me) {

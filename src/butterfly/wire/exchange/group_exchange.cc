@@ -40,11 +40,11 @@ Result<std::unique_ptr<GroupExchange>> GroupExchange::create(int rank, std::vect
 
 Status GroupExchange::find_shared_memory() {
   // Apart from channels_, since members with and without neighbours count differently until they are done.
-  ChannelExchange greeting(rank(), members_, {.epoch = options_.epoch, .member_timeout = options_.member_timeout});
-  BF_ASSIGN_OR_RETURN(const std::vector<int> neighbours, find_neighbours(greeting));
+  ChannelExchange introduction(rank(), members_, {.epoch = options_.epoch, .member_timeout = options_.member_timeout});
+  BF_ASSIGN_OR_RETURN(const std::vector<int> neighbours, find_neighbours(introduction));
   if (neighbours.size() < 2) return {};
-  BF_ASSIGN_OR_RETURN(auto segment, segment_of(greeting, neighbours));
-  BF_ASSIGN_OR_RETURN(const bool mapped, all_agree(greeting, neighbours, segment.has_value()));
+  BF_ASSIGN_OR_RETURN(auto segment, segment_of(introduction, neighbours));
+  BF_ASSIGN_OR_RETURN(const bool mapped, all_agree(introduction, neighbours, segment.has_value()));
   if (!mapped) return {};
   std::vector<std::shared_ptr<Channel>> peers;
   int place = 0;
@@ -62,7 +62,7 @@ Status GroupExchange::find_shared_memory() {
 }
 
 /// Members that say they are where this one is, itself among them; none where memory may not be shared.
-Result<std::vector<int>> GroupExchange::find_neighbours(Exchange& greeting) {
+Result<std::vector<int>> GroupExchange::find_neighbours(Exchange& introduction) {
   const bool allowed = options_.shared_memory == SharedMemoryUse::kAllowed;
   const auto mine = padded(allowed ? sharing_scope() : std::string(), kSharingScopeBytes);
   MemberRound round(size());
@@ -71,7 +71,7 @@ Result<std::vector<int>> GroupExchange::find_neighbours(Exchange& greeting) {
     round.say(member, mine);
     round.hear(member, kSharingScopeBytes);
   }
-  BF_TRY(round.run(greeting));
+  BF_TRY(round.run(introduction));
   if (mine[0] == std::byte(0)) return std::vector<int>{};
   std::vector<int> neighbours;
   for (int member = 0; member < size(); ++member) {
@@ -80,12 +80,13 @@ Result<std::vector<int>> GroupExchange::find_neighbours(Exchange& greeting) {
   return neighbours;
 }
 
-Result<std::optional<SharedMemory>> GroupExchange::segment_of(Exchange& greeting, const std::vector<int>& neighbours) {
+Result<std::optional<SharedMemory>> GroupExchange::segment_of(Exchange& introduction,
+                                                              const std::vector<int>& neighbours) {
   const std::size_t bytes = SharedExchange::segment_bytes(static_cast<int>(neighbours.size()));
-  if (neighbours.front() != rank()) return take_memory(greeting, neighbours, neighbours.front(), bytes);
+  if (neighbours.front() != rank()) return take_memory(introduction, neighbours, neighbours.front(), bytes);
   auto memory = SharedMemory::create(bytes);
   if (!memory) log().info("members do not share memory: {}", memory.error().message);
-  BF_ASSIGN_OR_RETURN(const bool given, give_memory(greeting, neighbours, memory ? memory->descriptor() : -1));
+  BF_ASSIGN_OR_RETURN(const bool given, give_memory(introduction, neighbours, memory ? memory->descriptor() : -1));
   return given ? std::optional<SharedMemory>(std::move(*memory)) : std::nullopt;
 }
 

@@ -1,6 +1,6 @@
 // How the members of a tensor group reach each other: through shared memory where processes are on one host and may
 // share it, over their channels elsewhere, whichever each pair has. Made by all members at once, each with a channel to
-// every other. Threads as for Exchange; the channels may be closed by whoever shares them, which ends the exchange.
+// every other. Threads as for Exchange; the channels may be closed by their other owners, which ends the exchange.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ struct GroupOptions {
 /// What an exchange moves bytes with.
 enum class ExchangeEngine : std::uint8_t { kNone, kChannels, kSharedMemory, kBoth };
 std::string_view to_string(ExchangeEngine engine);  // "shared memory"
-/// kNone for what is none.
+/// kNone for anything else.
 ExchangeEngine parse_exchange_engine(std::string_view name);
 
 class GroupExchange final : public Exchange {
@@ -45,16 +45,16 @@ class GroupExchange final : public Exchange {
  private:
   GroupExchange(int rank, std::vector<std::shared_ptr<Channel>> members, const GroupOptions& options);
   Status find_shared_memory();
-  Result<std::vector<int>> find_neighbours(Exchange& greeting);
+  Result<std::vector<int>> find_neighbours(Exchange& introduction);
   /// The segment that `neighbours`, with this member among them, share, from the first of them; nothing where it fails.
-  Result<std::optional<SharedMemory>> segment_of(Exchange& greeting, const std::vector<int>& neighbours);
+  Result<std::optional<SharedMemory>> segment_of(Exchange& introduction, const std::vector<int>& neighbours);
 
   const std::vector<std::shared_ptr<Channel>> members_;
   const GroupOptions options_;
   ChannelExchange channels_;
   std::vector<int> neighbours_;  // who share memory, ascending, this member among them
   std::unique_ptr<SharedExchange> shared_;
-  // Of one exchange: the parts of the members that are reached so and so.
+  // For one exchange: the parts of the members that are reached either way.
   std::vector<ByteSpan> channel_to_, shared_to_;
   std::vector<MutableByteSpan> channel_from_, shared_from_;
 };

@@ -30,7 +30,7 @@ struct Shared {
     return slots[static_cast<std::size_t>(from) * static_cast<std::size_t>(members) + static_cast<std::size_t>(to)];
   }
 
-  /// After any change that somebody may wait for. Sequentially consistent with await(): either the waiter sees the
+  /// After any change that a member may wait for. Sequentially consistent with await(): either the waiter sees the
   /// change or it is seen to sleep.
   void changed() {
     if (sleepers.load() == 0) return;

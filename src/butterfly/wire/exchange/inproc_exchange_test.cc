@@ -76,7 +76,7 @@ TEST(InprocExchange, SizesThatDisagreeAreAnErrorForAll) {
   });
 }
 
-TEST(InprocExchange, AnAbortWakesWhoeverWaitsAndNoLaterExchangeSucceeds) {
+TEST(InprocExchange, AnAbortWakesWaitingMembersAndNoLaterExchangeSucceeds) {
   auto ends = make_inproc_exchange(3, {.timeout_ms = 600'000});
   std::jthread aborter([&] { ends[2]->abort(); });
   std::vector<std::jthread> waiting;

@@ -1,5 +1,5 @@
 // How members who have an Exchange come to have memory of one of them mapped: who says where it is, and from which of
-// them it comes, in rounds that all of them make. Whoever fails says so to the others, and all go without. Plain
+// them it comes, in rounds that all of them make. A member that fails says so to the others, and all go without. Plain
 // functions, called by all `members` at once with the same list, ascending, themselves among it.
 #pragma once
 
@@ -39,7 +39,7 @@ Result<bool> all_agree(Exchange& exchange, const std::vector<int>& members, bool
 /// it, all_agree() finds out.
 Result<bool> give_memory(Exchange& exchange, const std::vector<int>& members, int descriptor);
 
-/// Takes memory of so many bytes from its owner; nothing where that fails.
+/// Takes memory of `bytes` bytes from its owner; nothing where that fails.
 Result<std::optional<SharedMemory>> take_memory(Exchange& exchange, const std::vector<int>& members, int owner,
                                                 std::uint64_t bytes);
 

@@ -199,7 +199,7 @@ void SharedExchange::ring_bell(int member, std::uint32_t times) const {
 /// to give. A sleeper who is woken for each of them costs the others a core each time, where cores are few.
 std::uint32_t SharedExchange::rings_to_come() const {
   const auto incomplete = [](const Transfer& transfer) { return !transfer.complete(); };
-  if (std::ranges::any_of(outgoing_, incomplete)) return 1;  // whoever makes room
+  if (std::ranges::any_of(outgoing_, incomplete)) return 1;  // the member that makes room
   return static_cast<std::uint32_t>(std::ranges::count_if(incoming_, incomplete));
 }
 
@@ -218,7 +218,7 @@ Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
     futex_wait(mine.rings, rings, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
     if (mine.rings.load() != rings) continue;
     status = check_members(deadline);
-    if (mine.rings.load() != seen) break;  // somebody came, and another one does not
+    if (mine.rings.load() != seen) break;  // one member came, and another one does not
   }
   mine.sleeper.store(0);
   return status;

@@ -21,11 +21,11 @@ struct SharedExchangeOptions {
 
 class SharedExchange final : public Exchange {
  public:
-  /// Of a segment for so many members.
+  /// Bytes of a segment for `members` members.
   static std::size_t segment_bytes(int members);
 
   /// `memory` is mapped by all members and has been zero. The peers, one for each member but this one, tell
-  /// whether a member lives; shared with whoever closes them to end the epoch.
+  /// whether a member lives; shared with the thread that closes them to end the epoch.
   SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> peers,
                  const SharedExchangeOptions& options);
   ~SharedExchange() override;

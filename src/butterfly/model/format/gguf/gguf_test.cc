@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/model/core/checkpoint.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {
 namespace {

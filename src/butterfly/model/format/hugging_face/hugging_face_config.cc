@@ -4,8 +4,8 @@
 #include <climits>
 #include <nlohmann/json.hpp>
 
+#include "butterfly/base/printable.h"
 #include "butterfly/model/core/rope_factors.h"
-#include "butterfly/model/format/gguf/gguf.h"
 
 namespace butterfly {
 namespace {

@@ -8,6 +8,7 @@
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {
 namespace {
@@ -212,17 +213,18 @@ TEST(HuggingFace, Gpt2MatricesAreTransposedAndTakenApart) {
     std::memcpy(result.data(), view.bytes.data(), view.bytes.size());
     return result;
   };
-  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape,
-                       const std::vector<float>& data) {
+  using Shape = std::vector<std::int64_t>;
+  const auto add = [&](const std::string& name, const Shape& shape, const std::vector<float>& data) {
     file.add(name, shape, as_text(std::as_bytes(std::span(data))));
+  };
+  const auto joined = [&](const std::vector<std::string>& parts) {
+    std::vector<float> all;
+    for (const std::string& part : parts) std::ranges::copy(values(part), std::back_inserter(all));
+    return all;
   };
   // Stored as [inputs, outputs]: element (i, o) of the file is element (o, i) of the weight.
   const auto add_conv = [&](const std::string& name, const std::vector<std::string>& parts, std::int64_t inputs) {
-    std::vector<float> all;
-    for (const std::string& part : parts) {
-      const auto part_values = values(part);
-      all.insert(all.end(), part_values.begin(), part_values.end());
-    }
+    const std::vector<float> all = joined(parts);
     const std::int64_t outputs = static_cast<std::int64_t>(all.size()) / inputs;
     std::vector<float> transposed;
     for (std::int64_t i = 0; i < inputs; ++i) {
@@ -231,11 +233,7 @@ TEST(HuggingFace, Gpt2MatricesAreTransposedAndTakenApart) {
     add(name, {inputs, outputs}, transposed);
   };
   const auto add_vector = [&](const std::string& name, const std::vector<std::string>& parts) {
-    std::vector<float> all;
-    for (const std::string& part : parts) {
-      const auto part_values = values(part);
-      all.insert(all.end(), part_values.begin(), part_values.end());
-    }
+    const std::vector<float> all = joined(parts);
     add(name, {static_cast<std::int64_t>(all.size())}, all);
   };
   // Without the "transformer." in front, as a model saved without its head has it.

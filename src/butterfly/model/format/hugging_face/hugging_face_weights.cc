@@ -3,7 +3,7 @@
 #include <cstring>
 #include <map>
 
-#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 
 namespace butterfly {

@@ -5,7 +5,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/model/format/export_model.h"
+#include "butterfly/model/core/export_options.h"
 
 namespace butterfly {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/base/printable.h"
 
 namespace butterfly {
 namespace {

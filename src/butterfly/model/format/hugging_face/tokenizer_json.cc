@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
 #include "butterfly/text/merge_table.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Deepest nesting outside strings; hostile files nest millions deep to exhaust the stack of whoever walks them.
+/// Deepest nesting outside strings; hostile files nest millions deep to exhaust the stack of the code that walks them.
 int json_depth(std::string_view text) {
   int depth = 0;
   int deepest = 0;

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "butterfly/model/format/gguf/gguf.h"
+#include "butterfly/base/printable.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

@@ -13,7 +13,7 @@ namespace butterfly {
 /// Sets kind, pre-tokenizer and space prefix of `vocabulary`. Errors: kUnsupported naming the step.
 Status read_tokenizer_pipeline(const nlohmann::json& root, Vocabulary& vocabulary);
 
-/// The member `key` of an object, or null where `object` is none or has no such member.
+/// The member `key` of an object, or null where `object` is not an object or has no such member.
 const nlohmann::json& json_member(const nlohmann::json& object, const char* key);
 
 /// The string under `key`; empty where there is none.

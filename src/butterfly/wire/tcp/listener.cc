@@ -6,9 +6,10 @@
 #include <list>
 
 #include "butterfly/base/log.h"
-#include "butterfly/wire/channel/handshake.h"
 #include "butterfly/wire/channel/refusals.h"
-#include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/tcp/handshake.h"
+#include "butterfly/wire/tcp/make_stream.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 namespace butterfly {
 namespace {

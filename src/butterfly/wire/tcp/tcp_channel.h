@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "butterfly/wire/channel/byte_stream.h"
-#include "butterfly/wire/channel/packing_sender.h"
 #include "butterfly/wire/channel/stats.h"
 #include "butterfly/wire/channel/tcp.h"
+#include "butterfly/wire/tcp/packing_sender.h"
 
 namespace butterfly {
 

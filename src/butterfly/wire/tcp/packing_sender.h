@@ -2,8 +2,8 @@
 // thread alone.
 #pragma once
 
-#include "butterfly/wire/channel/break_even.h"
 #include "butterfly/wire/channel/codec.h"
+#include "butterfly/wire/tcp/break_even.h"
 
 namespace butterfly {
 

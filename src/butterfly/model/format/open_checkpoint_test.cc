@@ -1,4 +1,4 @@
-#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "butterfly/wire/channel/byte_stream.h"
+#include "butterfly/wire/tcp/make_stream.h"
 
 #include <atomic>
 #include <cerrno>

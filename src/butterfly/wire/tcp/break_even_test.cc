@@ -1,4 +1,4 @@
-#include "butterfly/wire/channel/break_even.h"
+#include "butterfly/wire/tcp/break_even.h"
 
 #include <gtest/gtest.h>
 

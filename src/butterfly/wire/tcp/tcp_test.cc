@@ -1,4 +1,4 @@
-// Connections that begin badly, end badly or come from somebody else.
+// Connections that begin badly, end badly or come from a stranger.
 #include "butterfly/wire/channel/tcp.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <csignal>
 #include <thread>
 
-#include "butterfly/wire/channel/tcp_peers_test.h"
+#include "butterfly/wire/tcp/tcp_peers_test.h"
 
 namespace butterfly {
 namespace {

@@ -1,4 +1,4 @@
-#include "butterfly/wire/channel/packing_sender.h"
+#include "butterfly/wire/tcp/packing_sender.h"
 
 #include <algorithm>
 #include <utility>

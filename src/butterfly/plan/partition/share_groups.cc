@@ -1,4 +1,4 @@
-#include "butterfly/plan/cost/share_groups.h"
+#include "butterfly/plan/partition/share_groups.h"
 
 namespace butterfly {
 namespace {

@@ -1,4 +1,4 @@
-#include "butterfly/wire/channel/handshake.h"
+#include "butterfly/wire/tcp/handshake.h"
 
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-#include "butterfly/plan/cost/forecast.h"
+#include "butterfly/plan/simulation/forecast.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "butterfly/wire/channel/dial.h"
 #include "butterfly/wire/channel/tcp.h"
-#include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/tcp/make_stream.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 #include <thread>
 

@@ -1,4 +1,4 @@
-#include "butterfly/wire/channel/tcp_channel.h"
+#include "butterfly/wire/tcp/tcp_channel.h"
 
 #include <system_error>
 
