@@ -37,7 +37,12 @@ struct PlanCommand {
 Result<DType> parse_type(const std::string& option, const std::string& name) {
   const auto type = parse_dtype(name);
   if (type && *type != DType::kI32) return *type;
-  return make_error(ErrorCode::kInvalidArgument, "{} is \"{}\", expected f32, f16, bf16, q8_0 or q4_0", option, name);
+  std::vector<std::string_view> names;
+  for (DType known : kAllDTypes) {
+    if (known != DType::kI32) names.push_back(to_string(known));
+  }
+  return make_error(ErrorCode::kInvalidArgument, "{} is \"{}\", expected one of {}", option, name,
+                    fmt::join(names, ", "));
 }
 
 /// A file or directory where there is one of that name, else a named shape.
