@@ -177,7 +177,7 @@ void add_model_options(CLI::App& sub, PlanCommand& command) {
                  fmt::format("GGUF file, Hugging Face directory (config.json is enough), or a shape: {}",
                              fmt::join(named_configs(), ", ")))
       ->required();
-  sub.add_option("--type", command.type, "Type of the weights: f32, f16, bf16, q8_0, q4_0 [the file's; f16 of shapes]");
+  sub.add_option("--type", command.type, "Type of the weights: f16, q8_0, q4_k and so on [the file's; f16 of shapes]");
   sub.add_option("--kv-type", command.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for f32 weights")
       ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();
