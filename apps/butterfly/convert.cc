@@ -10,6 +10,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/tensor/quantize.h"
 #include "commands.h"
 
 namespace butterfly::app {
@@ -26,8 +27,7 @@ Result<std::optional<DType>> wanted_type(const ConvertCommand& command) {
   if (command.type.empty()) return std::optional<DType>();
   const auto type = parse_dtype(command.type);
   if (!type || *type == DType::kI32) {
-    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected f32, f16, bf16, q8_0 or q4_0",
-                      command.type);
+    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected {}", command.type, encodable_types());
   }
   return type;
 }
@@ -69,7 +69,8 @@ int convert_action(const ConvertCommand& command) {
   const auto report = run_convert(command);
   if (!report) return fail(report.error());
   if (!report->stored_as_f16.empty()) {
-    std::fprintf(stderr, "stored as f16, because their rows are no multiple of %d elements: %s\n", kQuantBlock,
+    std::fprintf(stderr, "stored as f16, because their rows are no multiple of %d elements: %s\n",
+                 block_elements(*parse_dtype(command.type)),
                  fmt::format("{}", fmt::join(report->stored_as_f16, ", ")).c_str());
   }
   std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report->file_bytes).c_str());
@@ -86,7 +87,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->required()
       ->expected(1, 2);
   sub->add_option("--type", command->type,
-                  "f32, f16, bf16, q8_0 or q4_0, for all matrices; default: as stored, f16 for --random");
+                  encodable_types() + ", for all matrices; default: as stored, f16 for --random");
   auto* random =
       sub->add_option("--random", command->random,
                       fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));

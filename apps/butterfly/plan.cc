@@ -37,7 +37,12 @@ struct PlanCommand {
 Result<DType> parse_type(const std::string& option, const std::string& name) {
   const auto type = parse_dtype(name);
   if (type && *type != DType::kI32) return *type;
-  return make_error(ErrorCode::kInvalidArgument, "{} is \"{}\", expected f32, f16, bf16, q8_0 or q4_0", option, name);
+  std::vector<std::string_view> names;
+  for (DType known : kAllDTypes) {
+    if (known != DType::kI32) names.push_back(to_string(known));
+  }
+  return make_error(ErrorCode::kInvalidArgument, "{} is \"{}\", expected one of {}", option, name,
+                    fmt::join(names, ", "));
 }
 
 /// A file or directory where there is one of that name, else a named shape.
@@ -172,7 +177,7 @@ void add_model_options(CLI::App& sub, PlanCommand& command) {
                  fmt::format("GGUF file, Hugging Face directory (config.json is enough), or a shape: {}",
                              fmt::join(named_configs(), ", ")))
       ->required();
-  sub.add_option("--type", command.type, "Type of the weights: f32, f16, bf16, q8_0, q4_0 [the file's; f16 of shapes]");
+  sub.add_option("--type", command.type, "Type of the weights: f16, q8_0, q4_k and so on [the file's; f16 of shapes]");
   sub.add_option("--kv-type", command.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for f32 weights")
       ->check(CLI::IsMember({"auto", "f32", "f16"}))
       ->capture_default_str();

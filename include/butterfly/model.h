@@ -17,7 +17,7 @@ class ModelInfo {
   /// A GGUF file or a Hugging Face directory. Errors: kNotFound, kIo, kBadData, kUnsupported.
   static Result<ModelInfo> open(const std::string& path);
 
-  /// A shape known by name, with matrices of `weight_type` ("f32", "f16", "bf16", "q8_0", "q4_0").
+  /// A shape known by name, with matrices of `weight_type` ("f32", "f16", "q8_0", "q4_k" and so on).
   /// Errors: kNotFound listing the names; kInvalidArgument for the type.
   static Result<ModelInfo> known(const std::string& name, const std::string& weight_type = "f16");
   static std::vector<std::string> known_names();

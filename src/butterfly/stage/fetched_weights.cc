@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "butterfly/tensor/sub_blocks.h"
+
 namespace butterfly {
 
 namespace {
@@ -50,6 +52,25 @@ std::uint64_t size_of_row(DType type, std::int64_t cols) {
 std::size_t offset(const WeightPart& part, DType type, std::int64_t row, std::int64_t col) {
   return static_cast<std::size_t>(row - part.of_rows.begin) * size_of_row(type, part.of_cols.size()) +
          size_of_row(type, col - part.of_cols.begin);
+}
+
+/// The piece, in the type that its own is computed as.
+NamedBytes re_expressed(const NamedBytes& piece) {
+  const auto type = static_cast<DType>(piece.type);
+  const DType computing = computing_type(type);
+  const std::uint64_t from = size_of_row(type, piece.cols);
+  const std::uint64_t to = size_of_row(computing, piece.cols);
+  const auto rows = static_cast<std::uint64_t>(piece.rows);
+  const auto memory = std::make_shared<std::vector<std::byte>>(to * rows);
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    to_computing_type(type, piece.bytes.subspan(row * from, from), {0, piece.cols},
+                      MutableByteSpan(*memory).subspan(row * to, to));
+  }
+  NamedBytes result = piece;
+  result.type = static_cast<std::uint32_t>(computing);
+  result.bytes = *memory;
+  result.owner = memory;
+  return result;
 }
 
 /// rows x row bytes, from one stride to another.
@@ -130,7 +151,7 @@ std::vector<WeightPart> FetchedWeights::pieces_of(const ExpectedPart& expected) 
 }
 
 Status FetchedWeights::take(const std::string& name, const WeightPart& piece, NamedBytes weight) const {
-  if (weight.type > static_cast<std::uint32_t>(DType::kQ4_0)) {
+  if (weight.type >= static_cast<std::uint32_t>(kDTypes) || static_cast<DType>(weight.type) == DType::kI32) {
     return make_error(ErrorCode::kBadData, "{} came with type {}, which this program does not know", name, weight.type);
   }
   const auto type = static_cast<DType>(weight.type);
@@ -149,6 +170,8 @@ Status FetchedWeights::take(const std::string& name, const WeightPart& piece, Na
     return {};
   }
   const auto& [view, filling] = begun->second;
+  // What is here of it was unpacked, in the type that it is computed as.
+  if (type != view.type && computing_type(type) == view.type) return take(name, piece, re_expressed(weight));
   if (type != view.type) {
     return make_error(ErrorCode::kBadData, "{} came as {}, what is here of it is {}", name, to_string(type),
                       to_string(view.type));

@@ -167,6 +167,35 @@ TEST_P(FetchedShare, OfOtherSlicesIsFetchedAsFarAsItIsNotHere) {
 INSTANTIATE_TEST_SUITE_P(Types, FetchedShare, testing::Values(DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
+/// Types that are packed as another one: columns of them come re-expressed where they begin within a block of 256, and
+/// what is kept is unpacked as what it was packed as.
+class FetchedSubBlocks : public FetchedShare {};
+
+TEST_P(FetchedSubBlocks, HaveThePackedBytesOfTheWholeFileWhateverWasHereBefore) {
+  const ModelConfig config = even_config();
+  for (const auto& [before, after] :
+       std::vector<std::pair<SliceRange, SliceRange>>{{{0, 4}, {0, 5}}, {{3, 5}, {2, 7}}, {{2, 6}, {3, 4}}}) {
+    SCOPED_TRACE(fmt::format("slices {} to {}", after.first, after.last));
+    StageParts parts, fresh, local;
+    receive(config, before, parts);
+    receive(config, after, parts);
+    const Received alone = receive(config, after, fresh);
+    expect_same_parts(config, after, parts, fresh);
+    expect_near(alone.held, alone.planned, 0.02);
+    const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 9, .type = GetParam()});
+    const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .slices = after};
+    ThreadTeam team(1);
+    const auto file = [&]() -> Result<std::shared_ptr<const WeightSource>> { return checkpoint.weights; };
+    ASSERT_TRUE(local.complete(checkpoint.config, share, file, team, {}));
+    expect_same_parts(config, after, fresh, local);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FetchedSubBlocks,
+                         testing::Values(DType::kQ4_1, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
+
 /// Fetches one weight of slices 2 and 3 from a provider.
 Result<WeightView> fetch(const WeightProvider& provider, const std::string& name, const WeightPart& part) {
   DirectWeightFetcher fetcher(provider);

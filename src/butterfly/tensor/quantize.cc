@@ -1,12 +1,17 @@
 #include "butterfly/tensor/quantize.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
+#include <vector>
 
 #include "butterfly/base/check.h"
 #include "butterfly/tensor/half.h"
+#include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
@@ -120,8 +125,8 @@ void encode_row(DType type, std::span<const float> values, MutableByteSpan out) 
       return encode_blocks<BlockQ8_0>(values, out, encode_q8_0);
     case DType::kQ4_0:
       return encode_blocks<BlockQ4_0>(values, out, encode_q4_0);
-    case DType::kI32:
-      return;
+    default:
+      return encode_sub_blocks(type, values, out);
   }
 }
 
@@ -139,9 +144,22 @@ void decode_row(DType type, ByteSpan bytes, std::span<float> out) {
       return decode_q8_0(bytes, out);
     case DType::kQ4_0:
       return decode_q4_0(bytes, out);
-    case DType::kI32:
-      return;
+    default:
+      return decode_sub_blocks(type, bytes, out);
   }
+}
+
+bool can_encode(DType type) {
+  return block_elements(type) == 1 ? type != DType::kI32
+                                   : type == DType::kQ8_0 || type == DType::kQ4_0 || can_encode_sub_blocks(type);
+}
+
+std::string encodable_types() {
+  std::vector<std::string_view> names;
+  for (DType type : kAllDTypes) {
+    if (can_encode(type)) names.push_back(to_string(type));
+  }
+  return fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
 }
 
 float largest_value(DType type) {
@@ -155,8 +173,16 @@ float largest_value(DType type) {
       return kLargestHalf * 127.0f;
     case DType::kQ4_0:
       return kLargestHalf * 8.0f;
-    case DType::kF32:
-    case DType::kI32:
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+      return kLargestHalf;
+    case DType::kQ5_0:
+      return kLargestHalf * 16.0f;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      return kLargestHalf * 32.0f;
+    default:
       break;
   }
   return std::numeric_limits<float>::max();

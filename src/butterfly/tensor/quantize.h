@@ -1,22 +1,28 @@
 // Rows of floats to the storage types of model files and back. Deterministic: the same bits on every CPU, and the bits
-// that llama.cpp's quantiser writes. Values no type can hold are clamped, NaN becomes 0 in quantised types.
-// Thread-safe.
+// that llama.cpp's quantiser writes, but for the types of blocks of 256, whose scales everybody searches for in their
+// own way. Values no type can hold are clamped, NaN becomes 0 in quantised types. Thread-safe.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
 
-/// values: [n], a whole number of blocks; out: row_bytes(type, n) bytes. `type` is any but kI32.
+/// values: [n], a whole number of blocks; out: row_bytes(type, n) bytes; can_encode(type).
 /// kQ8_0: scale = max|x| / 127, quant = round half away from zero(x / scale).
 /// kQ4_0: scale = m / -8 where m is the value of largest magnitude (the first of equals), quant = floor(x / scale
-/// + 8.5) clamped to 15. The quotients use the scale before it is rounded to a half.
+/// + 8.5) clamped to 15. kQ5_0 likewise with -16, 16.5 and 31; kQ4_1 and kQ5_1 count from the block's lowest value. The
+/// quotients use the scale before it is rounded to a half.
 void encode_row(DType type, std::span<const float> values, MutableByteSpan out);
 
-/// bytes: row_bytes(type, n); out: [n]. Exact.
+/// f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k; the list, for messages.
+bool can_encode(DType type);
+std::string encodable_types();
+
+/// bytes: row_bytes(type, n); out: [n]; any type but kI32. Bit for bit what the gguf package of Python makes of them.
 void decode_row(DType type, ByteSpan bytes, std::span<float> out);
 
 /// The largest magnitude that survives encode_row as a finite number.

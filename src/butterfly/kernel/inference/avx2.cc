@@ -3,6 +3,7 @@
 
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/simd_inl.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
@@ -177,6 +178,96 @@ void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_
   for (int m = 0; m < M; ++m) Vec::store(tile + m * kPanel, acc[m]);
 }
 
+/// The sum of 16 signed bytes.
+inline int sum_of_16(const signed char* x) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  const __m128i halves = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+}
+
+/// Quants as signed bytes: 8 outputs of 4 k.
+template <PackedType kType>
+inline __m256i signed_quants(const unsigned char* at, bool upper, __m256i table) {
+  const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  if constexpr (!packed_sub_blocks(kType).nibbles) return _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
+  const __m256i nibbles = upper ? _mm256_srli_epi16(stored, 4) : stored;
+  return _mm256_shuffle_epi8(table, _mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
+}
+
+/// As in Dot: |w| times x with w's sign, in pairs that fit 16 bits.
+inline __m256i add_products(__m256i sum, __m256i weights, __m256i quads) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(quads, weights));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+/// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
+/// block in the panel.
+template <PackedType kType, int kSub, int M>
+inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
+                                                         const signed char* x, const float* x_scales, const int* x_sums,
+                                                         __m256i table, Vec (&acc)[M]) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  constexpr int kQuads = kForm.size / 4;
+  constexpr long kAhead = 4096;
+  const long blocks = a.cols / 32;
+  __m256i dot[M][2];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) dot[m][0] = dot[m][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int quad = kSub * kQuads; quad < (kSub + 1) * kQuads; ++quad) {
+    const unsigned char* quants = at + (kForm.nibbles ? quad % 4 : quad) * 64;
+    if constexpr (M == 1) __builtin_prefetch(quants + kAhead);
+    const __m256i left = signed_quants<kType>(quants, quad >= 4, table);
+    const __m256i right = signed_quants<kType>(quants + 32, quad >= 4, table);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      int four;
+      __builtin_memcpy(&four, x + m * a.cols + quad * 4, 4);
+      const __m256i quads = _mm256_set1_epi32(four);
+      dot[m][0] = add_products(dot[m][0], left, quads);
+      dot[m][1] = add_products(dot[m][1], right, quads);
+    }
+  }
+  const auto* floats = reinterpret_cast<const float*>(at + kForm.quant_bytes());
+  const Vec w_scale = Vec::load(floats + kSub * kPanel);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+    const Vec x_scale = Vec::set1(x_scales[m * blocks]);
+    const Vec dots = {_mm256_cvtepi32_ps(dot[m][0]), _mm256_cvtepi32_ps(dot[m][1])};
+    acc[m] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m]);
+    if constexpr (kForm.minima) {
+      const int sum = kForm.size == 32 ? x_sums[m * blocks] : sum_of_16(x + m * a.cols + kSub * 16);
+      const __m256 factor = _mm256_set1_ps(static_cast<float>(sum));
+      const Vec minimum = Vec::mul(Vec::load(floats + (kForm.subs() + kSub) * kPanel), x_scale);
+      acc[m] = {_mm256_fnmadd_ps(factor, minimum.a, acc[m].a), _mm256_fnmadd_ps(factor, minimum.b, acc[m].b)};
+    }
+  }
+}
+
+template <PackedType kType, int M, int N>
+void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+  static_assert(N == 1, "two registers a panel leave room for one panel");
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  const long blocks = a.cols / 32;
+  const signed char* x = a.xq + row * a.cols;
+  __m256i table = _mm256_setzero_si256();
+  if constexpr (kForm.nibbles) {
+    table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants)));
+  }
+  Vec acc[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) acc[m] = Vec::set1(0.0f);
+  for (long block = k_begin / 32; block < k_end / 32; ++block) {
+    const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
+    const float* scales = a.x_scales + row * blocks + block;
+    const int* sums = a.x_sums + row * blocks + block;
+    add_sub_block<kType, 0, M>(a, at, x + block * 32, scales, sums, table, acc);
+    if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M>(a, at, x + block * 32, scales, sums, table, acc);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) Vec::store(tile + m * kPanel, acc[m]);
+}
+
 template <PackedType kType>
 constexpr TileTable<6, 1> kFloatTable = {{
     {float_tile<Vec, kType, 1, 1>},
@@ -194,6 +285,13 @@ constexpr TileTable<3, 1> kQuantTable = {{
     {quant_tile<kType, 3, 1>},
 }};
 
+template <PackedType kType>
+constexpr TileTable<3, 1> kSubBlockTable = {{
+    {sub_block_tile<kType, 1, 1>},
+    {sub_block_tile<kType, 2, 1>},
+    {sub_block_tile<kType, 3, 1>},
+}};
+
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
@@ -206,6 +304,18 @@ void linear(const LinearArgs& a) {
       return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ8_0>, a.cols);
     case PackedType::kQ4_0:
       return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ4_0>, a.cols);
+    case PackedType::kBytes16:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
+    case PackedType::kBytes32Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes32Min>, a.cols);
+    case PackedType::kNibbles16:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16>, a.cols);
+    case PackedType::kNibbles16Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16Min>, a.cols);
+    case PackedType::kNibbles32:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
+    case PackedType::kNibbles32Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/simd_inl.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
@@ -150,6 +151,102 @@ void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_
   }
 }
 
+/// The sum of 16 signed bytes.
+inline int sum_of_16(const signed char* x) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  const __m128i halves = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+}
+
+/// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
+/// block in the first panel. Quants are unsigned, with 128 added, as in quant_tile; by the table of nibbles as well.
+template <PackedType kType, int kSub, int M, int N>
+inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
+                                                         const signed char* x, const float* x_scales, const int* x_sums,
+                                                         __m512i table, __m512 (&acc)[M][N]) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  constexpr int kQuads = kForm.size / 4;
+  constexpr long kAhead = 4096;
+  const long blocks = a.cols / 32;
+  int sums[M];
+  __m512i dot[M][N];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    sums[m] = kForm.size == 32 ? x_sums[m * blocks] : sum_of_16(x + m * a.cols + kSub * 16);
+    const __m512i start = _mm512_set1_epi32(-128 * sums[m]);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) dot[m][n] = start;
+  }
+  // One step takes 4 k of 16 rows; the upper nibbles of the first 4 quads are the last 4.
+#pragma GCC unroll 8
+  for (int quad = kSub * kQuads; quad < (kSub + 1) * kQuads; ++quad) {
+    __m512i weights[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) {
+      const unsigned char* quants = at + n * a.panel_stride + (kForm.nibbles ? quad % 4 : quad) * 64;
+      if constexpr (M == 1) __builtin_prefetch(quants + kAhead);
+      weights[n] = _mm512_loadu_si512(quants);
+      if constexpr (kForm.nibbles) {
+        if (quad >= 4) weights[n] = _mm512_srli_epi16(weights[n], 4);
+        weights[n] = _mm512_shuffle_epi8(table, _mm512_and_si512(weights[n], _mm512_set1_epi8(15)));
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      int four;
+      __builtin_memcpy(&four, x + m * a.cols + quad * 4, 4);
+      const __m512i quads = _mm512_set1_epi32(four);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], weights[n], quads);
+    }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
+    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
+      acc[m][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n]);
+      if constexpr (kForm.minima) {
+        const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
+        const __m512 sum = _mm512_set1_ps(static_cast<float>(sums[m]));
+        acc[m][n] = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n]);
+      }
+    }
+  }
+}
+
+template <PackedType kType, int M, int N>
+void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  const long blocks = a.cols / 32;
+  const signed char* x = a.xq + row * a.cols;
+  __m512i table = _mm512_setzero_si512();
+  if constexpr (kForm.nibbles) {
+    const __m128i quants = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants));
+    table = _mm512_broadcast_i32x4(_mm_xor_si128(quants, _mm_set1_epi8(-128)));
+  }
+  __m512 acc[M][N];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) acc[m][n] = _mm512_setzero_ps();
+  }
+  for (long block = k_begin / 32; block < k_end / 32; ++block) {
+    const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
+    const float* scales = a.x_scales + row * blocks + block;
+    const int* sums = a.x_sums + row * blocks + block;
+    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, table, acc);
+    if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, table, acc);
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) _mm512_storeu_ps(tile + (m * N + n) * kPanel, acc[m][n]);
+  }
+}
+
 template <PackedType kType>
 constexpr TileTable<6, 2> kFloatTable = {{
     {float_tile<Vec, kType, 1, 1>, float_tile<Vec, kType, 1, 2>},
@@ -170,6 +267,16 @@ constexpr TileTable<6, 2> kQuantTable = {{
     {quant_tile<kType, 6, 1>, quant_tile<kType, 6, 2>},
 }};
 
+template <PackedType kType>
+constexpr TileTable<6, 2> kSubBlockTable = {{
+    {sub_block_tile<kType, 1, 1>, sub_block_tile<kType, 1, 2>},
+    {sub_block_tile<kType, 2, 1>, sub_block_tile<kType, 2, 2>},
+    {sub_block_tile<kType, 3, 1>, sub_block_tile<kType, 3, 2>},
+    {sub_block_tile<kType, 4, 1>, sub_block_tile<kType, 4, 2>},
+    {sub_block_tile<kType, 5, 1>, sub_block_tile<kType, 5, 2>},
+    {sub_block_tile<kType, 6, 1>, sub_block_tile<kType, 6, 2>},
+}};
+
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
@@ -182,6 +289,18 @@ void linear(const LinearArgs& a) {
       return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ8_0>, a.cols);
     case PackedType::kQ4_0:
       return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ4_0>, a.cols);
+    case PackedType::kBytes16:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
+    case PackedType::kBytes32Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes32Min>, a.cols);
+    case PackedType::kNibbles16:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16>, a.cols);
+    case PackedType::kNibbles16Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16Min>, a.cols);
+    case PackedType::kNibbles32:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
+    case PackedType::kNibbles32Min:
+      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
   }
 }
 

@@ -19,13 +19,28 @@ inline constexpr int kKvPageTokens = kPanel;
 inline constexpr int kKvPageTokens = 64;
 #endif
 
-/// Storage of packed weights; the numbering is DType's.
-enum class PackedType : unsigned char { kF32 = 0, kF16 = 1, kBF16 = 2, kQ8_0 = 3, kQ4_0 = 4 };
+/// Storage of packed weights. From kBytes16 on: blocks of 32 with one sub-block of 32 or two of 16, a float scale and,
+/// where the name ends in Min, a float minimum each; quants are bytes, or nibbles that a table turns into bytes.
+enum class PackedType : unsigned char {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kBytes16,
+  kBytes32Min,
+  kNibbles16,
+  kNibbles16Min,
+  kNibbles32,
+  kNibbles32Min,
+};
 
 /// y[r, o] = sum over slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
 /// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
 /// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
-/// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Lanes are added in the tree
+/// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Weights of sub-blocks: the same for each sub-block,
+/// ascending, and where it has a minimum then acc = fma(float(s), -(w_min * x_scale), acc), s the sum of the
+/// sub-block's quants of x. Lanes are added in the tree
 /// ((0+1)+(2+3))+((4+5)+(6+7)); empty slices drop out.
 struct LinearArgs {
   PackedType type = PackedType::kF32;
@@ -35,11 +50,12 @@ struct LinearArgs {
   long out_rows = 0;                       // outputs of the whole matrix; the last panel may be partial
   long panel_begin = 0;
   long panel_end = 0;
-  const float* x = nullptr;         // [rows, cols], float weights only
-  long x_stride = 0;                // elements
-  const signed char* xq = nullptr;  // [rows, cols], quantised weights only
-  const float* x_scales = nullptr;  // [rows, cols / 32]
-  const int* x_sums = nullptr;      // [rows, cols / 32]: sum of the block's quants
+  const float* x = nullptr;                    // [rows, cols], float weights only
+  long x_stride = 0;                           // elements
+  const signed char* xq = nullptr;             // [rows, cols], quantised weights only
+  const float* x_scales = nullptr;             // [rows, cols / 32]
+  const int* x_sums = nullptr;                 // [rows, cols / 32]: sum of the block's quants
+  const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
   const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
   int slices = 1;                    // 1, 2, 4 or 8, not all empty

@@ -3,21 +3,16 @@
 #include <algorithm>
 
 #include "butterfly/base/check.h"
+#include "butterfly/tensor/sub_blocks.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
 
-static_assert(static_cast<int>(PackedType::kF32) == static_cast<int>(DType::kF32));
-static_assert(static_cast<int>(PackedType::kF16) == static_cast<int>(DType::kF16));
-static_assert(static_cast<int>(PackedType::kBF16) == static_cast<int>(DType::kBF16));
-static_assert(static_cast<int>(PackedType::kQ8_0) == static_cast<int>(DType::kQ8_0));
-static_assert(static_cast<int>(PackedType::kQ4_0) == static_cast<int>(DType::kQ4_0));
-
 void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin, std::int64_t end) {
   const PackedMatrix& w = *job.weights;
   LinearArgs args;
-  args.type = static_cast<PackedType>(w.type());
+  args.type = packed_type(w.type());
   args.weights = w.data();
   args.panel_stride = w.panel_stride();
   args.cols = w.cols();
@@ -29,6 +24,7 @@ void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin
   args.xq = reinterpret_cast<const signed char*>(job.x->quants);
   args.x_scales = job.x->scales;
   args.x_sums = job.x->sums;
+  args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
   args.slice_begin = job.slices.data();
   args.slices = job.slices.count();

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "butterfly/base/check.h"
-#include "butterfly/tensor/half.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/tensor/quantize.h"
+#include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
@@ -22,9 +25,10 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
     case DType::kQ4_0:
       return (blocks * (kQuantBlock / 2 * kPanel + 2 * kPanel) + 63) / 64 * 64;
     case DType::kI32:
-      break;
+      return 0;
+    default:
+      return blocks * packed_sub_blocks(packed_type(type)).block_bytes();
   }
-  return 0;
 }
 
 template <typename Element>
@@ -70,9 +74,48 @@ void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t
   }
 }
 
+void pack_sub_block_panel(DType type, const std::byte* source, std::int64_t stride, std::int64_t rows,
+                          std::int64_t cols, std::byte* panel) {
+  const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
+  const int floats = form.subs() * (form.minima ? 2 : 1);
+  const int bytes = form.nibbles ? 16 : 32;
+  const unsigned char offset = form.nibbles ? 0 : 0x80;
+  const std::vector<std::byte> zeros(static_cast<std::size_t>(block_bytes(type)));
+  for (std::int64_t b = 0; b < cols / kQuantBlock; ++b, panel += form.block_bytes()) {
+    auto* quants = reinterpret_cast<unsigned char*>(panel);
+    for (std::int64_t i = 0; i < kPanel; ++i) {
+      const std::byte* block = i < rows ? source + i * stride + b * block_bytes(type) : zeros.data();
+      for (int f = 0; f < floats; ++f) {
+        std::memcpy(panel + form.quant_bytes() + (f * kPanel + i) * 4, block + 4 * f, 4);
+      }
+      const auto* from = reinterpret_cast<const unsigned char*>(block + 4 * floats);
+      for (int j = 0; j < bytes; ++j) quants[j / 4 * 4 * kPanel + i * 4 + j % 4] = from[j] ^ offset;
+    }
+  }
+}
+
 }  // namespace
 
 namespace {
+
+/// What pack_sub_block_panel() did with one of its rows.
+void unpack_sub_block_row(DType type, const std::byte* panel, std::int64_t i, const IndexRange& of_cols,
+                          std::byte* out) {
+  const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
+  const int floats = form.subs() * (form.minima ? 2 : 1);
+  const int bytes = form.nibbles ? 16 : 32;
+  const unsigned char offset = form.nibbles ? 0 : 0x80;
+  for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += block_bytes(type)) {
+    const std::byte* block = panel + b * form.block_bytes();
+    for (int f = 0; f < floats; ++f) {
+      std::memcpy(out + 4 * f, block + form.quant_bytes() + (f * kPanel + i) * 4, 4);
+    }
+    const auto* quants = reinterpret_cast<const unsigned char*>(block);
+    for (int j = 0; j < bytes; ++j) {
+      out[4 * floats + j] = static_cast<std::byte>(quants[j / 4 * 4 * kPanel + i * 4 + j % 4] ^ offset);
+    }
+  }
+}
 
 template <typename Element>
 void unpack_float_row(const std::byte* panel, std::int64_t i, const IndexRange& cols, std::byte* out) {
@@ -102,7 +145,49 @@ void unpack_quant_row(const std::byte* panel, std::int64_t i, std::int64_t cols,
   }
 }
 
+/// Rows of a panel in another type than theirs; `memory` holds them.
+const std::byte* re_express(const MatrixView& source, std::uint64_t stride, std::int64_t first, std::int64_t rows,
+                            std::vector<std::byte>& memory) {
+  const auto cols = static_cast<std::uint64_t>(source.cols);
+  const std::uint64_t row = *row_bytes(source.type, cols);
+  const std::uint64_t wide = *row_bytes(computing_type(source.type), cols);
+  memory.resize(wide * kPanel);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    to_computing_type(source.type, source.bytes.subspan(static_cast<std::uint64_t>(first + i) * stride, row),
+                      {0, source.cols}, MutableByteSpan(memory).subspan(static_cast<std::uint64_t>(i) * wide, wide));
+  }
+  return memory.data();
+}
+
 }  // namespace
+
+PackedType packed_type(DType type) {
+  switch (computing_type(type)) {
+    case DType::kF16:
+      return PackedType::kF16;
+    case DType::kBF16:
+      return PackedType::kBF16;
+    case DType::kQ8_0:
+      return PackedType::kQ8_0;
+    case DType::kQ4_0:
+      return PackedType::kQ4_0;
+    case DType::kBytes16:
+      return PackedType::kBytes16;
+    case DType::kBytes32Min:
+      return PackedType::kBytes32Min;
+    case DType::kNibbles16:
+      return PackedType::kNibbles16;
+    case DType::kNibbles16Min:
+      return PackedType::kNibbles16Min;
+    case DType::kNibbles32Min:
+      return PackedType::kNibbles32Min;
+    case DType::kNibblesIQ4:
+    case DType::kNibblesMXFP4:
+      return PackedType::kNibbles32;
+    default:
+      return PackedType::kF32;
+  }
+}
 
 MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols) const {
   const int block = block_elements(type);
@@ -118,7 +203,7 @@ MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols
 }
 
 std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int64_t cols) {
-  return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(type, cols));
+  return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(computing_type(type), cols));
 }
 
 Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& team) {
@@ -131,21 +216,25 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
                       source.rows, source.cols, source.bytes.size());
   }
   PackedMatrix packed;
-  packed.type_ = source.type;
+  packed.type_ = computing_type(source.type);
   packed.rows_ = source.rows;
   packed.cols_ = source.cols;
-  packed.panel_stride_ = panel_stride_of(source.type, source.cols);
+  packed.panel_stride_ = panel_stride_of(packed.type_, source.cols);
   BF_ASSIGN_OR_RETURN(packed.buffer_,
                       AlignedBuffer::create(static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
   team.run([&](int member) {
     const WorkRange range = split_work(packed.panels(), member, team.size());
+    std::vector<std::byte> memory;
     for (std::int64_t panel = range.begin; panel < range.end; ++panel) {
       const std::int64_t first = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, source.rows - first);
-      const auto step = static_cast<std::int64_t>(stride);
-      const std::byte* from = source.bytes.data() + first * step;
+      const bool stored = packed.type_ == source.type;
+      const std::byte* from = stored ? source.bytes.data() + static_cast<std::uint64_t>(first) * stride
+                                     : re_express(source, stride, first, rows, memory);
+      const auto step = static_cast<std::int64_t>(
+          stored ? stride : *row_bytes(packed.type_, static_cast<std::uint64_t>(source.cols)));
       std::byte* to = packed.buffer_.data() + panel * packed.panel_stride_;
-      switch (source.type) {
+      switch (packed.type_) {
         case DType::kF32:
           pack_float_panel<std::uint32_t>(from, step, rows, source.cols, to);
           break;
@@ -159,8 +248,8 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
         case DType::kQ4_0:
           pack_quant_panel<BlockQ4_0>(from, step, rows, source.cols, to);
           break;
-        case DType::kI32:
-          break;
+        default:
+          pack_sub_block_panel(packed.type_, from, step, rows, source.cols, to);
       }
     }
   });
@@ -193,51 +282,17 @@ void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, 
       case DType::kQ4_0:
         unpack_quant_row<BlockQ4_0>(panel, i, cols_, of_cols, to);
         break;
-      case DType::kI32:
-        break;
+      default:
+        unpack_sub_block_row(type_, panel, i, of_cols, to);
     }
   }
 }
 
 void PackedMatrix::unpack_row(std::int64_t row, std::span<float> out) const {
   BF_CHECK(row >= 0 && row < rows_ && out.size() == static_cast<std::size_t>(cols_));
-  const std::byte* panel = buffer_.data() + row / kPanel * panel_stride_;
-  const std::int64_t i = row % kPanel;
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(panel);
-  const std::int64_t blocks = cols_ / kQuantBlock;
-  const auto* bytes = reinterpret_cast<const unsigned char*>(panel);
-  const auto scale = [&](std::int64_t b, std::int64_t block_size) {
-    return half_to_float(reinterpret_cast<const std::uint16_t*>(panel + blocks * block_size * kPanel)[b * kPanel + i]);
-  };
-  for (std::int64_t k = 0; k < cols_; ++k) {
-    const std::int64_t b = k / kQuantBlock;
-    const std::int64_t within = k % kQuantBlock;
-    float& value = out[static_cast<std::size_t>(k)];
-    switch (type_) {
-      case DType::kF32:
-        value = reinterpret_cast<const float*>(panel)[k * kPanel + i];
-        break;
-      case DType::kF16:
-        value = half_to_float(halves[k * kPanel + i]);
-        break;
-      case DType::kBF16:
-        value = bfloat16_to_float(halves[k * kPanel + i]);
-        break;
-      case DType::kQ8_0: {
-        const int quant = bytes[b * 32 * kPanel + within / 4 * 4 * kPanel + i * 4 + within % 4] - 128;
-        value = scale(b, 32) * static_cast<float>(quant);
-        break;
-      }
-      case DType::kQ4_0: {
-        const std::int64_t half = within % 16;
-        const int byte = bytes[b * 16 * kPanel + half / 4 * 4 * kPanel + i * 4 + half % 4];
-        value = scale(b, 16) * static_cast<float>((within < 16 ? byte & 15 : byte >> 4) - 8);
-        break;
-      }
-      case DType::kI32:
-        break;
-    }
-  }
+  std::vector<std::byte> stored(*row_bytes(type_, out.size()));
+  unpack({row, row + 1}, {0, cols_}, stored, stored.size());
+  decode_row(type_, stored, out);
 }
 
 }  // namespace butterfly

@@ -3,6 +3,9 @@
 //   float types: panel[k][16]
 //   q8_0: blocks of 32 k, each [8 quads][16 outputs][4 k] bytes holding quant + 128; then scales[block][16] as halves
 //   q4_0: blocks of 32 k, each [4 quads][16 outputs][4 k] bytes, low nibble k, high nibble k + 16, holding quant + 8
+//   types of sub-blocks (tensor/sub_blocks.h): blocks of 32 k, each quants as those of q8_0 or q4_0 (nibbles without an
+//   offset), then the floats [subs][16] of scales and, where there are some, of minima
+// Other quantised types are packed as the computing type that they are re-expressed in.
 // The last panel is padded with zeros. Immutable after pack(), thread-safe to read. Owns its memory.
 #pragma once
 
@@ -31,6 +34,9 @@ struct MatrixView {
   MatrixView part(const IndexRange& of_rows, const IndexRange& of_cols) const;
 };
 
+/// How kernels call the storage of a computing type.
+PackedType packed_type(DType type);
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -41,6 +47,7 @@ class PackedMatrix {
   /// Bytes that pack() will take for this shape.
   static std::uint64_t packed_bytes(DType type, std::int64_t rows, std::int64_t cols);
 
+  /// The computing type of what was packed.
   DType type() const { return type_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
@@ -53,8 +60,8 @@ class PackedMatrix {
   /// Row `row` as floats; out has cols() elements.
   void unpack_row(std::int64_t row, std::span<float> out) const;
 
-  /// Rows and columns as they were before pack(), bit for bit: row r of them begins at out[r * stride]. Borders of
-  /// columns lie between blocks of the type.
+  /// Rows and columns in type(), with the bits that pack() was given or re-expressed: row r of them begins at
+  /// out[r * stride]. Borders of columns lie between blocks of the type.
   void unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out, std::uint64_t stride) const;
 
  private:

@@ -8,38 +8,11 @@
 
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/linear.h"
+#include "butterfly/kernel/inference/parity_matrices_test.h"
 #include "butterfly/kernel/inference/parity_values_test.h"
-#include "butterfly/tensor/half.h"
 
 namespace butterfly {
 namespace {
-
-std::vector<std::byte> random_matrix(DType type, std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * *row_bytes(type, static_cast<std::uint64_t>(cols)));
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0.0f, 0.1f);
-  if (type == DType::kF32) {
-    for (std::size_t i = 0; i < bytes.size(); i += 4) {
-      const float value = normal(engine);
-      std::memcpy(&bytes[i], &value, 4);
-    }
-  } else if (type == DType::kF16 || type == DType::kBF16) {
-    for (std::size_t i = 0; i < bytes.size(); i += 2) {
-      const float value = normal(engine);
-      const std::uint16_t half = type == DType::kF16 ? float_to_half(value) : float_to_bfloat16(value);
-      std::memcpy(&bytes[i], &half, 2);
-    }
-  } else {
-    // Random quants, -128 and nibble 0 included: the extremes that saturating instructions would get wrong.
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(engine());
-    const auto step = static_cast<std::size_t>(block_bytes(type));
-    for (std::size_t i = 0; i < bytes.size(); i += step) {
-      const std::uint16_t scale = float_to_half(std::fabs(normal(engine)) * 0.1f);
-      std::memcpy(&bytes[i], &scale, 2);
-    }
-  }
-  return bytes;
-}
 
 struct Activations {
   Activations(const Kernels& kernels, std::int64_t rows, std::int64_t cols, std::vector<float> x)
@@ -85,8 +58,8 @@ TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   ThreadTeam packers(2);
   for (const Shape& shape : shapes) {
     if (quantised && shape.cols % kQuantBlock != 0) continue;
-    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
-    const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, packers);
+    const StoredMatrix stored(type, shape.outputs, shape.cols, 3);
+    const auto w = PackedMatrix::pack(stored.view, packers);
     ASSERT_TRUE(w);
     for (const SliceBorders& slices :
          {SliceBorders::single(shape.cols), SliceBorders::canonical(shape.cols, shape.head)}) {
@@ -106,8 +79,8 @@ TEST_P(ParityLinear, RowsDoNotDependOnTheirNeighbours) {
   const DType type = GetParam();
   const Shape many{9, 48, 128, 32};
   ThreadTeam team(1);
-  const auto bytes = random_matrix(type, many.outputs, many.cols, 4);
-  const auto w = PackedMatrix::pack({type, many.outputs, many.cols, bytes}, team);
+  const StoredMatrix stored(type, many.outputs, many.cols, 4);
+  const auto w = PackedMatrix::pack(stored.view, team);
   ASSERT_TRUE(w);
   const auto slices = SliceBorders::canonical(many.cols, 32);
   for (const Isa isa : supported_isas()) {
@@ -122,8 +95,8 @@ TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
   // The negative control: the same numbers in one chain instead of slices must differ somewhere.
   const Shape shape{4, 64, 768, 32};
   ThreadTeam team(1);
-  const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
-  const auto w = PackedMatrix::pack({GetParam(), shape.outputs, shape.cols, bytes}, team);
+  const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 5);
+  const auto w = PackedMatrix::pack(stored.view, team);
   ASSERT_TRUE(w);
   EXPECT_FALSE(same_bits(matmul(Isa::kReference, 1, *w, shape, SliceBorders::single(shape.cols)),
                          matmul(Isa::kReference, 1, *w, shape, SliceBorders::canonical(shape.cols, 32))));
@@ -185,8 +158,8 @@ TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
   ThreadTeam team(1);
   for (const Shape& shape : shapes) {
     if (block_elements(type) > 1 && shape.cols % kQuantBlock != 0) continue;
-    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
-    const MatrixView source{type, shape.outputs, shape.cols, bytes};
+    const StoredMatrix stored(type, shape.outputs, shape.cols, 3);
+    const MatrixView source = stored.view;
     const auto w = PackedMatrix::pack(source, team);
     const auto slices = SliceBorders::canonical(shape.cols, shape.head);
     const auto expected = matmul(Isa::kReference, 1, *w, shape, slices);
@@ -202,8 +175,8 @@ TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
 TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
   // The negative control of the test above.
   const Shape shape{4, 64, 768, 32};
-  const auto bytes = random_matrix(GetParam(), shape.outputs, shape.cols, 5);
-  const MatrixView source{GetParam(), shape.outputs, shape.cols, bytes};
+  const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 5);
+  const MatrixView source = stored.view;
   const std::vector<int> division(kReductionSlices, 1);
   EXPECT_TRUE(same_bits(divided_matmul(source, shape, division, 1), divided_matmul(source, shape, {8}, 1)));
   EXPECT_FALSE(same_bits(divided_matmul(source, shape, {3, 3, 2}, 1, false), divided_matmul(source, shape, {8}, 1)));
@@ -212,8 +185,8 @@ TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
 TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
   const DType type = GetParam();
   ThreadTeam team(2);
-  const auto bytes = random_matrix(type, 50, 160, 11);
-  const MatrixView whole{type, 50, 160, bytes};
+  const StoredMatrix stored(type, 50, 160, 11);
+  const MatrixView whole = stored.view;
   const auto all = PackedMatrix::pack(whole, team);
   const auto part = PackedMatrix::pack(whole.part({7, 41}, {32, 128}).part({1, 34}, {0, 96}), team);
   ASSERT_TRUE(all && part);
@@ -267,7 +240,10 @@ TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ParityLinear,
-                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0),
+                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                         DType::kMXFP4),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 TEST(ParityNorm, EqualsReferenceForOddSizes) {
@@ -428,53 +404,6 @@ TEST(ParityAttention, IsCloseToSoftmaxInDoublePrecision) {
       sum += p[static_cast<std::size_t>(j)] / total * v[static_cast<std::size_t>(j * head_dim + d)];
     EXPECT_NEAR(out[static_cast<std::size_t>(d)], sum, 1e-5);
   }
-}
-
-TEST(Packing, UnpackGivesBackWhatWasStored) {
-  ThreadTeam team(2);
-  const auto bytes = random_matrix(DType::kQ4_0, 19, 64, 12);
-  const auto w = PackedMatrix::pack({DType::kQ4_0, 19, 64, bytes}, team);
-  ASSERT_TRUE(w);
-  std::vector<float> row(64);
-  for (int r = 0; r < 19; ++r) {
-    w->unpack_row(r, row);
-    const auto* blocks = reinterpret_cast<const BlockQ4_0*>(bytes.data()) + r * 2;
-    for (int k = 0; k < 64; ++k) {
-      const BlockQ4_0& block = blocks[k / 32];
-      const int nibble = k % 32 < 16 ? block.quants[k % 16] & 15 : block.quants[k % 16] >> 4;
-      EXPECT_EQ(row[static_cast<std::size_t>(k)], half_to_float(block.scale) * static_cast<float>(nibble - 8));
-    }
-  }
-}
-
-TEST(Packing, AnyPartUnpacksToTheBytesThatWerePacked) {
-  ThreadTeam team(2);
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
-    const auto bytes = random_matrix(type, 37, 96, 13);
-    const MatrixView whole{type, 37, 96, bytes};
-    const auto w = PackedMatrix::pack(whole, team);
-    ASSERT_TRUE(w);
-    for (const IndexRange rows : {IndexRange{0, 37}, {15, 17}, {36, 37}}) {
-      for (const IndexRange cols : {IndexRange{0, 96}, {32, 64}, {64, 96}}) {
-        const MatrixView part = whole.part(rows, cols);
-        const std::uint64_t row = *row_bytes(type, static_cast<std::uint64_t>(cols.size()));
-        std::vector<std::byte> out((row + 3) * static_cast<std::size_t>(rows.size()), std::byte{7});
-        w->unpack(rows, cols, out, row + 3);
-        for (std::size_t r = 0; r < static_cast<std::size_t>(rows.size()); ++r) {
-          EXPECT_EQ(std::memcmp(out.data() + r * (row + 3), part.bytes.data() + r * part.stride, row), 0);
-          EXPECT_EQ(out[r * (row + 3) + row], std::byte{7}) << "between rows";
-        }
-      }
-    }
-  }
-}
-
-TEST(Packing, RefusesBytesThatDoNotMatchTheShape) {
-  ThreadTeam team(1);
-  std::vector<std::byte> bytes(100);
-  const auto packed = PackedMatrix::pack({DType::kF32, 5, 6, bytes}, team);
-  ASSERT_FALSE(packed);
-  EXPECT_EQ(packed.error().message, "a f32 matrix of 5 x 6 cannot have 100 bytes");
 }
 
 }  // namespace

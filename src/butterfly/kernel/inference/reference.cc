@@ -3,6 +3,7 @@
 
 #include "butterfly/kernel/inference/elementwise_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 
@@ -41,7 +42,39 @@ float quant_scale(const LinearArgs& a, long o, long block) {
   return half_to_float(reinterpret_cast<const unsigned short*>(scales)[block * kPanel + o % kPanel]);
 }
 
+/// Quant (o, k) of a type of sub-blocks.
+int sub_block_quant(const LinearArgs& a, const PackedSubBlocks& form, long o, long k) {
+  const unsigned char* block = a.weights + (o / kPanel) * a.panel_stride + k / 32 * form.block_bytes();
+  const long within = form.nibbles ? k % 16 : k % 32;
+  const int byte = block[within / 4 * 4 * kPanel + (o % kPanel) * 4 + within % 4];
+  if (!form.nibbles) return byte - 128;
+  return a.nibble_quants[k % 32 < 16 ? byte & 15 : byte >> 4];
+}
+
+float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+  const PackedSubBlocks form = packed_sub_blocks(a.type);
+  float acc = 0.0f;
+  for (long first = k_begin; first < k_end; first += form.size) {
+    int dot = 0;
+    int sum = 0;
+    for (long k = first; k < first + form.size; ++k) {
+      dot += sub_block_quant(a, form, o, k) * a.xq[r * a.cols + k];
+      sum += a.xq[r * a.cols + k];
+    }
+    const unsigned char* block = a.weights + (o / kPanel) * a.panel_stride + first / 32 * form.block_bytes();
+    const auto* floats = reinterpret_cast<const float*>(block + form.quant_bytes());
+    const long sub = first % 32 / form.size;
+    const float x_scale = a.x_scales[r * (a.cols / 32) + first / 32];
+    acc = std::fmaf(static_cast<float>(dot), floats[sub * kPanel + o % kPanel] * x_scale, acc);
+    if (!form.minima) continue;
+    const float minimum = floats[(form.subs() + sub) * kPanel + o % kPanel];
+    acc = std::fmaf(static_cast<float>(sum), -(minimum * x_scale), acc);
+  }
+  return acc;
+}
+
 float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+  if (is_sub_blocks(a.type)) return sub_block_sum(a, r, o, k_begin, k_end);
   float acc = 0.0f;
   if (a.type == PackedType::kQ8_0 || a.type == PackedType::kQ4_0) {
     for (long block = k_begin / 32; block < k_end / 32; ++block) {

@@ -74,7 +74,7 @@ class Reader {
     return true;
   }
   static constexpr int count_of(RopeConfig::Scaling) { return 3; }
-  static constexpr int count_of(DType) { return 6; }
+  static constexpr int count_of(DType) { return static_cast<int>(kAllDTypes.size()); }
   template <typename Enum>
   static constexpr int count_of(Enum) {
     return 2;

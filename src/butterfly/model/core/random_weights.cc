@@ -1,8 +1,10 @@
 #include "butterfly/model/core/random_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -73,6 +75,62 @@ void fill_q8_0(Counter& counter, float deviation, MutableByteSpan row) {
   }
 }
 
+/// Random quants and scales; the scale of a block is set so that values have about the deviation, and its minimum so
+/// that their mean is about 0.
+struct RandomBlock {
+  std::size_t scale = 0;  // where its half is
+  std::optional<std::size_t> minimum{};
+  float deviation = 1.0f;  // of the values with a scale of 1
+  float mean = 0.0f;       // of the values without a minimum, in units of the random part of the minimum
+};
+
+RandomBlock random_block(DType type) {
+  switch (type) {
+    case DType::kQ4_1:
+      return {.minimum = 2, .deviation = 4.61f, .mean = -7.5f};
+    case DType::kQ5_0:
+      return {.deviation = 9.24f};
+    case DType::kQ5_1:
+      return {.minimum = 2, .deviation = 9.23f, .mean = -15.5f};
+    case DType::kQ2_K:
+      return {.scale = 80, .minimum = 82, .deviation = 17.0f, .mean = 1.5f};
+    case DType::kQ3_K:
+      return {.scale = 108, .deviation = 42.4f};
+    case DType::kQ4_K:
+      return {.minimum = 2, .deviation = 256.0f, .mean = 7.5f};
+    case DType::kQ5_K:
+      return {.minimum = 2, .deviation = 523.0f, .mean = 15.5f};
+    case DType::kQ6_K:
+      return {.scale = 208, .deviation = 1366.0f};
+    case DType::kIQ4_XS:
+      return {.deviation = 1250.0f};
+    default:
+      return {.deviation = 67.6f};  // IQ4_NL
+  }
+}
+
+void fill_blocks(DType type, Counter& counter, float deviation, MutableByteSpan row) {
+  for (std::size_t at = 0; at < row.size(); at += 8) {
+    const std::uint64_t bits = counter.next();
+    std::memcpy(row.data() + at, &bits, std::min<std::size_t>(8, row.size() - at));
+  }
+  const auto step = static_cast<std::size_t>(block_bytes(type));
+  if (type == DType::kMXFP4) {
+    // Quants have a deviation of about 5; the exponent is of half a quant's unit.
+    const int exponent = std::clamp(128 + static_cast<int>(std::lround(std::log2(deviation / 5.3f))), 2, 254);
+    for (std::size_t at = 0; at < row.size(); at += step) row[at] = static_cast<std::byte>(exponent);
+    return;
+  }
+  const RandomBlock block = random_block(type);
+  const float scale = deviation / block.deviation;
+  const std::uint16_t scale_half = float_to_half(scale);
+  const std::uint16_t minimum_half = float_to_half(scale * block.mean);
+  for (std::size_t at = 0; at < row.size(); at += step) {
+    std::memcpy(row.data() + at + block.scale, &scale_half, 2);
+    if (block.minimum) std::memcpy(row.data() + at + *block.minimum, &minimum_half, 2);
+  }
+}
+
 template <typename T, typename Encode>
 void fill_plain(Counter& counter, float deviation, MutableByteSpan row, Encode encode) {
   const Uniform uniform(deviation);
@@ -95,7 +153,9 @@ void fill_row(DType type, Counter& counter, float deviation, MutableByteSpan row
     case DType::kF32:
       return fill_plain<float>(counter, deviation, row, [](float value) { return value; });
     case DType::kI32:
-      break;
+      return;
+    default:
+      return fill_blocks(type, counter, deviation, row);
   }
 }
 
@@ -195,8 +255,7 @@ Vocabulary placeholder_vocabulary(int size) {
 Result<Checkpoint> random_checkpoint(const ModelConfig& config, const RandomWeights& options) {
   BF_TRY(validate(config));
   if (options.type == DType::kI32) {
-    return make_error(ErrorCode::kUnsupported, "weights of type {}, supported are f32, f16, bf16, q8_0 and q4_0",
-                      to_string(options.type));
+    return make_error(ErrorCode::kUnsupported, "weights cannot have the type {}", to_string(options.type));
   }
   Checkpoint checkpoint;
   checkpoint.path = config.name;

@@ -1,6 +1,7 @@
 #include "butterfly/model/core/weights.h"
 
 #include "butterfly/model/core/shard.h"
+#include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
@@ -85,7 +86,27 @@ bool lies_within(const IndexRange& range, std::int64_t size) {
 
 void WeightSource::release(const WeightView&) const {}
 
+namespace {
+
+/// Columns whose borders lie within blocks of the stored type, in the type that they are computed as.
+WeightView re_expressed(const WeightView& view, const IndexRange& of_rows, const IndexRange& of_cols) {
+  const DType type = computing_type(view.type);
+  const std::uint64_t stored = *row_bytes(view.type, static_cast<std::uint64_t>(view.cols));
+  const std::uint64_t step = view.stride == 0 ? stored : view.stride;
+  const std::uint64_t wide = *row_bytes(type, static_cast<std::uint64_t>(of_cols.size()));
+  const auto memory = std::make_shared<std::vector<std::byte>>(wide * static_cast<std::uint64_t>(of_rows.size()));
+  for (std::int64_t row = of_rows.begin; row < of_rows.end; ++row) {
+    to_computing_type(view.type, view.bytes.subspan(static_cast<std::uint64_t>(row) * step, stored), of_cols,
+                      MutableByteSpan(*memory).subspan(static_cast<std::uint64_t>(row - of_rows.begin) * wide, wide));
+  }
+  return {type, of_rows.size(), of_cols.size(), *memory, memory};
+}
+
+}  // namespace
+
 WeightView WeightView::cut(const IndexRange& of_rows, const IndexRange& of_cols) const {
+  const int block = block_elements(type);
+  if (of_cols.begin % block != 0 || of_cols.end % block != 0) return re_expressed(*this, of_rows, of_cols);
   const MatrixView part = matrix().part(of_rows, of_cols);
   const bool touching = part.rows == 1 || (stride == 0 && part.cols == cols);
   return {type, part.rows, part.cols, part.bytes, owner, touching ? 0 : part.stride};
@@ -105,7 +126,7 @@ Status check_part(const WeightSource& source, const WeightInfo& stored, const We
   };
   if (!lies_within(part.of_rows, stored.rows)) return refuse("rows", part.of_rows, stored.rows);
   if (!lies_within(part.of_cols, stored.cols)) return refuse("columns", part.of_cols, stored.cols);
-  const int block = block_elements(stored.type);
+  const int block = block_elements(computing_type(stored.type));
   if (part.of_cols.begin % block != 0 || part.of_cols.end % block != 0) {
     return make_error(ErrorCode::kInvalidArgument, "{}: {} has blocks of {} columns, {} to {} were asked for",
                       source.description(), stored.name, block, part.of_cols.begin, part.of_cols.end);

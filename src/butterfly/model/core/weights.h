@@ -31,7 +31,8 @@ struct WeightView {
   std::shared_ptr<const void> owner{};  // keeps bytes alive where the source made them on the fly; may be null
   std::uint64_t stride = 0;             // bytes from one row to the next; 0: rows touch
   MatrixView matrix() const { return {type, rows, cols, bytes, stride}; }
-  /// Some rows and columns of this, over the same bytes; check_part() has passed them.
+  /// Some rows and columns of this; check_part() has passed them. Over the same bytes, or where the columns begin or
+  /// end within a block of 256, over new ones of computing_type(type).
   WeightView cut(const IndexRange& of_rows, const IndexRange& of_cols) const;
 };
 
@@ -40,7 +41,7 @@ struct WeightPart {
   std::int64_t rows = 0;  // of the whole weight
   std::int64_t cols = 0;
   IndexRange of_rows{};
-  IndexRange of_cols{};  // borders lie between blocks of the weight's type
+  IndexRange of_cols{};  // borders lie between blocks of the type that the weight's is computed as
 
   static WeightPart all(std::int64_t rows, std::int64_t cols) { return {rows, cols, {0, rows}, {0, cols}}; }
   bool empty() const { return of_rows.size() <= 0 || of_cols.size() <= 0; }

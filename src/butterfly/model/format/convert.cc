@@ -45,6 +45,12 @@ std::vector<Output> group(const std::vector<WeightInfo>& weights, bool fuse_qkv)
   return outputs;
 }
 
+/// A type that nothing here quantises to can still be copied, where all matrices are stored so.
+bool can_write(DType type, const Checkpoint& checkpoint) {
+  if (can_encode(type)) return true;
+  return type != DType::kI32 && checkpoint.format == "random" && checkpoint.config.weight_type == type;
+}
+
 class Converter {
  public:
   Converter(const Checkpoint& checkpoint, const ConvertOptions& options, GgufWriter writer)
@@ -148,8 +154,9 @@ class Converter {
 
 Result<ConvertReport> convert(const Checkpoint& checkpoint, const std::string& out_path,
                               const ConvertOptions& options) {
-  if (options.type == DType::kI32) {
-    return make_error(ErrorCode::kUnsupported, "weights of type i32, supported are f32, f16, bf16, q8_0 and q4_0");
+  if (options.type && !can_write(*options.type, checkpoint)) {
+    return make_error(ErrorCode::kUnsupported, "weights of type {}, supported are {}", to_string(*options.type),
+                      encodable_types());
   }
   BF_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::create(out_path));
   return Converter(checkpoint, options, std::move(writer)).run();

@@ -13,9 +13,10 @@ namespace {
 /// cache.
 constexpr double kMovedInMemory = 0.5;
 
-/// Rows that are no whole number of blocks cannot be quantised: files keep those matrices in f32.
+/// As it is held in memory. Rows that are no whole number of blocks cannot be quantised: files keep those matrices in
+/// f32.
 std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
-  return rows * row_bytes(type, cols).value_or(cols * sizeof(float));
+  return rows * row_bytes(computing_type(type), cols).value_or(cols * sizeof(float));
 }
 
 /// Elements of each divided dimension that a run of slices has.
@@ -112,6 +113,17 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   return cost;
 }
 
+namespace {
+
+/// The type whose measured matmuls say most about those of `type`: of the same kind of packed weights.
+DType measured_type(DType type) {
+  const DType computing = computing_type(type);
+  if (static_cast<int>(computing) <= static_cast<int>(DType::kQ4_0)) return computing;
+  return computing == DType::kBytes16 || computing == DType::kBytes32Min ? DType::kQ8_0 : DType::kQ4_0;
+}
+
+}  // namespace
+
 NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
   const bool quantised = block_elements(weight_type) > 1;
   const double gflops = quantised && node.int8_gops > 0.0 ? node.int8_gops : node.fp32_gflops;
@@ -120,15 +132,18 @@ NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
                   .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
                   .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
                   .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9};
+  const bool described = std::ranges::any_of(
+      node.matmuls, [&](const MatmulRate& matmul) { return matmul.type == to_string(weight_type); });
+  const DType type = described ? weight_type : measured_type(weight_type);
   for (const MatmulRate& matmul : node.matmuls) {
     if (matmul.decode_gb_per_s <= 0.0 || matmul.prefill_gflops <= 0.0) continue;
     if (matmul.type == kAttention) {
       rates.kv_bytes_per_s = matmul.decode_gb_per_s * 1e9;
       rates.attention_flops_per_s = matmul.prefill_gflops * 1e9;
-    } else if (matmul.type == to_string(weight_type)) {
+    } else if (matmul.type == to_string(type)) {
       rates.weight_bytes_per_s = matmul.decode_gb_per_s * 1e9;
       rates.flops_per_s = matmul.prefill_gflops * 1e9;
-      rates.measured = true;
+      rates.measured = computing_type(weight_type) == type;
     }
   }
   // Where only matmuls were described, the rest is assumed to be no faster than they are.

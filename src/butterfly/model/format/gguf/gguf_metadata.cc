@@ -18,10 +18,31 @@ std::uint32_t file_type_number(DType type) {
       return 7;
     case DType::kBF16:
       return 32;
-    case DType::kI32:
-      break;
+    case DType::kQ4_1:
+      return 3;
+    case DType::kQ5_0:
+      return 8;
+    case DType::kQ5_1:
+      return 9;
+    case DType::kQ2_K:
+      return 10;
+    case DType::kQ3_K:
+      return 12;
+    case DType::kQ4_K:
+      return 14;
+    case DType::kQ5_K:
+      return 16;
+    case DType::kQ6_K:
+      return 18;
+    case DType::kIQ4_NL:
+      return 25;
+    case DType::kIQ4_XS:
+      return 30;
+    case DType::kMXFP4:
+      return 38;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 /// What an architecture's name stands for in a GGUF file. Bias fields of llama files are seen from their tensors.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "butterfly/tensor/dtype.h"
 
@@ -17,6 +18,9 @@ struct GgufTensorType {
 
 /// Null for a number that this library has never heard of.
 const GgufTensorType* find_gguf_tensor_type(std::uint32_t number);
+
+/// "F32, F16, Q4_0 and so on", for messages.
+std::string computable_gguf_types();
 
 /// The number GGUF uses for a tensor of `type`.
 std::uint32_t gguf_tensor_type(DType type);

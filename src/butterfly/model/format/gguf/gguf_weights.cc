@@ -7,6 +7,7 @@
 
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
+#include "butterfly/model/format/gguf/gguf_tensor_types.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
 namespace butterfly {
@@ -87,8 +88,8 @@ class GgufWeights final : public WeightSource {
 
   Result<WeightView> view_of(const GgufTensor& tensor) const {
     if (!tensor.type) {
-      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16, BF16, Q8_0 and Q4_0",
-                        file_.source(), printable(tensor.name), tensor.type_name);
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are {}", file_.source(),
+                        printable(tensor.name), tensor.type_name, computable_gguf_types());
     }
     if (tensor.dims > 2) {
       return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 or 2", file_.source(),
