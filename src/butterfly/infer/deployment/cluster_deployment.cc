@@ -11,6 +11,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership/membership.h"
 #include "butterfly/infer/deployment/known_cluster.h"
+#include "butterfly/infer/deployment/membership_watch.h"
 #include "butterfly/infer/deployment/plan_change.h"
 #include "butterfly/infer/deployment/rebalance_queue.h"
 #include "butterfly/infer/deployment/straggler.h"
@@ -61,6 +62,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
       made->known_.learn_links(*made->membership_, made->membership_->members(), options.access,
                                after_ms(kMeasureTimeoutMs));
     }
+    if (options.observer.members) made->watch_.emplace(*made->membership_, options.observer.members);
     BF_TRY(made->begin_epoch({}));
     return std::unique_ptr<Deployment>(std::move(made));
   }
@@ -83,12 +85,16 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
+    if (!session_) return reports;  // too few workers were left
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i],
                          ends_.exchange_times[i]});
     }
     return reports;
   }
+
+  std::vector<StageWork> work() const override { return session_ ? session_->work() : std::vector<StageWork>(); }
+  Result<std::string> rebalance() override { return wish_for_balance(); }
 
   std::uint64_t wire_bytes() const override { return ended_wire_bytes_ + traffic().bytes; }
 
@@ -102,6 +108,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 
   // The pipeline of the epoch that runs.
   Status submit(Step step) override {
+    if (!pipeline_)
+      return make_error(ErrorCode::kUnavailable, "no epoch runs since the last one could not be replaced");
     if (membership_->version() != considered_) BF_TRY(consider_change());
     consider_wish();
     if (!preparation_) consider_straggler();
@@ -109,6 +117,8 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return pipeline_->submit(std::move(step));
   }
   Result<Step> next() override {
+    if (!pipeline_)
+      return make_error(ErrorCode::kUnavailable, "no epoch runs since the last one could not be replaced");
     Result<Step> step = pipeline_->next();
     if (step) fruitless_ = 0;
     return step;
@@ -316,6 +326,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     }
     fruitless_ = 0;
     say(fmt::format("waiting for a worker: {}", why.message));
+    if (options_.observer.waiting) options_.observer.waiting(why.message);
     if (membership_->wait_for_change(members_.version, deadline, options_.stop)) return {};
     if (options_.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
     return make_error(why.code, "{}; no other worker came within {} s", why.message, options_.recover_within_ms / 1000);
@@ -337,8 +348,9 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     };
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options_.ready_timeout_ms)));
     ends_.input->compress({.mode = options_.compression});
-    pipeline_ =
-        make_channel_pipeline(*ends_.input, *ends_.output, {.depth = depth(), .vocab = checkpoint_.config.vocab});
+    pipeline_ = make_channel_pipeline(
+        *ends_.input, *ends_.output,
+        {.depth = depth(), .vocab = checkpoint_.config.vocab, .step_timeout_ms = options_.step_timeout_ms});
     return {};
   }
 
@@ -349,6 +361,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
          .cause = cause,
          .ready_s = seconds_since(began_ns),
          .weight_bytes = sent_weight_bytes_});
+    if (options_.observer.epoch) options_.observer.epoch(epochs_.back());
     for (const int node : plan_.standby_nodes) {
       say(fmt::format("{} stands by: {} workers, {} layers", members_.nodes[static_cast<std::size_t>(node)].address,
                       members_.nodes.size(), checkpoint_.config.layers));
@@ -386,6 +399,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
   bool waited_at_start_ = false;
   std::uint64_t sent_weight_bytes_ = 0;
   std::uint64_t ended_wire_bytes_ = 0;
+  std::optional<MembershipWatch> watch_;  // last: gone before what it tells of
 };
 
 }  // namespace

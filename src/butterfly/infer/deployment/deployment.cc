@@ -77,7 +77,9 @@ class ThreadsDeployment final : public Deployment {
     request.plan = plan_;
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
     pipeline_ = make_channel_pipeline(*ends_.input, *ends_.output,
-                                      {.depth = pipeline_stages(plan_.stages), .vocab = checkpoint.config.vocab});
+                                      {.depth = pipeline_stages(plan_.stages),
+                                       .vocab = checkpoint.config.vocab,
+                                       .step_timeout_ms = options.step_timeout_ms});
     return {};
   }
 
