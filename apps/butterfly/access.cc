@@ -2,8 +2,7 @@
 
 #include <cstdio>
 
-#include "butterfly/base/log.h"
-#include "butterfly/wire/enrolment/credentials.h"
+#include "butterfly/wire/enrolment/node_access.h"
 
 namespace butterfly::app {
 
@@ -20,20 +19,13 @@ void add_access_options(CLI::App& command, AccessOptions& access) {
 }
 
 Result<NodeAccess> open_access(const AccessOptions& options) {
-  NodeAccess access;
   if (options.insecure) {
-    std::fprintf(
-        stderr,
-        "WARNING: --insecure: nothing is authenticated or encrypted. Anyone who reaches a port of this node can "
-        "use this machine, read what it computes, and change it.\n");
-    access.policy = AddressPolicy::kAnyAddress;
-    return access;
+    std::fprintf(stderr,
+                 "WARNING: --insecure: nothing is authenticated or encrypted. Anyone who reaches a port of this node can "
+                 "use this machine, read what it computes, and change it.\n");
+    return NodeAccess{.policy = AddressPolicy::kAnyAddress};
   }
-  const std::string folder = options.credentials.empty() ? default_credentials_folder() : options.credentials;
-  if (options.credentials.empty() && !has_credentials(folder)) return access;
-  BF_ASSIGN_OR_RETURN(access.credentials, Credentials::load(folder));
-  log().info("credentials from {}: {}", folder, access.credentials->describe());
-  return access;
+  return node_access(options.credentials);
 }
 
 }  // namespace butterfly::app

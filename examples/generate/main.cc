@@ -25,13 +25,14 @@ int show_cluster(const butterfly::ModelInfo& model) {
   butterfly::NodeRegistry registry;
   for (const double speed : {10.0, 20.0, 40.0}) {
     butterfly::Node node{.id = "node-" + std::to_string(static_cast<int>(speed))};
-    node.capability = {.memory_gb = 8.0, .tflops = speed / 100.0, .bandwidth_gb_per_s = speed};
+    node.capability = {.compute_gflops = 10.0 * speed, .memory_gb = 8.0, .memory_bandwidth_gb_per_s = speed};
     if (const auto registered = registry.register_node(node); !registered) return fail(registered.error());
   }
   const butterfly::PartitionManager manager({.strategy = "balanced"});
   const auto partition = manager.partition(model, registry.healthy());
   if (!partition) return fail(partition.error());
-  std::fprintf(stderr, "%sbalance %.2f\n", partition->table.c_str(), partition->quality.balance);
+  std::fprintf(stderr, "%sload balance factor %.2f\n", partition->table.c_str(),
+               partition->quality.load_balance_factor);
 
   butterfly::LoadBalancer balancer(registry, butterfly::BalancePolicy::kWeighted);
   const auto ticket = balancer.acquire();

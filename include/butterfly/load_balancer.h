@@ -1,5 +1,6 @@
-// Which node serves the next request. Chooses among a registry's healthy nodes and keeps account of what each is
-// doing. Thread-safe. The registry must outlive the balancer; tickets may outlive both.
+// Which node serves the next request, and how evenly a model's work is shared out. A balancer chooses among a
+// registry's healthy nodes and keeps account of what each is doing; a Generator has one over its replicas. Thread-safe.
+// The registry must outlive the balancer; tickets may outlive both.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,25 @@ enum class BalancePolicy : std::uint8_t {
   kRoundRobin,   // the node that waited longest
   kLeastLoaded,  // the smallest sum of costs now being served
   kWeighted,     // in proportion to memory bandwidth, spread evenly over time
+};
+
+/// What one node has of a model that is deployed.
+struct NodeShare {
+  std::string node_id{};
+  int first_layer = 0;
+  int last_layer = 0;  // not included
+  int first_slice = 0;
+  int last_slice = 8;
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t steps = 0;   // by its node, since its worker began
+  double step_s = 0.0;       // computing for one of them, at the mean; 0 where it has not told
+  double predicted_s = 0.0;  // for a decode step; 0 where it was not measured
+};
+
+struct BalanceReport {
+  std::vector<NodeShare> shares{};   // in pipeline order, replica by replica
+  double load_balance_factor = 0.0;  // least over greatest node time of the replica where it is worst, as measured, or
+                                     // as predicted where nothing was; 1 is perfect, 0 unknown
 };
 
 struct NodeLoad {

@@ -1,5 +1,5 @@
 // Which nodes there are, and which of them are healthy. Thread-safe. The registry keeps copies and starts no threads:
-// the code that hears from a node calls heartbeat().
+// a Generator feeds its own from the membership of its workers; others call heartbeat() when they hear from a node.
 #pragma once
 
 #include <chrono>
@@ -40,6 +40,7 @@ class NodeRegistry {
   Status mark_unhealthy(std::string_view id);
 
   Result<Node> find(std::string_view id) const;
+  bool is_healthy(std::string_view id) const;  // false for one that is not registered
 
   /// In order of registration.
   std::vector<Node> list() const;

@@ -12,8 +12,25 @@
 
 namespace butterfly {
 
+/// What one node gets of a custom partition: layers [first_layer, last_layer), and of each the slices [first_slice,
+/// last_slice) of 8. Nodes that divide the slices of the same layers follow one another.
+struct LayerShare {
+  std::string node{};  // its id or its address
+  int first_layer = 0;
+  int last_layer = 0;
+  int first_slice = 0;
+  int last_slice = 8;
+};
+
+/// So many layers for each node, in this order: shares for the strategy "custom". Nodes with 0 get none.
+std::vector<LayerShare> by_layer_count(std::span<const Node> nodes, std::span<const int> layers);
+
 struct PartitionConfig {
-  std::string strategy = "balanced";  // one of PartitionManager::strategies()
+  std::string strategy = "balanced";  // one of PartitionManager::strategies(), or "custom"
+  std::vector<LayerShare> custom{};   // in pipeline order; what "custom" follows
+  std::vector<NodeLink> links{};      // measured, for "topology" and others that look at them; see measure_links().
+                                      // One that is missing has the lesser network bandwidth of its two nodes, or
+                                      // 1 GB/s where that is unknown, and 50 us
   int context = 0;                    // tokens to keep per sequence; 0: the model's own
   int sequences = 1;                  // served at once
   std::string cache_type = "f16";     // of keys and values: "f32" or "f16"
@@ -37,7 +54,7 @@ struct PartitionStage {
 };
 
 struct PartitionQuality {
-  double balance = 0.0;                           // mean over slowest node's time, 1 is perfect; 0 where unknown
+  double load_balance_factor = 0.0;               // least over greatest node time, 1 is perfect; 0 where unknown
   double latency_s = 0.0;                         // predicted, one token through every stage
   double slowest_stage_s = 0.0;                   // predicted; bounds the throughput of many requests
   std::vector<std::uint64_t> stage_memory_bytes;  // weights, cache, activations, one per stage
@@ -59,13 +76,14 @@ class PartitionManager {
     std::string alias;  // empty: none
     std::string summary;
   };
-  static std::vector<StrategyInfo> strategies();  // those that need no plan of the caller's
+  static std::vector<StrategyInfo> strategies();  // all but "custom"
 
   explicit PartitionManager(PartitionConfig config = {}) : config_(std::move(config)) {}
   const PartitionConfig& config() const { return config_; }
 
   /// Errors: kInvalidArgument (no nodes, an unknown strategy, type or goal, sizes out of range, a strategy that needs
-  /// speeds over nodes without), kNoMemory naming the node, the missing bytes and what would help.
+  /// speeds over nodes without, shares or links that do not fit the nodes and the model), kNoMemory naming the node,
+  /// the missing bytes and what would help.
   Result<Partition> partition(const ModelInfo& model, std::span<const Node> nodes) const;
 
   /// One partition for every strategy that succeeds, the lowest slowest stage first. Errors: those of the

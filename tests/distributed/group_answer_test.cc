@@ -120,9 +120,9 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint
   request.model.hash = "00";
   request.plan = plan_of(checkpoint.config, groups, nodes);
   BF_ASSIGN_OR_RETURN(PipelineChannels ends, session.start(request, after_ms(60'000)));
-  const auto pipeline = make_channel_pipeline(
-      *ends.input, *ends.output, {.depth = static_cast<int>(groups.size()), .vocab = checkpoint.config.vocab});
-  auto logits = logits_of(*pipeline, checkpoint.config.vocab);
+  ChannelPipeline pipeline({.vocab = checkpoint.config.vocab});
+  pipeline.connect(*ends.input, *ends.output, static_cast<int>(groups.size()));
+  auto logits = logits_of(pipeline, checkpoint.config.vocab);
   session.stop();
   return logits;
 }

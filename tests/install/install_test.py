@@ -15,7 +15,7 @@ import tempfile
 
 PROMPT = "The king"
 HEADERS = {"base/result.h", "generator.h", "load_balancer.h", "model.h", "node.h", "node_registry.h", "partition.h",
-           "version.h"}
+           "trainer.h", "version.h"}
 
 
 def run(*command, **options):

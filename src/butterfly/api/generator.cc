@@ -1,12 +1,17 @@
 #include "butterfly/generator.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
+#include "butterfly/api/convert.h"
+#include "butterfly/api/node_feed.h"
+#include "butterfly/api/replica.h"
 #include "butterfly/base/units.h"
-#include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/generate.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -17,40 +22,39 @@ namespace butterfly {
 struct Generator::State {
   Checkpoint checkpoint;  // before what reads from it
   Tokenizer tokenizer;
-  std::unique_ptr<Deployment> deployment;
-  std::mutex mutex;  // a pipeline has one user at a time
+  std::mutex events{};                                      // one callback at a time
+  NodeRegistry nodes{{.heartbeat_timeout = {}}};            // health is what the membership says
+  NodeRegistry replicas_in_use{{.heartbeat_timeout = {}}};  // their ids are their numbers
+  std::optional<LoadBalancer> balancer{};                   // over these
+  std::vector<std::unique_ptr<Replica>> replicas{};         // first to go: they call what is above
 };
 
-Generator::Generator(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Generator::Generator(Generator&&) noexcept = default;
-Generator& Generator::operator=(Generator&&) noexcept = default;
-Generator::~Generator() = default;
+namespace {
 
-Result<Generator> Generator::load(const std::string& model, const GeneratorOptions& options) {
-  if (options.threads < 0 || options.nodes < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} threads on each of {} nodes", options.threads, options.nodes);
+/// Requests a stop when the time is over, unless it ends before.
+class DeadlineTimer {
+ public:
+  DeadlineTimer(std::chrono::milliseconds time, std::stop_source& ended) {
+    if (time.count() <= 0) return;
+    thread_ = std::jthread([this, time, &ended](const std::stop_token& stop) {
+      std::unique_lock lock(mutex_);
+      if (over_.wait_for(lock, stop, time, [] { return false; }) || stop.stop_requested()) return;
+      passed_ = true;
+      ended.request_stop();
+    });
   }
-  DeploymentOptions deployment;
-  deployment.threads = options.threads;
-  if (options.threads == 0) {
-    BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-    deployment.threads = std::max(1, topology.usable_threads / options.nodes);
-  }
-  deployment.nodes = options.nodes;
-  deployment.workers = options.workers;
-  deployment.split = options.split;
-  deployment.progress = options.progress;
-  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model));
-  BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(checkpoint.vocabulary));
-  auto state = std::unique_ptr<State>(new State{std::move(checkpoint), std::move(tokenizer), nullptr, {}});
-  BF_ASSIGN_OR_RETURN(state->deployment, Deployment::create(state->checkpoint, deployment));
-  return Generator(std::move(state));
-}
+  bool passed() const { return passed_; }
 
-Result<GeneratedText> Generator::generate(std::string_view prompt, const TextOptions& options,
-                                          const std::function<void(std::string_view)>& on_text, std::stop_token stop) {
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any over_;
+  std::atomic<bool> passed_{false};
+  std::jthread thread_;
+};
+
+Request to_request(std::vector<TokenId> prompt, const TextOptions& options) {
   Request request;
-  BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(state_->tokenizer, prompt));
+  request.prompt = std::move(prompt);
   request.tokens_max = options.tokens_max;
   request.sampling = {.temperature = options.temperature,
                       .top_k = options.top_k,
@@ -60,23 +64,151 @@ Result<GeneratedText> Generator::generate(std::string_view prompt, const TextOpt
                       .seed = options.seed};
   request.stops = options.stops;
   request.ignore_end = options.ignore_end;
-  const TextSink sink = [&](std::size_t, std::string_view text) {
-    if (on_text) on_text(text);
-  };
-  const std::lock_guard lock(state_->mutex);
-  const std::uint64_t wire_before = state_->deployment->wire_bytes();
-  BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
-                      butterfly::generate(state_->deployment->pipeline(), state_->tokenizer, std::span(&request, 1),
-                                          {.context = state_->checkpoint.config.context}, sink, std::move(stop)));
-  Generation& generation = generations[0];
-  GeneratedText result{.text = std::move(generation.text),
-                       .tokens = {},
-                       .finish = to_string(generation.reason),
-                       .first_token_s = generation.first_token_s,
-                       .total_s = generation.total_s,
-                       .wire_bytes = state_->deployment->wire_bytes() - wire_before};
-  for (TokenId token : generation.tokens) result.tokens.push_back(token.value);
-  return result;
+  return request;
+}
+
+Status check(const GeneratorOptions& options) {
+  if (options.threads < 0 || options.nodes < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} threads on each of {} nodes", options.threads, options.nodes);
+  }
+  if (options.replicas < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} replicas were asked for, at least 1 is needed",
+                      options.replicas);
+  }
+  if (options.replicas > 1 && !options.join_at.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "workers that join at {} would have {} replicas to choose from",
+                      options.join_at, options.replicas);
+  }
+  if (!options.workers.empty() && options.workers.size() < static_cast<std::size_t>(options.replicas)) {
+    return make_error(ErrorCode::kInvalidArgument, "{} workers for {} replicas", options.workers.size(),
+                      options.replicas);
+  }
+  for (const std::chrono::milliseconds time :
+       {options.ready_timeout, options.step_timeout, options.heartbeat, options.dead_after}) {
+    if (time.count() < 1) {
+      return make_error(ErrorCode::kInvalidArgument, "a time of {} ms, expected at least 1", time.count());
+    }
+  }
+  return {};
+}
+
+bool looks_at_links(const std::string& split) {
+  return split == "topology" || split == "tensor" || split == "hybrid" || split == "auto";
+}
+
+/// All but what differs between replicas.
+Result<DeploymentOptions> deployment_options(const GeneratorOptions& options) {
+  DeploymentOptions deployment;
+  deployment.threads = options.threads;
+  if (options.threads == 0) {
+    BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+    deployment.threads = std::max(1, topology.usable_threads / (options.nodes * options.replicas));
+  }
+  deployment.nodes = options.nodes;
+  deployment.join_at = options.join_at;
+  deployment.split = options.split;
+  BF_ASSIGN_OR_RETURN(deployment.goal, parse_plan_goal(options.goal));
+  deployment.custom = custom_plan(options.custom);
+  deployment.measure_links = options.measure_links || looks_at_links(options.split);
+  deployment.step_timeout_ms = options.step_timeout.count();
+  deployment.ready_timeout_ms = options.ready_timeout.count();
+  deployment.heartbeat_ms = options.heartbeat.count();
+  deployment.dead_after_ms = options.dead_after.count();
+  deployment.recover_within_ms = options.recover_within.count();
+  if (!options.workers.empty() || !options.join_at.empty()) {
+    BF_ASSIGN_OR_RETURN(deployment.access, access_of(options.credentials, options.any_address));
+  }
+  return deployment;
+}
+
+/// Workers of one replica: a run of them, as equal as it gets.
+std::vector<std::string> workers_of(const GeneratorOptions& options, int replica) {
+  const auto count = static_cast<long>(options.workers.size());
+  const auto begin = [&](long number) { return options.workers.begin() + count * number / options.replicas; };
+  return {begin(replica), begin(replica + 1)};
+}
+
+}  // namespace
+
+const char* to_string(GeneratorEvent::Kind kind) {
+  switch (kind) {
+    case GeneratorEvent::Kind::kJoined:
+      return "joined";
+    case GeneratorEvent::Kind::kLost:
+      return "lost";
+    case GeneratorEvent::Kind::kEpoch:
+      return "epoch";
+    case GeneratorEvent::Kind::kWaiting:
+      return "waiting";
+  }
+  return "unknown";
+}
+
+Generator::Generator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Generator::Generator(Generator&&) noexcept = default;
+Generator& Generator::operator=(Generator&&) noexcept = default;
+Generator::~Generator() = default;
+
+Result<Generator> Generator::load(const std::string& model, const GeneratorOptions& options) {
+  BF_TRY(check(options));
+  BF_ASSIGN_OR_RETURN(DeploymentOptions deployment, deployment_options(options));
+  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model));
+  BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(checkpoint.vocabulary));
+  auto state =
+      std::unique_ptr<State>(new State{.checkpoint = std::move(checkpoint), .tokenizer = std::move(tokenizer)});
+  if (options.progress) {
+    deployment.progress = [&mutex = state->events, progress = options.progress](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      progress(line);
+    };
+  }
+  for (int number = 0; number < options.replicas; ++number) {
+    deployment.workers = workers_of(options, number);
+    deployment.observer = node_feed(state->nodes, state->events, options.event);
+    auto replica = std::make_unique<Replica>();
+    BF_ASSIGN_OR_RETURN(replica->deployment, Deployment::create(state->checkpoint, deployment));
+    BF_TRY(state->replicas_in_use.register_node({.id = std::to_string(number)}));
+    if (deployment.workers.empty() && deployment.join_at.empty()) {
+      if (number > 0) replica->suffix = fmt::format(" of replica {}", number);
+      BF_TRY(register_threads(*replica, deployment.threads, state->nodes));
+    }
+    state->replicas.push_back(std::move(replica));
+  }
+  state->balancer.emplace(state->replicas_in_use, options.policy);
+  return Generator(std::move(state));
+}
+
+Result<GeneratedText> Generator::generate(std::string_view prompt, const TextOptions& options,
+                                          const std::function<void(std::string_view)>& on_text, std::stop_token stop) {
+  BF_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, encode_prompt(state_->tokenizer, prompt));
+  const Request request = to_request(std::move(tokens), options);
+  std::stop_source ended;
+  const std::stop_callback forward_stop(std::move(stop), [&] { ended.request_stop(); });
+  const DeadlineTimer timer(options.deadline, ended);
+  // Another replica writes the same text from its beginning: what was passed on already is not passed on again.
+  std::size_t given = 0;
+  for (;;) {
+    BF_ASSIGN_OR_RETURN(const LoadBalancer::Ticket ticket, state_->balancer->acquire(options.tokens_max));
+    Replica& replica = *state_->replicas[static_cast<std::size_t>(std::stoi(ticket.node().id))];
+    std::size_t seen = 0;
+    const TextSink sink = [&](std::size_t, std::string_view text) {
+      seen += text.size();
+      if (seen <= given) return;
+      if (on_text) on_text(text.substr(text.size() - (seen - given)));
+      given = seen;
+    };
+    Result<GeneratedText> text =
+        replica.generate(state_->tokenizer, request, state_->checkpoint.config.context, sink, ended.get_token());
+    if (text && timer.passed() && text->finish == to_string(FinishReason::kCancelled)) text->finish = "deadline";
+    const bool elsewhere = !text && is_lost(text.error()) && state_->replicas.size() > 1;
+    if (!elsewhere) return text;
+    BF_TRY(state_->replicas_in_use.mark_unhealthy(ticket.node().id));
+    if (state_->replicas_in_use.healthy().empty()) {
+      // The next call tries all of them again.
+      for (const Node& one : state_->replicas_in_use.list()) BF_TRY(state_->replicas_in_use.heartbeat(one.id));
+      return text;
+    }
+  }
 }
 
 Result<std::vector<int>> Generator::tokenize(std::string_view text) const {
@@ -88,12 +220,33 @@ Result<std::vector<int>> Generator::tokenize(std::string_view text) const {
 
 std::string Generator::describe() const {
   std::string text;
-  for (const NodeReport& node : state_->deployment->nodes()) {
-    text += fmt::format("{}: layers {}-{}{}{}, {}\n", node.name, node.assignment.first_layer,
-                        node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
-                        node.assignment.head ? " + head" : "", format_bytes(node.memory_bytes));
-  }
+  for (const auto& replica : state_->replicas) text += replica->describe();
   return text;
+}
+
+const NodeRegistry& Generator::nodes() const {
+  return state_->nodes;
+}
+
+BalanceReport Generator::balance() const {
+  BalanceReport all;
+  for (const auto& replica : state_->replicas) {
+    BalanceReport one = replica->balance();
+    const bool first = all.shares.empty();
+    all.load_balance_factor =
+        first ? one.load_balance_factor : std::min(all.load_balance_factor, one.load_balance_factor);
+    for (NodeShare& share : one.shares) all.shares.push_back(std::move(share));
+  }
+  return all;
+}
+
+Result<std::string> Generator::rebalance() {
+  std::string said;
+  for (const auto& replica : state_->replicas) {
+    BF_ASSIGN_OR_RETURN(const std::string outcome, replica->deployment->rebalance());
+    said += said.empty() ? outcome : "; " + outcome;
+  }
+  return said;
 }
 
 }  // namespace butterfly

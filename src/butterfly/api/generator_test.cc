@@ -108,6 +108,47 @@ TEST_F(GeneratorTest, TokensOfAPromptAreItsIds) {
   for (int id : *ids) EXPECT_GE(id, 0);
 }
 
+TEST_F(GeneratorTest, ReplicasWriteTheSameTextsSideBySide) {
+  Generator one = must_load({.threads = 1});
+  Generator two = must_load({.threads = 1, .nodes = 2, .replicas = 2});
+  EXPECT_EQ(two.nodes().healthy().size(), 4u);
+  const TextOptions options{.tokens_max = 24};
+  const std::vector<std::string> prompts{"The king", "My lord", "O Romeo"};
+  std::vector<std::string> texts(prompts.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    threads.emplace_back([&, i] { texts[i] = two.generate(prompts[i], options)->text; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(texts[i], one.generate(prompts[i], options)->text);
+  const BalanceReport balance = two.balance();
+  EXPECT_EQ(balance.shares.size(), 4u);
+  EXPECT_GT(balance.load_balance_factor, 0.0);
+  EXPECT_LE(balance.load_balance_factor, 1.0);
+}
+
+TEST_F(GeneratorTest, ADeadlineEndsATextWithWhatItHas) {
+  Generator generator = must_load({.threads = 1});
+  const auto text =
+      generator.generate("The king", {.tokens_max = 400, .ignore_end = true, .deadline = std::chrono::milliseconds(1)});
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  EXPECT_EQ(text->finish, "deadline");
+  EXPECT_LT(text->tokens.size(), 400u);
+  const auto whole = generator.generate("The king", {.tokens_max = 4, .deadline = std::chrono::minutes(10)});
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->finish, "length");
+}
+
+TEST_F(GeneratorTest, CustomSharesDecideWhichNodeHasWhichLayers) {
+  Generator generator = must_load({.threads = 1,
+                                   .nodes = 2,
+                                   .split = "custom",
+                                   .custom = {{.node = "node 0", .first_layer = 0, .last_layer = 1},
+                                              {.node = "node 1", .first_layer = 1, .last_layer = 5}}});
+  EXPECT_NE(generator.describe().find("node 1: layers 1-4"), std::string::npos) << generator.describe();
+  EXPECT_EQ(generator.rebalance().error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST_F(GeneratorTest, UnreachableWorkerIsNamed) {
   const auto generator = Generator::load(kModel, {.workers = {"127.0.0.1:1"}});
   ASSERT_FALSE(generator.has_value());
@@ -119,6 +160,11 @@ TEST(Generator, MissingModelAndImpossibleOptionsAreErrors) {
   EXPECT_EQ(Generator::load("/no/such/model.gguf").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(Generator::load(kModel, {.threads = -1}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(Generator::load(kModel, {.nodes = 0}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Generator::load(kModel, {.replicas = 0}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Generator::load(kModel, {.workers = {"127.0.0.1:1"}, .replicas = 2}).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Generator::load(kModel, {.goal = "speed"}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Generator::load(kModel, {.dead_after = {}}).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -39,13 +39,13 @@ struct LoadBalancer::State {
   std::size_t weighted(const std::vector<Node>& candidates) {
     double least_known = 0.0;
     for (const Node& node : candidates) {
-      const double weight = node.capability.bandwidth_gb_per_s;
+      const double weight = node.capability.memory_bandwidth_gb_per_s;
       if (weight > 0.0 && (least_known == 0.0 || weight < least_known)) least_known = weight;
     }
     double sum = 0.0;
     std::size_t best = 0;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const double known = candidates[i].capability.bandwidth_gb_per_s;
+      const double known = candidates[i].capability.memory_bandwidth_gb_per_s;
       const double weight = known > 0.0 ? known : std::max(least_known, 1.0);
       sum += weight;
       accounts[candidates[i].id].credit += weight;

@@ -16,7 +16,8 @@ namespace {
 class LoadBalancerTest : public testing::Test {
  protected:
   void add(const std::string& id, double bandwidth = 0.0) {
-    ASSERT_TRUE(registry_.register_node({.id = id, .capability = {.bandwidth_gb_per_s = bandwidth}}).has_value());
+    ASSERT_TRUE(
+        registry_.register_node({.id = id, .capability = {.memory_bandwidth_gb_per_s = bandwidth}}).has_value());
   }
   static LoadBalancer::Ticket must_acquire(LoadBalancer& balancer, double cost = 1.0) {
     Result<LoadBalancer::Ticket> ticket = balancer.acquire(cost);

@@ -81,6 +81,13 @@ Result<Node> NodeRegistry::find(std::string_view id) const {
   return node;
 }
 
+bool NodeRegistry::is_healthy(std::string_view id) const {
+  const TimePoint now = state_->options.now();
+  bool healthy = false;
+  const Status found = state_->with(id, [&](auto entry) { healthy = state_->is_healthy(*entry, now); });
+  return found && healthy;
+}
+
 std::vector<Node> NodeRegistry::list() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<Node> nodes;

@@ -75,6 +75,14 @@ TEST_F(NodeRegistryTest, MarkedNodeIsUnhealthyUntilItIsHeardAgain) {
   EXPECT_EQ(healthy().size(), 1u);
 }
 
+TEST_F(NodeRegistryTest, HealthOfOneIsThatOfTheList) {
+  ASSERT_TRUE(registry_.register_node({.id = "a"}).has_value());
+  EXPECT_TRUE(registry_.is_healthy("a"));
+  ASSERT_TRUE(registry_.mark_unhealthy("a").has_value());
+  EXPECT_FALSE(registry_.is_healthy("a"));
+  EXPECT_FALSE(registry_.is_healthy("b"));
+}
+
 TEST_F(NodeRegistryTest, UnknownIdIsNotFoundEverywhere) {
   EXPECT_EQ(registry_.find("x").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(registry_.heartbeat("x").error().code, ErrorCode::kNotFound);
@@ -114,17 +122,19 @@ TEST(Node, CapabilityOfThisMachineIsWhole) {
   const Result<NodeCapability> capability = detect_capability({.threads = 1});
   ASSERT_TRUE(capability.has_value());
   EXPECT_GT(capability->memory_gb, 0.0);
-  EXPECT_GT(capability->tflops, 0.0);
-  EXPECT_GT(capability->bandwidth_gb_per_s, 0.0);
+  EXPECT_GT(capability->compute_gflops, 0.0);
+  EXPECT_GT(capability->memory_bandwidth_gb_per_s, 0.0);
+  EXPECT_STREQ(to_string(capability->device), "cpu");
+  EXPECT_GE(capability->device_count, 1);
   EXPECT_EQ(capability->threads, 1);
   EXPECT_FALSE(detect_capability({.threads = -1}).has_value());
 }
 
 TEST(Node, CapabilityBecomesADescriptorAndComesBack) {
-  const NodeCapability capability{.memory_gb = 16.5,
-                                  .tflops = 0.25,
-                                  .int8_tops = 1.5,
-                                  .bandwidth_gb_per_s = 30.0,
+  const NodeCapability capability{.compute_gflops = 250.0,
+                                  .int8_gops = 1500.0,
+                                  .memory_gb = 16.5,
+                                  .memory_bandwidth_gb_per_s = 30.0,
                                   .threads = 4,
                                   .isa = "reference"};
   const Result<NodeDescriptor> descriptor = to_descriptor({.id = "n", .capability = capability});
@@ -134,15 +144,15 @@ TEST(Node, CapabilityBecomesADescriptorAndComesBack) {
   EXPECT_EQ(descriptor->int8_gops, 1500.0);
   const NodeCapability back = to_capability(*descriptor);
   EXPECT_EQ(back.memory_gb, 16.5);
-  EXPECT_EQ(back.tflops, 0.25);
-  EXPECT_EQ(back.bandwidth_gb_per_s, 30.0);
+  EXPECT_EQ(back.compute_gflops, 250.0);
+  EXPECT_EQ(back.memory_bandwidth_gb_per_s, 30.0);
   EXPECT_EQ(back.threads, 4);
 }
 
 TEST(Node, ImpossibleCapabilitiesAreRefused) {
   EXPECT_FALSE(to_descriptor({.id = "n", .capability = {.memory_gb = -1.0}}).has_value());
   EXPECT_FALSE(to_descriptor({.id = "n", .capability = {.memory_gb = 1e300}}).has_value());
-  EXPECT_FALSE(to_descriptor({.id = "n", .capability = {.tflops = std::nan("")}}).has_value());
+  EXPECT_FALSE(to_descriptor({.id = "n", .capability = {.compute_gflops = std::nan("")}}).has_value());
   EXPECT_FALSE(to_descriptor({.id = "n", .capability = {.isa = "sse9"}}).has_value());
 }
 

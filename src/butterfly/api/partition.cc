@@ -1,21 +1,40 @@
 #include "butterfly/partition.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "butterfly/api/convert.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/partition/strategy.h"
 
 namespace butterfly {
 namespace {
 
+/// Least over greatest time of a node; one may have several stages.
+double load_balance_factor(const Plan& plan) {
+  std::map<int, double> node_s;
+  for (std::size_t i = 0; i < plan.predictions.size(); ++i) {
+    node_s[plan.node_of_stage[i]] += plan.predictions[i].decode_s;
+  }
+  double least = std::numeric_limits<double>::infinity();
+  double greatest = 0.0;
+  for (const auto& [node, seconds] : node_s) {
+    least = std::min(least, seconds);
+    greatest = std::max(greatest, seconds);
+  }
+  return greatest > 0.0 && std::isfinite(greatest) ? least / greatest : 0.0;
+}
+
 PartitionQuality judge(const Plan& plan) {
   PartitionQuality quality;
   quality.latency_s = plan.predicted_latency_s();
   quality.slowest_stage_s = plan.predicted_slowest_s();
-  if (plan.prediction.balance > 0.0) quality.balance = 1.0 / plan.prediction.balance;
+  quality.load_balance_factor = load_balance_factor(plan);
   quality.memory_use = plan.prediction.memory_use;
   for (const StagePrediction& stage : plan.predictions) quality.stage_memory_bytes.push_back(stage.memory_bytes());
   return quality;
@@ -44,6 +63,39 @@ Partition to_partition(const Plan& plan, const std::vector<NodeDescriptor>& node
   return partition;
 }
 
+Result<std::size_t> index_of(std::span<const Node> nodes, const std::string& id) {
+  const auto found = std::ranges::find(nodes, id, &Node::id);
+  if (found != nodes.end()) return static_cast<std::size_t>(found - nodes.begin());
+  return make_error(ErrorCode::kInvalidArgument, "a link names '{}', none of the {} nodes has this id", id,
+                    nodes.size());
+}
+
+/// Links that were measured, and for the others what the nodes say of their network.
+Status set_links(std::span<const Node> nodes, std::span<const NodeLink> links, PlanCluster& cluster) {
+  const auto bandwidth = [&](std::size_t i) { return nodes[i].capability.network_bandwidth_gb_per_s; };
+  const bool known =
+      std::ranges::any_of(nodes, [](const Node& one) { return one.capability.network_bandwidth_gb_per_s > 0.0; });
+  if (links.empty() && !known) return {};
+  const auto slower = [](double a, double b) {
+    if (a == 0.0 || b == 0.0) return a + b;
+    return std::min(a, b);
+  };
+  for (std::size_t from = 0; from < nodes.size(); ++from) {
+    for (std::size_t to = 0; to < nodes.size(); ++to) {
+      LinkDescriptor link = kAssumedLink;
+      const double told = slower(bandwidth(from), bandwidth(to));
+      if (told > 0.0) link.gb_per_s = told;
+      cluster.links.push_back(from == to ? LinkDescriptor{} : link);
+    }
+  }
+  for (const NodeLink& link : links) {
+    BF_ASSIGN_OR_RETURN(const std::size_t from, index_of(nodes, link.from));
+    BF_ASSIGN_OR_RETURN(const std::size_t to, index_of(nodes, link.to));
+    cluster.links[from * nodes.size() + to] = {.latency_us = link.latency_us, .gb_per_s = link.gb_per_s};
+  }
+  return {};
+}
+
 Result<Partition> partition_by(const std::string& strategy, const PartitionConfig& config, const ModelInfo& model,
                                std::span<const Node> nodes) {
   if (config.cache_type != "f32" && config.cache_type != "f16") {
@@ -54,17 +106,43 @@ Result<Partition> partition_by(const std::string& strategy, const PartitionConfi
     BF_ASSIGN_OR_RETURN(NodeDescriptor descriptor, to_descriptor(node));
     descriptors.push_back(std::move(descriptor));
   }
+  PlanCluster cluster = cluster_of(descriptors);
+  BF_TRY(set_links(nodes, config.links, cluster));
   BF_ASSIGN_OR_RETURN(const PlanGoal goal, parse_plan_goal(config.goal));
   const PlanOptions options{.strategy = strategy,
                             .context = config.context,
                             .sequences = config.sequences,
                             .kv_type = *parse_dtype(config.cache_type),
-                            .goal = goal};
-  BF_ASSIGN_OR_RETURN(const Plan plan, make_plan(model.config(), descriptors, options));
+                            .goal = goal,
+                            .custom = custom_plan(config.custom)};
+  BF_ASSIGN_OR_RETURN(const Plan plan, make_plan(model.config(), cluster, options));
   return to_partition(plan, descriptors);
 }
 
 }  // namespace
+
+std::optional<CustomPlan> custom_plan(std::span<const LayerShare> shares) {
+  if (shares.empty()) return std::nullopt;
+  CustomPlan plan;
+  for (const LayerShare& share : shares) {
+    plan.shares.push_back({.node = share.node,
+                           .first_layer = share.first_layer,
+                           .last_layer = share.last_layer,
+                           .slices = {.first = share.first_slice, .last = share.last_slice}});
+  }
+  return plan;
+}
+
+std::vector<LayerShare> by_layer_count(std::span<const Node> nodes, std::span<const int> layers) {
+  std::vector<LayerShare> shares;
+  int next = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string node = i < nodes.size() ? nodes[i].id : std::to_string(i);  // planning refuses a node too many
+    if (layers[i] != 0) shares.push_back({.node = node, .first_layer = next, .last_layer = next + layers[i]});
+    next += layers[i];
+  }
+  return shares;
+}
 
 std::vector<PartitionManager::StrategyInfo> PartitionManager::strategies() {
   std::vector<StrategyInfo> infos;

@@ -17,7 +17,8 @@ ModelInfo must_known(const std::string& name, const std::string& type = "f16") {
 }
 
 Node node(const std::string& id, double speed, double memory_gb = 0.0) {
-  return {.id = id, .capability = {.memory_gb = memory_gb, .tflops = speed / 100.0, .bandwidth_gb_per_s = speed}};
+  return {.id = id,
+          .capability = {.compute_gflops = 10.0 * speed, .memory_gb = memory_gb, .memory_bandwidth_gb_per_s = speed}};
 }
 
 Partition must_partition(const PartitionConfig& config, const ModelInfo& model, const std::vector<Node>& nodes) {
@@ -56,8 +57,8 @@ TEST(PartitionManager, FourEqualNodesGetTwentyFourOfNinetySixLayers) {
     }
     EXPECT_TRUE(partition.stages.front().embedding);
     EXPECT_TRUE(partition.stages.back().head);
-    EXPECT_GT(partition.quality.balance, 0.98);
-    EXPECT_LE(partition.quality.balance, 1.0);
+    EXPECT_GT(partition.quality.load_balance_factor, 0.95);
+    EXPECT_LE(partition.quality.load_balance_factor, 1.0);
   }
 }
 
@@ -69,7 +70,8 @@ TEST(PartitionManager, QualityFollowsFromTheStages) {
   const PartitionStage& b = partition.stages[1];
   EXPECT_DOUBLE_EQ(partition.quality.latency_s, a.decode_s + b.decode_s);
   EXPECT_DOUBLE_EQ(partition.quality.slowest_stage_s, std::max(a.decode_s, b.decode_s));
-  EXPECT_DOUBLE_EQ(partition.quality.balance, (a.decode_s + b.decode_s) / 2 / std::max(a.decode_s, b.decode_s));
+  EXPECT_DOUBLE_EQ(partition.quality.load_balance_factor,
+                   std::min(a.decode_s, b.decode_s) / std::max(a.decode_s, b.decode_s));
   ASSERT_EQ(partition.quality.stage_memory_bytes.size(), 2u);
   EXPECT_EQ(partition.quality.stage_memory_bytes[1], b.weight_bytes + b.cache_bytes + b.activation_bytes);
   EXPECT_DOUBLE_EQ(partition.quality.memory_use,
@@ -88,7 +90,7 @@ TEST(PartitionManager, BalancedBeatsUniformOnUnequalNodesAndCompareSaysSo) {
   };
   EXPECT_LT(by("balanced") - by("uniform"), 0);
   EXPECT_LT(by("balanced")->quality.slowest_stage_s, by("uniform")->quality.slowest_stage_s);
-  EXPECT_GT(by("balanced")->quality.balance, by("uniform")->quality.balance);
+  EXPECT_GT(by("balanced")->quality.load_balance_factor, by("uniform")->quality.load_balance_factor);
 }
 
 TEST(PartitionManager, TensorGroupsShowTheirSlices) {
@@ -102,10 +104,58 @@ TEST(PartitionManager, TensorGroupsShowTheirSlices) {
   EXPECT_EQ(partition.stages[1].first_layer, 0);
 }
 
-TEST(PartitionManager, CustomPlansAreNotForTheLibrary) {
-  for (const PartitionManager::StrategyInfo& strategy : PartitionManager::strategies()) {
-    EXPECT_NE(strategy.name, "custom");
-  }
+TEST(PartitionManager, CustomSharesAreFollowedAndMistakesInThemNamed) {
+  const std::vector<Node> nodes{node("a", 10), node("b", 10)};
+  const ModelInfo model = must_known("llama-1.1b");
+  const Partition partition =
+      must_partition({.strategy = "custom",
+                      .custom = {{.node = "b", .first_layer = 0, .last_layer = 4},
+                                 {.node = "a", .first_layer = 4, .last_layer = 22, .first_slice = 0, .last_slice = 3},
+                                 {.node = "b", .first_layer = 4, .last_layer = 22, .first_slice = 3, .last_slice = 8}}},
+                     model, nodes);
+  ASSERT_EQ(partition.stages.size(), 3u);
+  EXPECT_EQ(partition.stages[0].node_id, "b");
+  EXPECT_EQ(partition.stages[0].last_layer, 4);
+  EXPECT_EQ(partition.stages[1].last_slice, 3);
+  const auto refused =
+      PartitionManager({.strategy = "custom", .custom = {{.node = "c", .last_layer = 22}}}).partition(model, nodes);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("'c'"), std::string::npos) << refused.error().message;
+}
+
+TEST(PartitionManager, LayerCountsBecomeSharesInTheOrderOfTheNodes) {
+  const std::vector<Node> nodes{node("a", 10), node("b", 10), node("c", 10)};
+  const std::vector<int> counts{20, 0, 2};
+  const Partition partition =
+      must_partition({.strategy = "custom", .custom = by_layer_count(nodes, counts)}, must_known("llama-1.1b"), nodes);
+  ASSERT_EQ(partition.stages.size(), 2u);
+  EXPECT_EQ(partition.stages[0].last_layer, 20);
+  EXPECT_EQ(partition.stages[1].node_id, "c");
+  EXPECT_EQ(partition.standby, (std::vector<std::string>{"b"}));
+  const std::vector<int> too_few{20, 1};
+  EXPECT_FALSE(PartitionManager({.strategy = "custom", .custom = by_layer_count(nodes, too_few)})
+                   .partition(must_known("llama-1.1b"), nodes));
+}
+
+TEST(PartitionManager, MeasuredLinksDecideTheOrderOfATopologyPartition) {
+  // b reaches only a quickly; a and c are far apart.
+  const std::vector<Node> nodes{node("a", 10), node("b", 10), node("c", 10)};
+  std::vector<NodeLink> links;
+  const auto both_ways = [&](const char* one, const char* other, double gb_per_s) {
+    links.push_back({.from = one, .to = other, .latency_us = 10.0, .gb_per_s = gb_per_s});
+    links.push_back({.from = other, .to = one, .latency_us = 10.0, .gb_per_s = gb_per_s});
+  };
+  both_ways("a", "b", 0.00001);
+  both_ways("a", "c", 10.0);
+  both_ways("b", "c", 10.0);
+  const Partition partition =
+      must_partition({.strategy = "topology", .links = links, .goal = "throughput"}, must_known("llama-1.1b"), nodes);
+  ASSERT_EQ(partition.stages.size(), 3u);
+  EXPECT_EQ(partition.stages[1].node_id, "c");
+  const auto refused = PartitionManager({.strategy = "topology", .links = {{.from = "a", .to = "x"}}})
+                           .partition(must_known("llama-1.1b"), nodes);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("'x'"), std::string::npos) << refused.error().message;
 }
 
 TEST(PartitionManager, NodesBeyondTheLayersStandBy) {
@@ -119,7 +169,7 @@ TEST(PartitionManager, NodesBeyondTheLayersStandBy) {
 TEST(PartitionManager, UnknownSpeedsSplitUniformlyWithoutAPrediction) {
   const Partition partition =
       must_partition({.strategy = "uniform"}, must_known("butterfly-demo"), {node("a", 0), node("b", 0)});
-  EXPECT_EQ(partition.quality.balance, 0.0);
+  EXPECT_EQ(partition.quality.load_balance_factor, 0.0);
   EXPECT_TRUE(std::isinf(partition.quality.slowest_stage_s));
   const auto compared = PartitionManager().compare(must_known("butterfly-demo"), std::vector{node("a", 0)});
   ASSERT_TRUE(compared.has_value());

@@ -76,8 +76,9 @@ class ThreadsDeployment final : public Deployment {
     StartRequest request = start_request(checkpoint, options);
     request.plan = plan_;
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
-    pipeline_ = make_channel_pipeline(*ends_.input, *ends_.output,
-                                      {.depth = pipeline_stages(plan_.stages), .vocab = checkpoint.config.vocab});
+    pipeline_.emplace(
+        ChannelPipelineOptions{.vocab = checkpoint.config.vocab, .step_timeout_ms = options.step_timeout_ms});
+    pipeline_->connect(*ends_.input, *ends_.output, pipeline_stages(plan_.stages));
     return {};
   }
 
@@ -85,7 +86,7 @@ class ThreadsDeployment final : public Deployment {
   std::vector<std::unique_ptr<StageHost>> hosts_;
   std::unique_ptr<ClusterSession> session_;
   PipelineChannels ends_;
-  std::unique_ptr<Pipeline> pipeline_;
+  std::optional<ChannelPipeline> pipeline_;
 };
 
 Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentOptions& options) {

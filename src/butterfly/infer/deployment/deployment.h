@@ -21,6 +21,26 @@
 
 namespace butterfly {
 
+/// One unchanging membership of a cluster, and why it came to be.
+struct EpochReport {
+  std::uint32_t epoch = 0;
+  int workers = 0;                 // that work; others may stand by
+  std::string cause{};             // of the end of the epoch before; empty for the first
+  double ready_s = 0;              // from the moment when that was noticed
+  std::uint64_t weight_bytes = 0;  // that the coordinator sent
+};
+
+/// What a deployment on workers tells while it goes. Calls may come before create() returns.
+struct DeploymentObserver {
+  /// An epoch began. Called by the thread that computes.
+  std::function<void(const EpochReport& epoch)> epoch{};
+  /// Too few workers are left; computing stops until one comes. Called by the thread that computes.
+  std::function<void(const std::string& why)> waiting{};
+  /// The workers that can be given work, first as they were found and then after each change, with a sentence about
+  /// it. Called by create(), then from a thread of the deployment's own.
+  std::function<void(const std::vector<NodeDescriptor>& members, const std::string& change)> members{};
+};
+
 struct DeploymentOptions {
   int threads = 1;                     // of each node in this process; workers decide on their own
   int nodes = 1;                       // in this process, where there are no workers
@@ -35,12 +55,14 @@ struct DeploymentOptions {
   std::optional<DType> kv_type{};      // none: kv_type_for(config)
   DType wire_type = DType::kF32;       // of activations between nodes; is_wire_type(); others than kF32 change the text
   Compression compression = Compression::kOff;         // of activations between processes: the text stays
+  std::int64_t step_timeout_ms = 600'000;              // for one step to come back
   std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
   std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives
   std::int64_t dead_after_ms = 1500;                   // a worker that is silent for so long is dead
   std::int64_t recover_within_ms = 60'000;             // for workers to come back or join where too few are left
   std::stop_token stop{};                              // ends waiting for workers
   std::function<void(const std::string&)> progress{};  // lines for people, on long work
+  DeploymentObserver observer{};
   NodeAccess access{};
 };
 
@@ -51,15 +73,6 @@ struct NodeReport {
   std::uint64_t memory_bytes = 0;
   ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
   ExchangeTimes exchange_times{};                   // as they measured it before their first step
-};
-
-/// One unchanging membership of a cluster, and why it came to be.
-struct EpochReport {
-  std::uint32_t epoch = 0;
-  int workers = 0;                 // that work; others may stand by
-  std::string cause{};             // of the end of the epoch before; empty for the first
-  double ready_s = 0;              // from the moment when that was noticed
-  std::uint64_t weight_bytes = 0;  // that the coordinator sent
 };
 
 class Deployment {
@@ -78,6 +91,16 @@ class Deployment {
   /// What the plan that runs predicts for such a run, from what nodes and links measured before it; nothing within one
   /// process, or where a node was not measured.
   virtual std::optional<RunForecast> forecast(const RunShape&) const { return std::nullopt; }
+
+  /// What the node of each share has done since its worker began, as it last said; empty within one process.
+  virtual std::vector<StageWork> work() const { return {}; }
+
+  /// Makes the thread that computes look for a better plan for the times measured so far, and waits until it has; one
+  /// sentence about what came of it. From any other thread. Errors: kInvalidArgument where the split follows no times,
+  /// or within one process; kUnavailable where nothing is being computed.
+  virtual Result<std::string> rebalance() {
+    return make_error(ErrorCode::kInvalidArgument, "the nodes of one process are alike: there is nothing to balance");
+  }
 
   /// Every epoch so far; none within one process.
   virtual std::vector<EpochReport> epochs() const { return {}; }

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/stage/stage.h"
 #include "butterfly/stage/stage_step.h"
+#include "butterfly/tensor/pool.h"
 #include "butterfly/wire/channel/channel.h"
 
 namespace butterfly {
@@ -31,22 +34,49 @@ class Pipeline {
 
   /// Stages in a row: how many steps can be computed at the same time.
   virtual int depth() const = 0;
-
-  /// Bytes sent and received on data channels so far; 0 within one process.
-  virtual std::uint64_t wire_bytes() const = 0;
 };
 
 /// All layers in this process, on the caller's thread.
 std::unique_ptr<Pipeline> make_local_pipeline(std::unique_ptr<Stage> stage);
 
 struct ChannelPipelineOptions {
-  int depth = 1;
   int vocab = 0;
-  std::int64_t step_timeout_ms = 600'000;  // a step that takes longer is an error
+  std::int64_t step_timeout_ms = 600'000;               // a step that takes longer is an error
+  std::function<Status()> before_step{};                // an error is submit()'s, and nothing is sent
+  std::function<Status(const Error& cause)> recover{};  // what recover() does; empty: nothing can be done
 };
 
-/// Stages behind channels, which must outlive the pipeline: `input` leads to the first stage, `output` comes from the
-/// last.
-std::unique_ptr<Pipeline> make_channel_pipeline(Channel& input, Channel& output, const ChannelPipelineOptions& options);
+/// Stages behind channels.
+class ChannelPipeline final : public Pipeline {
+ public:
+  explicit ChannelPipeline(ChannelPipelineOptions options);
+
+  /// `input` leads to the first of `depth` stages, `output` comes from the last; borrowed until disconnect(). Steps
+  /// that were under way before are lost.
+  void connect(Channel& input, Channel& output, int depth);
+  void disconnect();
+
+  /// That came back since connect().
+  std::uint64_t steps_done() const { return steps_done_; }
+
+  Status submit(Step step) override;
+  Result<Step> next() override;
+  Status recover(const Error& cause) override;
+  int depth() const override { return depth_; }
+
+ private:
+  struct Pending {
+    std::uint64_t id = 0;
+    Batch batch{};
+  };
+
+  const ChannelPipelineOptions options_;
+  Channel* input_ = nullptr;
+  Channel* output_ = nullptr;
+  int depth_ = 1;
+  std::uint64_t steps_done_ = 0;
+  std::shared_ptr<Pool> pool_;  // also of the logits that it gave out
+  std::deque<Pending> pending_;
+};
 
 }  // namespace butterfly

@@ -6,6 +6,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/core/export_options.h"
 
 namespace butterfly {

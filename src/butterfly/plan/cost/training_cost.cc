@@ -51,6 +51,11 @@ double ring_half_s(const PlanCluster& cluster, double bytes) {
   return n < 2 ? 0.0 : (n - 1) * transfer_s(slowest_ring_link(cluster), bytes / n);
 }
 
+/// Sums of gradients: two halves of a ring. Sharded: weights for forward, weights for backward, gradients.
+int ring_halves(TrainStrategy strategy) {
+  return strategy == TrainStrategy::kSharded ? 3 : 2;
+}
+
 double divide(double amount, double per_s) {
   return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
 }
@@ -79,6 +84,14 @@ Result<TrainStrategy> parse_train_strategy(std::string_view name) {
   return make_error(ErrorCode::kInvalidArgument, "unknown training strategy '{}', known are ddp, sharded", name);
 }
 
+Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters) {
+  if (nodes < 1) return make_error(ErrorCode::kInvalidArgument, "{} nodes train, at least 1 is needed", nodes);
+  const int halves = ring_halves(strategy);
+  const auto model_bytes = static_cast<double>(parameters * kFloat);
+  return TrainCommunication{.bytes_sent_per_node = halves * model_bytes * (nodes - 1) / nodes,
+                            .messages = halves * (nodes - 1)};
+}
+
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
                                          const TrainOptions& options) {
   BF_TRY(validate(cluster));
@@ -92,12 +105,13 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
   const auto nodes = static_cast<std::uint64_t>(cluster.size());
   const std::uint64_t held = sharded ? (cost.parameters + nodes - 1) / nodes : cost.parameters;
   const auto model_bytes = static_cast<double>(cost.parameters * kFloat);
-  // Sums of gradients: two halves of a ring. Sharded: weights for forward, weights for backward, gradients.
-  const double halves = sharded ? 3.0 : 2.0;
+  const double halves = ring_halves(options.strategy);
 
   TrainPrediction prediction;
   prediction.flops = (1.0 + kBackwardOverForward) * flops * options.batch;
-  prediction.bytes_sent_per_node = halves * model_bytes * static_cast<double>(nodes - 1) / static_cast<double>(nodes);
+  BF_ASSIGN_OR_RETURN(const TrainCommunication moved,
+                      train_communication(options.strategy, cluster.size(), cost.parameters));
+  prediction.bytes_sent_per_node = moved.bytes_sent_per_node;
   const double positions = seq * config.layers;
   for (int node = 0; node < cluster.size(); ++node) {
     const NodeDescriptor& descriptor = cluster.nodes[static_cast<std::size_t>(node)];

@@ -25,6 +25,15 @@ struct TrainOptions {
   double matmuls_gflops = 0.0;
 };
 
+/// What a step moves between nodes, by a ring.
+struct TrainCommunication {
+  double bytes_sent_per_node = 0.0;
+  int messages = 0;  // that a node sends one after another
+};
+
+/// Of f32 gradients and weights. Errors: kInvalidArgument for fewer than one node.
+Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters);
+
 struct TrainNodePrediction {
   double forward_s = 0.0;
   double backward_s = 0.0;

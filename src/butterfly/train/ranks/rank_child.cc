@@ -126,7 +126,7 @@ class Child {
   Collectives* current_ = nullptr;                    // the last of epochs_
   std::mutex mutex_;                                  // guards epochs_ against a stop
   std::vector<std::unique_ptr<Collectives>> epochs_;  // the trainer holds the one before, until it adopts another
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<RankTrainer> trainer_;
 };
 
 }  // namespace

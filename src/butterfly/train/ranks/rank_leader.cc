@@ -61,7 +61,7 @@ class Leader {
   const std::chrono::milliseconds member_timeout_;
   std::vector<LedRank> others_;                       // who is left of them, ascending
   std::vector<std::unique_ptr<Collectives>> epochs_;  // the trainer holds the one before, until it adopts another
-  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<RankTrainer> trainer_;
 };
 
 Result<TrainResult> Leader::run_epoch(Epoch epoch) {

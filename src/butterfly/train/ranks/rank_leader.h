@@ -30,7 +30,7 @@ class OtherRanks {
   virtual Result<std::vector<LedRank>> start() = 0;
 
   /// Rank 0's.
-  virtual Result<std::unique_ptr<Trainer>> make_trainer(const TrainRank& place) = 0;
+  virtual Result<std::unique_ptr<RankTrainer>> make_trainer(const TrainRank& place) = 0;
 
   /// Rank 0's end of an epoch. `members` begins with rank 0. Errors: those of connect_epoch().
   virtual Result<std::unique_ptr<Collectives>> connect(const std::vector<RankProcess>& members, Epoch epoch,

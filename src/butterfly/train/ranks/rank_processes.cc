@@ -71,7 +71,7 @@ class Processes final : public OtherRanks {
   ~Processes() override { end_processes(); }
 
   Result<std::vector<LedRank>> start() override;
-  Result<std::unique_ptr<Trainer>> make_trainer(const TrainRank& place) override {
+  Result<std::unique_ptr<RankTrainer>> make_trainer(const TrainRank& place) override {
     return options_.make_trainer(config_, place);
   }
   Result<std::unique_ptr<Collectives>> connect(const std::vector<RankProcess>& members, Epoch epoch,

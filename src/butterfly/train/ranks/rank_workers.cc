@@ -48,7 +48,7 @@ class Workers final : public OtherRanks, private MemberObserver {
   Workers& operator=(const Workers&) = delete;
 
   Result<std::vector<LedRank>> start() override;
-  Result<std::unique_ptr<Trainer>> make_trainer(const TrainRank& place) override {
+  Result<std::unique_ptr<RankTrainer>> make_trainer(const TrainRank& place) override {
     return butterfly::make_trainer(std::move(*parts_), place);
   }
   Result<std::unique_ptr<Collectives>> connect(const std::vector<RankProcess>& members, Epoch epoch,

@@ -21,7 +21,8 @@ namespace butterfly {
 
 struct RanksOptions {
   /// Tests put others in.
-  std::function<Result<std::unique_ptr<Trainer>>(const RunConfig&, const TrainRank&)> make_trainer = Trainer::create;
+  std::function<Result<std::unique_ptr<RankTrainer>>(const RunConfig&, const TrainRank&)> make_trainer =
+      RankTrainer::create;
   /// For the next bytes of a rank, and for its answer when an epoch has ended. Who is silent longer is lost.
   std::chrono::milliseconds member_timeout{60'000};
   NodeAccess access{};                                        // to workers
@@ -31,8 +32,8 @@ struct RanksOptions {
 
 /// config.parallel says how many ranks and of what kind. With RankEngine::kTcp and no workers this process forks, which
 /// it should do while it has one thread. The observer's notes name the processes, and who was lost. Errors: those of
-/// Trainer::create() and Trainer::run() on any rank; kUnavailable where epochs end again and again although nobody is
-/// lost.
+/// RankTrainer::create() and RankTrainer::run() on any rank; kUnavailable where epochs end again and again although
+/// nobody is lost.
 Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer,
                                      const std::stop_token& stop, const RanksOptions& options = {});
 

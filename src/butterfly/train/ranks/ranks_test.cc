@@ -22,7 +22,7 @@ constexpr std::int64_t kFailing = -1;
 using Incident = std::function<Status(const TrainRank& rank, int epoch, std::int64_t step)>;
 
 /// Each step adds up one number of each rank; a rank that is behind catches up after an adopt().
-class CountingTrainer final : public Trainer {
+class CountingTrainer final : public RankTrainer {
  public:
   CountingTrainer(const RunConfig& config, const TrainRank& rank, Incident incident)
       : steps_(config.steps), rank_(rank), incident_(std::move(incident)) {}
@@ -96,7 +96,7 @@ Ran run_ranks(const RunConfig& config, const Incident& incident = {}) {
   TrainObserver observer;
   observer.note = [&](const std::string& note) { run.notes.push_back(note); };
   RanksOptions options{
-      .make_trainer = [&](const RunConfig& made, const TrainRank& rank) -> Result<std::unique_ptr<Trainer>> {
+      .make_trainer = [&](const RunConfig& made, const TrainRank& rank) -> Result<std::unique_ptr<RankTrainer>> {
         return std::make_unique<CountingTrainer>(made, rank, incident);
       },
       .member_timeout = std::chrono::milliseconds(20'000)};

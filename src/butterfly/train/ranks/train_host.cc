@@ -58,7 +58,7 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
   }
   BF_TRY(leader.send({.kind = RankMessageKind::kReady}));
   const RanksOptions options{
-      .make_trainer = [&](const RunConfig& config, const TrainRank& rank) -> Result<std::unique_ptr<Trainer>> {
+      .make_trainer = [&](const RunConfig& config, const TrainRank& rank) -> Result<std::unique_ptr<RankTrainer>> {
         BF_ASSIGN_OR_RETURN(
             RunParts parts,
             make_run_parts(config, rank, {.isa = task->isa, .shape = task->config.shape, .tokens = &tokens.files}));

@@ -43,10 +43,10 @@ struct RunKnown {
   const std::map<std::string, TokenFile>* tokens = nullptr;  // DatasetOptions::opened
 };
 
-/// Opens, plans and initialises. Errors: those of Trainer::create().
+/// Opens, plans and initialises. Errors: those of RankTrainer::create().
 Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, const RunKnown& known = {});
 
 /// A trainer over `parts`; reads parts.resumed. Errors: those of the saved files and of the reducer.
-Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& rank);
+Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRank& rank);
 
 }  // namespace butterfly

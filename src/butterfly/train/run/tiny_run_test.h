@@ -42,8 +42,8 @@ inline RunConfig tiny_run() {
   return config;
 }
 
-inline std::unique_ptr<Trainer> tiny_trainer(const RunConfig& config, const TrainRank& rank = {}) {
-  auto trainer = Trainer::create(config, rank);
+inline std::unique_ptr<RankTrainer> tiny_trainer(const RunConfig& config, const TrainRank& rank = {}) {
+  auto trainer = RankTrainer::create(config, rank);
   EXPECT_TRUE(trainer) << trainer.error().message;
   return trainer ? std::move(*trainer) : nullptr;
 }

@@ -21,7 +21,7 @@ bool is_due(std::int64_t step, int every) {
   return every > 0 && step % every == 0;
 }
 
-class RunTrainer final : public Trainer {
+class RunTrainer final : public RankTrainer {
  public:
   explicit RunTrainer(RunParts parts)
       : parts_(std::move(parts)),
@@ -370,7 +370,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& rank) {
+Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRank& rank) {
   const bool resumes = parts.resumed && rank.rank == 0;
   if (rank.rank == 0)
     BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
@@ -379,10 +379,10 @@ Result<std::unique_ptr<Trainer>> make_trainer(RunParts parts, const TrainRank& r
   BF_TRY(trainer->adopt(rank));
   if (first_state == FirstState::kReceived) trainer->wait_for_state();
   if (resumes) BF_TRY(trainer->restore());
-  return std::unique_ptr<Trainer>(std::move(trainer));
+  return std::unique_ptr<RankTrainer>(std::move(trainer));
 }
 
-Result<std::unique_ptr<Trainer>> Trainer::create(const RunConfig& config, const TrainRank& rank) {
+Result<std::unique_ptr<RankTrainer>> RankTrainer::create(const RunConfig& config, const TrainRank& rank) {
   BF_ASSIGN_OR_RETURN(RunParts parts, make_run_parts(config, rank));
   return make_trainer(std::move(parts), rank);
 }

@@ -42,12 +42,12 @@ struct TrainRank {
   std::vector<double> speeds{};        // of all ranks of this epoch; empty: equal. divide_micro_batches() takes them
 };
 
-class Trainer {
+class RankTrainer {
  public:
   /// A rank that resumes is rank 0: the others receive the state when they run. Errors: those of the configuration, the
   /// data, the model's file, memory; kInvalidArgument naming the key in which a resumed run differs from the saved one.
-  static Result<std::unique_ptr<Trainer>> create(const RunConfig& config, const TrainRank& rank);
-  virtual ~Trainer() = default;
+  static Result<std::unique_ptr<RankTrainer>> create(const RunConfig& config, const TrainRank& rank);
+  virtual ~RankTrainer() = default;
 
   /// Until the last step, a stop or an error. Ranks first agree on the state to go on from. A lost rank is an error
   /// that ends_epoch(); adopt() and run() go on. Errors: those of train_step(), naming the last good checkpoint; kIo

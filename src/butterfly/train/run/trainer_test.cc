@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Trains until `steps_here` steps are done; then another process goes on, or nobody.
-Result<TrainResult> run_for(Trainer& trainer, int steps_here = 1 << 30, TrainObserver observer = {}) {
+Result<TrainResult> run_for(RankTrainer& trainer, int steps_here = 1 << 30, TrainObserver observer = {}) {
   std::stop_source stop;
   int done = 0;
   const auto told = observer.step;
@@ -101,7 +101,7 @@ Result<TrainResult> run_on_ranks(const RunConfig& config, int ranks, int steps_h
     std::vector<std::jthread> threads;
     for (std::size_t rank = 0; rank < members.size(); ++rank) {
       threads.emplace_back([&, rank] {
-        const auto trainer = Trainer::create(
+        const auto trainer = RankTrainer::create(
             config, {.rank = static_cast<int>(rank), .size = ranks, .collectives = members[rank].get()});
         // Rank 1 wishes to stop; all do.
         results[rank] =
@@ -209,19 +209,19 @@ TEST(Trainer, ResumingNamesTheKeyThatDiffers) {
   config.resume = folder.path();
   RunConfig other = config;
   other.optimizer.rate = 0.5;
-  const auto refused = Trainer::create(other, {});
+  const auto refused = RankTrainer::create(other, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("optimizer.lr = 0.01"), std::string::npos) << refused.error().message;
   EXPECT_NE(refused.error().message.find("0.5"), std::string::npos) << refused.error().message;
   other = config;
   other.shape.ff_dim = 48;
-  EXPECT_FALSE(Trainer::create(other, {}));
+  EXPECT_FALSE(RankTrainer::create(other, {}));
   // What does not show in the bits may differ, and what is left open is as it was.
   config.threads = 2;
   config.micro_batch = 0;
   config.checkpoint.keep = 7;
-  EXPECT_TRUE(Trainer::create(config, {}));
+  EXPECT_TRUE(RankTrainer::create(config, {}));
 }
 
 TEST(Trainer, ACorruptCheckpointNamesItsFile) {
@@ -231,7 +231,7 @@ TEST(Trainer, ACorruptCheckpointNamesItsFile) {
   ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
   fs::resize_file(checkpoint_path(folder.path(), 3) + "/moment-1.f32", 100);
   config.resume = folder.path();
-  const auto refused = Trainer::create(config, {});
+  const auto refused = RankTrainer::create(config, {});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("moment-1.f32"), std::string::npos) << refused.error().message;
 }
@@ -241,7 +241,7 @@ TEST(Trainer, ADirectoryWithAnotherRunIsRefused) {
   RunConfig config = tiny_run();
   config.checkpoint.directory = folder.path();
   ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
-  const auto refused = Trainer::create(config, {});
+  const auto refused = RankTrainer::create(config, {});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("step-00000003"), std::string::npos) << refused.error().message;
 }
@@ -337,13 +337,13 @@ TEST(Trainer, AStopSavesAndEnds) {
 TEST(Trainer, ImpossibleRunsAreRefused) {
   RunConfig config = tiny_run();
   config.micro_batch = 3;
-  EXPECT_FALSE(Trainer::create(config, {}));
+  EXPECT_FALSE(RankTrainer::create(config, {}));
   config = tiny_run();
   config.frozen = {"no.such.parameter"};
-  EXPECT_FALSE(Trainer::create(config, {}));
+  EXPECT_FALSE(RankTrainer::create(config, {}));
   config = tiny_run();
   config.resume = "/no/such/checkpoint";
-  const auto missing = Trainer::create(config, {});
+  const auto missing = RankTrainer::create(config, {});
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
 }

@@ -1,0 +1,156 @@
+#include "butterfly/infer/deployment/epoch_loop.h"
+
+#include <algorithm>
+#include <set>
+
+#include "butterfly/base/units.h"
+#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+constexpr std::int64_t kBackAtStartMs = 1000;
+constexpr std::int64_t kRetryPauseMs = 20;  // before the same members are tried again; doubled each time
+constexpr int kAlikeMax = 2;                // epochs that fail over the same members before one of them is left out
+constexpr int kFruitlessMax = 12;           // epochs in a row that computed nothing
+
+double seconds_since(std::uint64_t begin_ns) {
+  return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9;
+}
+
+}  // namespace
+
+Status EpochLoop::recover(const Error& cause) {
+  if (!ends_epoch(cause)) return tl::unexpected(cause);
+  if (pipeline_.steps_done() > 0) fruitless_ = 0;
+  if (cause.code == ErrorCode::kTimeout) leave_out_complaining();  // it waited long enough for its neighbour
+  return begin(cause);
+}
+
+Status EpochLoop::begin(const std::optional<Error>& cause) {
+  const std::uint64_t began_ns = trace::now_ns();
+  std::string reason = cause ? cause->message : "";
+  if (cause) model_.say(reason);
+  Deadline deadline = after_ms(model_.options.recover_within_ms);
+  int alike = 0;
+  for (;;) {
+    end();
+    if (model_.options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
+    if (++fruitless_ > kFruitlessMax) {
+      return make_error(ErrorCode::kUnavailable, "{} epochs in a row came to nothing, the last because {}",
+                        kFruitlessMax, reason);
+    }
+    running_.members = membership_.members();
+    const auto plan = model_.plan(running_.members);
+    if (!plan) {
+      BF_TRY(wait_for_workers(plan.error(), deadline));
+      continue;
+    }
+    running_.plan = *plan;
+    running_.planned_slowness.clear();
+    for (std::size_t i = 0; i < plan->stages.size(); ++i) {
+      running_.planned_slowness.push_back(model_.known.slowness(running_.node_of_stage(i).address));
+    }
+    const Status started = start();
+    if (started) {
+      rebalancer_.watch(running_, membership_);
+      report(reason, began_ns);
+      return {};
+    }
+    if (!ends_epoch(started.error())) return started;
+    model_.say(started.error().message);
+    reason = started.error().message;
+    deadline = after_ms(model_.options.recover_within_ms);
+    alike = membership_.version() == running_.members.version ? alike + 1 : 0;
+    if (alike > 0) retry_alike(alike);
+  }
+}
+
+void EpochLoop::end() {
+  rebalancer_.drop();
+  if (!running_.session) return;
+  const PipelineChannels& channels = running_.channels;
+  if (channels.input) ended_wire_bytes_ += channels.input->stats().bytes_sent + channels.output->stats().bytes_received;
+  pipeline_.disconnect();
+  running_.session->stop();
+  running_.channels = {};
+  running_.session.reset();
+}
+
+Status EpochLoop::start() {
+  StartRequest request = model_.request;
+  request.plan = running_.plan;
+  running_.session = membership_.next_epoch(running_.members);
+  request.epoch = membership_.epoch();
+  sent_weight_bytes_ = 0;
+  request.progress = [this, last = std::string()](const StartProgress& progress) mutable {
+    sent_weight_bytes_ = progress.weight_bytes;
+    if (!reports_.empty()) return;
+    const std::string line = fmt::format("{} of {} workers ready, {} of weights sent", progress.ready, progress.stages,
+                                         format_bytes(progress.weight_bytes));
+    if (line != last) model_.say(line);
+    last = line;
+  };
+  BF_ASSIGN_OR_RETURN(running_.channels, running_.session->start(request, after_ms(model_.options.ready_timeout_ms)));
+  running_.channels.input->compress({.mode = model_.options.compression});
+  pipeline_.connect(*running_.channels.input, *running_.channels.output, pipeline_stages(running_.plan.stages));
+  return {};
+}
+
+/// Workers that answer and yet cannot reach a neighbour: without them the others can work.
+void EpochLoop::leave_out_complaining() {
+  if (!running_.session) return;
+  for (const std::string& address : running_.session->complaining()) membership_.leave_out(address);
+}
+
+/// The same members again: either the cause is gone in a moment, or one of them cannot reach another.
+void EpochLoop::retry_alike(int times) {
+  if (times >= kAlikeMax) leave_out_complaining();
+  static_cast<void>(membership_.wait_for_change(running_.members.version, after_ms(kRetryPauseMs << std::min(times, 5)),
+                                                model_.options.stop));
+}
+
+Status EpochLoop::wait_for_workers(const Error& why, Deadline deadline) {
+  const DeploymentOptions& options = model_.options;
+  const bool may_help = why.code == ErrorCode::kNoMemory || why.code == ErrorCode::kUnavailable;
+  const bool first = reports_.empty() && options.join_at.empty();
+  const auto changes_until = [&](Deadline until) {
+    return membership_.wait_for_change(running_.members.version, until, options.stop);
+  };
+  if (!may_help) return tl::unexpected(why);
+  if (first) {
+    // A start is strict. But a worker that was lost right after the handshake, by damage on the way, is dialled again
+    // already.
+    const bool lost = why.code == ErrorCode::kUnavailable && !std::exchange(waited_at_start_, true);
+    return lost && changes_until(after_ms(kBackAtStartMs)) ? Status{} : tl::unexpected(why);
+  }
+  fruitless_ = 0;
+  model_.say(fmt::format("waiting for a worker: {}", why.message));
+  if (options.observer.waiting) options.observer.waiting(why.message);
+  if (changes_until(deadline)) return {};
+  if (options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
+  return make_error(why.code, "{}; no other worker came within {} s", why.message, options.recover_within_ms / 1000);
+}
+
+void EpochLoop::report(const std::string& cause, std::uint64_t began_ns) {
+  const Plan& plan = running_.plan;
+  const Members& members = running_.members;
+  reports_.push_back(
+      {.epoch = membership_.epoch().value,
+       .workers = static_cast<int>(std::set(plan.node_of_stage.begin(), plan.node_of_stage.end()).size()),
+       .cause = cause,
+       .ready_s = seconds_since(began_ns),
+       .weight_bytes = sent_weight_bytes_});
+  const EpochReport& one = reports_.back();
+  if (model_.options.observer.epoch) model_.options.observer.epoch(one);
+  for (const int node : plan.standby_nodes) {
+    model_.say(fmt::format("{} stands by: {} workers, {} layers", members.nodes[static_cast<std::size_t>(node)].address,
+                           members.nodes.size(), model_.checkpoint.config.layers));
+  }
+  if (reports_.size() == 1) return;
+  model_.say(fmt::format("epoch {}: {} workers, ready after {}, {} of weights sent", one.epoch, one.workers,
+                         format_seconds(one.ready_s), format_bytes(one.weight_bytes)));
+}
+
+}  // namespace butterfly
