@@ -23,4 +23,8 @@ struct ExportOptions {
 /// for types other than F32, F16 and BF16; kBadData for a value beyond the type's range; kIo.
 Status export_model(const Checkpoint& checkpoint, const std::string& out_path, const ExportOptions& options);
 
+/// Whether files could be written there, before hours are spent on what goes into them. Nothing is left. Errors: kIo,
+/// and kInvalidArgument where the path is of another kind.
+Status check_export(const std::string& out_path);
+
 }  // namespace butterfly
