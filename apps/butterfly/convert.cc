@@ -10,6 +10,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/random_weights.h"
 #include "commands.h"
+#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -89,7 +90,7 @@ void add_convert(CLI::App& app, Action& action) {
   auto* random =
       sub->add_option("--random", command->random,
                       fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));
-  sub->add_option("--seed", command->seed, "Of the random weights")->needs(random);
+  sub->add_option("--seed", command->seed, "Of the random weights")->check(check_whole_number)->needs(random);
   sub->callback([command, &action] { action = [command] { return convert_action(*command); }; });
 }
 
