@@ -15,6 +15,7 @@
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collective/mesh.h"
 #include "sgd/sgd_replica.h"
+#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -321,7 +322,9 @@ void add_bench_sgd(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   sub->add_option("--rate", command->run.rate, "Learning rate")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  sub->add_option("--seed", command->run.seed, "Seed of the first weights and of the data")->capture_default_str();
+  sub->add_option("--seed", command->run.seed, "Of the first weights and of the data")
+      ->check(check_whole_number)
+      ->capture_default_str();
   sub->add_option("--engine", command->engines, "Engines: inproc, tcp")
       ->delimiter(',')
       ->check(CLI::IsMember({"inproc", "tcp"}));

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "access.h"
+#include "butterfly/base/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "cluster.h"
 #include "commands.h"
@@ -20,7 +21,7 @@ struct RebalanceCommand {
 Result<int> run(const RebalanceCommand& command) {
   BF_ASSIGN_OR_RETURN(const NodeAccess access, open_access(command.access));
   BF_ASSIGN_OR_RETURN(const std::string outcome, ask_rebalance(command.address, access, after_ms(kAskMs)));
-  std::printf("%s\n", outcome.c_str());
+  std::printf("%s\n", one_line(outcome).c_str());
   return kExitOk;
 }
 

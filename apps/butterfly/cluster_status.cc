@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "access.h"
+#include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "cluster.h"
@@ -126,23 +127,24 @@ std::string table(const std::vector<Row>& rows) {
       const WorkerStatus& w = *row.status.worker;
       text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.address, w.epoch.value,
                           w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s,
-                          100 * load_of(w), w.steps, share_of(w));
+                          100 * load_of(w), w.steps, one_line(share_of(w)));
     } else if (row.status.coordinator) {
       const CoordinatorStatus& c = *row.status.coordinator;
-      text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.address, c.epoch.value, "", c.name,
-                          c.members.size(), c.last_change.empty() ? "" : "; last: " + c.last_change);
+      text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.address, c.epoch.value, "",
+                          one_line(c.name), c.members.size(),
+                          c.last_change.empty() ? "" : "; last: " + one_line(c.last_change));
       for (const MemberStatus& member : c.members) {
         if (member.phi < 1 && !member.leaving) continue;
-        text += fmt::format("{:<22} {:>5} {:>7} {} {}\n", "", "", "", member.node.address,
+        text += fmt::format("{:<22} {:>5} {:>7} {} {}\n", "", "", "", one_line(member.node.address),
                             member.leaving ? "leaves" : fmt::format("is silent, phi {:.1f}", member.phi));
       }
     } else {
-      text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.address, "-", row.error);
+      text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.address, "-", one_line(row.error));
     }
   }
   for (const Row& row : rows) {
     for (const LinkStatus& link : row.links) {
-      text += fmt::format("{} -> {}: {}\n", row.address, link.to, describe(link));
+      text += fmt::format("{} -> {}: {}\n", row.address, one_line(link.to), one_line(describe(link)));
     }
   }
   return text;
@@ -220,7 +222,9 @@ Result<int> run(StatusCommand& command) {
     if (command.json) {
       nlohmann::ordered_json all = nlohmann::ordered_json::array();
       for (const Row& row : rows) all.push_back(to_json(row));
-      std::printf("%s\n", all.dump(command.watch_s > 0 ? -1 : 2).c_str());
+      std::printf(
+          "%s\n",
+          all.dump(command.watch_s > 0 ? -1 : 2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     } else {
       std::printf("%s", table(rows).c_str());
     }

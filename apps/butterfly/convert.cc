@@ -12,6 +12,7 @@
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
 #include "commands.h"
+#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -91,7 +92,7 @@ void add_convert(CLI::App& app, Action& action) {
   auto* random =
       sub->add_option("--random", command->random,
                       fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));
-  sub->add_option("--seed", command->seed, "Seed of the random weights")->needs(random);
+  sub->add_option("--seed", command->seed, "Of the random weights")->check(check_whole_number)->needs(random);
   sub->callback([command, &action] { action = [command] { return convert_action(*command); }; });
 }
 

@@ -1,17 +1,24 @@
 // butterfly generate: continues a text. The text alone goes to stdout, as it comes; the summary to stderr.
 #include "butterfly/infer/request/generate.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
+#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 #include "predicted.h"
 #include "running.h"
+#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
+
+constexpr int kExitPipeClosed = 141;  // the reader of standard output went away: as a shell shows SIGPIPE
 
 struct GenerateCommand {
   RunOptions run;
@@ -77,7 +84,7 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
                  command.run.wire_type.c_str());
   }
   for (const NodeReport& node : deployment.nodes()) {
-    std::fprintf(stderr, "  %-22s layers %d-%d%s%s%s, %s\n", node.name.c_str(), node.assignment.first_layer,
+    std::fprintf(stderr, "  %-22s layers %d-%d%s%s%s, %s\n", one_line(node.name).c_str(), node.assignment.first_layer,
                  node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
                  node.assignment.head ? " + head" : "", describe_slices(node).c_str(),
                  format_bytes(node.memory_bytes).c_str());
@@ -131,27 +138,50 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
   return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// Standard output. What cannot be written is not worth computing: the first failure asks for a stop.
+class Output {
+ public:
+  void write(std::string_view text) {
+    if (reason_ != 0) return;
+    errno = 0;
+    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+    reason_ = errno != 0 ? errno : EIO;
+    stop_.request_stop();
+  }
+  std::stop_source& stop() { return stop_; }
+  bool failed() const { return reason_ != 0; }
+  /// A reader that has had enough (`| head`) is no error: other programs end with a silent signal then.
+  Result<int> end() const {
+    if (reason_ == EPIPE) return kExitPipeClosed;
+    return make_error(ErrorCode::kIo, "the text could not be written to standard output: {}", std::strerror(reason_));
+  }
+
+ private:
+  int reason_ = 0;
+  std::stop_source stop_;
+};
+
 Result<int> run(GenerateCommand& command) {
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 1));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(command.request.prompt, encode_prompt(tokenizer, command.prompt));
-  bool stdout_open = true;
-  const auto write = [&](std::string_view text) {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-      stdout_open = false;
-  };
-  if (command.echo && !command.json) write(command.prompt);
+  Output output;
+  const std::stop_callback on_interrupt(interrupted(), [&] { output.stop().request_stop(); });
+  if (command.echo && !command.json) output.write(command.prompt);
   const TextSink sink = [&](std::size_t, std::string_view text) {
-    if (!command.json) write(text);
+    if (!command.json) output.write(text);
   };
   Report report;
   report.prompt_tokens = command.request.prompt.size();
   report.load_s = model.load_s;
   const GenerateOptions options{.prefill_chunk = command.prefill_chunk, .context = model.checkpoint.config.context};
   const std::uint64_t wire_before = model.deployment->wire_bytes();
-  BF_ASSIGN_OR_RETURN(
-      std::vector<Generation> generations,
-      generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink, interrupted()));
+  BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
+                      generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink,
+                               output.stop().get_token()));
+  if (output.failed()) return output.end();
+  // A first epoch has read what it needs of the file; later ones read it again.
+  if (model.deployment->epochs().size() > 1) BF_TRY(files_unchanged(model.checkpoint.path));
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   report.traffic = model.deployment->traffic();
@@ -159,9 +189,9 @@ Result<int> run(GenerateCommand& command) {
       predicted_speeds(*model.deployment, {.prompt = static_cast<int>(report.prompt_tokens),
                                            .generated = static_cast<int>(report.generation.tokens.size()),
                                            .chunk = command.prefill_chunk});
-  write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
+  output.write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
+  if (output.failed()) return output.end();
   if (!command.run.quiet) print_summary(report, command, *model.deployment);
-  if (!stdout_open) return make_error(ErrorCode::kIo, "the text could not be written to standard output");
   return report.generation.reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
 }
 
@@ -182,7 +212,9 @@ void add_generate(CLI::App& app, Action& action) {
   sub->add_option("--min-p", sampling.min_p, "Drop tokens below this share of the best one")->capture_default_str();
   sub->add_option("--repeat-penalty", sampling.repeat_penalty, "Divide logits of the last 64 tokens; 1: off")
       ->capture_default_str();
-  sub->add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes")->capture_default_str();
+  sub->add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes")
+      ->check(check_whole_number)
+      ->capture_default_str();
   sub->add_option("--stop", command->request.stops, "End before this text; may be given more than once")
       ->allow_extra_args(false);
   sub->add_flag("--ignore-end", command->request.ignore_end, "Go on after the model's end-of-text token");

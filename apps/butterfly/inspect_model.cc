@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "commands.h"
@@ -122,7 +123,7 @@ Json describe(const Checkpoint& checkpoint, const InspectOptions& options) {
 }
 
 std::string plain(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return one_line(value.get<std::string>());
   return value.is_null() ? "none" : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,11 +1,20 @@
 // butterfly: runs transformers over many ordinary machines. One file per subcommand; this one only chooses.
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <system_error>
 #include <thread>
 
+#include "butterfly/base/one_line.h"
+#include "butterfly/model/core/mapped_file.h"
 #include "commands.h"
 #include "unknown_word.h"
 
@@ -15,6 +24,42 @@ namespace {
 std::stop_source& interrupt_source() {
   static std::stop_source source;
   return source;
+}
+
+/// A closed descriptor would be given to the next file or socket, and what is meant for standard output would go there.
+/// In its place comes /dev/null, open the wrong way round, so that using it is an error as before.
+void fill_closed_descriptors() {
+  for (const int wanted : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(wanted, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (::open("/dev/null", wanted == STDIN_FILENO ? O_WRONLY : O_RDONLY) != wanted) _exit(kExitBadInput);
+  }
+}
+
+std::string limit_text(const rlimit& limit) {
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit.rlim_cur);
+}
+
+/// What libraries throw where the system gives no memory or no thread.
+[[noreturn]] void end_with_a_sentence() {
+  const auto thrown = std::current_exception();
+  if (!thrown) std::abort();
+  rlimit memory{}, threads{};
+  (void)::getrlimit(RLIMIT_AS, &memory);
+  (void)::getrlimit(RLIMIT_NPROC, &threads);
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "butterfly: there is not enough memory; the limit of this process (ulimit -v) is %s bytes\n",
+                 limit_text(memory).c_str());
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "butterfly: the system refused a thread or another resource: %s; the limits are %s threads of this "
+                 "user (ulimit -u) and %s bytes (ulimit -v)\n",
+                 one_line(error.what()).c_str(), limit_text(threads).c_str(), limit_text(memory).c_str());
+  } catch (...) {
+    std::abort();
+  }
+  _exit(kExitBadInput);
 }
 
 /// Signals are taken by a thread of their own, so no handler interrupts a system call of the others.
@@ -42,7 +87,7 @@ std::stop_token interrupted() {
 }
 
 int fail(const Error& error) {
-  std::fprintf(stderr, "butterfly: %s\n", error.message.c_str());
+  std::fprintf(stderr, "butterfly: %s\n", one_line(error.message).c_str());
   return error.code == ErrorCode::kCancelled ? kExitInterrupted : kExitBadInput;
 }
 
@@ -50,6 +95,9 @@ int fail(const Error& error) {
 
 int main(int argc, char** argv) {
   using namespace butterfly::app;
+  fill_closed_descriptors();
+  std::set_terminate(end_with_a_sentence);
+  butterfly::explain_lost_pages(kExitBadInput);
   watch_signals();
   CLI::App app{"Runs and trains transformers over many ordinary machines and tells where the time goes."};
   app.set_version_flag("--version", "butterfly " BUTTERFLY_VERSION);
@@ -65,7 +113,7 @@ int main(int argc, char** argv) {
       "BUTTERFLY_LOG=debug|info|warn|error.\n"
       "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is "
       "INVALID, "
-      "130 interrupted.");
+      "130 interrupted, 141 the reader of standard output went away.");
   Action action;
   add_generate(app, action);
   add_worker(app, action);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "butterfly/base/one_line.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/codec.h"
@@ -124,7 +125,7 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.wire_type = *parse_dtype(options.wire_type);
   deployment.compression = *parse_compression(options.compress);
   if (!options.quiet) {
-    deployment.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+    deployment.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", one_line(line).c_str()); };
   }
   BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, deployment));
   open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;

@@ -3,11 +3,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/core/pending_file.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/trace/trace.h"
@@ -21,18 +20,6 @@ double seconds_since(std::uint64_t begin_ns) {
   return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9;
 }
 
-Status write_whole(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(partial, path, error);
-  if (file && !error) return {};
-  std::filesystem::remove(partial, error);
-  return make_error(ErrorCode::kIo, "{}: {} bytes cannot be written", path, text.size());
-}
-
 /// A percentage on a terminal, nothing elsewhere.
 void show_progress(std::uint64_t done, std::uint64_t total) {
   if (::isatty(STDERR_FILENO) == 0 || total == 0) return;
@@ -44,17 +31,21 @@ void show_progress(std::uint64_t done, std::uint64_t total) {
 
 Status train_tokenizer(const TrainTokenizerCommand& command) {
   const std::uint64_t begin = trace::now_ns();
+  PendingFile out(command.out);
+  BF_TRY(out.open());  // before the work, which would be in vain
   BF_ASSIGN_OR_RETURN(BpeTrainer trainer, BpeTrainer::create({.vocab = command.vocab}));
   std::uint64_t bytes = 0;
   for (const std::string& path : command.files) {
     BF_ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
     const Status added = trainer.add(as_text(file->bytes()));
     if (!added) return make_error(added.error().code, "{}: {}", path, added.error().message);
+    BF_TRY(file->unchanged());
     bytes += file->bytes().size();
   }
   BF_ASSIGN_OR_RETURN(const Vocabulary vocabulary, trainer.train());
   BF_ASSIGN_OR_RETURN(const std::string json, write_tokenizer_json(vocabulary));
-  BF_TRY(write_whole(command.out, json));
+  BF_TRY(out.write(json.data(), json.size()));
+  BF_TRY(out.commit());
   std::fprintf(stderr, "%s: %d tokens learned from %s of text in %.1f s\n", command.out.c_str(), vocabulary.size(),
                format_bytes(bytes).c_str(), seconds_since(begin));
   if (vocabulary.size() < command.vocab) {
@@ -75,6 +66,7 @@ Status pack_tokens(const std::vector<std::string>& files, const Tokenizer& token
         tokenizer, as_text(file->bytes()), [&](std::span<const TokenId> ids) { return writer.append(ids); },
         [&](std::uint64_t done) { show_progress(done, size); });
     if (!packed) return make_error(packed.error().code, "{}: {}", path, packed.error().message);
+    BF_TRY(file->unchanged());
     bytes += size;
   }
   BF_TRY(writer.finish());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/trace/trace.h"
@@ -85,7 +86,7 @@ TrainObserver TrainDisplay::observer() {
   observer.note = [this](const std::string& message) {
     const Stopwatch watch(spent_s_);
     log_.note(message);
-    say(message);
+    say(one_line(message));
   };
   return observer;
 }

@@ -37,6 +37,9 @@ class EveryCampaignCanFail(unittest.TestCase):
     def test_first_handshake(self):
         self.fails("first_handshake.py")
 
+    def test_attacks(self):
+        self.fails("attacks.py")
+
     def test_rebalance(self):
         self.fails("rebalance.py")
 

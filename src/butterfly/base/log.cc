@@ -8,6 +8,8 @@
 #include <memory>
 #include <utility>
 
+#include "butterfly/base/one_line.h"
+
 namespace butterfly {
 namespace {
 
@@ -40,7 +42,7 @@ spdlog::level::level_enum spdlog_level(Log::Level level) {
 
 void Log::write(Level level, fmt::string_view format, fmt::format_args args) {
   if (!logger().should_log(spdlog_level(level))) return;
-  const std::string line = fmt::vformat(format, args);
+  const std::string line = one_line(fmt::vformat(format, args));  // what others wrote is quoted in it
   logger().log(spdlog_level(level), std::string_view(line));
 }
 

@@ -3,6 +3,7 @@
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/stage/stage_host.h"
 
@@ -129,7 +130,10 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
                       checkpoint.config.model_dim, to_string(options.wire_type));
   }
   const bool here = options.workers.empty() && options.join_at.empty();
-  return here ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
+  auto deployment = here ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
+  // Weights that were packed while the file was written to are those of no model.
+  if (deployment) BF_TRY(files_unchanged(checkpoint.path));
+  return deployment;
 }
 
 }  // namespace butterfly

@@ -1,5 +1,7 @@
 #include "butterfly/infer/request/generate.h"
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -9,6 +11,8 @@
 
 namespace butterfly {
 namespace {
+
+constexpr float kLargestLogit = std::numeric_limits<float>::max();
 
 /// The texts that one call works on: what was asked, what came, and what the pipeline shall compute next.
 class Texts {
@@ -32,7 +36,7 @@ class Texts {
   Schedule& schedule() { return schedule_; }
 
   /// Samples one token for every row of logits in `step`, streams its text, and ends texts that are complete.
-  void accept(Step& step) {
+  Status accept(Step& step) {
     const trace::Scope scope(trace::Zone::kInferSample);
     std::int64_t row = 0;
     for (const SequenceRun& run : step.batch.runs) {
@@ -41,9 +45,11 @@ class Texts {
       const auto index = static_cast<std::size_t>(run.sequence.value);
       if (generations_[index].reason == FinishReason::kCancelled) continue;
       const std::span<const TokenId> history = schedule_.tokens(run.sequence);
+      BF_TRY(check(logits, history.size()));
       const SampleKey key{requests_[index].sample_index, history.size()};
       accept(index, sample(logits, requests_[index].sampling, history, key));
     }
+    return {};
   }
 
   void cancel() {
@@ -56,6 +62,16 @@ class Texts {
   std::vector<Generation> take() { return std::move(generations_); }
 
  private:
+  /// Sums of finite weights can be too large for a float: then there is nothing to choose from.
+  static Status check(std::span<const float> logits, std::size_t position) {
+    const auto bad = std::ranges::find_if(logits, [](float logit) { return !(logit <= kLargestLogit); });
+    if (bad == logits.end()) return {};
+    return make_error(ErrorCode::kBadData,
+                      "the model gives token {} at position {} a logit of {}, expected finite numbers: its weights are "
+                      "damaged or too large",
+                      bad - logits.begin(), position, *bad);
+  }
+
   void accept(std::size_t index, TokenId token) {
     const Request& request = requests_[index];
     Generation& generation = generations_[index];
@@ -106,8 +122,7 @@ Status advance(Pipeline& pipeline, Schedule& schedule, Texts& texts) {
   }
   BF_ASSIGN_OR_RETURN(Step step, pipeline.next());
   schedule.completed(step);
-  texts.accept(step);
-  return {};
+  return texts.accept(step);
 }
 
 Status validate(std::span<const Request> requests, const GenerateOptions& options) {

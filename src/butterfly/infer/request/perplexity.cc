@@ -63,6 +63,12 @@ Result<PerplexityResult> perplexity(Pipeline& pipeline, std::span<const TokenId>
     BF_ASSIGN_OR_RETURN(const Step done, run_window(pipeline, id++, window));
     for (std::size_t i = 0; i + 1 < window.size(); ++i) {
       const double nll = negative_log_likelihood(done.tensor.row(static_cast<std::int64_t>(i)), window[i + 1]);
+      if (!std::isfinite(nll)) {
+        return make_error(ErrorCode::kBadData,
+                          "token {} of {} has a negative log likelihood of {}, expected a finite number: the model's "
+                          "weights are damaged or too large",
+                          begin + i, tokens.size(), nll);
+      }
       sum += nll;
       squares += nll * nll;
       ++result.predicted;

@@ -5,8 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <ctime>
+#include <mutex>
+#include <string_view>
 
 namespace butterfly {
 namespace {
@@ -18,10 +24,146 @@ struct Descriptor {
   }
 };
 
+/// What is mapped, for the signal handler, which can take no lock: `begin` is set last and cleared first.
+struct Mapping {
+  std::atomic<std::uintptr_t> begin{0};
+  std::size_t size = 0;
+  int file = -1;
+  const char* path = nullptr;
+  struct stat opened {};
+};
+
+constexpr std::size_t kMappingsMost = 1024;  // further ones are mapped and not watched
+std::array<Mapping, kMappingsMost> mappings;
+std::mutex mappings_mutex;  // of whoever changes or reads them, but the handler
+
+std::uintptr_t address_of(ByteSpan bytes) {
+  return reinterpret_cast<std::uintptr_t>(bytes.data());
+}
+
+/// Takes the descriptor over where there is room.
+void watch(const MappedFile& mapped, Descriptor& file, const struct stat& opened) {
+  const std::lock_guard lock(mappings_mutex);
+  for (Mapping& mapping : mappings) {
+    if (mapping.begin != 0) continue;
+    mapping.size = mapped.bytes().size();
+    mapping.file = std::exchange(file.value, -1);
+    mapping.path = mapped.path().c_str();
+    mapping.opened = opened;
+    mapping.begin = address_of(mapped.bytes());
+    return;
+  }
+}
+
+void forget(ByteSpan bytes) {
+  const std::lock_guard lock(mappings_mutex);
+  for (Mapping& mapping : mappings) {
+    if (mapping.begin != address_of(bytes)) continue;
+    mapping.begin = 0;
+    ::close(std::exchange(mapping.file, -1));
+    return;
+  }
+}
+
+bool same(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/// Times of a write can be set back, those of the last change of any kind cannot; but links, names, owners and
+/// permissions change those, too, and no byte.
+bool was_written(const Mapping& mapping, const struct stat& now) {
+  const struct stat& then = mapping.opened;
+  if (then.st_size != now.st_size || !same(then.st_mtim, now.st_mtim)) return true;
+  if (same(then.st_ctim, now.st_ctim)) return false;
+  struct stat named {};
+  const bool has_its_name =
+      ::stat(mapping.path, &named) == 0 && named.st_ino == now.st_ino && named.st_dev == now.st_dev;
+  return has_its_name && then.st_nlink == now.st_nlink && then.st_mode == now.st_mode && then.st_uid == now.st_uid &&
+         then.st_gid == now.st_gid;
+}
+
+std::string describe(const timespec& time) {
+  std::tm parts{};
+  std::array<char, 32> text{};
+  ::gmtime_r(&time.tv_sec, &parts);
+  std::strftime(text.data(), text.size(), "%F %T", &parts);
+  return fmt::format("{}.{:09}", text.data(), time.tv_nsec);
+}
+
+Status check(const Mapping& mapping) {
+  struct stat now {};
+  if (::fstat(mapping.file, &now) != 0) {
+    return make_error(ErrorCode::kIo, "{}: cannot be examined: {}", mapping.path, std::strerror(errno));
+  }
+  if (!was_written(mapping, now)) return {};
+  return make_error(
+      ErrorCode::kBadData,
+      "{}: changed while it was in use: {} bytes, changed at {}, when it was opened, {} bytes, changed at "
+      "{}, now",
+      mapping.path, mapping.opened.st_size, describe(mapping.opened.st_ctim), now.st_size, describe(now.st_ctim));
+}
+
+bool lies_below(std::string_view path, std::string_view folder) {
+  if (!path.starts_with(folder)) return false;
+  return path.size() == folder.size() || folder.ends_with('/') || path[folder.size()] == '/';
+}
+
+std::atomic<int> lost_pages_exit_code{0};
+
+/// One write of all parts, by calls that a signal handler may make.
+class Sentence {
+ public:
+  void add(std::string_view text) {
+    const std::size_t count = std::min(text.size(), text_.size() - size_);
+    std::memcpy(text_.data() + size_, text.data(), count);
+    size_ += count;
+  }
+  void add(std::uint64_t number) {
+    std::array<char, 20> digits{};
+    std::size_t at = digits.size();
+    do digits[--at] = static_cast<char>('0' + number % 10);
+    while ((number /= 10) != 0);
+    add(std::string_view(digits.data() + at, digits.size() - at));
+  }
+  void write() const { [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text_.data(), size_); }
+
+ private:
+  std::array<char, 4096 + 256> text_{};
+  std::size_t size_ = 0;
+};
+
+void on_lost_page(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  for (const Mapping& mapping : mappings) {
+    const std::uintptr_t begin = mapping.begin;
+    if (begin == 0 || address < begin || address - begin >= mapping.size) continue;
+    struct stat now {};
+    const bool known = ::fstat(mapping.file, &now) == 0;
+    Sentence sentence;
+    sentence.add("butterfly: ");
+    sentence.add(mapping.path);
+    sentence.add(": had ");
+    sentence.add(static_cast<std::uint64_t>(mapping.size));
+    if (known && static_cast<std::size_t>(now.st_size) < mapping.size) {
+      sentence.add(" bytes when it was opened and has ");
+      sentence.add(static_cast<std::uint64_t>(now.st_size));
+      sentence.add(" now: it changed while it was in use\n");
+    } else {
+      sentence.add(" bytes when it was opened, and the system could not read the one at offset ");
+      sentence.add(static_cast<std::uint64_t>(address - begin));
+      sentence.add("\n");
+    }
+    sentence.write();
+    ::_exit(lost_pages_exit_code);
+  }
+  // Not ours: the same access again, and the end that it has without a handler.
+  ::signal(SIGBUS, SIG_DFL);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.value < 0) {
     const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
     return make_error(code, "{}: cannot be opened: {}", path, std::strerror(errno));
@@ -38,11 +180,15 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
     return make_error(ErrorCode::kIo, "{}: cannot be mapped: {}", path, std::strerror(errno));
   }
   const ByteSpan bytes(static_cast<const std::byte*>(address), size);
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
+  auto mapped = std::shared_ptr<const MappedFile>(new MappedFile(path, bytes));
+  watch(*mapped, file, info);
+  return mapped;
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  forget(bytes_);
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void MappedFile::drop(ByteSpan part) const {
@@ -54,6 +200,30 @@ void MappedFile::drop(ByteSpan part) const {
   const std::uintptr_t last = (begin + part.size()) / page * page;
   // Advice only: a refusal costs memory, nothing else.
   if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+Status MappedFile::unchanged() const {
+  const std::lock_guard lock(mappings_mutex);
+  for (const Mapping& mapping : mappings) {
+    if (mapping.begin == address_of(bytes_)) return check(mapping);
+  }
+  return {};
+}
+
+Status files_unchanged(const std::string& path) {
+  const std::lock_guard lock(mappings_mutex);
+  for (const Mapping& mapping : mappings) {
+    if (mapping.begin != 0 && lies_below(mapping.path, path)) BF_TRY(check(mapping));
+  }
+  return {};
+}
+
+void explain_lost_pages(int exit_code) {
+  lost_pages_exit_code = exit_code;
+  struct sigaction action {};
+  action.sa_sigaction = on_lost_page;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
 }
 
 }  // namespace butterfly

@@ -1,6 +1,7 @@
 // A file as read-only memory. Thread-safe after opening; the bytes live as long as the object.
-// A file that another program shortens while it is mapped ends this process (SIGBUS): model files are written
-// beside their final name and renamed, so ours never shrink.
+// Model files are written beside their final name and renamed, so ours never change under a reader. Of one that another
+// program writes into, the bytes here change too: unchanged() notices it afterwards. One that gets shorter ends this
+// process (SIGBUS), with a sentence where explain_lost_pages() was called.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +29,21 @@ class MappedFile {
   /// elsewhere is ignored.
   void drop(ByteSpan part) const;
 
+  /// Errors: kBadData where the file has another size or another time of its last change than when it was opened, with
+  /// both. Renaming, linking or deleting it changes no byte of it and is no error.
+  Status unchanged() const;
+
  private:
   MappedFile(std::string path, ByteSpan bytes) : path_(std::move(path)), bytes_(bytes) {}
   std::string path_;
   ByteSpan bytes_;
 };
+
+/// The same for every file that is mapped in this process and is `path` or lies below it.
+Status files_unchanged(const std::string& path);
+
+/// For programs, once: where the pages of a mapped file are gone, the process ends with a sentence on stderr and
+/// `exit_code` instead of SIGBUS. Other causes of that signal end it as before.
+void explain_lost_pages(int exit_code);
 
 }  // namespace butterfly

@@ -15,9 +15,14 @@ Status PendingFile::open() {
   if (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return make_error(ErrorCode::kInvalidArgument, "{}: exists and is no regular file", path_);
   }
-  temporary_ = fmt::format("{}.partial-{}", path_, ::getpid());
-  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (file_ < 0) return fail("created");
+  // A name that is taken may be a link to another file, or the file of another writer: it stays as it is.
+  constexpr int kNamesMost = 1000;
+  for (int number = 0; file_ < 0; ++number) {
+    const std::string name = fmt::format("{}.partial-{}-{}", path_, ::getpid(), number);
+    file_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file_ >= 0) temporary_ = name;
+    if (file_ < 0 && (errno != EEXIST || number == kNamesMost)) return fail("created");
+  }
   return {};
 }
 
@@ -27,6 +32,18 @@ Status PendingFile::write(const char* data, std::size_t size) {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return fail("written");
     data += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return {};
+}
+
+Status PendingFile::overwrite(std::size_t offset, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::pwrite(file_, data, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return fail("written");
+    data += written;
+    offset += static_cast<std::size_t>(written);
     size -= static_cast<std::size_t>(written);
   }
   return {};

@@ -20,6 +20,8 @@ class PendingFile {
   /// reason, here and below.
   Status open();
   Status write(const char* data, std::size_t size);
+  /// Bytes that were written before, from `offset` on, anew.
+  Status overwrite(std::size_t offset, const char* data, std::size_t size);
   /// Syncs and gives the file its name.
   Status commit();
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
@@ -71,6 +72,7 @@ class Converter {
       if (options_.progress) options_.progress({output.tensor.name, bytes_written_, report_.file_bytes});
       for (const WeightInfo& part : output.parts) BF_TRY(write_weight(part, output.tensor.type));
     }
+    BF_TRY(files_unchanged(checkpoint_.path));
     BF_TRY(writer_.finish());
     return std::move(report_);
   }

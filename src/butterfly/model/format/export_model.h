@@ -6,7 +6,6 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/core/export_options.h"
 
 namespace butterfly {
@@ -15,5 +14,9 @@ namespace butterfly {
 /// config.json last. Errors: those of convert(); kUnsupported for what the format cannot express and, in a directory,
 /// for types other than F32, F16 and BF16; kBadData for a value beyond the type's range; kIo.
 Status export_model(const Checkpoint& checkpoint, const std::string& out_path, const ExportOptions& options);
+
+/// Whether files could be written there, before hours are spent on what goes into them. Nothing is left. Errors: kIo,
+/// and kInvalidArgument where the path is of another kind.
+Status check_export(const std::string& out_path);
 
 }  // namespace butterfly

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "butterfly/model/core/finite_weights.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/inference/attention.h"
 #include "butterfly/model/inference/tensor_group.h"
@@ -32,6 +33,7 @@ Result<std::vector<float>> load_vector(const WeightSource& source, const std::st
                           to_string(view.type));
     }
   }
+  BF_TRY(check_finite(source, name, values));
   return values;
 }
 
@@ -42,6 +44,7 @@ Result<LinearWeights> load_linear(const WeightSource& source, const std::string&
     BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
     {
       const trace::Scope scope(trace::Zone::kModelPack);
+      BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));
       BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
     }
     source.release(view);

@@ -12,7 +12,7 @@ Result<SavedRun> open_resumed(RunConfig& config) {
   return saved;
 }
 
-Status check_same_run(const SavedRun& saved, const RunConfig& config, const DatasetStats& data,
+Status check_same_run(const SavedRun& saved, const RunConfig& config, const DataIdentity& data,
                       const ParameterSet& parameters) {
   const RunState& state = saved.state;
   if (state.fingerprint != fingerprint(config)) {
@@ -27,10 +27,16 @@ Status check_same_run(const SavedRun& saved, const RunConfig& config, const Data
     return make_error(ErrorCode::kInvalidArgument, "{}: was saved by a model of another shape than {}", saved.path,
                       config.model);
   }
-  if (state.train_tokens != data.train_tokens || state.unigram_entropy != data.unigram_entropy) {
+  const DatasetStats& stats = data.stats;
+  if (state.train_tokens != stats.train_tokens || state.unigram_entropy != stats.unigram_entropy) {
     return make_error(ErrorCode::kInvalidArgument,
                       "{}: was trained on {} tokens (entropy {:.6f}), the data now has {} (entropy {:.6f})", saved.path,
-                      state.train_tokens, state.unigram_entropy, data.train_tokens, data.unigram_entropy);
+                      state.train_tokens, state.unigram_entropy, stats.train_tokens, stats.unigram_entropy);
+  }
+  if (!state.data_digest.empty() && !data.digest.empty() && state.data_digest != data.digest) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{}: was trained on other tokens, of SHA-256 {:.12}..., than data.files has now, of {:.12}...",
+                      saved.path, state.data_digest, data.digest);
   }
   const std::vector<Parameter>& now = parameters.list();
   bool same = now.size() == state.parameters.size();

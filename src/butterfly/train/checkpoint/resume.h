@@ -12,9 +12,15 @@ namespace butterfly {
 /// taken from there. Errors: those of open_run() and read_run_config().
 Result<SavedRun> open_resumed(RunConfig& config);
 
+/// What tells one corpus from another.
+struct DataIdentity {
+  DatasetStats stats{};
+  std::string digest{};  // Dataset::digest(); empty: not looked at
+};
+
 /// Errors: kInvalidArgument naming the first key that decides bits and differs, with both values; or that shape or data
 /// differ.
-Status check_same_run(const SavedRun& saved, const RunConfig& config, const DatasetStats& data,
+Status check_same_run(const SavedRun& saved, const RunConfig& config, const DataIdentity& data,
                       const ParameterSet& parameters);
 
 /// A directory that holds checkpoints which a run from `step` on has not made would mix two runs. Errors:

@@ -305,6 +305,7 @@ std::string to_json(const RunState& state) {
               {"fingerprint", state.fingerprint},
               {"train_tokens", static_cast<std::uint64_t>(state.train_tokens)},
               {"unigram_entropy", state.unigram_entropy},
+              {"data_sha256", state.data_digest},
               {"parameters", parameters}}
              .dump(1) +
          "\n";
@@ -332,7 +333,13 @@ Result<RunState> parse_run_state(const std::string& text, const std::string& nam
                  .updates = *updates,
                  .fingerprint = *fingerprint,
                  .train_tokens = *train_tokens,
-                 .unigram_entropy = *entropy};
+                 .unigram_entropy = *entropy,
+                 .data_digest = get<std::string>(object, "data_sha256").value_or("")};
+  if (!state.data_digest.empty() && !is_sha256(state.data_digest)) {
+    return make_error(ErrorCode::kBadData,
+                      "{}: data_sha256 has {} characters and is no SHA-256, which has 64 hex digits", name,
+                      state.data_digest.size());
+  }
   for (const json& value : *guard) {
     if (!value.is_number()) return make_error(ErrorCode::kBadData, "{}: guard holds what is no number", name);
     state.guard.push_back(value.get<double>());

@@ -23,6 +23,7 @@ struct RunState {
   std::string fingerprint{};      // of the configuration
   std::int64_t train_tokens = 0;  // of the data, which the fingerprint knows nothing of
   double unigram_entropy = 0.0;
+  std::string data_digest{};            // Dataset::digest(); empty in states that were saved before there was one
   std::vector<Parameter> parameters{};  // where each lies in the arrays; frozen and decay are not kept
 };
 

@@ -84,7 +84,8 @@ struct RunConfig {
   DataConfig data{};
   int seq = 0;           // 0: the model's context
   int global_batch = 8;  // sequences of a step, over all ranks
-  int micro_batch = 0;   // 0: as many as divide the rank's share and fit, at most 8
+  int micro_batch = 0;   // 0: as many as divide the rank's share and fit, at most 8; with parallel.deterministic a
+                         // sixteenth of global_batch at most, for any number of ranks
   int steps = 1000;
   std::uint64_t seed = 1;  // of the first weights
   Precision precision = Precision::kFloat32;

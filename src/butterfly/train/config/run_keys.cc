@@ -109,7 +109,7 @@ void add_run(std::vector<RunKey>& keys) {
   keys.push_back(key("global_batch", "batch", kDecides, "Sequences of a step, over all ranks", BF_AT(global_batch)));
   keys.push_back(key("micro_batch", "", kDecides,
                      "Sequences that are computed at once; gradients of the others are added up. 0: as many as fit, at "
-                     "most 8",
+                     "most 8; with parallel.deterministic at most a sixteenth of global_batch",
                      BF_AT(micro_batch)));
   keys.push_back(key("steps", "", kDecides, "Steps of the whole run", BF_AT(steps)));
   keys.push_back(key("seed", "", kDecides, "Seed of the first weights", BF_AT(seed)));

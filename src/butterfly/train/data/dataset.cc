@@ -38,6 +38,13 @@ class FileDataset : public Dataset {
   DatasetStats stats() const override { return stats_; }
   int vocab() const override { return train_source_.vocab(); }
 
+  Result<std::string> digest() const override { return train_source_.digest(train_.begin, train_.size); }
+
+  Status unchanged() const override {
+    BF_TRY(train_source_.unchanged());
+    return validation_source_.unchanged();
+  }
+
   void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const override {
     const std::int64_t number = step * global_batch_ + index;
     const auto epoch = static_cast<std::uint64_t>(number / windows_);

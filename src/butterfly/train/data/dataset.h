@@ -43,6 +43,13 @@ class Dataset {
   virtual DatasetStats stats() const = 0;
   virtual int vocab() const = 0;
 
+  /// SHA-256 over the tokens to train on, in order, whichever files hold them; of a corpus that is made up, over what
+  /// makes it. Empty: not known. Reads all of them. Errors: kUnsupported (no SHA-256).
+  virtual Result<std::string> digest() const { return std::string(); }
+
+  /// Errors: kBadData where a file that is read while the run goes on has been written to since it was opened.
+  virtual Status unchanged() const { return {}; }
+
   /// Sequence `index` (of global_batch) of step `step`: tokens[seq] and targets[seq], the tokens that follow. Epochs
   /// are permutations of non-overlapping windows, shifted by a seeded offset in each.
   virtual void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const = 0;

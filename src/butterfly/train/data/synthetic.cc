@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "butterfly/base/digest.h"
 #include "butterfly/train/data/permutation.h"
 
 namespace butterfly {
@@ -33,6 +34,11 @@ class Synthetic : public Dataset {
             .validation_tokens = validation_tokens_,
             .unigram_entropy = uniform,
             .known_entropy = kind_ == Kind::kRandom ? uniform : 1.75 * std::log(2.0)};
+  }
+
+  Result<std::string> digest() const override {
+    return to_hex(sha256(
+        as_bytes(fmt::format("{} tokens, {}, seed {}", vocab_, kind_ == Kind::kRandom ? "random" : "markov", seed_))));
   }
 
   void sequence(std::int64_t step, int index, std::span<TokenId> tokens, std::span<TokenId> targets) const override {

@@ -1,10 +1,7 @@
 #include "butterfly/train/data/token_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -118,35 +115,21 @@ Result<TokenFile> TokenFile::open(const std::string& path) {
   return file;
 }
 
-TokenFileWriter::TokenFileWriter(std::string path, int vocab, const VocabularyHash& hash)
-    : path_(std::move(path)), partial_(path_ + ".partial"), vocab_(vocab), hash_(hash) {}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (!file_) return;
-  file_.reset();
-  (void)std::remove(partial_.c_str());
-}
+TokenFileWriter::TokenFileWriter(const std::string& path, int vocab, const VocabularyHash& hash)
+    : path_(path), vocab_(vocab), hash_(hash), file_(std::make_unique<PendingFile>(path)) {}
 
 Result<TokenFileWriter> TokenFileWriter::create(const std::string& path, int vocab, const VocabularyHash& hash) {
   TokenFileWriter writer(path, vocab, hash);
-  writer.file_.reset(std::fopen(writer.partial_.c_str(), "wb"));
-  if (!writer.file_) {
-    return make_error(ErrorCode::kIo, "{}: cannot be created: {}", writer.partial_, std::strerror(errno));
-  }
-  const Header empty{};
-  BF_TRY(writer.write(ByteSpan(reinterpret_cast<const std::byte*>(&empty), sizeof(empty))));
+  BF_TRY(writer.file_->open());
+  const std::array<char, kTokenHeaderBytes> empty{};
+  BF_TRY(writer.file_->write(empty.data(), empty.size()));
   return writer;
-}
-
-Status TokenFileWriter::write(ByteSpan bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size()) return {};
-  return make_error(ErrorCode::kIo, "{}: cannot be written: {}", partial_, std::strerror(errno));
 }
 
 Status TokenFileWriter::append(std::span<const TokenId> ids) {
   const auto width = static_cast<std::size_t>(token_width(vocab_));
-  std::vector<std::byte> packed(ids.size() * width);
-  std::byte* to = packed.data();
+  std::vector<char> packed(ids.size() * width);
+  char* to = packed.data();
   for (TokenId id : ids) {
     if (id.value < 0 || id.value >= vocab_) {
       return make_error(ErrorCode::kInvalidArgument, "{}: token {} is outside the vocabulary of {}", path_, id.value,
@@ -155,21 +138,16 @@ Status TokenFileWriter::append(std::span<const TokenId> ids) {
     std::memcpy(to, &id.value, width);
     to += width;
   }
-  BF_TRY(write(packed));
+  BF_TRY(file_->write(packed.data(), packed.size()));
   count_ += ids.size();
   return {};
 }
 
 Status TokenFileWriter::finish() {
   if (count_ == 0) return make_error(ErrorCode::kInvalidArgument, "{}: would hold 0 tokens", path_);
-  const bool rewound = std::fseek(file_.get(), 0, SEEK_SET) == 0;
-  if (rewound) BF_TRY(write(token_file_header(vocab_, hash_, count_)));
-  const bool stored = rewound && std::fflush(file_.get()) == 0 && ::fsync(::fileno(file_.get())) == 0;
-  if (!stored || std::rename(partial_.c_str(), path_.c_str()) != 0) {
-    return make_error(ErrorCode::kIo, "{}: cannot be written: {}", path_, std::strerror(errno));
-  }
-  file_.reset();
-  return {};
+  const auto header = token_file_header(vocab_, hash_, count_);
+  BF_TRY(file_->overwrite(0, reinterpret_cast<const char*>(header.data()), header.size()));
+  return file_->commit();
 }
 
 }  // namespace butterfly

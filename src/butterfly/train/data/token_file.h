@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/core/pending_file.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {
@@ -59,6 +59,9 @@ class TokenFile {
   int vocab() const { return vocab_; }
   const VocabularyHash& hash() const { return hash_; }
 
+  /// Errors: those of MappedFile::unchanged(), where the bytes are a file's.
+  Status unchanged() const { return file_ ? file_->unchanged() : Status{}; }
+
  private:
   std::shared_ptr<const MappedFile> file_;  // shared: the views that a dataset makes live as long
   TokenView tokens_;
@@ -69,29 +72,22 @@ class TokenFile {
 /// Writes beside `path` and renames at the end, so that no reader sees half a file. Not finished: nothing is left.
 class TokenFileWriter {
  public:
-  /// Errors: kIo.
+  /// Errors: those of PendingFile, here and below.
   static Result<TokenFileWriter> create(const std::string& path, int vocab, const VocabularyHash& hash);
-  TokenFileWriter(TokenFileWriter&&) noexcept = default;
-  TokenFileWriter& operator=(TokenFileWriter&&) = delete;
-  ~TokenFileWriter();
 
-  /// Errors: kInvalidArgument for an id outside the vocabulary; kIo.
+  /// Errors: kInvalidArgument for an id outside the vocabulary.
   Status append(std::span<const TokenId> ids);
-  /// Errors: kIo; kInvalidArgument where there was no id at all.
+  /// Errors: kInvalidArgument where there was no id at all.
   Status finish();
   std::uint64_t count() const { return count_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { (void)std::fclose(file); }
-  };
-  TokenFileWriter(std::string path, int vocab, const VocabularyHash& hash);
-  Status write(ByteSpan bytes);
+  TokenFileWriter(const std::string& path, int vocab, const VocabularyHash& hash);
 
-  std::string path_, partial_;
+  std::string path_;
   int vocab_ = 0;
   VocabularyHash hash_{};
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<PendingFile> file_;  // behind a pointer: the writer moves
   std::uint64_t count_ = 0;
 };
 

@@ -149,6 +149,7 @@ Status TokenSource::add_text(const std::string& path, const DatasetOptions& opti
         if (options.progress) options.progress(done + bytes, total);
       });
   if (!read) return make_error(read.error().code, "{}: {}", path, read.error().message);
+  BF_TRY(file->unchanged());
   done += file->bytes().size();
   packed->shrink_to_fit();
   add_part({.file = path, .tokens = TokenView(*packed, width), .vocab = vocab_, .hash = hash_of(vocabulary)});
@@ -196,6 +197,24 @@ Result<std::vector<std::uint64_t>> TokenSource::counts(std::int64_t begin, std::
     done += here;
   }
   return found;
+}
+
+Result<std::string> TokenSource::digest(std::int64_t begin, std::int64_t count) const {
+  Sha256Hasher hash;
+  std::vector<TokenId> ids(1 << 14);
+  for (std::int64_t done = 0; done < count;) {
+    const auto here = std::min<std::int64_t>(count - done, static_cast<std::int64_t>(ids.size()));
+    const std::span<TokenId> piece = std::span(ids).first(static_cast<std::size_t>(here));
+    copy(begin + done, piece);
+    hash.add(std::as_bytes(piece));
+    done += here;
+  }
+  return hash.finish();
+}
+
+Status TokenSource::unchanged() const {
+  for (const TokenFile& file : files_) BF_TRY(file.unchanged());
+  return {};
 }
 
 }  // namespace butterfly

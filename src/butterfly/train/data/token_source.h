@@ -28,6 +28,12 @@ class TokenSource {
   /// How often each id is among [begin, begin + count). Errors: kBadData for an id outside the vocabulary.
   Result<std::vector<std::uint64_t>> counts(std::int64_t begin, std::int64_t count) const;
 
+  /// SHA-256 over the ids of [begin, begin + count) as numbers of 4 bytes. Errors: kUnsupported (no SHA-256).
+  Result<std::string> digest(std::int64_t begin, std::int64_t count) const;
+
+  /// Errors: those of MappedFile::unchanged(), of each packed file.
+  Status unchanged() const;
+
  private:
   Status add_text(const std::string& path, const DatasetOptions& options, std::uint64_t& done, std::uint64_t total);
   Status add_packed(const std::string& path, TokenFile file, const DatasetOptions& options);

@@ -5,6 +5,7 @@
 
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/model/format/export_model.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
@@ -58,11 +59,24 @@ Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& 
   return data;
 }
 
-/// As many sequences as divide the step and leave a micro-batch to every rank.
+/// As many sequences as divide the step and leave a micro-batch to every rank. Where the bits may not depend on the
+/// ranks, this may not either: then a step has at least 16 micro-batches, if it has as many sequences, and more ranks
+/// than micro-batches are refused.
 int micro_batch_of(const RunConfig& config, int ranks) {
-  int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / ranks));
+  constexpr int kDeterministicParts = 16;
+  const int parts = config.parallel.deterministic ? kDeterministicParts : ranks;
+  int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / parts));
   while (config.global_batch % most != 0) --most;
   return most;
+}
+
+/// What would end the run after all of its steps is found out before the first. Only rank 0 writes.
+Status claim_places(const RunConfig& config, RunParts& parts) {
+  const std::string& directory = config.checkpoint.directory;
+  if (!directory.empty()) {
+    BF_ASSIGN_OR_RETURN(parts.lock, RunLock::take(directory));
+  }
+  return config.out.empty() ? Status{} : check_export(config.out);
 }
 
 Result<int> threads_of(const RunConfig& config) {
@@ -111,6 +125,7 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   RunParts parts{.config = config};
   if (known.shape) parts.config.shape = *known.shape;
   BF_TRY(validate(parts.config));
+  if (rank.rank == 0) BF_TRY(claim_places(config, parts));
   BF_ASSIGN_OR_RETURN(parts.isa, known.isa ? *known.isa : choose_isa());
   BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
   BF_ASSIGN_OR_RETURN(parts.vocabulary, vocabulary_of(config, continued));
@@ -123,12 +138,18 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   BF_ASSIGN_OR_RETURN(parts.config.threads, threads_of(config));
   BF_ASSIGN_OR_RETURN(parts.data, open_data(parts.config, parts.vocabulary, continued || known.shape, known));
   BF_TRY(validate(parts.config));
+  if (rank.rank == 0 && (parts.resumed || !config.checkpoint.directory.empty())) {
+    BF_ASSIGN_OR_RETURN(parts.data_digest, parts.data->digest());
+  }
   BF_ASSIGN_OR_RETURN(parts.transformer,
                       make_transformer(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
   ParameterSet& parameters = parts.transformer->parameters();
   BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
                                                       parts.transformer->team()));
-  if (parts.resumed) BF_TRY(check_same_run(*parts.resumed, parts.config, parts.data->stats(), parameters));
+  if (parts.resumed) {
+    BF_TRY(check_same_run(*parts.resumed, parts.config, {.stats = parts.data->stats(), .digest = parts.data_digest},
+                          parameters));
+  }
   return parts;
 }
 

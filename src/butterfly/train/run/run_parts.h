@@ -11,6 +11,7 @@
 #include "butterfly/text/vocabulary.h"
 #include "butterfly/train/checkpoint/checkpoint_files.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
+#include "butterfly/train/checkpoint/run_lock.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/gradients/reducer.h"
@@ -23,10 +24,12 @@ namespace butterfly {
 enum class FirstState : std::uint8_t { kOwn, kReceived };
 
 struct RunParts {
-  RunConfig config{};  // every choice made: shape, seq, micro_batch, threads
+  RunConfig config{};             // every choice made: shape, seq, micro_batch, threads
+  std::optional<RunLock> lock{};  // of the checkpoint folder, on the rank that writes into it
   Isa isa = Isa::kReference;
   Vocabulary vocabulary{};  // of kind kNone where the data has none
   std::unique_ptr<Dataset> data{};
+  std::string data_digest{};  // Dataset::digest() where the run is saved or resumed; else empty
   std::unique_ptr<TrainableTransformer> transformer{};
   std::unique_ptr<Optimizer> optimizer{};  // on the transformer's team
   std::optional<SavedRun> resumed{};       // that the run goes on from; not read yet

@@ -146,6 +146,7 @@ RunState RunTrainer::state() const {
           .fingerprint = fingerprint(config_),
           .train_tokens = data.train_tokens,
           .unigram_entropy = data.unigram_entropy,
+          .data_digest = parts_.data_digest,
           .parameters = transformer_.parameters().list()};
 }
 
@@ -278,6 +279,7 @@ Status RunTrainer::sample(const TrainObserver& observer) {
 Status RunTrainer::save(const TrainObserver& observer) {
   const std::string& directory = config_.checkpoint.directory;
   if (directory.empty() || last_saved_ == step_) return {};
+  if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
   last_saved_ = step_;
   BF_ASSIGN_OR_RETURN(const Residuals residuals, gather_residuals(rank_.collectives, reducer_->residuals()));
   if (!is_first()) return {};
@@ -340,6 +342,7 @@ RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_shar
 
 Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const bool complete = step_ == config_.steps;
+  if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
   if (complete) {
     BF_TRY(evaluate(observer));
     if (config_.sample_every > 0) BF_TRY(sample(observer));

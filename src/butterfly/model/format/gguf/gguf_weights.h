@@ -8,7 +8,6 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/core/mapped_file.h"
 
 namespace butterfly {

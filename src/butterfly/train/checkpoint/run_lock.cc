@@ -1,0 +1,105 @@
+#include "butterfly/train/checkpoint/run_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "butterfly/base/log.h"
+#include "butterfly/base/printable.h"
+
+namespace butterfly {
+namespace {
+
+std::string this_process() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '-';
+  return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+/// What the process that has the lock wrote into the file.
+std::string holder_of(int file) {
+  std::array<char, 80> text{};
+  const ssize_t size = ::pread(file, text.data(), text.size(), 0);
+  return size > 0 ? printable({text.data(), static_cast<std::size_t>(size)}) : "a process that did not say its number";
+}
+
+/// Whether the file still has its name: the run before removes it at its end.
+bool is_in_place(int file, const std::string& path) {
+  struct stat mine {
+  }, named{};
+  return ::fstat(file, &mine) == 0 && ::lstat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
+         mine.st_dev == named.st_dev;
+}
+
+bool has_no_locks(int reason) {
+  return reason == ENOLCK || reason == EOPNOTSUPP || reason == ENOSYS;
+}
+
+}  // namespace
+
+Result<RunLock> RunLock::take(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", directory, error.message());
+  const std::string path = directory + "/.lock";
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    RunLock lock(path, ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (lock.file_ < 0) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", path, std::strerror(errno));
+    const int reason = ::flock(lock.file_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (reason == 0 && !is_in_place(lock.file_, path)) lock.path_.clear();
+    if (reason == EINTR || lock.path_.empty()) continue;
+    if (reason == 0) {
+      const std::string text = this_process();
+      const bool said = ::ftruncate(lock.file_, 0) == 0 && ::pwrite(lock.file_, text.data(), text.size(), 0) > 0;
+      if (!said) log().info("{}: cannot be written: {}", path, std::strerror(errno));
+      return lock;
+    }
+    lock.path_.clear();  // another's
+    if (reason == EWOULDBLOCK) {
+      return make_error(ErrorCode::kUnavailable,
+                        "{}: {} trains into this folder, and so would this process, {}: give one of them another "
+                        "checkpoint.directory",
+                        directory, holder_of(lock.file_), ::getpid());
+    }
+    if (!has_no_locks(reason)) {
+      return make_error(ErrorCode::kIo, "{}: cannot be locked: {}", path, std::strerror(reason));
+    }
+    log().warn("{}: the file system has no locks, so a second run in this folder would not be noticed", directory);
+    return lock;
+  }
+  return make_error(ErrorCode::kUnavailable, "{}: runs begin and end here all the time: no lock after {} attempts",
+                    directory, kAttempts);
+}
+
+RunLock::RunLock(RunLock&& other) noexcept
+    : path_(std::exchange(other.path_, {})), file_(std::exchange(other.file_, -1)) {}
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  path_ = std::exchange(other.path_, {});
+  file_ = std::exchange(other.file_, -1);
+  return *this;
+}
+
+RunLock::~RunLock() {
+  release();
+}
+
+void RunLock::release() {
+  if (file_ < 0) return;
+  // While it is locked, so that the name of another run's lock is never removed.
+  if (!path_.empty()) ::unlink(path_.c_str());
+  ::close(std::exchange(file_, -1));
+}
+
+}  // namespace butterfly

@@ -1,0 +1,28 @@
+// One run at a time in a checkpoint folder: two would remove and replace each other's files. The lock is the system's,
+// on a file in the folder, so it ends with the process however that ends. Not thread-safe.
+#pragma once
+
+#include <string>
+
+#include "butterfly/base/result.h"
+
+namespace butterfly {
+
+class RunLock {
+ public:
+  /// Makes the folder where it is missing. Errors: kUnavailable naming the folder and the process that has it; kIo.
+  static Result<RunLock> take(const std::string& directory);
+
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+  ~RunLock();
+
+ private:
+  RunLock(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  void release();
+
+  std::string path_;
+  int file_ = -1;
+};
+
+}  // namespace butterfly
