@@ -10,7 +10,8 @@ target_include_directories(bf_options INTERFACE
 target_compile_options(bf_options INTERFACE -Wall -Wextra -Wshadow -Wundef -Wnon-virtual-dtor -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 finds faults in its own std::string where that comes from a precompiled header (GCC bugs 105329, 105651).
-  target_compile_options(bf_options INTERFACE -Wno-array-bounds -Wno-restrict)
+  target_compile_options(bf_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overread
+    -Wno-stringop-overflow)
 endif()
 # Programs and tests that do not train do not load oneDNN.
 target_link_options(bf_options INTERFACE LINKER:--as-needed)
