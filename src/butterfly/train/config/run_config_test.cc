@@ -137,6 +137,16 @@ TEST(RunConfig, FlagsHaveDifferentNames) {
   }
 }
 
+TEST(RunConfig, TheFieldsNamesAreFlags) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"optimizer.lr", "lr"}, {"schedule.min_lr_ratio", "min-lr-ratio"}, {"optimizer.max_grad_norm", "max-grad-norm"}};
+  for (const auto& [name, alias] : names) {
+    const auto key = std::ranges::find(run_keys(), name, &RunKey::name);
+    ASSERT_NE(key, run_keys().end()) << name;
+    EXPECT_EQ(key->alias, alias);
+  }
+}
+
 TEST(RunConfig, TheFormatPageListsEveryKeyWithItsDefault) {
   std::ifstream page(std::string(BUTTERFLY_SOURCE_DIR) + "/docs/formats/run.md");
   std::vector<std::string> rows, expected;
