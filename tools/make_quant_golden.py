@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/quant_types.bin: blocks of every quantised type and the floats that the gguf package makes of them.
+"""Writes tests/golden/quant_types.bin: blocks of every quantised type and the floats that the gguf package decodes.
 
-Random bytes with ordinary scales: every bit pattern of quants and of packed scales occurs. For the types that the package
-can quantise to, also random floats with the bytes that it makes of them. Needs: gguf, numpy.
+Random bytes with ordinary scales: every bit pattern of quants and of packed scales occurs. For the types that the
+package can quantise to, also random floats with the bytes that it makes of them. Needs: gguf, numpy.
 
 Per record: name (8 bytes), u32 kind (0: blocks to floats, 1: floats to blocks), u32 bytes, u32 floats, bytes, floats.
 """

@@ -139,8 +139,9 @@ Result<std::vector<float>> run_threads(const Checkpoint& checkpoint, const Group
 
 class DistGroupAnswer : public testing::TestWithParam<DType> {
  protected:
+  virtual ModelConfig config() const { return small_config(); }
   void SetUp() override {
-    checkpoint = random_checkpoint(small_config(), {.seed = 3, .type = GetParam()}).value();
+    checkpoint = random_checkpoint(config(), {.seed = 3, .type = GetParam()}).value();
     auto stage =
         Stage::load(checkpoint.config, {.last_layer = checkpoint.config.layers, .embedding = true, .head = true},
                     checkpoint.weights, {.isa = choose_isa().value()});
@@ -228,6 +229,38 @@ TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
+
+/// Types in blocks of 256, in rows of one and of three of them: slices of 96 columns begin within blocks.
+class DistSubBlockAnswer : public DistGroupAnswer {
+ protected:
+  ModelConfig config() const override {
+    ModelConfig config = small_config();
+    config.model_dim = 256;
+    config.ff_dim = 768;
+    return config;
+  }
+};
+
+TEST_P(DistSubBlockAnswer, OfWorkersWhateverTheGroups) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  MembershipOptions options;
+  for (int i = 0; i < 8; ++i) {
+    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+    options.workers.push_back(workers.back()->address());
+  }
+  const auto membership = Membership::create(options, after_ms(20'000)).value();
+  for (const Groups& groups : kGroups) {
+    expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
+    const auto session = membership->next_epoch(membership->members());
+    expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
+                "workers: " + to_string(groups));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistSubBlockAnswer,
+                         testing::Values(DType::kQ4_1, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 }  // namespace

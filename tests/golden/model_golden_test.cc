@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "golden_data.h"
 
@@ -113,6 +114,58 @@ TEST(GoldenModel, TinyStoriesTokensAndLogitsFromBothFormats) {
       EXPECT_EQ(std::memcmp(from_gguf.data(), logits.data(), logits.size() * sizeof(float)), 0)
           << "the directory and the GGUF file of one model differ";
     }
+  }
+}
+
+/// Of each token given those before it.
+double mean_nll(const std::vector<float>& logits, const std::vector<std::int32_t>& tokens) {
+  const std::size_t vocab = logits.size() / tokens.size();
+  double sum = 0;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    const auto row = std::span(logits).subspan(i * vocab, vocab);
+    double all = 0;
+    for (const float logit : row) all += std::exp(static_cast<double>(logit));
+    sum += std::log(all) - static_cast<double>(row[static_cast<std::size_t>(tokens[i + 1])]);
+  }
+  return sum / static_cast<double>(tokens.size() - 1);
+}
+
+TEST(GoldenModel, QuantisedWeightsPredictAsTheFloatsThatTheyStandFor) {
+  const auto demo = open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
+  ASSERT_TRUE(demo) << demo.error().message;
+  const auto golden = nlohmann::json::parse(golden::read_file(golden::committed("demo_greedy.json")));
+  const std::vector<std::int32_t> ids = golden["logits_prompt_ids"];
+  const double plain = mean_nll(all_logits(*demo, ids), ids);
+  const std::string folder = testing::TempDir();
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ4_K,
+                           DType::kQ5_K, DType::kQ6_K}) {
+    const std::string quantised_path = folder + "quantised.gguf", floats_path = folder + "floats.gguf";
+    ASSERT_TRUE(convert(*demo, quantised_path, {.type = type}));
+    const auto quantised = open_checkpoint(quantised_path);
+    ASSERT_TRUE(quantised) << quantised.error().message;
+    ASSERT_TRUE(convert(*quantised, floats_path, {.type = DType::kF32}));
+    const double computed = mean_nll(all_logits(*quantised, ids), ids);
+    const double expected = mean_nll(all_logits(*open_checkpoint(floats_path), ids), ids);
+    std::printf("%s: NLL %.4f, of its weights as f32 %.4f, of the f16 file %.4f\n",
+                std::string(to_string(type)).c_str(), computed, expected, plain);
+    EXPECT_NEAR(computed, expected, 0.01 * expected) << to_string(type);
+    EXPECT_NEAR(computed, plain, 0.1 * plain) << to_string(type);
+  }
+}
+
+TEST(GoldenModel, TinyStoriesInEveryTypeOfLlamaCppPredictsAsItsFloatsDo) {
+  const auto folder = golden::data("models/TinyStories-656K");
+  if (!folder) GTEST_SKIP() << golden::kNoData;
+  const auto tokens = golden::read_numbers(*folder + "/TinyStories-656K_once_tokens.txt");
+  const std::string floats_path = testing::TempDir() + "floats.gguf";
+  for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"}) {
+    const auto quantised = open_checkpoint(*folder + "/TinyStories-656K-" + type + ".gguf");
+    ASSERT_TRUE(quantised) << quantised.error().message;
+    ASSERT_TRUE(convert(*quantised, floats_path, {.type = DType::kF32}));
+    const double computed = mean_nll(all_logits(*quantised, tokens), tokens);
+    const double expected = mean_nll(all_logits(*open_checkpoint(floats_path), tokens), tokens);
+    std::printf("%s: NLL %.4f, of its weights as f32 %.4f\n", type, computed, expected);
+    EXPECT_NEAR(computed, expected, 0.01 * expected + 0.01) << type;
   }
 }
 

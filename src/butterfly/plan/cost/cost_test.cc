@@ -207,5 +207,24 @@ TEST(StepShape, ChunksOfAPromptCoverItAndTheLastGivesLogits) {
   EXPECT_EQ(prefill_shape(load, 1024).logit_rows, 1.0);
 }
 
+TEST(ModelCost, TypesThatArePackedAsAnotherCountItsBytesAndGoAtItsSpeed) {
+  ModelConfig config = must_named("llama-2-13b");
+  const auto bytes_of = [&](DType type) {
+    config.weight_type = type;
+    return static_cast<double>(model_cost(config, DType::kF16)->block.weight_bytes);
+  };
+  const double q4_0 = bytes_of(DType::kQ4_0);
+  EXPECT_NEAR(bytes_of(DType::kQ4_K) / q4_0, 6 / 4.5, 0.01);
+  EXPECT_NEAR(bytes_of(DType::kQ6_K) / q4_0, 10 / 4.5, 0.01);
+  EXPECT_EQ(bytes_of(DType::kQ5_0), bytes_of(DType::kQ8_0));
+  const NodeDescriptor node{.matmuls = {{"q8_0", 13, 83}, {"q4_0", 14, 84}}};
+  EXPECT_EQ(node_rates(node, DType::kQ4_K).flops_per_s, 84e9);
+  EXPECT_EQ(node_rates(node, DType::kQ6_K).weight_bytes_per_s, 13e9);
+  EXPECT_FALSE(node_rates(node, DType::kQ4_K).measured);
+  EXPECT_TRUE(node_rates(node, DType::kQ5_0).measured) << "packed as q8_0";
+  const NodeDescriptor described{.matmuls = {{"q4_0", 14, 84}, {"q4_k", 9, 40}}};
+  EXPECT_EQ(node_rates(described, DType::kQ4_K).flops_per_s, 40e9);
+}
+
 }  // namespace
 }  // namespace butterfly
