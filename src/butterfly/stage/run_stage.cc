@@ -43,14 +43,15 @@ Status decode_activations(const Stage& stage, const Message& message, Step& step
 }
 
 /// The step's result, or the message that says why there is none. An error where the tensor group is at an end.
-Result<Message> answer(Stage& stage, const StageLinks& links, const Message& message) {
+Result<Message> answer(PacedStage& paced, const StageLinks& links, const Message& message) {
+  const Stage& stage = paced.stage();
   Result<Step> step = decode_step(message, stage.limits());
   Status status = step ? shape_input(stage, message, *step) : tl::unexpected(step.error());
   // The leader has found nothing wrong with these bytes and computes already.
   if (!status && links.output == nullptr) return tl::unexpected(status.error());
   if (status) {
     BF_TRY(links.hand_on(message));
-    status = stage.forward(*step);
+    status = paced.forward(*step);
   }
   if (stage.broken()) return tl::unexpected(status.error());
   if (!status) return encode_failure(message.tag, message.epoch, status.error());
@@ -90,13 +91,13 @@ Status shape_output(const Stage& stage, Message& message, const Step& step) {
   return {};
 }
 
-Status run_stage(Stage& stage, const StageLinks& links, std::stop_token stop) {
-  const PayloadAllocator allocator = stage.payload_allocator();
+Status run_stage(PacedStage& paced, const StageLinks& links, std::stop_token stop) {
+  const PayloadAllocator allocator = paced.stage().payload_allocator();
   Status status;
   while (status && !stop.stop_requested()) {
     const Result<Message> message = next_message(*links.input, allocator, stop);
     const trace::Scope scope(trace::Zone::kStageStep);
-    Result<Message> answered = message ? answer(stage, links, *message) : tl::unexpected(message.error());
+    Result<Message> answered = message ? answer(paced, links, *message) : tl::unexpected(message.error());
     if (!answered) status = tl::unexpected(answered.error());
     if (status && links.output != nullptr) {
       status = links.output->send(std::move(*answered), after_ms(kSendTimeoutMs));

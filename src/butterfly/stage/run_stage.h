@@ -5,7 +5,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/cluster/worker/stage_links.h"
-#include "butterfly/stage/stage.h"
+#include "butterfly/stage/paced_stage.h"
 
 namespace butterfly {
 
@@ -13,7 +13,7 @@ namespace butterfly {
 /// epoch ends) or a peer breaks the protocol (its error). A step that fails is answered with its error and the stage
 /// goes on, unless what failed is its tensor group: then the epoch ends here too, and a later one answers. A member of
 /// a group has joined it.
-Status run_stage(Stage& stage, const StageLinks& links, std::stop_token stop);
+Status run_stage(PacedStage& paced, const StageLinks& links, std::stop_token stop);
 
 /// Gives a received payload its shape: tokens for a stage with the embedding, else activations, decoded from the wire
 /// type. Errors: kProtocol when the size is not what the batch says; kNoMemory.

@@ -1,13 +1,11 @@
 #include "butterfly/stage/stage.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/stage/all_gather.h"
-#include "butterfly/stage/exchange_calibration.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -19,11 +17,9 @@ DType kv_type_for(const ModelConfig& config) {
 Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options)
     : config_(config),
       assignment_(assignment),
-      counters_(options.counters),
-      emulation_(options.emulated_speed),
       wire_type_(options.wire_type),
       kernels_(&kernels_for(options.isa)),
-      crew_(options.crew ? options.crew : std::make_shared<Crew>(options.threads)),
+      team_(options.team ? options.team : std::make_shared<ThreadTeam>(options.threads)),
       pool_(Pool::create()),
       step_arena_(pool_),
       block_arena_(pool_),
@@ -39,7 +35,7 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
                                            const WeightSourceFinder& find_source, const StageOptions& options,
                                            StageParts& kept, const std::stop_token& stop) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
-  BF_TRY(kept.complete(config, assignment, find_source, stage->crew_->team, stop));
+  BF_TRY(kept.complete(config, assignment, find_source, *stage->team_, stop));
   if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.slices);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
     stage->blocks_.push_back(kept.block(layer, assignment.slices));
@@ -112,72 +108,26 @@ Status Stage::join(Exchange& exchange) {
   exchange_ = &exchange;
   group_.emplace(config_, slices, exchange.rank(),
                  [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {
-                   emulation_.catch_up();  // a slower machine would have its sums later
-                   const std::uint64_t begin_ns = trace::now_ns();
-                   crew_->turn.unlock();  // the others may need another stage of this node to get so far
-                   Status status = exchange_->exchange(give, take);
-                   crew_->turn.lock();
-                   exchange_ns_ += trace::now_ns() - begin_ns;
-                   emulation_.begin();
-                   return status;
+                   return exchange_->exchange(give, take);
                  });
   return {};
 }
 
-namespace {
+StageTrial::StageTrial(Stage& stage, int rows_max)
+    : stage_(stage),
+      room_(stage.cache_.reserve(kSpare, rows_max)),
+      x_(stage.allocate(DType::kF32, {rows_max, stage.config_.model_dim})) {}
 
-/// For a member that computes as if the others had answered already.
-class NoExchange final : public Exchange {
- public:
-  explicit NoExchange(const Exchange& real) : rank_(real.rank()), size_(real.size()) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  void abort() override {}
-  Status exchange(std::span<const ByteSpan> /*to*/, std::span<const MutableByteSpan> from) override {
-    for (const MutableByteSpan bytes : from) std::ranges::fill(bytes, std::byte{0});
-    return {};
-  }
-
- private:
-  int rank_, size_;
-};
-
-}  // namespace
-
-Result<ExchangeTimes> Stage::measure_exchanges() {
-  BF_CHECK(group_, "only members of a group exchange anything");
-  const std::lock_guard turn(crew_->turn);
-  constexpr std::int64_t kBytesOfManyRows = 512 * 1024;
-  const std::int64_t row_bytes = config_.model_dim * static_cast<std::int64_t>(sizeof(float));
-  const int many = static_cast<int>(std::clamp<std::int64_t>(kBytesOfManyRows / row_bytes, group_->size() + 1, 64));
-  const SequenceId spare(std::numeric_limits<std::int32_t>::max());
-  const Status room = cache_.reserve(spare, many);
-  Result<Tensor> x = Tensor::allocate(*pool_, DType::kF32, {many, config_.model_dim});
-  Exchange* const others = exchange_;
-  NoExchange nobody(*others);
-  std::size_t layer = 0;
-  const auto block = [&](int rows, Company company) -> Status {
-    exchange_ = company == Company::kAlone ? &nobody : others;
-    const Batch batch{.runs = {{.sequence = spare, .position = 0, .rows = rows, .logits_from = rows}}};
-    step_arena_.reset();
-    block_arena_.reset();
-    std::ranges::fill(x->mutable_view().values(), 1.0f);
-    BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
-    layer = (layer + 1) % blocks_.size();  // as in a step: weights that no cache holds
-    return blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
-                                   x->mutable_view().values().data());
-  };
-  const auto worked_ns = [&] { return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_ns_; };
-  emulation_.begin();
-  Result<ExchangeTimes> times = butterfly::measure_exchanges(*others, {.ready = room && x && !blocks_.empty(),
-                                                                       .many_rows = many,
-                                                                       .block = block,
-                                                                       .clock_ns = trace::now_ns,
-                                                                       .worked_ns = worked_ns});
-  exchange_ = others;
-  cache_.release(spare);
-  if (!times) return leave_group(times.error());
-  return times;
+Status StageTrial::block(int rows) {
+  const Batch batch{.runs = {{.sequence = kSpare, .position = 0, .rows = rows, .logits_from = rows}}};
+  stage_.step_arena_.reset();
+  stage_.block_arena_.reset();
+  std::ranges::fill(x_->mutable_view().values(), 1.0f);
+  BF_ASSIGN_OR_RETURN(const RotaryRows rotary,
+                      rotary_rows(stage_.compute_with(stage_.step_arena_), stage_.frequencies_, batch));
+  layer_ = (layer_ + 1) % stage_.blocks_.size();
+  return stage_.blocks_[layer_]->forward(stage_.compute_with(stage_.block_arena_), batch, rotary,
+                                         static_cast<int>(layer_), stage_.cache_, x_->mutable_view().values().data());
 }
 
 Result<std::vector<TokenId>> Stage::tokens_of(const Step& step) const {
@@ -204,17 +154,13 @@ Status Stage::check_activations(const Step& step) const {
 Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
-  const std::lock_guard turn(crew_->turn);
-  const std::uint64_t begin_ns = trace::now_ns();
-  emulation_.begin();
-  exchange_ns_ = 0;
-  Status status = compute(step);
-  emulation_.catch_up();
-  if (counters_ != nullptr) {
-    counters_->steps.fetch_add(1, std::memory_order_relaxed);
-    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns - exchange_ns_, std::memory_order_relaxed);
-  }
-  return status;
+  const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
+  BF_ASSIGN_OR_RETURN(Tensor x, begin(step));
+  Status status = run_blocks(step.batch, x);
+  Result<Tensor> out = status ? finish(step.batch, std::move(x)) : tl::unexpected(status.error());
+  if (!out) return leave_group_with(out.error());
+  step.tensor = std::move(*out);
+  return {};
 }
 
 /// Room in the cache, and the activations as far as this node has them: what can fail at one member alone.
@@ -250,17 +196,19 @@ Result<Tensor> Stage::begin(Step& step) {
   const Status ready = x ? Status{} : tl::unexpected(x.error());
   float* values = x ? x->mutable_view().values().data() : nullptr;
   const Result<Status> all_ready = group_->begin_step(block_arena_, ready, tokens, values);
-  if (!all_ready) return leave_group(all_ready.error());
+  if (!all_ready) return leave_group_with(all_ready.error());
   BF_TRY(*all_ready);
   return x;
 }
 
-/// In the middle of a step the others wait for what will not come.
-tl::unexpected<Error> Stage::leave_group(const Error& error) {
-  if (group_) {
-    broken_ = true;
-    exchange_->abort();
-  }
+void Stage::leave_group() {
+  if (!group_) return;
+  broken_ = true;
+  exchange_->abort();
+}
+
+tl::unexpected<Error> Stage::leave_group_with(const Error& error) {
+  leave_group();
   return tl::unexpected(error);
 }
 
@@ -288,16 +236,6 @@ Result<Tensor> Stage::finish(const Batch& batch, Tensor x) {
     BF_TRY(head_->forward(compute_with(block_arena_), batch, x.view().values().data(), out));
   }
   return logits;
-}
-
-Status Stage::compute(Step& step) {
-  const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
-  BF_ASSIGN_OR_RETURN(Tensor x, begin(step));
-  Status status = run_blocks(step.batch, x);
-  Result<Tensor> out = status ? finish(step.batch, std::move(x)) : tl::unexpected(status.error());
-  if (!out) return leave_group(out.error());
-  step.tensor = std::move(*out);
-  return {};
 }
 
 PayloadAllocator Stage::payload_allocator() const {

@@ -1,25 +1,23 @@
 // One node's share of a plan: its blocks, and where the plan says so the embedding or the head, with the key/value
-// cache for them. forward() turns a step's input into its output; one call at a time. Owns its cache; its threads may
-// be those of other stages, too.
+// cache for them. forward() turns a step's input into its output, and that is all it does; what a node does around it
+// is PacedStage's. One call at a time. Owns its cache; its threads may be those of other stages, too.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/machine/emulation.h"
 #include "butterfly/machine/isa.h"
+#include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/inference/block.h"
 #include "butterfly/model/inference/embedding.h"
 #include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/inference/tensor_group.h"
-#include "butterfly/plan/description/exchange_times.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/stage/stage_parts.h"
 #include "butterfly/stage/stage_step.h"
@@ -27,28 +25,13 @@
 
 namespace butterfly {
 
-/// What stages have done; read by other threads while they work. Busy is computing: a member that waits for the sums of
-/// a slower one is not.
-struct StageCounters {
-  std::atomic<std::uint64_t> steps{0}, busy_ns{0};
-};
-
-/// The threads of a node: its stages take turns with them. A stage that waits for its tensor group lets others go on.
-struct Crew {
-  explicit Crew(int threads) : team(threads) {}
-  ThreadTeam team;
-  std::mutex turn;  // who has it computes
-};
-
 struct StageOptions {
   int threads = 1;
-  std::shared_ptr<Crew> crew{};  // of all stages of a node; null: this one has `threads` threads of its own
+  std::shared_ptr<ThreadTeam> team{};  // of all stages of a node; null: this one has `threads` threads of its own
   Isa isa = Isa::kReference;
-  std::optional<DType> kv_type{};     // none: kv_type_for(config)
-  DType wire_type = DType::kF32;      // of activations from and to other stages
-  std::uint64_t kv_bytes_max = 0;     // 0: no limit
-  double emulated_speed = 1.0;        // of a slower machine that this one plays; see Emulation
-  StageCounters* counters = nullptr;  // outlives the stage
+  std::optional<DType> kv_type{};  // none: kv_type_for(config)
+  DType wire_type = DType::kF32;   // of activations from and to other stages
+  std::uint64_t kv_bytes_max = 0;  // 0: no limit
 };
 
 /// Types that activations may travel in: floats as they are, or rounded to halves or to int8 in blocks of 32.
@@ -75,16 +58,15 @@ class Stage {
   /// other, other layers, another cache type.
   Status join(Exchange& exchange);
 
-  /// What exchanges cost this group, after join() and before the first step: collective, some tens of milliseconds.
-  /// Errors: those of the exchange, kNoMemory; broken() then.
-  Result<ExchangeTimes> measure_exchanges();
-
   /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
   /// All members of a group are given the same steps in the same order; the result is at the one that leads(), the
   /// others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many), one for logits.
   /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says, or
   /// slices without a group), at all members alike. An error in the middle of a step ends the group: see broken().
   Status forward(Step& step);
+
+  /// In the middle of a step, or of a trial: the others wait for what will not come.
+  void leave_group();
 
   /// True for the member whose results count: the one with the first slices, or all of them.
   bool leads() const { return !group_ || group_->rank() == 0; }
@@ -106,6 +88,7 @@ class Stage {
   StepLimits limits() const { return {.context = config_.context}; }
 
  private:
+  friend class StageTrial;
   Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options);
   Result<std::vector<TokenId>> tokens_of(const Step& step) const;
   Status check_activations(const Step& step) const;
@@ -113,18 +96,14 @@ class Stage {
   Result<Tensor> begin(Step& step);
   Status run_blocks(const Batch& batch, Tensor& x);
   Result<Tensor> finish(const Batch& batch, Tensor x);
-  tl::unexpected<Error> leave_group(const Error& error);
-  Compute compute_with(Arena& arena) { return {kernels_, &crew_->team, &arena, group_ ? &*group_ : nullptr}; }
-
-  Status compute(Step& step);
+  tl::unexpected<Error> leave_group_with(const Error& error);
+  Compute compute_with(Arena& arena) { return {kernels_, team_.get(), &arena, group_ ? &*group_ : nullptr}; }
 
   ModelConfig config_;
   StageAssignment assignment_;
-  StageCounters* counters_;
-  Emulation emulation_;
   DType wire_type_;
   const Kernels* kernels_;
-  const std::shared_ptr<Crew> crew_;  // shared by the stages of a node
+  const std::shared_ptr<ThreadTeam> team_;  // shared by the stages of a node
   std::shared_ptr<Pool> pool_;
   Arena step_arena_;   // what all blocks of a step share
   Arena block_arena_;  // scratch of one block, reset between blocks
@@ -134,10 +113,33 @@ class Stage {
   Exchange* exchange_ = nullptr;
   std::optional<TensorGroup> group_;
   bool broken_ = false;
-  std::uint64_t exchange_ns_ = 0;               // of the step that runs
   std::shared_ptr<const Embedding> embedding_;  // these three also the node's that keeps them
   std::vector<std::shared_ptr<const Block>> blocks_;
   std::shared_ptr<const Head> head_;
+};
+
+/// Blocks of a stage at work without a step, for those that measure; of a sequence that no step has. Nothing is left of
+/// it but memory that steps use again.
+class StageTrial {
+ public:
+  StageTrial(Stage& stage, int rows_max);
+  ~StageTrial() { stage_.cache_.release(kSpare); }
+  StageTrial(const StageTrial&) = delete;
+  StageTrial& operator=(const StageTrial&) = delete;
+
+  /// Whether there are blocks and memory for them.
+  bool ready() const { return room_ && x_ && !stage_.blocks_.empty(); }
+
+  /// The next block, as in a step: weights that no cache holds. Errors: those of a step.
+  Status block(int rows);
+
+ private:
+  static constexpr SequenceId kSpare{std::numeric_limits<std::int32_t>::max()};
+
+  Stage& stage_;
+  const Status room_;
+  Result<Tensor> x_;
+  std::size_t layer_ = 0;
 };
 
 }  // namespace butterfly

@@ -109,12 +109,12 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
     BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
     kept_.trim(stages, options_.weight_bytes_max - std::min(missing, options_.weight_bytes_max));
   }
-  StageOptions options{.crew = std::make_shared<Crew>(options_.threads),
+  const auto crew = std::make_shared<Crew>(options_.threads);  // shared by the stages, which end one after another
+  StageOptions options{.team = std::shared_ptr<ThreadTeam>(crew, &crew->team),
                        .isa = options_.isa,
                        .kv_type = settings.kv_type,
-                       .wire_type = settings.wire_type,
-                       .emulated_speed = options_.emulated_speed,
-                       .counters = &counters_};
+                       .wire_type = settings.wire_type};
+  const PacedStageOptions pace{.crew = crew, .emulated_speed = options_.emulated_speed, .counters = &counters_};
   std::vector<std::uint64_t> memory_bytes;
   for (const Assignment& one : assignments) {
     options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
@@ -122,7 +122,7 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
                                         config, one.stage, [&] { return find_source(config, one, weights, kept_); },
                                         options, kept_, stop));
     memory_bytes.push_back(stage->memory_bytes());
-    stages_[one.rank] = std::move(stage);
+    stages_[one.rank] = std::make_unique<PacedStage>(std::move(stage), pace);
   }
   return memory_bytes;
 }
@@ -152,14 +152,15 @@ Result<WeightProvider> StageHost::open_weights(const std::string& path) const {
 }
 
 Result<ExchangeTimes> StageHost::join_group(const Assignment& assignment, Exchange& exchange) {
-  Stage& stage = *stages_.at(assignment.rank);
+  PacedStage& stage = *stages_.at(assignment.rank);
   BF_TRY(stage.join(exchange));
   return stage.measure_exchanges();
 }
 
 Status StageHost::serve(const Assignment& assignment, const StageLinks& links, std::stop_token stop) {
-  Stage& stage = *stages_.at(assignment.rank);
-  if (links.output != nullptr) links.output->compress({.mode = compression_, .element_bytes = element_bytes(stage)});
+  PacedStage& stage = *stages_.at(assignment.rank);
+  if (links.output != nullptr)
+    links.output->compress({.mode = compression_, .element_bytes = element_bytes(stage.stage())});
   return run_stage(stage, links, std::move(stop));
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "butterfly/cluster/worker/worker_delegate.h"
-#include "butterfly/stage/stage.h"
+#include "butterfly/stage/paced_stage.h"
 
 namespace butterfly {
 
@@ -26,7 +26,7 @@ struct StageHostOptions {
   Isa isa = Isa::kReference;
   std::uint64_t kv_bytes_max = 0;      // of all stages together, by their layers; 0: no limit
   std::uint64_t weight_bytes_max = 0;  // kept between assignments beyond what the last one needed; 0: no limit
-  double emulated_speed = 1.0;         // see StageOptions
+  double emulated_speed = 1.0;         // see PacedStageOptions
 };
 
 class StageHost final : public WorkerDelegate {
@@ -49,8 +49,8 @@ class StageHost final : public WorkerDelegate {
   StageHostOptions options_;
   StageCounters counters_;
   StageParts kept_;
-  Compression compression_ = Compression::kOff;    // of the last assignment
-  std::map<Rank, std::unique_ptr<Stage>> stages_;  // by their place in the pipeline
+  Compression compression_ = Compression::kOff;         // of the last assignment
+  std::map<Rank, std::unique_ptr<PacedStage>> stages_;  // by their place in the pipeline
 };
 
 }  // namespace butterfly

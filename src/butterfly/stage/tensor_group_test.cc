@@ -279,7 +279,7 @@ TEST(TensorGroupSteps, AStageWhoseGroupIsBrokenEndsItsLoopWithoutAnAnswer) {
   step.tensor = tokens({5});
   ASSERT_TRUE(coordinator->send(encode_step(std::move(step)), after_ms(1000)));
   group.exchange()[1]->abort();
-  EXPECT_TRUE(run_stage(*group.stages()[0], {.input = input.get(), .output = output.get()}, {}));
+  EXPECT_TRUE(run_stage(*group.paced()[0], {.input = input.get(), .output = output.get()}, {}));
   output->close();
   const auto answer = reader->receive({}, after_ms(1000));
   ASSERT_FALSE(answer) << "an error here would end a request that the next epoch can answer";
@@ -381,7 +381,7 @@ TEST(TensorGroupMeasurement, MovesTheSumsOfStepsAndLeavesNothingBehind) {
   const std::uint64_t memory_bytes = group.stages()[1]->memory_bytes();
   ExchangeTimes times[2];
   group.on_members([&](std::size_t i) {
-    const auto measured = group.stages()[i]->measure_exchanges();
+    const auto measured = group.paced()[i]->measure_exchanges();
     ASSERT_TRUE(measured) << measured.error().message;
     times[i] = *measured;
   });
@@ -406,10 +406,11 @@ TEST(TensorGroupMeasurement, SendsWhatOneRowAndManyRowsSend) {
   CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
   const auto member = [&](std::size_t i) {
     const SliceRange slices = i == 0 ? SliceRange{0, 4} : SliceRange{4, 8};
-    const auto stage =
-        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .slices = slices}, checkpoint.weights, {});
-    EXPECT_TRUE(stage->join(counted[i]));
-    EXPECT_TRUE(stage->measure_exchanges());
+    PacedStage stage(
+        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .slices = slices}, checkpoint.weights, {}),
+        {});
+    EXPECT_TRUE(stage.join(counted[i]));
+    EXPECT_TRUE(stage.measure_exchanges());
     EXPECT_EQ(counted[i].bytes_max, 32u * 1024 * sizeof(float)) << "half of 64 rows goes to its owner";
     EXPECT_GT(counted[i].count, 2 * 2 + 4 * 2);
   };
@@ -421,8 +422,8 @@ TEST(TensorGroupMeasurement, AMemberThatIsGoneBreaksTheGroupAndNobodyWaits) {
   const Checkpoint checkpoint = *random_checkpoint(llama(), {.seed = 7});
   TestGroup group(checkpoint, {.assignment = {.first_layer = 0, .last_layer = 1}, .slices = {3, 3, 2}});
   group.exchange()[2].reset();
-  std::jthread second([&] { EXPECT_FALSE(group.stages()[1]->measure_exchanges()); });
-  const auto measured = group.stages()[0]->measure_exchanges();
+  std::jthread second([&] { EXPECT_FALSE(group.paced()[1]->measure_exchanges()); });
+  const auto measured = group.paced()[0]->measure_exchanges();
   second.join();
   ASSERT_FALSE(measured);
   EXPECT_EQ(measured.error().code, ErrorCode::kUnavailable);
@@ -434,7 +435,7 @@ TEST(TensorGroupMeasurement, ACacheWithoutRoomAtOneMemberLeavesTheTimesUnknown) 
   TestGroup group(checkpoint,
                   {.assignment = {.first_layer = 0, .last_layer = 1}, .slices = {4, 4}, .kv_bytes_max = {0, 1}});
   group.on_members([&](std::size_t i) {
-    const auto measured = group.stages()[i]->measure_exchanges();
+    const auto measured = group.paced()[i]->measure_exchanges();
     ASSERT_TRUE(measured) << measured.error().message;
     EXPECT_FALSE(measured->measured());
     EXPECT_FALSE(group.stages()[i]->broken());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/stage/stage.h"
+#include "butterfly/stage/paced_stage.h"
 #include "butterfly/wire/exchange/inproc_exchange.h"
 
 namespace butterfly {
@@ -36,11 +36,12 @@ class TestGroup {
                                 .isa = options.isas.empty() ? Isa::kReference : options.isas[i % options.isas.size()],
                                 .kv_bytes_max = options.kv_bytes_max.empty() ? 0 : options.kv_bytes_max[i]});
       EXPECT_TRUE(stage) << stage.error().message;
-      stages_.push_back(std::move(*stage));
+      stages_.push_back(stage->get());
+      paced_.push_back(std::make_unique<PacedStage>(std::move(*stage), PacedStageOptions{}));
     }
     if (stages_.size() == 1) return;
     on_members([&](std::size_t i) {
-      const Status met = stages_[i]->join(*exchange_[i]);
+      const Status met = paced_[i]->join(*exchange_[i]);
       EXPECT_TRUE(met) << met.error().message;
     });
   }
@@ -50,7 +51,7 @@ class TestGroup {
   Result<Step> forward(const Step& step) {
     std::vector<Step> steps(stages_.size(), step);
     std::vector<Status> statuses(stages_.size());
-    on_members([&](std::size_t i) { statuses[i] = stages_[i]->forward(steps[i]); });
+    on_members([&](std::size_t i) { statuses[i] = paced_[i]->forward(steps[i]); });
     for (std::size_t i = 1; i < stages_.size(); ++i) {
       EXPECT_EQ(statuses[i].has_value(), statuses[0].has_value()) << "member " << i;
       if (step.batch.runs.empty() || !statuses[i]) continue;
@@ -60,7 +61,8 @@ class TestGroup {
     return std::move(steps[0]);
   }
 
-  std::vector<std::unique_ptr<Stage>>& stages() { return stages_; }
+  const std::vector<Stage*>& stages() const { return stages_; }
+  std::vector<std::unique_ptr<PacedStage>>& paced() { return paced_; }
   std::vector<std::unique_ptr<Exchange>>& exchange() { return exchange_; }
 
   void on_members(const std::function<void(std::size_t)>& work) {
@@ -71,7 +73,8 @@ class TestGroup {
 
  private:
   std::vector<std::unique_ptr<Exchange>> exchange_;  // outlives the stages
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::unique_ptr<PacedStage>> paced_;
+  std::vector<Stage*> stages_;  // theirs
 };
 
 }  // namespace butterfly

@@ -1,0 +1,112 @@
+#include "butterfly/stage/paced_stage.h"
+
+#include <algorithm>
+
+#include "butterfly/base/check.h"
+#include "butterfly/stage/exchange_calibration.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+
+/// While a stage computes, its exchanges are pauses: a slower machine would come to them later, and other stages of
+/// this node go on meanwhile.
+class PacedStage::PacedExchange final : public Exchange {
+ public:
+  PacedExchange(Exchange& others, Emulation& emulation, std::mutex& turn)
+      : others_(others), emulation_(emulation), turn_(turn) {}
+
+  int rank() const override { return others_.rank(); }
+  int size() const override { return others_.size(); }
+  void abort() override { others_.abort(); }
+
+  Status exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) override {
+    if (!computing_) return others_.exchange(to, from);
+    emulation_.catch_up();  // a slower machine would have its sums later
+    const std::uint64_t begin_ns = trace::now_ns();
+    turn_.unlock();  // the others may need another stage of this node to get so far
+    const Status status = company_ == Company::kTogether ? others_.exchange(to, from) : answered(from);
+    turn_.lock();
+    paused_ns_ += trace::now_ns() - begin_ns;
+    emulation_.begin();
+    return status;
+  }
+
+  /// The stage has the turn and computes from now on, or no longer.
+  void computing(bool now) { computing_ = now; }
+  /// Alone: as if the others had answered already.
+  void in(Company company) { company_ = company; }
+  std::uint64_t paused_ns() const { return paused_ns_; }
+  Exchange& others() { return others_; }
+
+ private:
+  static Status answered(std::span<const MutableByteSpan> from) {
+    for (const MutableByteSpan bytes : from) std::ranges::fill(bytes, std::byte{0});
+    return {};
+  }
+
+  Exchange& others_;
+  Emulation& emulation_;
+  std::mutex& turn_;
+  bool computing_ = false;
+  Company company_ = Company::kTogether;
+  std::uint64_t paused_ns_ = 0;
+};
+
+PacedStage::PacedStage(std::unique_ptr<Stage> stage, const PacedStageOptions& options)
+    : crew_(options.crew ? options.crew : std::make_shared<Crew>(1)),
+      counters_(options.counters),
+      emulation_(options.emulated_speed),
+      stage_(std::move(stage)) {}
+
+PacedStage::~PacedStage() = default;
+
+Status PacedStage::join(Exchange& exchange) {
+  exchange_ = std::make_unique<PacedExchange>(exchange, emulation_, crew_->turn);
+  return stage_->join(*exchange_);
+}
+
+Status PacedStage::forward(Step& step) {
+  if (step.batch.runs.empty()) return stage_->forward(step);
+  const std::lock_guard turn(crew_->turn);
+  const std::uint64_t begin_ns = trace::now_ns();
+  const std::uint64_t paused_before_ns = exchange_ ? exchange_->paused_ns() : 0;
+  emulation_.begin();
+  if (exchange_) exchange_->computing(true);
+  Status status = stage_->forward(step);
+  if (exchange_) exchange_->computing(false);
+  emulation_.catch_up();
+  if (counters_ != nullptr) {
+    const std::uint64_t paused_ns = exchange_ ? exchange_->paused_ns() - paused_before_ns : 0;
+    counters_->steps.fetch_add(1, std::memory_order_relaxed);
+    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns - paused_ns, std::memory_order_relaxed);
+  }
+  return status;
+}
+
+Result<ExchangeTimes> PacedStage::measure_exchanges() {
+  BF_CHECK(exchange_, "only members of a group exchange anything");
+  const std::lock_guard turn(crew_->turn);
+  constexpr std::int64_t kBytesOfManyRows = 512 * 1024;
+  const std::int64_t row_bytes = stage_->config().model_dim * static_cast<std::int64_t>(sizeof(float));
+  const int many = static_cast<int>(std::clamp<std::int64_t>(kBytesOfManyRows / row_bytes, exchange_->size() + 1, 64));
+  StageTrial trial(*stage_, many);
+  const auto block = [&](int rows, Company company) -> Status {
+    exchange_->in(company);
+    exchange_->computing(true);
+    Status status = trial.block(rows);
+    exchange_->computing(false);
+    return status;
+  };
+  const auto worked_ns = [&] {
+    return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_->paused_ns();
+  };
+  emulation_.begin();
+  Result<ExchangeTimes> times = butterfly::measure_exchanges(
+      exchange_->others(),
+      {.ready = trial.ready(), .many_rows = many, .block = block, .clock_ns = trace::now_ns, .worked_ns = worked_ns});
+  exchange_->in(Company::kTogether);
+  if (!times) stage_->leave_group();
+  return times;
+}
+
+}  // namespace butterfly
