@@ -25,6 +25,7 @@ struct SavedState {
               .fingerprint = "f",
               .train_tokens = 77,
               .unigram_entropy = 2.5,
+              .data_digest = std::string(64, 'a'),
               .parameters = {{.name = "token_embd.weight", .rows = 10, .cols = 100}}},
         arrays{{"weights", weights}, {"moment-0", moment}} {}
   RunSnapshot snapshot() const { return {.state = state, .config_toml = toml, .arrays = arrays}; }
@@ -120,6 +121,7 @@ TEST(RunCheckpoint, HoldsAllOfARun) {
   EXPECT_EQ(saved->state.guard, run.state.guard);
   EXPECT_EQ(saved->state.train_tokens, 77);
   EXPECT_EQ(saved->state.unigram_entropy, 2.5);
+  EXPECT_EQ(saved->state.data_digest, std::string(64, 'a'));
   ASSERT_EQ(saved->state.parameters.size(), 1u);
   EXPECT_EQ(saved->state.parameters[0].cols, 100);
   EXPECT_EQ(saved->array_bytes("moment-0"), 2000u);

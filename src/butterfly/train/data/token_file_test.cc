@@ -91,6 +91,32 @@ TEST(TokenFile, HostileHeadersAreRefusedWithBothValues) {
   EXPECT_THAT(refusal(with(24, 0, 8).substr(0, 64)), HasSubstr("the header says 0 tokens"));
 }
 
+/// Files of the test's folder whose names begin so.
+int files_like(const std::string& name) {
+  const std::filesystem::path path = place(name);
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path())) {
+    count += entry.path().filename().string().starts_with(path.filename().string()) ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(TokenFile, AWriterTouchesNeitherWhatALinkNamesNorADevice) {
+  const std::string precious = place("precious.txt"), path = place("linked.tokens");
+  std::ofstream(precious) << "precious";
+  std::filesystem::remove(path + ".partial");
+  std::filesystem::create_symlink(precious, path + ".partial");
+  auto writer = TokenFileWriter::create(path, 10, {});
+  ASSERT_TRUE(writer && writer->append(ids({1, 2})) && writer->finish());
+  EXPECT_EQ(bytes_of(precious), "precious");
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+  EXPECT_TRUE(TokenFile::open(path));
+  std::filesystem::remove(path + ".partial");
+  const auto device = TokenFileWriter::create("/dev/full", 10, {});
+  ASSERT_FALSE(device);
+  EXPECT_THAT(device.error().message, HasSubstr("/dev/full: exists and is no regular file"));
+}
+
 TEST(TokenFile, AnUnfinishedOrFailedWriteLeavesTheOldFile) {
   const std::string path = written("kept.tokens", 10, ids({1, 2, 3}));
   const std::string before = bytes_of(path);
@@ -103,7 +129,7 @@ TEST(TokenFile, AnUnfinishedOrFailedWriteLeavesTheOldFile) {
     EXPECT_THAT(outside.error().message, HasSubstr("token 10 is outside the vocabulary of 10"));
   }
   EXPECT_EQ(bytes_of(path), before);
-  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  EXPECT_EQ(files_like("kept.tokens"), 1);
   auto empty = TokenFileWriter::create(path, 10, {});
   ASSERT_TRUE(empty);
   EXPECT_EQ(empty->finish().error().code, ErrorCode::kInvalidArgument);

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "butterfly/machine/topology.h"
+#include "butterfly/train/run/tiny_run_test.h"
 
 namespace butterfly {
 namespace {
@@ -47,6 +50,47 @@ TEST(RunParts, AShapeWithATableOfPositionsKeepsItsContext) {
   ASSERT_FALSE(parts);
   EXPECT_NE(parts.error().message.find("seq is 1025, the model's context has 1024"), std::string::npos)
       << parts.error().message;
+}
+
+TEST(RunParts, ADeterministicRunChoosesTheSameMicroBatchForAnyNumberOfRanks) {
+  RunConfig config = named_run("tinytransformer-tiny", 16);
+  config.micro_batch = 0;
+  config.parallel.deterministic = true;
+  for (const auto& [batch, micro] : {std::pair{8, 1}, {64, 4}, {96, 6}, {128, 8}, {7, 1}}) {
+    config.global_batch = batch;
+    for (const int ranks : {1, 4}) {
+      config.parallel.ranks = ranks;
+      const auto parts = make_run_parts(config, {.rank = 0, .size = ranks});
+      ASSERT_TRUE(parts) << parts.error().message;
+      EXPECT_EQ(parts->config.micro_batch, micro) << batch << " on " << ranks;
+    }
+  }
+  config.parallel.deterministic = false;
+  config.global_batch = 64;
+  config.parallel.ranks = 1;
+  EXPECT_EQ(make_run_parts(config, {}).value().config.micro_batch, 8);
+}
+
+TEST(RunParts, APlaceThatCannotBeWrittenToIsRefusedBeforeTheFirstStep) {
+  const TestFolder folder;
+  const std::string file = folder.path() + "/file";
+  std::ofstream(file) << "x";
+  RunConfig config = named_run("tinytransformer-tiny", 16);
+  const auto refusal = [&](const std::string& out) {
+    config.out = out;
+    const auto parts = make_run_parts(config, {});
+    return parts ? "" : parts.error().message;
+  };
+  EXPECT_NE(refusal(file + "/model.gguf").find(file + "/model.gguf: cannot be created"), std::string::npos);
+  EXPECT_NE(refusal(folder.path() + "/none/model.gguf").find("No such file"), std::string::npos);
+  EXPECT_NE(refusal(file + "/below/model").find(file + " exists and is no directory"), std::string::npos);
+  EXPECT_NE(refusal("/dev/full").find("/dev/full exists and is no directory"), std::string::npos);
+  EXPECT_EQ(refusal(folder.path() + "/model.gguf"), "");
+  EXPECT_EQ(refusal(folder.path() + "/new/model"), "");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "nothing is left";
+  config.out.clear();
+  config.checkpoint.directory = file + "/saved";
+  EXPECT_NE(make_run_parts(config, {}).error().message.find(file + "/saved: cannot be created"), std::string::npos);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
+#include "butterfly/train/data/token_file.h"
 #include "butterfly/train/run/tiny_run_test.h"
 
 namespace butterfly {
@@ -222,6 +223,61 @@ TEST(Trainer, ResumingNamesTheKeyThatDiffers) {
   config.micro_batch = 0;
   config.checkpoint.keep = 7;
   EXPECT_TRUE(RankTrainer::create(config, {}));
+}
+
+/// Tokens 0 to 15 in an order of their own, as a file for training.
+std::string corpus(const std::string& path, bool reversed) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 4000; ++i) tokens.emplace_back(i * i % 16);
+  if (reversed) std::reverse(tokens.begin(), tokens.end());
+  auto writer = TokenFileWriter::create(path, 16, {}).value();
+  EXPECT_TRUE(writer.append(tokens) && writer.finish());
+  return path;
+}
+
+TEST(Trainer, ARunDoesNotResumeOnOtherTokensOfTheSameFrequencies) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.checkpoint.directory = folder.path() + "/made-up";
+  ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
+  config.resume = config.checkpoint.directory;
+  EXPECT_TRUE(Trainer::create(config, {}));
+  config.data.files = {"synthetic:random"};
+  auto refused = Trainer::create(config, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("was trained on other tokens, of SHA-256 "), std::string::npos);
+
+  config = tiny_run();
+  config.data = {.files = {corpus(folder.path() + "/a.tokens", false)}, .validation_share = 0.0};
+  config.checkpoint.directory = folder.path() + "/packed";
+  ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
+  config.resume = config.checkpoint.directory;
+  config.data.files = {corpus(folder.path() + "/copy.tokens", false)};
+  EXPECT_TRUE(Trainer::create(config, {})) << "names do not count";
+  config.data.files = {corpus(folder.path() + "/b.tokens", true)};
+  refused = Trainer::create(config, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("other tokens"), std::string::npos) << refused.error().message;
+}
+
+TEST(Trainer, ATokenFileThatChangesUnderTheRunEndsIt) {
+  const TestFolder folder;
+  RunConfig config = tiny_run();
+  config.data = {.files = {corpus(folder.path() + "/a.tokens", false)}, .validation_share = 0.0};
+  config.checkpoint = {.directory = folder.path() + "/saved", .every_steps = 4};
+  fs::last_write_time(config.data.files[0], fs::file_time_type::clock::now() - std::chrono::hours(1));
+  TrainObserver observer;
+  observer.step = [&](const StepReport& report, std::int64_t) {
+    if (report.step != 5) return;
+    std::fstream file(config.data.files[0], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(64);
+    file << std::string(200, '\0');
+  };
+  const auto result = tiny_trainer(config)->run(observer, {});
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("changed while it was in use"), std::string::npos) << result.error().message;
+  EXPECT_EQ(saved_steps(config.checkpoint.directory).back(), 4) << "no checkpoint of what was learned from both";
 }
 
 TEST(Trainer, ACorruptCheckpointNamesItsFile) {
