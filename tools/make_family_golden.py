@@ -84,7 +84,14 @@ FAMILIES = {
         rope_parameters=longrope(6) | {"partial_rotary_factor": 0.75},
     ),
     "gemma": family("GemmaConfig", head_dim=16),
-    "gemma2": family("Gemma2Config", head_dim=8, sliding_window=7, query_pre_attn_scalar=8),
+    "gemma2": family(
+        "Gemma2Config",
+        head_dim=8,
+        sliding_window=7,
+        query_pre_attn_scalar=8,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+    ),
     "gemma2_scaled": family("Gemma2Config", num_hidden_layers=1, head_dim=8, query_pre_attn_scalar=24),
     "gemma3": family(
         "Gemma3TextConfig",
