@@ -67,9 +67,13 @@ Json describe_config(const ModelConfig& config) {
   j["norm"] = config.norm == NormKind::kRms ? "rms" : "layer";
   j["norm_epsilon"] = config.norm_epsilon;
   j["mlp"] = config.mlp == MlpKind::kGated ? "gated" : "plain";
-  j["activation"] = config.activation == Activation::kSilu ? "silu" : "gelu (tanh)";
+  j["activation"] = config.activation == Activation::kSilu       ? "silu"
+                    : config.activation == Activation::kGeluTanh ? "gelu (tanh)"
+                                                                 : "gelu (exact)";
   j["tied_head"] = config.tied_head;
-  j["positions"] = config.position == PositionKind::kRope ? "rope" : "learned";
+  j["positions"] = config.position == PositionKind::kRope      ? "rope"
+                   : config.position == PositionKind::kLearned ? "learned"
+                                                               : "alibi";
   if (config.position == PositionKind::kRope) {
     j["rope_base"] = config.rope.base;
     j["rope_dim"] = config.rope.dim;

@@ -28,7 +28,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
               .head_dim = config.head_dim,
               .type = options.kv_type.value_or(kv_type_for(config)),
               .bytes_max = options.kv_bytes_max}) {
-  if (config.position == PositionKind::kRope) frequencies_ = rotary_frequencies(config.rope);
+  frequencies_ = rotary_frequencies(config);
 }
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageAssignment& assignment,

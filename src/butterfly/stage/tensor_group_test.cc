@@ -77,13 +77,54 @@ ModelConfig norm_after() {
   return c;
 }
 
+/// Norms before and after, of each head, windows, two ropes, scales and caps.
+ModelConfig gemma() {
+  ModelConfig c = llama();
+  c.norm_place = NormPlace::kBoth;
+  c.activation = Activation::kGeluTanh;
+  c.qk_norm = QkNorm::kHead;
+  c.windows = {40, 0};
+  c.ropes = {kLocalRope, kMainRope};
+  c.local_rope = c.rope;
+  c.local_rope.base = 500.0f;
+  c.embedding_scale = 11.3f;
+  c.residual_scale = 0.7f;
+  c.attention_scale = 0.2f;
+  c.attention_cap = 5.0f;
+  c.logit_scale = 0.5f;
+  c.logit_cap = 3.0f;
+  return c;
+}
+
+/// A norm over all queries, of which a member has some alone.
+ModelConfig full_width_norms() {
+  ModelConfig c = llama();
+  c.norm_place = NormPlace::kOutput;
+  c.qk_norm = QkNorm::kWidth;
+  return c;
+}
+
+/// A parallel block with slopes instead of positions and a bias of the head.
+ModelConfig parallel() {
+  ModelConfig c = odd_groups();
+  c.norm = NormKind::kLayer;
+  c.activation = Activation::kGeluErf;
+  c.mlp = MlpKind::kPlain;
+  c.position = PositionKind::kAlibi;
+  c.rope = {};
+  c.parallel_block = c.shared_norm = c.head_bias = true;
+  return c;
+}
+
 struct Family {
   const char* name;
   ModelConfig (*config)();
 };
-constexpr Family kFamilies[] = {{"llama", llama},           {"many_heads", many_heads}, {"one_kv_head", one_kv_head},
-                                {"few_slices", few_slices}, {"odd_groups", odd_groups}, {"gpt2", gpt2},
-                                {"norm_after", norm_after}};
+constexpr Family kFamilies[] = {
+    {"llama", llama},           {"many_heads", many_heads}, {"one_kv_head", one_kv_head},
+    {"few_slices", few_slices}, {"odd_groups", odd_groups}, {"gpt2", gpt2},
+    {"norm_after", norm_after}, {"gemma", gemma},           {"full_width_norms", full_width_norms},
+    {"parallel", parallel}};
 
 // Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

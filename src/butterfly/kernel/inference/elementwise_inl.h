@@ -55,6 +55,55 @@ inline float gelu_scalar(float x) {
   return 0.5f * x * (1.0f + tanh_u);
 }
 
+// The Pade approximant of order [7/6] below 1, where 1 - 2 / (1 + exp(2x)) cancels. NaN stays NaN.
+inline float tanh_scalar(float x) {
+  const float square = x * x;
+  const float above = __builtin_fmaf(__builtin_fmaf(square + 378.0f, square, 17325.0f), square, 135135.0f) * x;
+  const float below =
+      __builtin_fmaf(__builtin_fmaf(__builtin_fmaf(28.0f, square, 3150.0f), square, 62370.0f), square, 135135.0f);
+  const float magnitude = x < 0.0f ? -x : x;
+  const float large = 1.0f - 2.0f / (1.0f + exp_scalar(2.0f * magnitude));
+  const float near = above / below;
+  const float far = x < 0.0f ? -large : large;
+  return magnitude >= 1.0f ? far : near;
+}
+
+// Abramowitz and Stegun 7.1.26 for erfc(|x| / sqrt 2).
+inline float gelu_erf_scalar(float x) {
+  const float z = (x < 0.0f ? -x : x) * 0.70710678f;
+  const float t = 1.0f / __builtin_fmaf(0.3275911f, z, 1.0f);
+  float p = __builtin_fmaf(1.061405429f, t, -1.453152027f);
+  p = __builtin_fmaf(p, t, 1.421413741f);
+  p = __builtin_fmaf(p, t, -0.284496736f);
+  p = __builtin_fmaf(p, t, 0.254829592f);
+  const float half_erfc = 0.5f * (p * t) * exp_scalar(-(z * z));
+  return x * (x < 0.0f ? half_erfc : 1.0f - half_erfc);
+}
+
+inline float clamped_swiglu_scalar(float gate, float up, float limit) {
+  const float g = gate > limit ? limit : gate;
+  const float low = up < -limit ? -limit : up;
+  const float u = low > limit ? limit : low;
+  return g / (1.0f + exp_scalar(-1.702f * g)) * (u + 1.0f);
+}
+
+/// The score of `key` after scaling: cap, then slope.
+inline float adjust_score(const AttentionArgs& a, int row, int key, float score) {
+  if (a.cap != 0.0f) score = a.cap * tanh_scalar(score / a.cap);
+  if (a.slopes != nullptr) score = __builtin_fmaf(a.slopes[row], static_cast<float>(key + 1 - a.visible[row]), score);
+  return score;
+}
+
+/// Adds a row's sink to its normaliser; returns what the values are multiplied with.
+inline float add_sink(const AttentionArgs& a, int row, float max, float* sum) {
+  if (a.sinks == nullptr) return 1.0f;
+  const float sink = a.sinks[row];
+  const float new_max = sink > max ? sink : max;
+  const float keep = exp_scalar(max - new_max);
+  *sum = __builtin_fmaf(*sum, keep, exp_scalar(sink - new_max));
+  return keep;
+}
+
 // Nearest half, ties to even (see tensor/half.h, whose header would bring standard ones along).
 inline unsigned short half_of(float value) {
   const unsigned bits = bits_of(value);
@@ -91,6 +140,18 @@ void silu_row(const float* x, long n, float* y) {
 }
 void gelu_row(const float* x, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] = gelu_scalar(x[i]);
+}
+void gelu_erf_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = gelu_erf_scalar(x[i]);
+}
+void clamped_swiglu_row(const float* gate, const float* up, float limit, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = clamped_swiglu_scalar(gate[i], up[i], limit);
+}
+void scale_row(float factor, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = y[i] * factor;
+}
+void soft_cap_row(float cap, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = cap * tanh_scalar(y[i] / cap);
 }
 void add_row(const float* x, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] = y[i] + x[i];

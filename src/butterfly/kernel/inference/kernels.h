@@ -65,10 +65,13 @@ struct LinearArgs {
   long y_stride = 0;
 };
 
-/// Attention of query rows that share one key/value head. Row r sees keys [0, visible[r]).
-/// Scores: chain of fused multiply-adds along head_dim, then * scale. Per segment of kAttentionSegment keys:
+/// Attention of query rows that share one key/value head. Row r sees keys [first[r], visible[r]).
+/// Scores: chain of fused multiply-adds along head_dim, then * scale; with a cap cap * tanh(s / cap); with slopes
+/// fma(slope, key + 1 - visible, s). Per segment of kAttentionSegment keys, those without a key that is seen left out:
 /// m = max, p = exp(s - m), l = 16 strided sums folded, o[d] = chain over keys. Segments fold in order:
 /// with M = max(M, m): L = fma(L, exp(M_old - M), l * exp(m - M)), O likewise; result (O / L) + 0.
+/// A sink is a key of that score without a value: at the end M = max(M, sink), k = exp(M_old - M),
+/// L = fma(L, k, exp(sink - M)), O * k.
 struct AttentionArgs {
   const unsigned char* const* k_pages = nullptr;  // this head's part: [kKvPageTokens/16][head_dim][16]
   const unsigned char* const* v_pages = nullptr;  // this head's part: [kKvPageTokens][v_stride]
@@ -80,6 +83,10 @@ struct AttentionArgs {
   const float* const* q = nullptr;  // [rows] -> [head_dim]
   float* const* out = nullptr;      // [rows] -> [head_dim]
   const int* visible = nullptr;     // [rows], each at least 1
+  const int* first = nullptr;       // [rows], each at least 0 and below visible; null: all 0
+  float cap = 0;                    // of the scores; 0: none
+  const float* slopes = nullptr;    // [rows], of the scores over distance; null: none
+  const float* sinks = nullptr;     // [rows]; null: none
   float* scratch = nullptr;         // kAttentionRows * (kAttentionSegment + 2 * v_stride) floats, 64-byte aligned
 };
 inline constexpr int kAttentionRows = 8;
@@ -115,6 +122,16 @@ struct Kernels {
   void (*gelu_mul)(const float* gate, const float* up, long n, float* y);
   void (*silu)(const float* x, long n, float* y);
   void (*gelu)(const float* x, long n, float* y);
+
+  /// y = x * (1 + erf(x / sqrt 2)) / 2, erf within 1.5e-7; y may be x.
+  void (*gelu_erf)(const float* x, long n, float* y);
+
+  /// y = min(gate, limit) * sigmoid(1.702 * min(gate, limit)) * (clamp(up, +-limit) + 1); y may be an input.
+  void (*clamped_swiglu)(const float* gate, const float* up, float limit, long n, float* y);
+
+  /// y = y * factor, y = cap * tanh(y / cap)
+  void (*scale)(float factor, long n, float* y);
+  void (*soft_cap)(float cap, long n, float* y);
 
   /// y += x
   void (*add)(const float* x, long n, float* y);

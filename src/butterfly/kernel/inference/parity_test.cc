@@ -281,6 +281,31 @@ TEST(ParityElementwise, EqualsReferenceOverTheWholeRange) {
     kReferenceKernels.gelu(x.data(), n, expected.data());
     k.gelu(x.data(), n, y.data());
     EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.gelu_erf(x.data(), n, expected.data());
+    k.gelu_erf(x.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.clamped_swiglu(x.data(), up.data(), 7.0f, n, expected.data());
+    k.clamped_swiglu(x.data(), up.data(), 7.0f, n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    y = expected = x;
+    kReferenceKernels.soft_cap(30.0f, n, expected.data());
+    k.soft_cap(30.0f, n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.scale(0.22f, n, expected.data());
+    k.scale(0.22f, n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+  }
+  kReferenceKernels.gelu_erf(x.data(), n, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double v = x[i];
+    if (std::fabs(v) > 80) continue;
+    EXPECT_NEAR(y[i], v * 0.5 * (1 + std::erf(v / std::sqrt(2.0))), 3e-7 * (1 + std::fabs(v)));
+  }
+  y = x;
+  kReferenceKernels.soft_cap(30.0f, n, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double v = x[i];
+    EXPECT_NEAR(y[i], 30.0 * std::tanh(v / 30.0), 3e-6 * std::min(30.0, std::fabs(v)));
   }
   kReferenceKernels.silu(x.data(), n, y.data());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -306,103 +331,6 @@ TEST(ParityQuantize, EqualsReferenceWithZerosTiesAndExtremes) {
     EXPECT_EQ(q, expected_q) << to_string(isa);
     EXPECT_EQ(sums, expected_sums) << to_string(isa);
     EXPECT_TRUE(same_bits(s, expected_s)) << to_string(isa);
-  }
-}
-
-/// Keys and values of one head in cache pages, filled through the kernels that the cache uses.
-struct CachedHead {
-  CachedHead(int keys, int head_dim, bool half) : v_stride((head_dim + 15) / 16 * 16), size(half ? 2 : 4) {
-    const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
-    const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
-    const int pages = (keys + kKvPageTokens - 1) / kKvPageTokens;
-    k_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * head_dim * size));
-    v_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * v_stride * size));
-    for (int p = 0; p < pages; ++p) {
-      k_pages.push_back(k_data.data() + static_cast<long>(p) * kKvPageTokens * head_dim * size);
-      v_pages.push_back(v_data.data() + static_cast<long>(p) * kKvPageTokens * v_stride * size);
-    }
-    for (int key = 0; key < keys; ++key) {
-      unsigned char* kp =
-          k_data.data() + static_cast<long>(key / kPanel) * kPanel * head_dim * size + key % kPanel * size;
-      unsigned char* vp = v_data.data() + static_cast<long>(key) * v_stride * size;
-      kReferenceKernels.store_key(k.data() + key * head_dim, head_dim, half, kp);
-      kReferenceKernels.store_value(v.data() + key * head_dim, head_dim, half, vp);
-    }
-  }
-  int v_stride, size;
-  std::vector<unsigned char> k_data, v_data;
-  std::vector<const unsigned char*> k_pages, v_pages;
-};
-
-std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool half, const std::vector<int>& visible,
-                          int first, int rows) {
-  const auto q = random_floats(visible.size() * static_cast<std::size_t>(head_dim), 23);
-  std::vector<float> out(static_cast<std::size_t>(rows * head_dim));
-  std::vector<const float*> q_rows;
-  std::vector<float*> out_rows;
-  for (int r = 0; r < rows; ++r) {
-    q_rows.push_back(q.data() + (first + r) * head_dim);
-    out_rows.push_back(out.data() + r * head_dim);
-  }
-  std::vector<float> scratch(static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * head.v_stride)));
-  AttentionArgs args;
-  args.k_pages = head.k_pages.data();
-  args.v_pages = head.v_pages.data();
-  args.half = half;
-  args.head_dim = head_dim;
-  args.v_stride = head.v_stride;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  args.rows = rows;
-  args.q = q_rows.data();
-  args.out = out_rows.data();
-  args.visible = visible.data() + first;
-  args.scratch = scratch.data();
-  kernels_for(isa).attention(args);
-  return out;
-}
-
-TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndBothCacheTypes) {
-  for (const int head_dim : {8, 16, 20, 32, 64, 80, 128}) {
-    for (const bool half : {false, true}) {
-      for (const int keys : {1, 15, 16, 17, 63, 255, 256, 257, 700}) {
-        const CachedHead head(keys, head_dim, half);
-        std::vector<int> visible;
-        for (int r = 0; r < 8; ++r) visible.push_back(std::max(1, keys - 7 + r));
-        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8);
-        for (const Isa isa : supported_isas()) {
-          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8), expected))
-              << to_string(isa) << " head_dim " << head_dim << " keys " << keys << " half " << half;
-          // One row at a time, as decode does, gives the same bits as eight at once.
-          for (int r = 0; r < 8; ++r) {
-            const auto row = attend(isa, head, head_dim, half, visible, r, 1);
-            EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(ParityAttention, IsCloseToSoftmaxInDoublePrecision) {
-  const int head_dim = 32, keys = 600;
-  const CachedHead head(keys, head_dim, false);
-  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
-  const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
-  const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
-  const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
-  std::vector<double> p(static_cast<std::size_t>(keys));
-  double total = 0;
-  for (int j = 0; j < keys; ++j) {
-    double dot = 0;
-    for (int d = 0; d < head_dim; ++d)
-      dot += static_cast<double>(q[static_cast<std::size_t>(d)]) * k[static_cast<std::size_t>(j * head_dim + d)];
-    total += p[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(32.0));
-  }
-  for (int d = 0; d < head_dim; ++d) {
-    double sum = 0;
-    for (int j = 0; j < keys; ++j)
-      sum += p[static_cast<std::size_t>(j)] / total * v[static_cast<std::size_t>(j * head_dim + d)];
-    EXPECT_NEAR(out[static_cast<std::size_t>(d)], sum, 1e-5);
   }
 }
 

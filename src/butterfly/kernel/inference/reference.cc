@@ -160,21 +160,24 @@ float cached(const unsigned char* page, long index, bool half) {
 void attention_row(const AttentionArgs& a, int row, float* scores, float* segment, float* total) {
   float total_max = 0.0f;
   float total_sum = 0.0f;
-  for (int begin = 0; begin < a.visible[row]; begin += kAttentionSegment) {
+  const int first = a.first != nullptr ? a.first[row] : 0;
+  const int first_segment = first / kAttentionSegment * kAttentionSegment;
+  for (int begin = first_segment; begin < a.visible[row]; begin += kAttentionSegment) {
+    const int from = first > begin ? first - begin : 0;
     const int keys = a.visible[row] - begin < kAttentionSegment ? a.visible[row] - begin : kAttentionSegment;
-    for (int j = 0; j < keys; ++j) {
+    for (int j = from; j < keys; ++j) {
       const int key = begin + j;
       const unsigned char* page = a.k_pages[key / kKvPageTokens];
       const long group = static_cast<long>(key % kKvPageTokens / kPanel) * a.head_dim * kPanel + key % kPanel;
       float dot = 0.0f;
       for (int d = 0; d < a.head_dim; ++d) dot = std::fmaf(a.q[row][d], cached(page, group + d * kPanel, a.half), dot);
-      scores[j] = dot * a.scale;
+      scores[j] = adjust_score(a, row, key, dot * a.scale);
     }
-    float max = scores[0];
-    for (int j = 1; j < keys; ++j) max = scores[j] > max ? scores[j] : max;
+    float max = scores[from];
+    for (int j = from + 1; j < keys; ++j) max = scores[j] > max ? scores[j] : max;
     float sums[kPanel] = {};
     for (int d = 0; d < a.head_dim; ++d) segment[d] = 0.0f;
-    for (int j = 0; j < keys; ++j) {
+    for (int j = from; j < keys; ++j) {
       const int key = begin + j;
       const unsigned char* page = a.v_pages[key / kKvPageTokens];
       const float p = exp_scalar(scores[j] - max);
@@ -185,7 +188,7 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
       }
     }
     const float sum = fold16(sums);
-    if (begin == 0) {
+    if (begin == first_segment) {
       total_max = max;
       total_sum = sum;
       for (int d = 0; d < a.head_dim; ++d) total[d] = segment[d];
@@ -198,7 +201,8 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
     for (int d = 0; d < a.head_dim; ++d) total[d] = std::fmaf(total[d], keep, segment[d] * take);
     total_max = new_max;
   }
-  for (int d = 0; d < a.head_dim; ++d) a.out[row][d] = total[d] / total_sum + 0.0f;
+  const float keep = add_sink(a, row, total_max, &total_sum);
+  for (int d = 0; d < a.head_dim; ++d) a.out[row][d] = total[d] * keep / total_sum + 0.0f;
 }
 
 void attention(const AttentionArgs& a) {
@@ -234,6 +238,10 @@ constinit const Kernels kReferenceKernels = {
     .gelu_mul = gelu_mul_row,
     .silu = silu_row,
     .gelu = gelu_row,
+    .gelu_erf = gelu_erf_row,
+    .clamped_swiglu = clamped_swiglu_row,
+    .scale = scale_row,
+    .soft_cap = soft_cap_row,
     .add = add_row,
     .store_key = store_cached<kPanel>,
     .store_value = store_cached<1>,

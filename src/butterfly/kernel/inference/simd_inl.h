@@ -327,10 +327,11 @@ inline void mix_values(const AttentionArgs& a, int begin, int keys, long d, cons
   }
 }
 
-/// Turns one row's scores into exp(score - max), zero from `keys` to `keys_all`; returns max and sum.
+/// Turns one row's scores of keys [from, keys) into exp(score - max), the others to zero; returns max and sum.
 template <class V>
-inline void softmax_segment(float* scores, int keys, int keys_all, float* max, float* sum) {
+inline void softmax_segment(float* scores, int from, int keys, int keys_all, float* max, float* sum) {
   const int groups = (keys + kPanel - 1) / kPanel;
+  for (int j = 0; j < from; ++j) scores[j] = -1e30f;
   for (int j = keys; j < groups * kPanel; ++j) scores[j] = -1e30f;
   V largest = V::load(scores);
   for (int g = 1; g < groups; ++g) largest = V::max(V::load(scores + g * kPanel), largest);
@@ -373,10 +374,19 @@ void attention_rows(const AttentionArgs& a, int row) {
   const int* visible = a.visible + row;
   int visible_max = 0;
   for (int r = 0; r < R; ++r) visible_max = visible[r] > visible_max ? visible[r] : visible_max;
+  int first[R] = {};
+  int first_segment[R] = {};
+  int begin_all = visible_max;
+  for (int r = 0; r < R; ++r) {
+    if (a.first != nullptr) first[r] = a.first[row + r];
+    first_segment[r] = first[r] / kAttentionSegment * kAttentionSegment;
+    begin_all = first_segment[r] < begin_all ? first_segment[r] : begin_all;
+  }
+  const bool adjusted = a.cap != 0.0f || a.slopes != nullptr;
   float total_max[R] = {};
   float total_sum[R] = {};
   const int key_bytes = kHalf ? 2 : 4;
-  for (int begin = 0; begin < visible_max; begin += kAttentionSegment) {
+  for (int begin = begin_all; begin < visible_max; begin += kAttentionSegment) {
     const int keys_all = static_cast<int>(min_of(kAttentionSegment, visible_max - begin));
     for (int j = 0; j < keys_all; j += kPanel) {
       const int key = begin + j;
@@ -388,11 +398,16 @@ void attention_rows(const AttentionArgs& a, int row) {
     float sum[R] = {};
     for (int r = 0; r < R; ++r) {
       const int keys = static_cast<int>(min_of(keys_all, visible[r] - begin));
-      if (keys > 0) {
-        softmax_segment<V>(scores + r * kAttentionSegment, keys, keys_all, &max[r], &sum[r]);
-      } else {
-        for (int j = 0; j < keys_all; ++j) scores[r * kAttentionSegment + j] = 0.0f;
+      float* own = scores + r * kAttentionSegment;
+      if (keys <= 0 || begin < first_segment[r]) {
+        for (int j = 0; j < keys_all; ++j) own[j] = 0.0f;
+        continue;
       }
+      if (adjusted) {
+        for (int j = 0; j < keys; ++j) own[j] = adjust_score(a, row + r, begin + j, own[j]);
+      }
+      const int from = first[r] > begin ? first[r] - begin : 0;
+      softmax_segment<V>(own, from, keys, keys_all, &max[r], &sum[r]);
     }
     long d = 0;
     for (; d + C * kPanel <= a.v_stride; d += C * kPanel) {
@@ -400,13 +415,14 @@ void attention_rows(const AttentionArgs& a, int row) {
     }
     for (; d < a.v_stride; d += kPanel) mix_values<V, kHalf, R, 1>(a, begin, keys_all, d, scores, segment);
     for (int r = 0; r < R; ++r) {
-      if (visible[r] <= begin) continue;
-      fold_segment<V>(a, max[r], sum[r], segment + r * a.v_stride, begin == 0, &total_max[r], &total_sum[r],
-                      total + r * a.v_stride);
+      if (visible[r] <= begin || begin < first_segment[r]) continue;
+      fold_segment<V>(a, max[r], sum[r], segment + r * a.v_stride, begin == first_segment[r], &total_max[r],
+                      &total_sum[r], total + r * a.v_stride);
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int d = 0; d < a.head_dim; ++d) a.out[row + r][d] = total[r * a.v_stride + d] / total_sum[r] + 0.0f;
+    const float keep = add_sink(a, row + r, total_max[r], &total_sum[r]);
+    for (int d = 0; d < a.head_dim; ++d) a.out[row + r][d] = total[r * a.v_stride + d] * keep / total_sum[r] + 0.0f;
   }
 }
 

@@ -26,14 +26,17 @@ Status check_range(const char* what, int value, int max) {
   return {};
 }
 
-Status check_rope(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
+Status check_rope(const ModelConfig& config, const RopeConfig& rope) {
   if (rope.dim < 2 || rope.dim % 2 != 0 || rope.dim > config.head_dim) {
     return make_error(ErrorCode::kBadData, "rope rotates {} elements of heads of {}, expected an even number up to it",
                       rope.dim, config.head_dim);
   }
   if (!std::isfinite(rope.base) || rope.base < 1) {
     return make_error(ErrorCode::kBadData, "the rope base is {}, expected a number of at least 1", rope.base);
+  }
+  if (!std::isfinite(rope.magnitude) || rope.magnitude <= 0) {
+    return make_error(ErrorCode::kBadData, "the magnitude of rotated elements is {}, expected a positive number",
+                      rope.magnitude);
   }
   if (!std::isfinite(rope.factor) || rope.factor <= 0) {
     return make_error(ErrorCode::kBadData, "the rope scaling factor is {}, expected a positive number", rope.factor);
@@ -64,6 +67,46 @@ Status check_rope(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData,
                       "rope factors down to {} over {} positions make angles of {:.3g}, expected up to {}", smallest,
                       config.context, turns, kMaxContext);
+  }
+  return {};
+}
+
+Status check_layers(const char* what, const std::vector<int>& values, const ModelConfig& config, int min, int max) {
+  if (values.empty()) return {};
+  if (values.size() != static_cast<std::size_t>(config.layers)) {
+    return make_error(ErrorCode::kBadData, "{} {} for {} layers", values.size(), what, config.layers);
+  }
+  for (int value : values) {
+    if (value < min || value > max) {
+      return make_error(ErrorCode::kBadData, "one of the {} is {}, expected {} to {}", what, value, min, max);
+    }
+  }
+  return {};
+}
+
+Status check_scales(const ModelConfig& config) {
+  const auto check = [](const char* what, float value, bool zero_is_off) -> Status {
+    if (std::isfinite(value) && (value > 0 || (zero_is_off && value == 0))) return {};
+    return make_error(ErrorCode::kBadData, "the {} is {}, expected a positive number", what, value);
+  };
+  BF_TRY(check("scale of the attention scores", config.attention_scale, true));
+  BF_TRY(check("cap of the attention scores", config.attention_cap, true));
+  BF_TRY(check("cap of the logits", config.logit_cap, true));
+  BF_TRY(check("largest ALiBi bias", config.alibi_max_bias, false));
+  BF_TRY(check("scale of the embedding", config.embedding_scale, false));
+  BF_TRY(check("scale of the residual sums", config.residual_scale, false));
+  return check("scale of the logits", config.logit_scale, false);
+}
+
+Status check_block(const ModelConfig& config) {
+  if (config.parallel_block && config.norm_place != NormPlace::kBefore) {
+    return make_error(ErrorCode::kBadData, "a parallel block has its norms before, this one elsewhere");
+  }
+  if (config.shared_norm && !config.parallel_block) {
+    return make_error(ErrorCode::kBadData, "attention and MLP share a norm in a parallel block alone");
+  }
+  if (config.mlp == MlpKind::kGated && config.activation == Activation::kGeluErf) {
+    return make_error(ErrorCode::kUnsupported, "a gated MLP with the exact GELU, supported are SiLU and tanh GELU");
   }
   return {};
 }
@@ -186,8 +229,17 @@ Status validate(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "the norm's epsilon is {}, expected a small positive number",
                       config.norm_epsilon);
   }
-  if (config.position == PositionKind::kRope) BF_TRY(check_rope(config));
+  BF_TRY(check_layers("sliding windows", config.windows, config, 0, kMaxContext));
+  BF_TRY(check_layers("kinds of rope", config.ropes, config, kNoRope, kLocalRope));
+  BF_TRY(check_scales(config));
+  BF_TRY(check_block(config));
+  if (config.position == PositionKind::kRope) BF_TRY(check_rope(config, config.rope));
+  if (config.has_local_rope()) BF_TRY(check_rope(config, config.local_rope));
   return {};
+}
+
+bool ModelConfig::has_local_rope() const {
+  return position == PositionKind::kRope && std::ranges::find(ropes, kLocalRope) != ropes.end();
 }
 
 std::uint64_t block_parameter_count(const ModelConfig& config) {

@@ -14,12 +14,15 @@ namespace butterfly {
 
 enum class NormKind : std::uint8_t { kRms, kLayer };
 /// kBefore: x + f(norm(x)). kAfter: norm(x + f(x)), as in https://arxiv.org/abs/1706.03762, and no norm before the
-/// head.
-enum class NormPlace : std::uint8_t { kBefore, kAfter };
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+/// head. kOutput: x + norm(f(x)). kBoth: x + norm(f(norm(x))).
+enum class NormPlace : std::uint8_t { kBefore, kAfter, kOutput, kBoth };
+/// RMS norm of queries and keys before they are rotated: of each head, or of all heads of a token as one row.
+enum class QkNorm : std::uint8_t { kNone, kHead, kWidth };
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGeluErf };
 /// kGated: down(act(gate(x)) * up(x)). kPlain: down(act(up(x))).
 enum class MlpKind : std::uint8_t { kGated, kPlain };
-enum class PositionKind : std::uint8_t { kRope, kLearned };
+/// kAlibi: scores fall with the distance, by a slope for each head (https://arxiv.org/abs/2108.12409).
+enum class PositionKind : std::uint8_t { kRope, kLearned, kAlibi };
 /// Which elements of a head rotate together: neighbours (2i, 2i+1), or (i, i + rope_dim/2).
 enum class RopePairs : std::uint8_t { kAdjacent, kHalves };
 
@@ -35,10 +38,16 @@ struct RopeConfig {
   float high_freq_factor = 4.0f;  // llama3 only
   int original_context = 8192;    // llama3 only, tokens
   std::vector<float> factors;     // per pair (dim/2), divides the frequency; empty: all 1 (GGUF rope_freqs.weight)
+  float magnitude = 1.0f;         // of the rotated elements (yarn, longrope)
 };
 
+/// What a layer does about positions.
+inline constexpr int kNoRope = -1;
+inline constexpr int kMainRope = 0;   // ModelConfig::rope
+inline constexpr int kLocalRope = 1;  // ModelConfig::local_rope
+
 struct ModelConfig {
-  std::string architecture = "llama";  // "llama", "qwen2", "gpt2": names the file mapping, never the arithmetic
+  std::string architecture = "llama";  // GGUF's name of the family: names the file mapping, never the arithmetic
   std::string name;
   int layers = 0;
   int model_dim = 0;
@@ -55,15 +64,36 @@ struct ModelConfig {
   MlpKind mlp = MlpKind::kGated;
   PositionKind position = PositionKind::kRope;
   RopeConfig rope;
+  RopeConfig local_rope;     // of the layers that `ropes` names
+  std::vector<int> ropes;    // per layer: kNoRope, kMainRope, kLocalRope; empty: all kMainRope
+  std::vector<int> windows;  // per layer: keys that a query sees, its own included; 0: all; empty: all 0
+  QkNorm qk_norm = QkNorm::kNone;
+  float attention_scale = 0.0f;  // of the scores; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0.0f;    // scores become cap * tanh(score / cap); 0: none
+  float logit_cap = 0.0f;        // logits likewise
+  float alibi_max_bias = 8.0f;   // kAlibi: slopes are powers of 2^(-this / heads)
+  bool parallel_block = false;   // x + attention(norm(x)) + mlp(norm(x))
+  bool shared_norm = false;      // of a parallel block: the MLP reads what attention reads
+  float embedding_scale = 1.0f;  // of the token's vector
+  float residual_scale = 1.0f;   // of what attention and MLP add
+  float logit_scale = 1.0f;      // before the cap
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool norm_bias = false;
+  bool head_bias = false;
   bool tied_head = false;           // logits use the token embedding as their matrix
   DType weight_type = DType::kF32;  // of the large matrices, for information
 
   int q_dim() const { return heads * head_dim; }
   int kv_dim() const { return kv_heads * head_dim; }
+  bool norms_outputs() const { return norm_place == NormPlace::kOutput || norm_place == NormPlace::kBoth; }
+  int rope_of(int layer) const {
+    if (position != PositionKind::kRope) return kNoRope;
+    return ropes.empty() ? kMainRope : ropes[static_cast<std::size_t>(layer)];
+  }
+  int window_of(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
+  bool has_local_rope() const;
 };
 
 /// Every dimension positive and consistent with the others. Errors: kBadData naming both disagreeing values.

@@ -17,6 +17,11 @@ class Writer {
       json[name] = value;
     }
   }
+  /// Left out where it is what it is without being written.
+  template <typename T>
+  void optional(const char* name, const T& value, const T& fallback) {
+    if (value != fallback) (*this)(name, value);
+  }
   nlohmann::ordered_json json;
 };
 
@@ -30,6 +35,11 @@ class Reader {
     if (found == json_.end() || !take(*found, value)) {
       if (bad_.empty()) bad_ = name;
     }
+  }
+
+  template <typename T>
+  void optional(const char* name, T& value, const T&) {
+    if (json_.contains(name)) (*this)(name, value);
   }
 
   const std::string& bad() const { return bad_; }
@@ -57,6 +67,13 @@ class Reader {
     value = static_cast<int>(wide);
     return true;
   }
+  static bool take(const nlohmann::json& j, std::vector<int>& values) {
+    if (!j.is_array()) return false;
+    for (const auto& item : j) {
+      if (!take(item, values.emplace_back())) return false;
+    }
+    return true;
+  }
   static bool take(const nlohmann::json& j, std::vector<float>& values) {
     if (!j.is_array()) return false;
     for (const auto& item : j) {
@@ -75,6 +92,10 @@ class Reader {
   }
   static constexpr int count_of(RopeConfig::Scaling) { return 3; }
   static constexpr int count_of(DType) { return static_cast<int>(kAllDTypes.size()); }
+  static constexpr int count_of(NormPlace) { return 4; }
+  static constexpr int count_of(QkNorm) { return 3; }
+  static constexpr int count_of(Activation) { return 3; }
+  static constexpr int count_of(PositionKind) { return 3; }
   template <typename Enum>
   static constexpr int count_of(Enum) {
     return 2;
@@ -83,6 +104,33 @@ class Reader {
   const nlohmann::json& json_;
   std::string bad_;
 };
+
+/// What only some families have. Left out where it is off, so that the text of the others stays what it was.
+template <typename StatusClient, typename Config>
+void visit_variants(StatusClient& field, Config& c) {
+  const ModelConfig off;
+  field.optional("rope_magnitude", c.rope.magnitude, off.rope.magnitude);
+  field.optional("local_rope_base", c.local_rope.base, off.local_rope.base);
+  field.optional("local_rope_dim", c.local_rope.dim, off.local_rope.dim);
+  field.optional("local_rope_pairs", c.local_rope.pairs, off.local_rope.pairs);
+  field.optional("local_rope_scaling", c.local_rope.scaling, off.local_rope.scaling);
+  field.optional("local_rope_factor", c.local_rope.factor, off.local_rope.factor);
+  field.optional("local_rope_factors", c.local_rope.factors, off.local_rope.factors);
+  field.optional("local_rope_magnitude", c.local_rope.magnitude, off.local_rope.magnitude);
+  field.optional("ropes", c.ropes, off.ropes);
+  field.optional("windows", c.windows, off.windows);
+  field.optional("qk_norm", c.qk_norm, off.qk_norm);
+  field.optional("attention_scale", c.attention_scale, off.attention_scale);
+  field.optional("attention_cap", c.attention_cap, off.attention_cap);
+  field.optional("logit_cap", c.logit_cap, off.logit_cap);
+  field.optional("alibi_max_bias", c.alibi_max_bias, off.alibi_max_bias);
+  field.optional("parallel_block", c.parallel_block, off.parallel_block);
+  field.optional("shared_norm", c.shared_norm, off.shared_norm);
+  field.optional("embedding_scale", c.embedding_scale, off.embedding_scale);
+  field.optional("residual_scale", c.residual_scale, off.residual_scale);
+  field.optional("logit_scale", c.logit_scale, off.logit_scale);
+  field.optional("head_bias", c.head_bias, off.head_bias);
+}
 
 template <typename StatusClient, typename Config>
 void visit(StatusClient& field, Config& c) {
@@ -117,6 +165,7 @@ void visit(StatusClient& field, Config& c) {
   field("norm_bias", c.norm_bias);
   field("tied_head", c.tied_head);
   field("weight_type", c.weight_type);
+  visit_variants(field, c);
 }
 
 }  // namespace

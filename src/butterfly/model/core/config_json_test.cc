@@ -21,6 +21,33 @@ TEST(ConfigJson, EveryNamedShapeSurvivesTheWayToAWorker) {
   }
 }
 
+TEST(ConfigJson, ChoicesOfOtherFamiliesSurviveAndAreLeftOutWhereTheyAreOff) {
+  ModelConfig config = *named_config("butterfly-demo");
+  EXPECT_EQ(to_json(config).find("windows"), std::string::npos);
+  config.norm_place = NormPlace::kBoth;
+  config.qk_norm = QkNorm::kWidth;
+  config.windows = {0, 7, 0, 7, 7};
+  config.ropes = {kMainRope, kLocalRope, kNoRope, kMainRope, kLocalRope};
+  config.local_rope = config.rope;
+  config.local_rope.base = 1e6f;
+  config.rope.magnitude = 1.19f;
+  config.attention_scale = 0.1f;
+  config.attention_cap = 50.0f;
+  config.logit_cap = 30.0f;
+  config.embedding_scale = 16.0f;
+  config.residual_scale = 0.22f;
+  config.logit_scale = 0.125f;
+  config.head_bias = true;
+  const auto parsed = parse_config(to_json(config));
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(to_json(*parsed), to_json(config));
+  EXPECT_EQ(parsed->windows, config.windows);
+  EXPECT_EQ(parsed->ropes, config.ropes);
+  EXPECT_EQ(parsed->local_rope.base, 1e6f);
+  config.windows.pop_back();
+  EXPECT_EQ(parse_config(to_json(config)).error().message, "4 sliding windows for 5 layers");
+}
+
 TEST(ConfigJson, HostileTextGivesAnErrorThatNamesTheField) {
   EXPECT_FALSE(parse_config(""));
   EXPECT_FALSE(parse_config("[]"));

@@ -99,6 +99,15 @@ std::vector<double> rotary_frequencies(const RopeConfig& config) {
   return frequencies;
 }
 
+std::vector<double> rotary_frequencies(const ModelConfig& config) {
+  if (config.position != PositionKind::kRope) return {};
+  std::vector<double> frequencies = rotary_frequencies(config.rope);
+  if (!config.has_local_rope()) return frequencies;
+  const std::vector<double> local = rotary_frequencies(config.local_rope);
+  frequencies.insert(frequencies.end(), local.begin(), local.end());
+  return frequencies;
+}
+
 void rotary_angles(std::span<const double> frequencies, std::int64_t position, std::span<float> cos,
                    std::span<float> sin) {
   for (std::size_t i = 0; i < frequencies.size(); ++i) {

@@ -15,6 +15,9 @@ namespace butterfly {
 /// between them interpolated.
 std::vector<double> rotary_frequencies(const RopeConfig& config);
 
+/// Of a whole model: those of its rope, then those of its local rope; what it does not have is left out.
+std::vector<double> rotary_frequencies(const ModelConfig& config);
+
 /// cos and sin of position * frequency; both [frequencies.size()]. position < 2^24.
 void rotary_angles(std::span<const double> frequencies, std::int64_t position, std::span<float> cos,
                    std::span<float> sin);

@@ -30,6 +30,9 @@ Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
   shard.heads = {attention.at(slices.first) / config.head_dim, attention.at(slices.last) / config.head_dim};
   const std::int64_t group = config.heads / config.kv_heads;
   if (shard.heads.size() > 0) shard.kv_heads = {shard.heads.begin / group, (shard.heads.end + group - 1) / group};
+  const bool all = config.qk_norm == QkNorm::kWidth && shard.heads.size() > 0;
+  shard.q_rows = all ? IndexRange{0, config.q_dim()} : shard.q();
+  shard.k_rows = all ? IndexRange{0, config.kv_dim()} : shard.kv();
   shard.ff = {mlp.at(slices.first), mlp.at(slices.last)};
   shard.vocab = {vocab_at(config, slices.first), vocab_at(config, slices.last)};
   return shard;

@@ -17,6 +17,8 @@ struct Shard {
   IndexRange ff;        // rows of gate and up, columns of down
   IndexRange vocab;     // rows of the token embedding and of the head
   int head_dim = 0;
+  // Rows of the query and key matrices: those of the heads, and all where a norm over the full width needs them.
+  IndexRange q_rows, k_rows;
 
   std::int64_t q_dim() const { return heads.size() * head_dim; }
   std::int64_t kv_dim() const { return kv_heads.size() * head_dim; }

@@ -61,15 +61,25 @@ class Expectation {
 void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
   const std::string block = "blk." + std::to_string(layer) + ".";
   const Shard& held = expect.shard();
-  expect.norm(block + "attn_norm");
-  expect.rows(block + "attn_q", config.q_dim(), held.q(), config.qkv_bias);
-  expect.rows(block + "attn_k", config.kv_dim(), held.kv(), config.qkv_bias);
+  const bool input_norms = config.norm_place != NormPlace::kOutput;
+  if (input_norms) expect.norm(block + "attn_norm");
+  expect.rows(block + "attn_q", config.q_dim(), held.q_rows, config.qkv_bias);
+  expect.rows(block + "attn_k", config.kv_dim(), held.k_rows, config.qkv_bias);
   expect.rows(block + "attn_v", config.kv_dim(), held.kv(), config.qkv_bias);
   expect.cols(block + "attn_output", config.q_dim(), held.q(), config.attention_output_bias);
-  expect.norm(block + "ffn_norm");
+  if (config.qk_norm != QkNorm::kNone) {
+    const bool head = config.qk_norm == QkNorm::kHead;
+    const std::int64_t q_width = head ? config.head_dim : config.q_dim();
+    const std::int64_t k_width = head ? config.head_dim : config.kv_dim();
+    expect.vector(block + "attn_q_norm.weight", q_width, {0, q_width});
+    expect.vector(block + "attn_k_norm.weight", k_width, {0, k_width});
+  }
+  if (config.norms_outputs()) expect.norm(block + "post_attention_norm");
+  if (input_norms && !config.shared_norm) expect.norm(block + "ffn_norm");
   if (config.mlp == MlpKind::kGated) expect.rows(block + "ffn_gate", config.ff_dim, held.ff, config.mlp_bias);
   expect.rows(block + "ffn_up", config.ff_dim, held.ff, config.mlp_bias);
   expect.cols(block + "ffn_down", config.ff_dim, held.ff, config.mlp_bias);
+  if (config.norms_outputs()) expect.norm(block + "post_ffw_norm");
 }
 
 Status check_shape(const WeightSource& source, const WeightInfo& stored, std::int64_t rows, std::int64_t cols) {
@@ -151,8 +161,9 @@ std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const Weight
   }
   for (int layer = range.first_layer; layer < range.last_layer; ++layer) expect_block(expect, config, layer);
   if (range.head) {
-    if (config.norm_place == NormPlace::kBefore) expect.norm("output_norm");
+    if (config.norm_place != NormPlace::kAfter) expect.norm("output_norm");
     if (!config.tied_head) expect.matrix("output.weight", table);
+    if (config.head_bias) expect.vector("output.bias", config.vocab, expect.shard().vocab);
   }
   return expect.take();
 }

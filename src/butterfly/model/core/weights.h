@@ -4,7 +4,8 @@
 //
 // Canonical names are GGUF's: token_embd.weight, position_embd.weight, output_norm.{weight,bias}, output.weight,
 // rope_freqs.weight,
-// blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,ffn_up,ffn_down}.{weight,bias}. Matrices are
+// output.bias, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_q_norm,attn_k_norm,attn_output,post_attention_norm,ffn_norm,
+// ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}. Matrices are
 // [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
 #pragma once
 

@@ -1,11 +1,15 @@
 #include "butterfly/model/format/convert.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 
 #include "butterfly/model/core/mapped_file.h"
 #include "butterfly/model/core/rope_factors.h"
+#include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
+#include "butterfly/model/format/gguf/gguf_rope.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/tensor/quantize.h"
 
@@ -18,30 +22,36 @@ struct Output {
   std::vector<WeightInfo> parts{};
 };
 
-bool is_part_of_fused(const std::string& name) {
-  return name.find(".attn_k.") != std::string::npos || name.find(".attn_v.") != std::string::npos;
+/// The name of the tensor that has this weight and others behind one another; the weight's own where it is alone.
+std::string fused_name(const std::string& name, const GgufFusion& fusion) {
+  const auto renamed = [&](std::initializer_list<std::string_view> from, std::string_view to) {
+    for (const std::string_view infix : from) {
+      const std::size_t at = name.find(infix);
+      if (at != std::string::npos) return std::string(name).replace(at, infix.size(), to);
+    }
+    return name;
+  };
+  if (fusion.qkv && name.find("norm") == std::string::npos) {
+    const std::string qkv = renamed({".attn_q.", ".attn_k.", ".attn_v."}, ".attn_qkv.");
+    if (qkv != name) return qkv;
+  }
+  return fusion.gate_up ? renamed({".ffn_gate."}, ".ffn_up.") : name;
 }
 
-/// gpt2 files hold Q, K and V in one tensor.
-std::vector<Output> group(const std::vector<WeightInfo>& weights, bool fuse_qkv) {
+/// The list has the parts of a tensor in the order in which they stand in it.
+std::vector<Output> group(const ModelConfig& config, const std::vector<WeightInfo>& weights) {
+  const GgufFusion fusion = gguf_fusion(config.architecture);
   std::vector<Output> outputs;
   for (const WeightInfo& weight : weights) {
-    if (fuse_qkv && is_part_of_fused(weight.name)) {
-      // The list has q, k and v of a kind (matrix, bias) in this order; find the q they belong to.
-      const std::string kind = weight.name.substr(weight.name.rfind('.'));
-      const std::string block = weight.name.substr(0, weight.name.rfind(".attn_"));
-      for (Output& output : outputs) {
-        if (output.tensor.name != block + ".attn_qkv" + kind) continue;
-        output.parts.push_back(weight);
-        (weight.rows == 1 ? output.tensor.cols : output.tensor.rows) += weight.rows == 1 ? weight.cols : weight.rows;
-      }
+    const std::string name = gguf_weight_name(config, fused_name(weight.name, fusion));
+    const auto same = std::ranges::find_if(outputs, [&](const Output& output) { return output.tensor.name == name; });
+    if (same == outputs.end()) {
+      outputs.push_back(
+          {.tensor = {.name = name, .type = weight.type, .rows = weight.rows, .cols = weight.cols}, .parts = {weight}});
       continue;
     }
-    Output output{.tensor = {.name = weight.name, .type = weight.type, .rows = weight.rows, .cols = weight.cols},
-                  .parts = {weight}};
-    const std::size_t q = fuse_qkv ? weight.name.find(".attn_q.") : std::string::npos;
-    if (q != std::string::npos) output.tensor.name.replace(q, 8, ".attn_qkv.");
-    outputs.push_back(std::move(output));
+    same->parts.push_back(weight);
+    (weight.rows == 1 ? same->tensor.cols : same->tensor.rows) += weight.rows == 1 ? weight.cols : weight.rows;
   }
   return outputs;
 }
@@ -67,7 +77,9 @@ class Converter {
     BF_TRY(declare_all());
     BF_TRY(writer_.write_header());
     report_.file_bytes = writer_.file_bytes();
-    if (!config_.rope.factors.empty()) BF_TRY(write_bytes(std::as_bytes(std::span(config_.rope.factors))));
+    for (std::size_t i = 0; i < gguf_rope_tensors(config_).size(); ++i) {
+      BF_TRY(write_bytes(std::as_bytes(std::span(config_.rope.factors))));
+    }
     for (const Output& output : outputs_) {
       if (options_.progress) options_.progress({output.tensor.name, bytes_written_, report_.file_bytes});
       for (const WeightInfo& part : output.parts) BF_TRY(write_weight(part, output.tensor.type));
@@ -79,16 +91,16 @@ class Converter {
 
  private:
   Status declare_all() {
-    if (!config_.rope.factors.empty()) {
-      const auto pairs = static_cast<std::int64_t>(config_.rope.factors.size());
-      BF_TRY(writer_.declare({.name = "rope_freqs.weight", .type = DType::kF32, .rows = 1, .cols = pairs}));
+    const auto pairs = static_cast<std::int64_t>(config_.rope.factors.size());
+    for (const std::string& name : gguf_rope_tensors(config_)) {
+      BF_TRY(writer_.declare({.name = name, .type = DType::kF32, .rows = 1, .cols = pairs}));
     }
     std::vector<WeightInfo> weights =
         expected_weights(config_, {.first_layer = 0, .last_layer = config_.layers, .embedding = true, .head = true});
     std::map<std::string, DType> stored;
     for (const WeightInfo& weight : checkpoint_.weights->list()) stored[weight.name] = weight.type;
     for (WeightInfo& weight : weights) weight.type = type_of(weight, stored[weight.name]);
-    outputs_ = group(weights, config_.architecture == "gpt2");
+    outputs_ = group(config_, weights);
     for (const Output& output : outputs_) BF_TRY(writer_.declare(output.tensor));
     return {};
   }

@@ -216,9 +216,11 @@ TEST(GgufConfig, MistypedMissingAndUnsupportedKeysAreNamed) {
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.head_count_kv", 3); }),
               HasSubstr("4 heads cannot share 3"));
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.expert_count", 8); }), HasSubstr("8 experts"));
-  EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.sliding_window", 512); }),
-              HasSubstr("sliding window of 512"));
-  EXPECT_THAT(message([](GgufWriter& w) { w.add_string("llama.rope.scaling.type", "yarn"); }), HasSubstr("\"yarn\""));
+  EXPECT_EQ(message([](GgufWriter& w) { w.add_integer("llama.attention.sliding_window", 512); }), "");
+  EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.sliding_window", 1 << 30); }),
+              HasSubstr("one of the sliding windows is 1073741824"));
+  EXPECT_THAT(message([](GgufWriter& w) { w.add_string("llama.rope.scaling.type", "dynamic"); }),
+              HasSubstr("\"dynamic\""));
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.key_length", 1); }),
               HasSubstr("rope rotates 1 elements of heads of 1"));
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.value_length", 4); }),

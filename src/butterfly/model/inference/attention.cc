@@ -2,21 +2,76 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <numbers>
 #include <vector>
 
+#include "butterfly/model/core/rotary.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
-void rotate_and_store(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
-                      const RotaryRows& rotary, int cache_layer, KvCache& cache, const QueryKeyValue& qkv) {
+LayerAttention layer_attention(const ModelConfig& config, int layer, const Shard& shard) {
+  LayerAttention result;
+  result.window = config.window_of(layer);
+  result.scale =
+      config.attention_scale > 0 ? config.attention_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const int rope = config.rope_of(layer);
+  if (rope != kNoRope) {
+    result.rope = rope == kMainRope ? config.rope : config.local_rope;
+    result.first_pair = rope == kMainRope ? 0 : config.rope.dim / 2;
+  }
+  if (config.position != PositionKind::kAlibi) return result;
+  // Powers of 2^(-max / n) for the largest power of two n of heads; the heads beyond it take the odd powers of its
+  // root.
+  const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(config.heads)));
+  const double step = static_cast<double>(config.alibi_max_bias) / static_cast<double>(even);
+  for (std::int64_t head = shard.heads.begin; head < shard.heads.end; ++head) {
+    const double halvings =
+        head < even ? step * static_cast<double>(head + 1) : step * (static_cast<double>(head - even) + 0.5);
+    result.slopes.push_back(static_cast<float>(exact::exp(-halvings * std::numbers::ln2)));
+  }
+  return result;
+}
+
+Result<float*> norm_queries_or_keys(const Compute& compute, const ModelConfig& config, const QkNormArgs& args,
+                                    float* x) {
+  const std::int64_t width = args.computed.size();
+  const std::int64_t step = config.qk_norm == QkNorm::kHead ? config.head_dim : width;
+  for_each_row(compute, args.rows, width, [&](std::int64_t row) {
+    for (float* at = x + row * width; at < x + (row + 1) * width; at += step) {
+      compute.kernels->rms_norm(at, args.weight.data(), config.norm_epsilon, step, at);
+    }
+  });
+  if (args.held.size() == width) return x;
+  const std::int64_t kept = args.held.size();
+  BF_ASSIGN_OR_RETURN(const auto part,
+                      compute.arena->allocate_array<float>(static_cast<std::uint64_t>(args.rows * kept)));
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    std::memcpy(part.data() + row * kept, x + row * width + (args.held.begin - args.computed.begin),
+                static_cast<std::size_t>(kept) * sizeof(float));
+  }
+  return part.data();
+}
+
+void rotate_and_store(const Compute& compute, const ModelConfig& config, const LayerAttention& layer,
+                      const Shard& shard, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
+                      const QueryKeyValue& qkv) {
   const auto heads = static_cast<int>(shard.heads.size());
   const auto kv_heads = static_cast<int>(shard.kv_heads.size());
   const std::int64_t head_dim = config.head_dim;
-  const std::int64_t pairs = config.position == PositionKind::kRope ? config.rope.dim / 2 : 0;
-  const bool adjacent = config.rope.pairs == RopePairs::kAdjacent;
+  const std::int64_t pairs = layer.rope.dim / 2;
+  const std::int64_t all_pairs = batch.rows() > 0 ? static_cast<std::int64_t>(rotary.cos.size()) / batch.rows() : 0;
+  const bool adjacent = layer.rope.pairs == RopePairs::kAdjacent;
   const bool half = cache.options().type == DType::kF16;
+  const auto rotate = [&](float* x, int count, const float* cos, const float* sin) {
+    for (int head = 0; head < count; ++head, x += head_dim) {
+      compute.kernels->rope(x, cos, sin, pairs, adjacent);
+      if (layer.rope.magnitude != 1.0f) compute.kernels->scale(layer.rope.magnitude, 2 * pairs, x);
+    }
+  };
   std::int64_t first_row = 0;
   for (const SequenceRun& run : batch.runs) {
     for_each_row(compute, run.rows, shard.q_dim() + 2 * shard.kv_dim(), [&](std::int64_t i) {
@@ -26,11 +81,10 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const S
       float* k = qkv.k + row * shard.kv_dim();
       const float* v = qkv.v + row * shard.kv_dim();
       if (pairs > 0) {
-        const float* cos = rotary.cos.data() + row * pairs;
-        const float* sin = rotary.sin.data() + row * pairs;
-        for (int head = 0; head < heads; ++head) compute.kernels->rope(q + head * head_dim, cos, sin, pairs, adjacent);
-        for (int head = 0; head < kv_heads; ++head)
-          compute.kernels->rope(k + head * head_dim, cos, sin, pairs, adjacent);
+        const float* cos = rotary.cos.data() + row * all_pairs + layer.first_pair;
+        const float* sin = rotary.sin.data() + row * all_pairs + layer.first_pair;
+        rotate(q, heads, cos, sin);
+        rotate(k, kv_heads, cos, sin);
       }
       for (int head = 0; head < kv_heads; ++head) {
         compute.kernels->store_key(k + head * head_dim, head_dim, half,
@@ -63,11 +117,13 @@ IndexRange heads_of(const ModelConfig& config, const Shard& shard, int kv_head) 
           std::min(first + group, shard.heads.end) - shard.heads.begin};
 }
 
-void run_tile(const Compute& compute, const Shard& shard, const KvCache& cache, const Tile& tile, const float* q,
-              float* out, float* scratch) {
+void run_tile(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
+              const KvCache& cache, const Tile& tile, const float* q, float* out, float* scratch) {
   const float* q_rows[kAttentionRows];
   float* out_rows[kAttentionRows];
   int visible[kAttentionRows];
+  int first[kAttentionRows];
+  float slopes[kAttentionRows];
   int rows = 0;
   for (std::int64_t pair = tile.pair_begin; pair < tile.pair_end; ++pair, ++rows) {
     const std::int64_t token = pair / tile.heads.size();
@@ -76,6 +132,8 @@ void run_tile(const Compute& compute, const Shard& shard, const KvCache& cache, 
     q_rows[rows] = q + at;
     out_rows[rows] = out + at;
     visible[rows] = static_cast<int>(tile.run->position + token + 1);
+    first[rows] = std::max(0, visible[rows] - layer.window);
+    if (!layer.slopes.empty()) slopes[rows] = layer.slopes[static_cast<std::size_t>(head)];
   }
   AttentionArgs args;
   args.k_pages = tile.pages->keys.data();
@@ -83,19 +141,22 @@ void run_tile(const Compute& compute, const Shard& shard, const KvCache& cache, 
   args.half = cache.options().type == DType::kF16;
   args.head_dim = shard.head_dim;
   args.v_stride = cache.value_stride();
-  args.scale = 1.0f / std::sqrt(static_cast<float>(shard.head_dim));
+  args.scale = layer.scale;
+  args.cap = config.attention_cap;
   args.rows = rows;
   args.q = q_rows;
   args.out = out_rows;
   args.visible = visible;
+  if (layer.window > 0) args.first = first;
+  if (!layer.slopes.empty()) args.slopes = slopes;
   args.scratch = scratch;
   compute.kernels->attention(args);
 }
 
 }  // namespace
 
-Status attend(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
-              int cache_layer, const KvCache& cache, const float* q, float* out) {
+Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
+              const Batch& batch, int cache_layer, const KvCache& cache, const float* q, float* out) {
   const trace::Scope scope(trace::Zone::kKernelAttention, static_cast<std::uint32_t>(batch.rows()));
   const auto kv_heads = static_cast<int>(shard.kv_heads.size());
   std::vector<KvCache::HeadPages> pages;
@@ -121,13 +182,13 @@ Status attend(const Compute& compute, const ModelConfig& config, const Shard& sh
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(per_member * members)));
   constexpr std::int64_t kWorthWaking = 128 * 1024;  // multiply-adds; see for_each_row
   if (members == 1 || work < kWorthWaking) {
-    for (const Tile& tile : tiles) run_tile(compute, shard, cache, tile, q, out, scratch.data());
+    for (const Tile& tile : tiles) run_tile(compute, config, layer, shard, cache, tile, q, out, scratch.data());
     return {};
   }
   std::atomic<std::size_t> next{0};
   compute.team->run([&](int member) {
     for (std::size_t i = next++; i < tiles.size(); i = next++) {
-      run_tile(compute, shard, cache, tiles[i], q, out, scratch.data() + per_member * member);
+      run_tile(compute, config, layer, shard, cache, tiles[i], q, out, scratch.data() + per_member * member);
     }
   });
   return {};

@@ -18,13 +18,25 @@ struct QueryKeyValue {
   float* v = nullptr;
 };
 
-/// Rotates q and k in place (rotary models) and stores k and v at their positions.
-void rotate_and_store(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
-                      const RotaryRows& rotary, int cache_layer, KvCache& cache, const QueryKeyValue& qkv);
+/// Norms the rows of a matmul's result in place, each head or each row as a whole. `held`: what of a row is kept; the
+/// result has rows of held.size(). Errors: kNoMemory.
+struct QkNormArgs {
+  std::span<const float> weight;  // [head_dim] or the width of a row
+  std::int64_t rows = 0;
+  IndexRange computed{};  // what of a row x has
+  IndexRange held{};      // within it
+};
+Result<float*> norm_queries_or_keys(const Compute& compute, const ModelConfig& config, const QkNormArgs& args,
+                                    float* x);
 
-/// out[rows, heads * head_dim] of the shard's heads; a query sees the keys up to its own position.
-/// Errors: kNoMemory (scratch).
-Status attend(const Compute& compute, const ModelConfig& config, const Shard& shard, const Batch& batch,
-              int cache_layer, const KvCache& cache, const float* q, float* out);
+/// Rotates q and k in place (rotary layers) and stores k and v at their positions.
+void rotate_and_store(const Compute& compute, const ModelConfig& config, const LayerAttention& layer,
+                      const Shard& shard, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
+                      const QueryKeyValue& qkv);
+
+/// out[rows, heads * head_dim] of the shard's heads; a query sees the keys up to its own position, or as many of them
+/// as the layer's window has. Errors: kNoMemory (scratch).
+Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
+              const Batch& batch, int cache_layer, const KvCache& cache, const float* q, float* out);
 
 }  // namespace butterfly

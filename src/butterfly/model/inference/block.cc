@@ -1,5 +1,6 @@
 #include "butterfly/model/inference/block.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -129,10 +130,10 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
     BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
     return {};
   };
-  BF_ASSIGN_OR_RETURN(block.attn_norm_, load_norm(source, prefix + "attn_norm", config));
-  BF_ASSIGN_OR_RETURN(block.ffn_norm_, load_norm(source, prefix + "ffn_norm", config));
-  BF_TRY(rows_of(block.q_, "attn_q", config.q_dim(), shard.q(), config.qkv_bias));
-  BF_TRY(rows_of(block.k_, "attn_k", config.kv_dim(), shard.kv(), config.qkv_bias));
+  block.layer_ = layer_attention(config, layer, shard);
+  BF_TRY(block.load_norms(source, prefix));
+  BF_TRY(rows_of(block.q_, "attn_q", config.q_dim(), shard.q_rows, config.qkv_bias));
+  BF_TRY(rows_of(block.k_, "attn_k", config.kv_dim(), shard.k_rows, config.qkv_bias));
   BF_TRY(rows_of(block.v_, "attn_v", config.kv_dim(), shard.kv(), config.qkv_bias));
   BF_TRY(cols_of(block.attn_output_, "attn_output", config.q_dim(), shard.q(), config.attention_output_bias));
   if (config.mlp == MlpKind::kGated) {
@@ -143,18 +144,34 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   return block;
 }
 
-Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
-                      KvCache& cache, float* x) const {
-  BF_TRY(attention(compute, batch, rotary, cache_layer, cache, x));
-  return mlp(compute, batch.rows(), x);
+Status Block::load_norms(const WeightSource& source, const std::string& prefix) {
+  const auto load = [&](NormWeights& norm, const char* name) -> Status {
+    BF_ASSIGN_OR_RETURN(norm, load_norm(source, prefix + name, config_));
+    return {};
+  };
+  if (config_.norm_place != NormPlace::kOutput) {
+    BF_TRY(load(attn_norm_, "attn_norm"));
+    if (!config_.shared_norm) BF_TRY(load(ffn_norm_, "ffn_norm"));
+  }
+  if (config_.norms_outputs()) {
+    BF_TRY(load(post_attention_norm_, "post_attention_norm"));
+    BF_TRY(load(post_ffw_norm_, "post_ffw_norm"));
+  }
+  if (config_.qk_norm == QkNorm::kNone) return {};
+  const bool head = config_.qk_norm == QkNorm::kHead;
+  const std::int64_t q_width = head ? config_.head_dim : config_.q_dim();
+  const std::int64_t k_width = head ? config_.head_dim : config_.kv_dim();
+  BF_ASSIGN_OR_RETURN(q_norm_, load_vector(source, prefix + "attn_q_norm.weight", q_width, {0, q_width}));
+  BF_ASSIGN_OR_RETURN(k_norm_, load_vector(source, prefix + "attn_k_norm.weight", k_width, {0, k_width}));
+  return {};
 }
 
 namespace {
 
-/// What a sub-layer reads: norm(x) in new memory where the norm comes before, else x itself.
+/// What attention or MLP reads: norm(x) in new memory where the norm comes before, else x itself.
 Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config, const NormWeights& norm,
                               std::int64_t rows, float* x) {
-  if (config.norm_place == NormPlace::kAfter) return x;
+  if (config.norm_place == NormPlace::kAfter || config.norm_place == NormPlace::kOutput) return x;
   BF_ASSIGN_OR_RETURN(const auto normed,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * config.model_dim)));
   apply_norm(compute, config, norm, rows, x, normed.data());
@@ -185,41 +202,88 @@ Status add_matmul(const Compute& compute, DividedMatmul matmul, const SliceBorde
 
 }  // namespace
 
-Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
-                        KvCache& cache, float* x) const {
+Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                      KvCache& cache, float* x) const {
   const std::int64_t rows = batch.rows();
-  BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, attn_norm_, rows, x));
+  BF_ASSIGN_OR_RETURN(float* attention_input, sublayer_input(compute, config_, attn_norm_, rows, x));
+  if (!config_.parallel_block) {
+    BF_TRY(attention(compute, batch, rotary, cache_layer, cache, attention_input, x));
+    BF_ASSIGN_OR_RETURN(float* mlp_input, sublayer_input(compute, config_, ffn_norm_, rows, x));
+    return mlp(compute, rows, mlp_input, x);
+  }
+  float* mlp_input = attention_input;
+  if (!config_.shared_norm) {
+    BF_ASSIGN_OR_RETURN(mlp_input, sublayer_input(compute, config_, ffn_norm_, rows, x));
+  }
+  BF_TRY(attention(compute, batch, rotary, cache_layer, cache, attention_input, x));
+  return mlp(compute, rows, mlp_input, x);
+}
+
+/// x += residual scale * norm(the matmul of h), with what of it the model has; norm(x) after it where that is its
+/// place.
+Status Block::add_output(const Compute& compute, DividedMatmul matmul, const ActivationRows& h, float* x) const {
+  const bool of_attention = matmul == DividedMatmul::kAttentionOutput;
+  const LinearWeights& weights = of_attention ? attn_output_ : down_;
+  const SliceBorders slices = of_attention ? attention_slices(config_) : mlp_slices(config_);
+  if (!config_.norms_outputs() && config_.residual_scale == 1.0f) {
+    BF_TRY(add_matmul(compute, matmul, slices, weights, h, x));
+    if (config_.norm_place == NormPlace::kAfter) {
+      apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, h.rows, x, x);
+    }
+    return {};
+  }
+  const std::int64_t dim = config_.model_dim;
+  BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, h.rows, dim));
+  std::fill(y, y + h.rows * dim, 0.0f);
+  BF_TRY(add_matmul(compute, matmul, slices, weights, h, y));
+  if (config_.norms_outputs()) {
+    apply_norm(compute, config_, of_attention ? post_attention_norm_ : post_ffw_norm_, h.rows, y, y);
+  }
+  for_each_row(compute, h.rows, dim, [&](std::int64_t row) {
+    if (config_.residual_scale != 1.0f) compute.kernels->scale(config_.residual_scale, dim, y + row * dim);
+    compute.kernels->add(y + row * dim, dim, x + row * dim);
+  });
+  if (config_.norm_place == NormPlace::kAfter) {
+    apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, h.rows, x, x);
+  }
+  return {};
+}
+
+Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                        KvCache& cache, float* input, float* x) const {
+  const std::int64_t rows = batch.rows();
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
   BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.q_dim()));
   if (shard_.heads.size() > 0) BF_TRY(mix_heads(compute, batch, rotary, cache_layer, cache, a, mixed));
 
   BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.q_dim(), mixed));
   prepare_rows(compute, o, attn_output_.matrix.quantised());
-  BF_TRY(add_matmul(compute, DividedMatmul::kAttentionOutput, attention_slices(config_), attn_output_, o, x));
-  if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, attn_norm_, rows, x, x);
-  return {};
+  return add_output(compute, DividedMatmul::kAttentionOutput, o, x);
 }
 
 Status Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                         KvCache& cache, const ActivationRows& input, float* mixed) const {
   const std::int64_t rows = batch.rows();
   prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
-  BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
-  BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.kv_dim()));
+  BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_rows.size()));
+  BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.k_rows.size()));
   BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
   const SliceBorders whole = SliceBorders::single(config_.model_dim);
   const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
                        LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
                        LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
   run_linear(*compute.kernels, *compute.team, qkv);
-  rotate_and_store(compute, config_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
-  return attend(compute, config_, shard_, batch, cache_layer, cache, q, mixed);
+  if (config_.qk_norm != QkNorm::kNone) {
+    BF_ASSIGN_OR_RETURN(q, norm_queries_or_keys(compute, config_, {q_norm_, rows, shard_.q_rows, shard_.q()}, q));
+    BF_ASSIGN_OR_RETURN(k, norm_queries_or_keys(compute, config_, {k_norm_, rows, shard_.k_rows, shard_.kv()}, k));
+  }
+  rotate_and_store(compute, config_, layer_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
+  return attend(compute, config_, layer_, shard_, batch, cache_layer, cache, q, mixed);
 }
 
-Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
+Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const {
   const bool gated = config_.mlp == MlpKind::kGated;
   const std::int64_t ff_dim = shard_.ff.size();
-  BF_ASSIGN_OR_RETURN(float* input, sublayer_input(compute, config_, ffn_norm_, rows, x));
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
   BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
   BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));
@@ -231,20 +295,26 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* x) const {
                              LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
     run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
   }
-  const bool silu = config_.activation == Activation::kSilu;
+  activate(compute, h, gate, up);
+  return add_output(compute, DividedMatmul::kMlpDown, h, x);
+}
+
+/// up, whose rows h has, becomes act(gate) * up or act(up), quantised where the next matrix is.
+void Block::activate(const Compute& compute, const ActivationRows& h, const float* gate, float* up) const {
   const Kernels& kernels = *compute.kernels;
-  for_each_row(compute, rows, 4 * ff_dim, [&](std::int64_t row) {
+  const std::int64_t ff_dim = h.cols;
+  const bool silu = config_.activation == Activation::kSilu;
+  for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
     float* y = up + row * ff_dim;
-    if (gated) {
+    if (config_.mlp == MlpKind::kGated) {
       (silu ? kernels.silu_mul : kernels.gelu_mul)(gate + row * ff_dim, y, ff_dim, y);
+    } else if (config_.activation == Activation::kGeluErf) {
+      kernels.gelu_erf(y, ff_dim, y);
     } else {
       (silu ? kernels.silu : kernels.gelu)(y, ff_dim, y);
     }
     if (down_.matrix.quantised()) quantize_activation_row(kernels, h, row);
   });
-  BF_TRY(add_matmul(compute, DividedMatmul::kMlpDown, mlp_slices(config_), down_, h, x));
-  if (config_.norm_place == NormPlace::kAfter) apply_norm(compute, config_, ffn_norm_, rows, x, x);
-  return {};
 }
 
 const PackedMatrix* Block::matrix(std::string_view name) const {
@@ -266,7 +336,8 @@ std::uint64_t Block::packed_bytes() const {
   for (const LinearWeights* linear : {&q_, &k_, &v_, &attn_output_, &gate_, &up_, &down_}) {
     bytes += linear->matrix.bytes() + linear->bias.size() * sizeof(float);
   }
-  for (const NormWeights* norm : {&attn_norm_, &ffn_norm_}) {
+  bytes += (q_norm_.size() + k_norm_.size()) * sizeof(float);
+  for (const NormWeights* norm : {&attn_norm_, &ffn_norm_, &post_attention_norm_, &post_ffw_norm_}) {
     bytes += (norm->weight.size() + norm->bias.size()) * sizeof(float);
   }
   return bytes;

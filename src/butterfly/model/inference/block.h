@@ -14,6 +14,7 @@
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/inference/compute.h"
 #include "butterfly/model/inference/kv_cache.h"
+#include "butterfly/model/inference/tensor_group.h"
 
 namespace butterfly {
 
@@ -25,7 +26,7 @@ struct LinearWeights {
 };
 
 struct NormWeights {
-  std::vector<float> weight;  // [model_dim]
+  std::vector<float> weight;  // [model_dim]; empty: no norm
   std::vector<float> bias;    // [model_dim] or empty
 };
 
@@ -48,12 +49,22 @@ Result<std::vector<float>> load_vector(const WeightSource& source, const std::st
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
                 const float* x, float* y);
 
-/// cos and sin for every row of a batch, [rows, rope.dim / 2] each; computed once per step, used by every block.
+/// cos and sin for every row of a batch, [rows, frequencies] each; computed once per step, used by every block.
 struct RotaryRows {
   std::span<float> cos;
   std::span<float> sin;
 };
 Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch);
+
+/// What one layer's attention does apart from its matmuls.
+struct LayerAttention {
+  int window = 0;  // keys that a query sees; 0: all
+  float scale = 1.0f;
+  RopeConfig rope;              // dim is 0 where nothing is rotated
+  std::int64_t first_pair = 0;  // of its frequencies among the model's
+  std::vector<float> slopes;    // of the shard's query heads; empty: none
+};
+LayerAttention layer_attention(const ModelConfig& config, int layer, const Shard& shard);
 
 class Block {
  public:
@@ -73,15 +84,21 @@ class Block {
   const PackedMatrix* matrix(std::string_view name) const;
 
  private:
+  Status load_norms(const WeightSource& source, const std::string& prefix);
   Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
-                   KvCache& cache, float* x) const;
+                   KvCache& cache, float* input, float* x) const;
   Status mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                    KvCache& cache, const ActivationRows& input, float* mixed) const;
-  Status mlp(const Compute& compute, std::int64_t rows, float* x) const;
+  Status mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const;
+  void activate(const Compute& compute, const ActivationRows& h, const float* gate, float* up) const;
+  Status add_output(const Compute& compute, DividedMatmul matmul, const ActivationRows& h, float* x) const;
 
   ModelConfig config_;
   Shard shard_;
+  LayerAttention layer_;
   NormWeights attn_norm_, ffn_norm_;
+  NormWeights post_attention_norm_, post_ffw_norm_;  // of what attention and MLP give
+  std::vector<float> q_norm_, k_norm_;
   LinearWeights q_, k_, v_, attn_output_;
   LinearWeights gate_, up_, down_;  // gate only where the MLP is gated
 };

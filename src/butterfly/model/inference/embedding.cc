@@ -24,6 +24,7 @@ Result<Embedding> Embedding::load(const ModelConfig& config, const WeightSource&
   Embedding embedding;
   embedding.vocab_ = config.vocab;
   embedding.context_ = config.context;
+  embedding.scale_ = config.embedding_scale;
   embedding.held_ = shard_of(config, slices).vocab;
   BF_ASSIGN_OR_RETURN(embedding.tokens_,
                       load_table(source, "token_embd", config.vocab, config.model_dim, embedding.held_, team));
@@ -60,6 +61,9 @@ void Embedding::forward(const Batch& batch, std::span<const TokenId> tokens, std
       if (!held_.contains(token.value)) continue;
       const std::span<float> out = x.subspan(row * dim, dim);
       tokens_->unpack_row(token.value - held_.begin, out);
+      if (scale_ != 1.0f) {
+        for (float& value : out) value = value * scale_;
+      }
       if (!positions_) continue;
       positions_->unpack_row(run.position + i, position_row);
       for (std::size_t d = 0; d < dim; ++d) out[d] = out[d] + position_row[d];
@@ -76,7 +80,10 @@ Result<Head> Head::load(const ModelConfig& config, const WeightSource& source, c
   Head head;
   head.config_ = config;
   head.held_ = shard_of(config, slices).vocab;
-  if (config.norm_place == NormPlace::kBefore) {
+  if (config.head_bias && head.held_.size() > 0) {
+    BF_ASSIGN_OR_RETURN(head.bias_, load_vector(source, "output.bias", config.vocab, head.held_));
+  }
+  if (config.norm_place != NormPlace::kAfter) {
     BF_ASSIGN_OR_RETURN(head.norm_, load_norm(source, "output_norm", config));
   }
   if (config.tied_head && embedding != nullptr) {
@@ -103,7 +110,7 @@ Result<ActivationRows> Head::gather_rows(const Compute& compute, const Batch& ba
     first_row += run.rows;
     at += count;
   }
-  if (config_.norm_place == NormPlace::kBefore) {
+  if (config_.norm_place != NormPlace::kAfter) {
     apply_norm(compute, config_, norm_, rows, gathered.data(), gathered.data());
   }
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, dim, gathered.data()));
@@ -115,7 +122,9 @@ Result<ActivationRows> Head::gather_rows(const Compute& compute, const Batch& ba
 
 Status Head::forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> logits) const {
   BF_ASSIGN_OR_RETURN(const ActivationRows a, gather_rows(compute, batch, x));
-  LinearJob job{matrix_.get(), &a, SliceBorders::single(config_.model_dim), nullptr, nullptr, logits.data()};
+  LinearJob job{
+      matrix_.get(), &a,           SliceBorders::single(config_.model_dim), bias_.empty() ? nullptr : bias_.data(),
+      nullptr,       logits.data()};
   // The first member's slice of a single row is already where it belongs.
   const bool elsewhere = compute.group != nullptr && (a.rows > 1 || compute.group->rank() != 0);
   if (elsewhere) {
@@ -124,11 +133,16 @@ Status Head::forward(const Compute& compute, const Batch& batch, const float* x,
     job.y = part.data();
   }
   if (held_.size() > 0) run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  for_each_row(compute, a.rows, held_.size(), [&](std::int64_t row) {
+    float* y = job.y + row * held_.size();
+    if (config_.logit_scale != 1.0f) compute.kernels->scale(config_.logit_scale, held_.size(), y);
+    if (config_.logit_cap != 0.0f) compute.kernels->soft_cap(config_.logit_cap, held_.size(), y);
+  });
   return compute.group == nullptr ? Status{} : compute.group->gather_logits(compute, a.rows, job.y, logits);
 }
 
 std::uint64_t Head::packed_bytes() const {
-  return matrix_->bytes() + norm_.weight.size() * sizeof(float);
+  return matrix_->bytes() + (norm_.weight.size() + bias_.size()) * sizeof(float);
 }
 
 }  // namespace butterfly

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
@@ -23,8 +24,8 @@ class Embedding {
   /// holds it.
   Status check(const Batch& batch, std::span<const TokenId> tokens) const;
 
-  /// x[rows, model_dim] = embedding of each row's token (+ its position's vector), for what check() has passed. Rows
-  /// whose token is not in this slice stay as they are.
+  /// x[rows, model_dim] = scaled embedding of each row's token (+ its position's vector), for what check() has passed.
+  /// Rows whose token is not in this slice stay as they are.
   void forward(const Batch& batch, std::span<const TokenId> tokens, std::span<float> x) const;
 
   const std::shared_ptr<const PackedMatrix>& table() const { return tokens_; }
@@ -35,6 +36,7 @@ class Embedding {
  private:
   std::int64_t vocab_ = 0;  // of the model
   std::int64_t context_ = 0;
+  float scale_ = 1.0f;
   IndexRange held_;  // of the vocabulary
   // Shared with the head of a tied model.
   std::shared_ptr<const PackedMatrix> tokens_;
@@ -60,6 +62,7 @@ class Head {
   ModelConfig config_;
   IndexRange held_;  // of the vocabulary
   NormWeights norm_;
+  std::vector<float> bias_;  // of the vocabulary that is held; empty: none
   std::shared_ptr<const PackedMatrix> matrix_;
 };
 

@@ -22,13 +22,30 @@ Status check_supported(const ModelConfig& config) {
     return make_error(ErrorCode::kUnsupported, "{} cannot be trained: {}",
                       config.name.empty() ? "the model" : config.name, what);
   };
-  if (config.norm_place != NormPlace::kBefore) return refuse("norms after the sums have no backward pass");
+  if (config.norm_place == NormPlace::kAfter) return refuse("norms after the sums have no backward pass");
+  if (config.norms_outputs()) return refuse("norms of what attention and MLP give have no backward pass");
+  if (config.position == PositionKind::kAlibi) return refuse("ALiBi has no backward pass");
+  if (config.qk_norm != QkNorm::kNone) return refuse("norms of queries and keys have no backward pass");
+  if (std::ranges::any_of(config.windows, [](int window) { return window != 0; })) {
+    return refuse("sliding windows have no backward pass");
+  }
+  if (config.parallel_block) return refuse("parallel blocks have no backward pass");
+  if (config.attention_scale != 0 || config.residual_scale != 1 || config.embedding_scale != 1 ||
+      config.logit_scale != 1) {
+    return refuse("scales of embedding, scores, residual sums and logits have no backward pass");
+  }
+  if (config.attention_cap != 0 || config.logit_cap != 0) return refuse("caps have no backward pass");
+  if (std::ranges::any_of(config.ropes, [](int rope) { return rope != kMainRope; })) {
+    return refuse("positions that differ between layers have no backward pass");
+  }
+  if (config.rope.magnitude != 1) return refuse("a magnitude of rotated elements has no backward pass");
+  if (config.head_bias) return refuse("a bias of the head has no backward pass");
   if (config.norm == NormKind::kRms && config.norm_bias) return refuse("RMSNorm with a bias has no backward pass");
   if (config.mlp == MlpKind::kGated && config.activation != Activation::kSilu) {
     return refuse("a gated MLP with an activation other than SiLU has no backward pass");
   }
   if (config.mlp == MlpKind::kPlain && config.activation != Activation::kGeluTanh) {
-    return refuse("a plain MLP with an activation other than GELU has no backward pass");
+    return refuse("a plain MLP with an activation other than GELU (tanh) has no backward pass");
   }
   return {};
 }

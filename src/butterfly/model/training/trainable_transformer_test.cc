@@ -356,6 +356,16 @@ TEST(TrainableTransformer, NamesWhatHasNoBackwardPass) {
     return transformer.error().message;
   };
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_place = NormPlace::kAfter; }), HasSubstr("norms after the sums"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_place = NormPlace::kBoth; }), HasSubstr("norms of what attention"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.qk_norm = QkNorm::kHead; }), HasSubstr("norms of queries and keys"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.windows.assign(static_cast<std::size_t>(c.layers), 4); }),
+              HasSubstr("sliding windows"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.parallel_block = true; }), HasSubstr("parallel blocks"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.residual_scale = 0.5f; }), HasSubstr("scales of"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.logit_cap = 30.0f; }), HasSubstr("caps"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.ropes.assign(static_cast<std::size_t>(c.layers), kNoRope); }),
+              HasSubstr("positions that differ"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.head_bias = true; }), HasSubstr("bias of the head"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_bias = true; }), HasSubstr("RMSNorm with a bias"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.activation = Activation::kGeluTanh; }), HasSubstr("other than SiLU"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.mlp = MlpKind::kPlain; }), HasSubstr("other than GELU"));

@@ -23,6 +23,8 @@ std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
 struct Widths {
   std::uint64_t q = 0;
   std::uint64_t k = 0;
+  std::uint64_t q_rows = 0;  // of the matrix: more than q where a norm needs all
+  std::uint64_t k_rows = 0;
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
 };
@@ -31,8 +33,15 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
   const Shard shard = shard_of(config, slices);
   return {.q = static_cast<std::uint64_t>(shard.q_dim()),
           .k = static_cast<std::uint64_t>(shard.kv_dim()),
+          .q_rows = static_cast<std::uint64_t>(shard.q_rows.size()),
+          .k_rows = static_cast<std::uint64_t>(shard.k_rows.size()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
           .vocab = static_cast<std::uint64_t>(shard.vocab.size())};
+}
+
+std::uint64_t norms_of_block(const ModelConfig& config) {
+  if (config.norm_place == NormPlace::kBoth) return 4;
+  return config.shared_norm ? 1 : 2;
 }
 
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
@@ -43,13 +52,16 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
   ShareCost cost;
-  std::uint64_t vectors = 2 * norm;
-  if (config.qkv_bias) vectors += own.q + 2 * own.k;
+  std::uint64_t vectors = norms_of_block(config) * norm;
+  if (config.qk_norm == QkNorm::kHead) vectors += 2 * static_cast<std::uint64_t>(config.head_dim);
+  if (config.qk_norm == QkNorm::kWidth) vectors += static_cast<std::uint64_t>(config.q_dim() + config.kv_dim());
+  if (config.qkv_bias) vectors += own.q_rows + own.k_rows + own.k;
   if (config.attention_output_bias) vectors += d;
   if (config.mlp_bias) vectors += up + d;
-  cost.block.weight_bytes = matrix_bytes(type, own.q + 2 * own.k, d) + matrix_bytes(type, d, own.q) +
+  cost.block.weight_bytes = matrix_bytes(type, own.q_rows + own.k_rows + own.k, d) + matrix_bytes(type, d, own.q) +
                             matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
-  cost.block.flops = 2.0 * static_cast<double>(d) * static_cast<double>(2 * own.q + 2 * own.k + up + own.f);
+  cost.block.flops =
+      2.0 * static_cast<double>(d) * static_cast<double>(own.q + own.q_rows + own.k_rows + own.k + up + own.f);
   cost.block.moved_bytes =
       kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
   cost.attention_flops = 4.0 * static_cast<double>(own.q);
@@ -60,7 +72,7 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   if (config.position == PositionKind::kLearned) {
     cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), d);
   }
-  cost.head.weight_bytes = table + norm * sizeof(float);
+  cost.head.weight_bytes = table + (norm + (config.head_bias ? own.vocab : 0)) * sizeof(float);
   cost.head.flops = 2.0 * static_cast<double>(own.vocab) * static_cast<double>(d);
   cost.tied_bytes = config.tied_head ? table : 0;
   cost.logit_bytes = own.vocab * sizeof(float);

@@ -1,5 +1,6 @@
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 
+#include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
 namespace butterfly {
@@ -42,42 +43,6 @@ std::uint32_t file_type_number(DType type) {
       return 38;
     default:
       return 0;
-  }
-}
-
-/// What an architecture's name stands for in a GGUF file. Bias fields of llama files are seen from their tensors.
-Status check_expressible(const ModelConfig& config) {
-  const auto refuse = [&](const char* what) {
-    return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
-                      config.architecture, what);
-  };
-  if (config.norm_place != NormPlace::kBefore) return refuse("norms after the blocks' sums");
-  if (config.architecture == "gpt2") {
-    if (config.norm != NormKind::kLayer || !config.norm_bias) return refuse("a norm other than LayerNorm with bias");
-    if (config.mlp != MlpKind::kPlain || config.activation != Activation::kGeluTanh) return refuse("another MLP");
-    if (config.position != PositionKind::kLearned) return refuse("rotary positions");
-    if (!config.qkv_bias || !config.attention_output_bias || !config.mlp_bias)
-      return refuse("projections without bias");
-    return {};
-  }
-  if (config.architecture != "llama" && config.architecture != "qwen2") {
-    return make_error(ErrorCode::kUnsupported, "{}: the architecture is \"{}\", supported are llama, qwen2 and gpt2",
-                      config.name, config.architecture);
-  }
-  const RopePairs pairs = config.architecture == "qwen2" ? RopePairs::kHalves : RopePairs::kAdjacent;
-  if (config.norm != NormKind::kRms || config.norm_bias) return refuse("a norm other than RMSNorm");
-  if (config.mlp != MlpKind::kGated || config.activation != Activation::kSilu) return refuse("another MLP");
-  if (config.position != PositionKind::kRope || config.rope.pairs != pairs) return refuse("other positions");
-  if (config.architecture == "qwen2" && !config.qkv_bias) return refuse("projections without bias");
-  return {};
-}
-
-void write_rope(const ModelConfig& config, const std::string& prefix, GgufWriter& writer) {
-  writer.add_integer(prefix + "rope.dimension_count", static_cast<std::uint32_t>(config.rope.dim));
-  writer.add_float(prefix + "rope.freq_base", config.rope.base);
-  if (config.rope.scaling == RopeConfig::Scaling::kLinear) {
-    writer.add_string(prefix + "rope.scaling.type", "linear");
-    writer.add_float(prefix + "rope.scaling.factor", config.rope.factor);
   }
 }
 
@@ -127,7 +92,6 @@ void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
 }  // namespace
 
 Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
-  BF_TRY(check_expressible(config));
   const std::string prefix = config.architecture + ".";
   const auto integer = [&](const char* key, int value) {
     writer.add_integer(prefix + key, static_cast<std::uint32_t>(value));
@@ -150,8 +114,7 @@ Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
   const char* epsilon =
       config.norm == NormKind::kLayer ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   writer.add_float(prefix + epsilon, config.norm_epsilon);
-  if (config.position == PositionKind::kRope) write_rope(config, prefix, writer);
-  return {};
+  return write_gguf_family(config, writer);
 }
 
 void write_gguf_vocabulary(const Vocabulary& vocabulary, int size, GgufWriter& writer) {

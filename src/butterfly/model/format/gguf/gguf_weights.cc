@@ -1,12 +1,13 @@
 #include "butterfly/model/format/gguf/gguf_weights.h"
 
 #include <algorithm>
-#include <array>
 #include <climits>
+#include <map>
 #include <optional>
 
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
+#include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
@@ -26,22 +27,36 @@ class GgufWeights final : public WeightSource {
       : file_(std::move(file)), mapping_(std::move(mapping)) {
     const std::int64_t q = config.q_dim();
     const std::int64_t kv = config.kv_dim();
-    parts_ = {{{".attn_q.", 0, q}, {".attn_k.", q, kv}, {".attn_v.", q + kv, kv}}};
+    const std::int64_t qkv = q + 2 * kv;
+    parts_ = {{".attn_q.", kQkv, 0, q, qkv}, {".attn_k.", kQkv, q, kv, qkv}, {".attn_v.", kQkv, q + kv, kv, qkv}};
+    const bool gate_is_apart = file_.find_tensor("blk.0.ffn_gate.weight") != nullptr;
+    if (gguf_fusion(config.architecture).gate_up && !gate_is_apart) {
+      const std::int64_t ff = config.ff_dim;
+      parts_.push_back({".ffn_gate.", kGateUp, 0, ff, 2 * ff});
+      parts_.push_back({kGateUp, kGateUp, ff, ff, 2 * ff});
+    }
+    // What the file calls otherwise.
+    WeightRange all{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
+    if (config.architecture == "falcon") {
+      for (const WeightInfo& weight : expected_weights(config, all)) {
+        const std::string name = gguf_weight_name(config, weight.name);
+        if (name != weight.name) renamed_[weight.name] = name;
+      }
+    }
   }
 
   std::vector<WeightInfo> list() const override {
     std::vector<WeightInfo> result;
     for (const GgufTensor& tensor : file_.tensors()) {
-      const std::string name(tensor.name);
-      if (name.find(kFused) == std::string::npos) {
-        append(result, name);
-        continue;
-      }
+      const std::string name = canonical(std::string(tensor.name));
+      bool fused = false;
       for (const Part& part : parts_) {
         std::string part_name = name;
-        replace_once(part_name, kFused, part.infix);
+        if (!replace_once(part_name, part.fused, part.infix)) continue;
+        fused = true;
         append(result, part_name);
       }
+      if (!fused) append(result, name);
     }
     return result;
   }
@@ -63,13 +78,16 @@ class GgufWeights final : public WeightSource {
   }
 
  private:
-  static constexpr std::string_view kFused = ".attn_qkv.";
+  static constexpr std::string_view kQkv = ".attn_qkv.";
+  static constexpr std::string_view kGateUp = ".ffn_up.";
 
-  /// Rows [begin, begin + count) of the fused matrix.
+  /// Rows [begin, begin + count) of the fused matrix, which has `total`.
   struct Part {
     std::string_view infix;
+    std::string_view fused;
     std::int64_t begin = 0;
     std::int64_t count = 0;
+    std::int64_t total = 0;
   };
   struct Location {
     const GgufTensor* tensor = nullptr;
@@ -77,13 +95,25 @@ class GgufWeights final : public WeightSource {
   };
 
   std::optional<Location> locate(const std::string& name) const {
-    if (const GgufTensor* tensor = file_.find_tensor(name)) return Location{tensor, nullptr};
+    const auto other = renamed_.find(name);
+    if (other != renamed_.end()) {
+      const GgufTensor* tensor = file_.find_tensor(other->second);
+      return tensor ? std::optional(Location{tensor, nullptr}) : std::nullopt;
+    }
+    const GgufTensor* whole = file_.find_tensor(name);
     for (const Part& part : parts_) {
       std::string fused = name;
-      if (!replace_once(fused, part.infix, kFused)) continue;
+      if ((whole && part.infix != part.fused) || !replace_once(fused, part.infix, part.fused)) continue;
       if (const GgufTensor* tensor = file_.find_tensor(fused)) return Location{tensor, &part};
     }
-    return std::nullopt;
+    return whole ? std::optional(Location{whole, nullptr}) : std::nullopt;
+  }
+
+  std::string canonical(const std::string& stored) const {
+    for (const auto& [name, other] : renamed_) {
+      if (other == stored) return name;
+    }
+    return stored;
   }
 
   Result<WeightView> view_of(const GgufTensor& tensor) const {
@@ -99,7 +129,7 @@ class GgufWeights final : public WeightSource {
   }
 
   Result<WeightView> slice(const std::string& name, const WeightView& whole, const Location& location) const {
-    const std::int64_t expected = parts_.back().begin + parts_.back().count;
+    const std::int64_t expected = location.part->total;
     const bool is_vector = location.tensor->dims == 1;
     const std::int64_t outputs = is_vector ? whole.cols : whole.rows;
     if (outputs != expected) {
@@ -128,7 +158,8 @@ class GgufWeights final : public WeightSource {
 
   GgufFile file_;
   std::shared_ptr<const MappedFile> mapping_;
-  std::array<Part, 3> parts_;
+  std::vector<Part> parts_;
+  std::map<std::string, std::string, std::less<>> renamed_;  // canonical to stored
 };
 
 Status check_all_weights(const WeightSource& source, const ModelConfig& config) {

@@ -17,9 +17,10 @@ struct HuggingFaceConfig {
   TokenId bos{-1};
 };
 
-/// model_type llama, mistral, qwen2, gpt2. `source` names the directory in messages; an empty generation text counts as
-/// absent. Errors: kBadData for missing, mistyped and contradicting keys; kUnsupported for other types and for variants
-/// that change the arithmetic (sliding windows, partial or other rope scaling, quantisation, exact GELU).
+/// The model_types of hugging_face_families.cc. `source` names the directory in messages; the generation text may be
+/// empty.
+/// Errors: kBadData for missing, mistyped and contradicting keys; kUnsupported for other types and for variants that
+/// change the arithmetic (other rope scalings and activations, quantisation, experts).
 Result<HuggingFaceConfig> read_hugging_face_config(const std::string& config_json, const std::string& generation_json,
                                                    const std::string& source);
 

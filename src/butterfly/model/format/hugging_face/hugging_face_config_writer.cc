@@ -1,4 +1,6 @@
 // ModelConfig as config.json: the inverse of hugging_face_config.cc.
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
@@ -84,6 +86,26 @@ Result<ordered_json> llama_config(const ModelConfig& config) {
   return json;
 }
 
+/// What only families have that this library does not write.
+Status check_plain(const ModelConfig& config) {
+  const auto any = [](const std::vector<int>& values, int usual) {
+    return std::ranges::any_of(values, [&](int value) { return value != usual; });
+  };
+  if (any(config.windows, 0)) return refuse(config, "sliding windows");
+  if (any(config.ropes, kMainRope)) return refuse(config, "other positions in some layers");
+  if (config.rope.magnitude != 1) return refuse(config, "a magnitude of rotated elements");
+  if (config.qk_norm != QkNorm::kNone) return refuse(config, "norms of queries and keys");
+  if (config.parallel_block) return refuse(config, "parallel blocks");
+  if (config.attention_cap != 0 || config.logit_cap != 0) return refuse(config, "caps");
+  if (config.head_bias) return refuse(config, "a bias of the head");
+  const float usual = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const bool scaled = config.attention_scale != 0 && config.attention_scale != usual;
+  if (scaled || config.embedding_scale != 1 || config.residual_scale != 1 || config.logit_scale != 1) {
+    return refuse(config, "scales");
+  }
+  return {};
+}
+
 const char* torch_type(DType type) {
   return type == DType::kF16 ? "float16" : type == DType::kBF16 ? "bfloat16" : "float32";
 }
@@ -97,6 +119,7 @@ Result<std::string> hugging_face_config_json(const Checkpoint& checkpoint, DType
     return make_error(ErrorCode::kUnsupported, "{}: the architecture is \"{}\", supported are llama, qwen2 and gpt2",
                       config.name, config.architecture);
   }
+  BF_TRY(check_plain(config));
   BF_ASSIGN_OR_RETURN(ordered_json json, config.architecture == "gpt2" ? gpt2_config(config) : llama_config(config));
   json["tie_word_embeddings"] = config.tied_head;
   json["torch_dtype"] = torch_type(type);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <span>
 
 namespace butterfly {
 namespace {
@@ -11,35 +11,105 @@ namespace {
 struct NamePair {
   std::string_view canonical, file;
 };
+using Names = std::span<const NamePair>;
 
-constexpr std::array<NamePair, 3> kLlamaTop{
-    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
-constexpr std::array<NamePair, 9> kLlamaBlock{{{"attn_norm", "input_layernorm"},
-                                               {"attn_q", "self_attn.q_proj"},
-                                               {"attn_k", "self_attn.k_proj"},
-                                               {"attn_v", "self_attn.v_proj"},
-                                               {"attn_output", "self_attn.o_proj"},
-                                               {"ffn_norm", "post_attention_layernorm"},
-                                               {"ffn_gate", "mlp.gate_proj"},
-                                               {"ffn_up", "mlp.up_proj"},
-                                               {"ffn_down", "mlp.down_proj"}}};
-constexpr std::array<NamePair, 4> kGpt2Top{{{"token_embd", "transformer.wte"},
-                                            {"position_embd", "transformer.wpe"},
-                                            {"output_norm", "transformer.ln_f"},
-                                            {"output", "lm_head"}}};
-constexpr std::array<NamePair, 8> kGpt2Block{{{"attn_norm", "ln_1"},
-                                              {"attn_q", "attn.c_attn"},
-                                              {"attn_k", "attn.c_attn"},
-                                              {"attn_v", "attn.c_attn"},
-                                              {"attn_output", "attn.c_proj"},
-                                              {"ffn_norm", "ln_2"},
-                                              {"ffn_up", "mlp.c_fc"},
-                                              {"ffn_down", "mlp.c_proj"}}};
+constexpr NamePair kLlamaTop[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr NamePair kLlamaBlock[] = {{"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+                                    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+                                    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+                                    {"attn_output", "self_attn.o_proj"}, {"ffn_norm", "post_attention_layernorm"},
+                                    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+                                    {"ffn_down", "mlp.down_proj"}};
+constexpr NamePair kGpt2Top[] = {{"token_embd", "transformer.wte"},
+                                 {"position_embd", "transformer.wpe"},
+                                 {"output_norm", "transformer.ln_f"},
+                                 {"output", "lm_head"}};
+constexpr NamePair kGpt2Block[] = {{"attn_norm", "ln_1"},     {"attn_q", "attn.c_attn"},      {"attn_k", "attn.c_attn"},
+                                   {"attn_v", "attn.c_attn"}, {"attn_output", "attn.c_proj"}, {"ffn_norm", "ln_2"},
+                                   {"ffn_up", "mlp.c_fc"},    {"ffn_down", "mlp.c_proj"}};
+constexpr NamePair kOutputNorms[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                     {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NamePair kGemma2Block[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                     {"ffn_norm", "pre_feedforward_layernorm"},
+                                     {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NamePair kFusedBlock[] = {{"attn_q", "self_attn.qkv_proj"},
+                                    {"attn_k", "self_attn.qkv_proj"},
+                                    {"attn_v", "self_attn.qkv_proj"},
+                                    {"ffn_gate", "mlp.gate_up_proj"},
+                                    {"ffn_up", "mlp.gate_up_proj"}};
+constexpr NamePair kGlmBlock[] = {{"post_attention_norm", "post_self_attn_layernorm"},
+                                  {"post_ffw_norm", "post_mlp_layernorm"},
+                                  {"ffn_gate", "mlp.gate_up_proj"},
+                                  {"ffn_up", "mlp.gate_up_proj"}};
+constexpr NamePair kStarcoderBlock[] = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
+constexpr NamePair kPhiTop[] = {{"output_norm", "model.final_layernorm"}};
+constexpr NamePair kPhiBlock[] = {{"attn_output", "self_attn.dense"}, {"ffn_up", "mlp.fc1"}, {"ffn_down", "mlp.fc2"}};
+constexpr NamePair kNeoxTop[] = {
+    {"token_embd", "gpt_neox.embed_in"}, {"output_norm", "gpt_neox.final_layer_norm"}, {"output", "embed_out"}};
+constexpr NamePair kNeoxBlock[] = {{"attn_q", "attention.query_key_value"}, {"attn_k", "attention.query_key_value"},
+                                   {"attn_v", "attention.query_key_value"}, {"attn_output", "attention.dense"},
+                                   {"ffn_up", "mlp.dense_h_to_4h"},         {"ffn_down", "mlp.dense_4h_to_h"}};
+constexpr NamePair kFalconTop[] = {{"token_embd", "transformer.word_embeddings"}, {"output_norm", "transformer.ln_f"}};
+constexpr NamePair kFalconBlock[] = {{"attn_q", "self_attention.query_key_value"},
+                                     {"attn_k", "self_attention.query_key_value"},
+                                     {"attn_v", "self_attention.query_key_value"},
+                                     {"attn_output", "self_attention.dense"},
+                                     {"ffn_up", "mlp.dense_h_to_4h"},
+                                     {"ffn_down", "mlp.dense_4h_to_h"}};
+constexpr NamePair kMptTop[] = {{"token_embd", "transformer.wte"}, {"output_norm", "transformer.norm_f"}};
+constexpr NamePair kMptBlock[] = {{"attn_norm", "norm_1"},   {"attn_q", "attn.Wqkv"},          {"attn_k", "attn.Wqkv"},
+                                  {"attn_v", "attn.Wqkv"},   {"attn_output", "attn.out_proj"}, {"ffn_norm", "norm_2"},
+                                  {"ffn_up", "ffn.up_proj"}, {"ffn_down", "ffn.down_proj"}};
 
-template <std::size_t kSize>
-std::string_view translate(const std::array<NamePair, kSize>& names, std::string_view canonical) {
-  for (const NamePair& pair : names) {
-    if (pair.canonical == canonical) return pair.file;
+/// What a family calls otherwise than Llama.
+struct FamilyNames {
+  std::string_view architecture;
+  std::string_view blocks = "model.layers";
+  Names top{};
+  Names block{};
+  QkvOrder qkv = QkvOrder::kApart;
+};
+constexpr FamilyNames kFamilies[] = {
+    {.architecture = "gpt2", .blocks = "transformer.h", .top = kGpt2Top, .block = kGpt2Block},
+    {.architecture = "olmo2", .block = kOutputNorms},
+    {.architecture = "gemma2", .block = kGemma2Block},
+    {.architecture = "gemma3", .block = kGemma2Block},
+    {.architecture = "phi3", .block = kFusedBlock, .qkv = QkvOrder::kBehindOneAnother},
+    {.architecture = "chatglm", .block = kGlmBlock},
+    {.architecture = "glm4", .block = kGlmBlock},
+    {.architecture = "starcoder2", .block = kStarcoderBlock},
+    {.architecture = "phi2", .top = kPhiTop, .block = kPhiBlock},
+    {.architecture = "gptneox",
+     .blocks = "gpt_neox.layers",
+     .top = kNeoxTop,
+     .block = kNeoxBlock,
+     .qkv = QkvOrder::kByKeyHead},
+    {.architecture = "falcon",
+     .blocks = "transformer.h",
+     .top = kFalconTop,
+     .block = kFalconBlock,
+     .qkv = QkvOrder::kByKeyHead},
+    {.architecture = "mpt",
+     .blocks = "transformer.blocks",
+     .top = kMptTop,
+     .block = kMptBlock,
+     .qkv = QkvOrder::kBehindOneAnother},
+};
+
+const FamilyNames& family_of(std::string_view architecture) {
+  static constexpr FamilyNames kLlama{.architecture = "llama"};
+  for (const FamilyNames& family : kFamilies) {
+    if (family.architecture == architecture) return family;
+  }
+  return kLlama;
+}
+
+std::string_view translate(Names names, Names otherwise, std::string_view canonical) {
+  for (const Names& list : {names, otherwise}) {
+    for (const NamePair& pair : list) {
+      if (pair.canonical == canonical) return pair.file;
+    }
   }
   return {};
 }
@@ -60,15 +130,28 @@ WeightNameParts split_weight_name(std::string_view name) {
 }
 
 std::string hugging_face_name(std::string_view canonical, std::string_view architecture) {
-  const bool gpt2 = architecture == "gpt2";
+  const FamilyNames& family = family_of(architecture);
   const WeightNameParts parts = split_weight_name(canonical);
   if (parts.layer.empty()) {
-    const std::string_view stem = gpt2 ? translate(kGpt2Top, parts.stem) : translate(kLlamaTop, parts.stem);
+    const std::string_view stem = translate(family.top, kLlamaTop, parts.stem);
     return stem.empty() ? "" : fmt::format("{}.{}", stem, parts.kind);
   }
-  const std::string_view stem = gpt2 ? translate(kGpt2Block, parts.stem) : translate(kLlamaBlock, parts.stem);
+  const bool gpt2 = architecture == "gpt2";
+  const std::string_view stem = translate(family.block, gpt2 ? Names{} : Names(kLlamaBlock), parts.stem);
   if (stem.empty()) return "";
-  return fmt::format("{}.{}.{}.{}", gpt2 ? "transformer.h" : "model.layers", parts.layer, stem, parts.kind);
+  return fmt::format("{}.{}.{}.{}", family.blocks, parts.layer, stem, parts.kind);
+}
+
+QkvOrder qkv_order(std::string_view architecture) {
+  return family_of(architecture).qkv;
+}
+
+bool rotates_halves_in_files(std::string_view architecture) {
+  return architecture == "llama" || architecture == "granite" || architecture == "smollm3";
+}
+
+bool norms_around_one(std::string_view architecture) {
+  return architecture == "gemma" || architecture == "gemma2" || architecture == "gemma3";
 }
 
 bool is_query_or_key(std::string_view canonical) {

@@ -17,6 +17,17 @@ WeightNameParts split_weight_name(std::string_view name);
 /// The name in the files of `architecture`; empty for a weight that it lacks. GPT-2's Q, K and V share one.
 std::string hugging_face_name(std::string_view canonical, std::string_view architecture);
 
+/// How a family stores the outputs of Q, K and V: as three tensors; as one, behind one another; as one in which the
+/// query heads of a key/value head are followed by it and by its value head. GPT-2 is a case of its own.
+enum class QkvOrder : std::uint8_t { kApart, kBehindOneAnother, kByKeyHead };
+QkvOrder qkv_order(std::string_view architecture);
+
+/// Whether config.rope.pairs is kAdjacent (as GGUF has it) and the files have rows for kHalves.
+bool rotates_halves_in_files(std::string_view architecture);
+
+/// Whether the files hold the weights of norms less 1.
+bool norms_around_one(std::string_view architecture);
+
 bool is_query_or_key(std::string_view canonical);
 
 /// Row r of a head in adjacent order comes from this row in half-split order: pair i is (i, i + head_dim / 2) there.

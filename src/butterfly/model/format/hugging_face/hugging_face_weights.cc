@@ -5,11 +5,12 @@
 
 #include "butterfly/base/printable.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
+#include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
 namespace {
 
-enum class Order { kAsStored, kHalvesToAdjacent, kTransposed };
+enum class Order { kAsStored, kRows, kTransposed, kPlusOne };
 
 /// Where a canonical weight is in the files and how its rows come out of them.
 struct Recipe {
@@ -18,9 +19,22 @@ struct Recipe {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   Order order = Order::kAsStored;
-  std::int64_t first = 0;     // kTransposed: the first stored column that belongs to this weight; of a vector: element
-  std::int64_t head_dim = 0;  // kHalvesToAdjacent
+  DType stored_type = DType::kF32;  // kPlusOne
+  std::int64_t first = 0;           // element where the weight begins; kTransposed: column; kRows: row
+  std::int64_t head_dim = 0;        // kRows
+  bool halves = false;              // kRows: the file has heads for halves, this weight has them for adjacent pairs
+  std::int64_t group = 0;  // kRows: heads of this weight between those of the others in one tensor; 0: nothing between
+  std::int64_t group_step = 0;   // heads from one group to the next
+  std::int64_t group_first = 0;  // head of a group where this weight's begin
   std::size_t shard = 0;
+
+  /// Order::kRows: where the file has this output.
+  std::int64_t stored_row(std::int64_t row) const {
+    if (halves) row = half_split_row(row, head_dim);
+    if (group == 0) return first + row;
+    const std::int64_t head = row / head_dim;
+    return (head / group * group_step + group_first + head % group) * head_dim + row % head_dim;
+  }
 };
 
 /// to[rows, cols] = transposed from[cols, from_cols], whose first `rows` columns are meant.
@@ -110,9 +124,21 @@ class HuggingFaceWeights final : public WeightSource {
     return false;
   }
 
+  /// A parallel block with two norms calls them otherwise than one with a single norm (Falcon).
+  std::string stored_name(const std::string& canonical) const {
+    std::string name = hugging_face_name(canonical, config_.architecture);
+    if (config_.architecture != "falcon" || !config_.parallel_block || config_.shared_norm) return name;
+    for (const auto& [from, to] :
+         {std::pair{".input_layernorm.", ".ln_attn."}, {".post_attention_layernorm.", ".ln_mlp."}}) {
+      const std::size_t at = name.find(from);
+      if (at != std::string::npos) name.replace(at, std::string_view(from).size(), to);
+    }
+    return name;
+  }
+
   Result<Recipe> resolve_weight(const WeightInfo& expected) const {
     const bool gpt2 = config_.architecture == "gpt2";
-    const std::string name = hugging_face_name(expected.name, config_.architecture);
+    const std::string name = stored_name(expected.name);
     Recipe recipe{.rows = expected.rows, .cols = expected.cols};
     bool found = locate(name, recipe);
     // A tied matrix may be stored under the name of its other use.
@@ -127,9 +153,8 @@ class HuggingFaceWeights final : public WeightSource {
     if (expected.rows == 1) shape = {expected.cols};
     if (gpt2) {
       place_gpt2(expected, recipe, shape);
-    } else if (config_.rope.pairs == RopePairs::kAdjacent && is_query_or_key(expected.name)) {
-      recipe.order = Order::kHalvesToAdjacent;
-      recipe.head_dim = config_.head_dim;
+    } else {
+      place(expected, recipe, shape);
     }
     if (recipe.entry->shape != shape) {
       return make_error(ErrorCode::kBadData, "{}: {} has the shape {}, the model's configuration says {}", source_,
@@ -142,6 +167,40 @@ class HuggingFaceWeights final : public WeightSource {
     std::string text = "[";
     for (std::int64_t extent : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", extent);
     return text + "]";
+  }
+
+  void place(const WeightInfo& expected, Recipe& recipe, std::vector<std::int64_t>& shape) const {
+    const WeightNameParts parts = split_weight_name(expected.name);
+    const std::int64_t group = config_.heads / config_.kv_heads;
+    const QkvOrder qkv = qkv_order(config_.architecture);
+    const bool q = parts.stem == "attn_q";
+    const bool k = parts.stem == "attn_k";
+    if ((q || k) && rotates_halves_in_files(config_.architecture)) {
+      recipe.order = Order::kRows;
+      recipe.halves = true;
+    } else if (qkv != QkvOrder::kApart && (q || k || parts.stem == "attn_v")) {
+      shape.front() = config_.q_dim() + 2 * std::int64_t{config_.kv_dim()};
+      if (qkv == QkvOrder::kByKeyHead) {
+        recipe.order = Order::kRows;
+        recipe.group = q ? group : 1;
+        recipe.group_step = group + 2;
+        recipe.group_first = q ? 0 : k ? group : group + 1;
+      } else {
+        recipe.first = q ? 0 : k ? config_.q_dim() : config_.q_dim() + config_.kv_dim();
+      }
+    } else if (parts.stem == "ffn_gate" || parts.stem == "ffn_up") {
+      const std::string gate = "blk.0.ffn_gate.weight";
+      const std::string up = "blk.0.ffn_up.weight";
+      const bool fused = hugging_face_name(gate, config_.architecture) == hugging_face_name(up, config_.architecture);
+      if (fused) shape.front() *= 2;
+      if (fused && parts.stem == "ffn_up") recipe.first = config_.ff_dim;
+    } else if (norms_around_one(config_.architecture) && parts.stem.ends_with("norm")) {
+      recipe.order = Order::kPlusOne;
+      recipe.stored_type = recipe.type;
+      recipe.type = DType::kF32;
+    }
+    recipe.head_dim = config_.head_dim;
+    if (recipe.order == Order::kAsStored && expected.rows > 1) recipe.first *= expected.cols;
   }
 
   /// GPT-2 stores matrices as [inputs, outputs], and Q, K and V beside one another in the outputs.
@@ -175,7 +234,7 @@ class HuggingFaceWeights final : public WeightSource {
     const auto copy = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(part.of_rows.size()) *
                                                                static_cast<std::size_t>(part.of_cols.size()) * element);
     fill(recipe, part, view, *copy);
-    if (const auto& mapping = shards_[recipe.shard].mapping; mapping && recipe.order == Order::kHalvesToAdjacent) {
+    if (const auto& mapping = shards_[recipe.shard].mapping; mapping && recipe.order == Order::kRows) {
       mapping->drop(recipe.entry->bytes);
     }
     return {recipe.type, part.of_rows.size(), part.of_cols.size(), *copy, copy};
@@ -195,7 +254,7 @@ class HuggingFaceWeights final : public WeightSource {
         }
         return;
       }
-      case Order::kHalvesToAdjacent: {
+      case Order::kRows: {
         // The outputs of a vector (a bias) are its elements.
         const bool vector = recipe.rows == 1;
         const IndexRange outputs = vector ? part.of_cols : part.of_rows;
@@ -204,9 +263,19 @@ class HuggingFaceWeights final : public WeightSource {
         const std::size_t size = copy.size() / static_cast<std::size_t>(outputs.size());
         std::byte* to = copy.data();
         for (std::int64_t r = outputs.begin; r < outputs.end; ++r, to += size) {
-          const auto source = static_cast<std::size_t>(half_split_row(r, recipe.head_dim));
+          const auto source = static_cast<std::size_t>(recipe.stored_row(r));
           std::memcpy(to, from.data() + source * unit + skip, size);
         }
+        return;
+      }
+      case Order::kPlusOne: {
+        const auto count = static_cast<std::size_t>(part.of_cols.size());
+        const auto size = static_cast<std::size_t>(block_bytes(recipe.stored_type));
+        std::vector<float> values(count);
+        decode_row(recipe.stored_type, from.subspan(static_cast<std::size_t>(part.of_cols.begin) * size, count * size),
+                   values);
+        for (float& value : values) value += 1.0f;
+        std::memcpy(copy.data(), values.data(), copy.size());
         return;
       }
       case Order::kTransposed: {

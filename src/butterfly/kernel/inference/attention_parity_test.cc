@@ -1,0 +1,183 @@
+// Attention on every instruction set of this machine equals `reference` by memcmp, whatever the rows and keys, windows,
+// caps, slopes and sinks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/inference/parity_values_test.h"
+
+namespace butterfly {
+namespace {
+
+/// Keys and values of one head in cache pages, filled through the kernels that the cache uses.
+struct CachedHead {
+  CachedHead(int keys, int head_dim, bool half) : v_stride((head_dim + 15) / 16 * 16), size(half ? 2 : 4) {
+    const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+    const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+    const int pages = (keys + kKvPageTokens - 1) / kKvPageTokens;
+    k_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * head_dim * size));
+    v_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * v_stride * size));
+    for (int p = 0; p < pages; ++p) {
+      k_pages.push_back(k_data.data() + static_cast<long>(p) * kKvPageTokens * head_dim * size);
+      v_pages.push_back(v_data.data() + static_cast<long>(p) * kKvPageTokens * v_stride * size);
+    }
+    for (int key = 0; key < keys; ++key) {
+      unsigned char* kp =
+          k_data.data() + static_cast<long>(key / kPanel) * kPanel * head_dim * size + key % kPanel * size;
+      unsigned char* vp = v_data.data() + static_cast<long>(key) * v_stride * size;
+      kReferenceKernels.store_key(k.data() + key * head_dim, head_dim, half, kp);
+      kReferenceKernels.store_value(v.data() + key * head_dim, head_dim, half, vp);
+    }
+  }
+  int v_stride, size;
+  std::vector<unsigned char> k_data, v_data;
+  std::vector<const unsigned char*> k_pages, v_pages;
+};
+
+/// What a row of attention may have besides its keys, [rows] each where it is not empty.
+struct AttentionExtras {
+  std::vector<int> first{};
+  float cap = 0;
+  std::vector<float> slopes{}, sinks{};
+};
+
+std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool half, const std::vector<int>& visible,
+                          int first, int rows, const AttentionExtras& extras = {}) {
+  const auto q = random_floats(visible.size() * static_cast<std::size_t>(head_dim), 23);
+  std::vector<float> out(static_cast<std::size_t>(rows * head_dim));
+  std::vector<const float*> q_rows;
+  std::vector<float*> out_rows;
+  for (int r = 0; r < rows; ++r) {
+    q_rows.push_back(q.data() + (first + r) * head_dim);
+    out_rows.push_back(out.data() + r * head_dim);
+  }
+  std::vector<float> scratch(static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * head.v_stride)));
+  AttentionArgs args;
+  args.k_pages = head.k_pages.data();
+  args.v_pages = head.v_pages.data();
+  args.half = half;
+  args.head_dim = head_dim;
+  args.v_stride = head.v_stride;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  args.rows = rows;
+  args.q = q_rows.data();
+  args.out = out_rows.data();
+  args.visible = visible.data() + first;
+  args.scratch = scratch.data();
+  if (!extras.first.empty()) args.first = extras.first.data() + first;
+  args.cap = extras.cap;
+  if (!extras.slopes.empty()) args.slopes = extras.slopes.data() + first;
+  if (!extras.sinks.empty()) args.sinks = extras.sinks.data() + first;
+  kernels_for(isa).attention(args);
+  return out;
+}
+
+TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndBothCacheTypes) {
+  for (const int head_dim : {8, 16, 20, 32, 64, 80, 128}) {
+    for (const bool half : {false, true}) {
+      for (const int keys : {1, 15, 16, 17, 63, 255, 256, 257, 700}) {
+        const CachedHead head(keys, head_dim, half);
+        std::vector<int> visible;
+        for (int r = 0; r < 8; ++r) visible.push_back(std::max(1, keys - 7 + r));
+        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8);
+        for (const Isa isa : supported_isas()) {
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8), expected))
+              << to_string(isa) << " head_dim " << head_dim << " keys " << keys << " half " << half;
+          // One row at a time, as decode does, gives the same bits as eight at once.
+          for (int r = 0; r < 8; ++r) {
+            const auto row = attend(isa, head, head_dim, half, visible, r, 1);
+            EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ParityAttention, WindowsCapsSlopesAndSinksEqualReference) {
+  const int head_dim = 20;
+  for (const int keys : {9, 100, 257, 700}) {
+    for (const int window : {1, 5, 16, 250, 256, 300}) {
+      const CachedHead head(keys, head_dim, true);
+      std::vector<int> visible;
+      AttentionExtras windowed;
+      AttentionExtras all{.cap = 2.5f};
+      for (int r = 0; r < 8; ++r) {
+        visible.push_back(std::max(1, keys - 7 + r));
+        windowed.first.push_back(std::max(0, visible.back() - window));
+        all.slopes.push_back(std::ldexp(1.0f, -r));
+        all.sinks.push_back(static_cast<float>(r) - 4.0f);
+      }
+      all.first = windowed.first;
+      for (const AttentionExtras& extras : {windowed, all}) {
+        const auto expected = attend(Isa::kReference, head, head_dim, true, visible, 0, 8, extras);
+        for (const Isa isa : supported_isas()) {
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, true, visible, 0, 8, extras), expected))
+              << to_string(isa) << " keys " << keys << " window " << window << " cap " << extras.cap;
+          for (int r = 0; r < 8; ++r) {
+            const auto row = attend(isa, head, head_dim, true, visible, r, 1, extras);
+            EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ParityAttention, ExtrasThatChangeNothingKeepEveryBit) {
+  const int head_dim = 32, keys = 600;
+  const CachedHead head(keys, head_dim, false);
+  const auto plain = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
+  const AttentionExtras extras{.first = {0}, .slopes = {0.0f}, .sinks = {-1e30f}};
+  EXPECT_TRUE(same_bits(attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1, extras), plain));
+}
+
+TEST(ParityAttention, WindowsCapsSlopesAndSinksAreCloseToDoublePrecision) {
+  const int head_dim = 16, keys = 300, first = 30;
+  const CachedHead head(keys, head_dim, false);
+  const AttentionExtras extras{.first = {first}, .cap = 1.5f, .slopes = {0.03125f}, .sinks = {0.75f}};
+  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1, extras);
+  const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+  const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+  const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
+  double total = std::exp(0.75);
+  std::vector<double> sums(static_cast<std::size_t>(head_dim));
+  for (int j = first; j < keys; ++j) {
+    const auto at = static_cast<std::size_t>(j * head_dim);
+    double dot = 0;
+    for (std::size_t d = 0; d < sums.size(); ++d) dot += static_cast<double>(q[d]) * static_cast<double>(k[at + d]);
+    const double score = 1.5 * std::tanh(dot / 4.0 / 1.5) - 0.03125 * (keys - 1 - j);
+    total += std::exp(score);
+    for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += std::exp(score) * static_cast<double>(v[at + d]);
+  }
+  for (std::size_t d = 0; d < sums.size(); ++d) EXPECT_NEAR(out[d], sums[d] / total, 1e-5);
+}
+
+TEST(ParityAttention, IsCloseToSoftmaxInDoublePrecision) {
+  const int head_dim = 32, keys = 600;
+  const CachedHead head(keys, head_dim, false);
+  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
+  const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+  const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+  const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
+  std::vector<double> p(static_cast<std::size_t>(keys));
+  double total = 0;
+  for (int j = 0; j < keys; ++j) {
+    double dot = 0;
+    for (int d = 0; d < head_dim; ++d)
+      dot += static_cast<double>(q[static_cast<std::size_t>(d)]) * k[static_cast<std::size_t>(j * head_dim + d)];
+    total += p[static_cast<std::size_t>(j)] = std::exp(dot / std::sqrt(32.0));
+  }
+  for (int d = 0; d < head_dim; ++d) {
+    double sum = 0;
+    for (int j = 0; j < keys; ++j)
+      sum += p[static_cast<std::size_t>(j)] / total * v[static_cast<std::size_t>(j * head_dim + d)];
+    EXPECT_NEAR(out[static_cast<std::size_t>(d)], sum, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace butterfly

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/families/NAME/{config.json, model.safetensors, logits.f32}: a tiny random model of each family of
+`transformers` and its logits.
+
+    python tools/make_family_golden.py --out tests/golden/families [NAME ...]
+
+Logits are PyTorch's in fp32, [tokens, vocab], after each token of the prompt (7 * i * i + 3 * i) % vocab for i from 0,
+little-endian. The prompt is longer than every window and than the original context of every rope scaling; the number of
+tokens is what the file's size says. Weights are drawn wide enough that every choice of a family shows in the logits.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+VOCAB = 80
+TOKENS = 40
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def longrope(pairs: int) -> dict:
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
+        "long_factor": [1.5 + 0.7 * i for i in range(pairs)],
+        "original_max_position_embeddings": 16,
+    }
+
+
+def family(config_class: str, **changes) -> tuple:
+    return config_class, SIZES | changes
+
+
+FAMILIES = {
+    "llama_linear": family("LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
+    "llama_llama3": family("LlamaConfig", rope_parameters=LLAMA3),
+    "llama_yarn": family("LlamaConfig", rope_parameters=YARN),
+    "mistral": family("MistralConfig", sliding_window=9, head_dim=8),
+    "mistral_nemo": family("MistralConfig", sliding_window=None, head_dim=16),
+    "qwen2_window": family("Qwen2Config", use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    "qwen3": family("Qwen3Config", head_dim=16, tie_word_embeddings=True),
+    "olmo2": family("Olmo2Config", tie_word_embeddings=True),
+    "smollm3": family("SmolLM3Config", num_hidden_layers=4, intermediate_size=32),
+    "granite": family(
+        "GraniteConfig",
+        embedding_multiplier=12.0,
+        residual_multiplier=0.22,
+        attention_multiplier=0.0625,
+        logits_scaling=8.0,
+    ),
+    "phi3": family("Phi3Config", sliding_window=11, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+    "phi3_longrope": family("Phi3Config", original_max_position_embeddings=16, rope_parameters=longrope(4)),
+    "phi4_mini": family(
+        "Phi3Config",
+        hidden_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        original_max_position_embeddings=16,
+        rope_parameters=longrope(6) | {"partial_rotary_factor": 0.75},
+    ),
+    "gemma": family("GemmaConfig", head_dim=16),
+    "gemma2": family(
+        "Gemma2Config",
+        head_dim=8,
+        sliding_window=7,
+        query_pre_attn_scalar=8,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma2_scaled": family("Gemma2Config", num_hidden_layers=1, head_dim=8, query_pre_attn_scalar=24),
+    "gemma3": family(
+        "Gemma3TextConfig",
+        num_hidden_layers=6,
+        head_dim=8,
+        sliding_window=6,
+        query_pre_attn_scalar=8,
+        intermediate_size=32,
+    ),
+    "glm": family("GlmConfig", head_dim=8, eos_token_id=[1]),
+    "glm4": family("Glm4Config", head_dim=8, eos_token_id=[1]),
+    "starcoder2": family("Starcoder2Config", sliding_window=10),
+    "gpt_neox": family(
+        "GPTNeoXConfig", rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    ),
+    "gpt_neox_serial": family(
+        "GPTNeoXConfig",
+        use_parallel_residual=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
+    ),
+    "phi2": family("PhiConfig", num_key_value_heads=4),
+    "falcon": family("FalconConfig", multi_query=True),
+    "falcon_grouped": family("FalconConfig", new_decoder_architecture=True, num_kv_heads=2, bias=True),
+    "mpt": ("MptConfig", {"vocab_size": VOCAB, "d_model": 32, "n_heads": 4, "n_layers": 2, "expansion_ratio": 4,
+                          "max_seq_len": 128}),
+    "mpt_six_heads": ("MptConfig", {"vocab_size": VOCAB, "d_model": 48, "n_heads": 6, "n_layers": 1,
+                                    "expansion_ratio": 4, "max_seq_len": 128}),
+    "cohere": family("CohereConfig"),
+}
+
+
+def widen(model: torch.nn.Module) -> None:
+    """Norms and biases differ from their first values, and matrices are large enough for scores that differ."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0.0, 1.3 / parameter.shape[-1] ** 0.5)
+            elif "norm" in name or "ln_" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            else:
+                parameter.normal_(0.0, 0.3)
+
+
+def make(name: str, out: Path) -> None:
+    config_class, values = FAMILIES[name]
+    torch.manual_seed(sum(name.encode()))
+    config = getattr(transformers, config_class)(**values)
+    config.dtype = torch.float32
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    widen(model)
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    ids = torch.tensor([[(7 * i * i + 3 * i) % config.vocab_size for i in range(TOKENS)]])
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0].float()
+    (folder / "logits.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{name}: {size} bytes, logits up to {logits.abs().max():.3f}", flush=True)
+    json.loads((folder / "config.json").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("names", nargs="*", default=[])
+    arguments = parser.parse_args()
+    for name in arguments.names or FAMILIES:
+        make(name, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
