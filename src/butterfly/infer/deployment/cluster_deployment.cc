@@ -59,7 +59,7 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     if (options.measure_links) {
       made->say("measuring the links");
       made->known_.learn_links(*made->membership_, made->membership_->members(), options.access,
-                               after_ms(kMeasureTimeoutMs));
+                               after_ms(kMeasureTimeoutMs), options.stop);
     }
     BF_TRY(made->begin_epoch({}));
     return std::unique_ptr<Deployment>(std::move(made));
