@@ -34,7 +34,7 @@ void read_enrolment(ByteSpan bytes) {
   if (bytes.size() >= kEnrolReplyHeaderBytes) {
     const auto reply = decode_enrol_reply_header(bytes.first<kEnrolReplyHeaderBytes>());
     if (reply) {
-      require(std::ranges::all_of(reply->sizes, [](std::uint32_t size) { return size <= kEnrolFileBytesMax; }));
+      require(std::ranges::all_of(reply->sizes, [](std::uint32_t size) { return size <= kRevocationsBytesMax; }));
       require(std::ranges::equal(encode_enrol_reply_header(*reply), bytes.first<kEnrolReplyHeaderBytes>()));
     }
   }

@@ -49,8 +49,12 @@ Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& confi
   BF_ASSIGN_OR_RETURN(const std::optional<std::string> path, fetcher.local_path());
   if (path) {
     BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(*path));
-    log().info("weights of {} come from {}", assignment.model.name, *path);
-    return checkpoint.weights;
+    const Status unchanged = fetcher.check_local(*path);
+    if (unchanged) {
+      log().info("weights of {} come from {}", assignment.model.name, *path);
+      return checkpoint.weights;
+    }
+    log().warn("{}", unchanged.error().message);
   }
   log().info("weights of {} come from the coordinator", assignment.model.name);
   return std::make_shared<FetchedWeights>(config, assignment.stage, fetcher, kept.kept_for(config, assignment.stage));

@@ -15,10 +15,6 @@ constexpr int kLayersMax = 1 << 20;
 constexpr int kStagesMax = 1 << 16;
 constexpr int kHoldersMax = 16;
 
-Result<Payload> refuse_payload(std::uint64_t bytes) {
-  return make_error(ErrorCode::kProtocol, "a control message came with a payload of {} bytes, it has none", bytes);
-}
-
 thread_local bool protobuf_complained = false;
 
 /// protobuf writes to stderr of text that is not UTF-8, and sends it nevertheless.
@@ -30,6 +26,10 @@ void listen_to_protobuf() {
 }
 
 }  // namespace
+
+Result<Payload> refuse_payload(std::uint64_t bytes) {
+  return make_error(ErrorCode::kProtocol, "a message came with a payload of {} bytes, it has none", bytes);
+}
 
 Status ControlLink::send(const control::ControlMessage& message) {
   listen_to_protobuf();

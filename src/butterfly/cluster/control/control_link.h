@@ -16,6 +16,9 @@
 
 namespace butterfly {
 
+/// For messages that have no payload: an error before any of it is read.
+Result<Payload> refuse_payload(std::uint64_t bytes);
+
 class ControlLink {
  public:
   explicit ControlLink(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}

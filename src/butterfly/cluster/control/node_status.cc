@@ -12,12 +12,14 @@ namespace {
 
 Result<control::ControlMessage> ask(const std::string& address, const control::ControlMessage& question,
                                     const NodeAccess& access, Deadline deadline,
-                                    const SessionId& session = make_session_id()) {
+                                    const SessionId& session = make_session_id(), const std::stop_token& stop = {}) {
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kStatus, .session = session, .label = "status"};
   connecting.access = access;
+  connecting.stop = stop;
   BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
   ControlLink link(std::move(channel));
+  const std::stop_callback give_up(stop, [&] { link.close(); });
   BF_TRY(link.send(question));
   BF_ASSIGN_OR_RETURN(auto answer, link.receive(deadline));
   if (answer.has_failure()) return tl::unexpected(read_failure(answer.failure(), address));
@@ -90,7 +92,7 @@ Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQue
   control::ControlMessage asked;
   for (const std::string& address : question.to) asked.mutable_measure_links()->add_addresses(address);
   asked.mutable_measure_links()->set_fresh(question.fresh);
-  BF_ASSIGN_OR_RETURN(const auto answer, ask(from, asked, access, deadline, question.session));
+  BF_ASSIGN_OR_RETURN(const auto answer, ask(from, asked, access, deadline, question.session, question.stop));
   if (!answer.has_links()) {
     return make_error(ErrorCode::kProtocol, "{} answered a question about its links with something else", from);
   }
@@ -121,7 +123,7 @@ Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, De
   for (int i = 0; i < times; ++i) {
     const Deadline begin = std::chrono::steady_clock::now();
     BF_TRY(channel.send({.payload = payload}, deadline));
-    BF_TRY(channel.receive({}, deadline));
+    BF_TRY(channel.receive(refuse_payload, deadline));
     seconds.push_back(seconds_since(begin));
   }
   const auto middle = seconds.begin() + times / 2;
@@ -131,14 +133,17 @@ Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, De
 
 }  // namespace
 
-Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline) {
+Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline,
+                                const std::stop_token& stop) {
   constexpr std::uint64_t kBulkBytes = 1 << 20;
   constexpr int kBulkMessages = 8;
   constexpr std::array<std::pair<std::uint64_t, int>, 3> kSizes{{{64, 51}, {8192, 21}, {kBulkBytes, 5}}};
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kProbe, .session = make_session_id(), .label = "probe"};
   connecting.access = access;
+  connecting.stop = stop;
   BF_ASSIGN_OR_RETURN(const ChannelPtr channel, connect_tcp(address, connecting, deadline));
+  const std::stop_callback give_up(stop, [&] { channel->close(); });
 
   LinkStatus status{.to = address};
   double back_s = 0;  // the way of a small answer
@@ -152,7 +157,7 @@ Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& ac
   BF_ASSIGN_OR_RETURN(const Payload bulk, allocate_payload(kBulkBytes));
   const Deadline begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->send({.payload = bulk}, deadline));
-  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->receive({}, deadline));
+  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->receive(refuse_payload, deadline));
   const double bytes = static_cast<double>(kBulkBytes) * kBulkMessages;
   // The way of the last one's end and of its answer is latency, which counts by itself.
   const double all_s = seconds_since(begin);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,7 @@ struct LinkQuestion {
   std::vector<std::string> to{};          // addresses
   SessionId session = make_session_id();  // a coordinator's, where a worker shall know its own
   bool fresh = false;                     // measured now, instead of some minutes ago
+  std::stop_token stop{};                 // gives the question up
 };
 
 /// The links of the node at `from` to others, measured or remembered (link_book.h). Errors: as ask_status().
@@ -74,7 +76,8 @@ Result<std::vector<LinkStatus>> ask_links(const std::string& from, const LinkQue
 
 /// Half a round trip of 64 bytes, the median of several; the same for larger messages, whose answer is small; bandwidth
 /// of some megabytes one way. The node at `address` echoes (status_server.h). Errors: those of connect_tcp(), kTimeout.
-Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline);
+Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline,
+                                const std::stop_token& stop = {});
 
 /// Makes the coordinator at `address` plan again with the stage times that it has measured; one sentence about what
 /// came of it. Errors: as ask_status(); kInvalidArgument where its split follows no times; kUnavailable where it

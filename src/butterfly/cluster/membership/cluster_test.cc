@@ -257,7 +257,10 @@ TEST(RemoteCluster, ACoordinatorThatComesAnewTakesThePlaceOfItsOwnDeadConnection
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kControl, .session = make_session_id(), .label = "anna's queue"};
   ControlLink first(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());
-  ASSERT_TRUE(first.receive(after_ms(10'000)).value().has_worker_hello());
+  const auto hello = first.receive(after_ms(10'000)).value();
+  ASSERT_TRUE(hello.has_worker_hello());
+  connecting.introduction.label = encode_control_label(
+      {.coordinator = "anna's queue", .lost = read_worker_identity(hello.worker_hello().identity())});
   ControlLink second(connect_tcp(worker.address(), connecting, after_ms(10'000)).value());
   EXPECT_TRUE(second.receive(after_ms(10'000)).value().has_worker_hello());
   EXPECT_FALSE(first.receive(after_ms(10'000)));

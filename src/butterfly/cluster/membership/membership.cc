@@ -52,10 +52,13 @@ class Doorman {
 
   void meet(Arrival& arrival) {
     if (status_server_.receive(arrival)) return;
-    const std::string& address = arrival.introduction.label;
-    if (arrival.introduction.role != ConnectionRole::kJoin || !parse_address(address)) return;
-    log().info("{} asks to join from {}", address, arrival.channel->peer());
-    registry_.want(address);
+    if (arrival.introduction.role != ConnectionRole::kJoin) return;
+    // Numbers alone: nobody makes us ask a resolver, and one address has one form.
+    const auto address = canonical_address(arrival.introduction.label);
+    if (!address) return;
+    const std::string from = arrival.channel->peer();
+    log().info("{} asks to join from {}", *address, from);
+    registry_.want(*address, from.substr(0, from.rfind(':')));
   }
 
   const std::unique_ptr<Listener> listener_;
@@ -102,11 +105,12 @@ class TcpMembership final : public Membership {
     }
     return std::make_unique<RemoteCluster>(registry_, std::move(chosen));
   }
-  std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline) const override {
+  std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline,
+                                                 const std::stop_token& stop) const override {
     const auto& nodes = members.nodes;
     std::vector<std::vector<LinkDescriptor>> matrix(nodes.size(), std::vector<LinkDescriptor>(nodes.size()));
-    for (std::size_t from = 0; from < nodes.size(); ++from) {
-      LinkQuestion question{.session = registry_.session()};
+    for (std::size_t from = 0; from < nodes.size() && !stop.stop_requested(); ++from) {
+      LinkQuestion question{.session = registry_.session(), .stop = stop};
       for (const NodeDescriptor& node : nodes) {
         if (node.address != nodes[from].address) question.to.push_back(node.address);
       }

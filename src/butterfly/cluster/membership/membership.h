@@ -59,7 +59,8 @@ class Membership {
   /// Links between these members, [from][to], as they measured them in the last minutes or measure them now, one pair
   /// after the other; zeros on the diagonal and where a link could not be measured. Takes a tenth of a second a pair:
   /// not for a generation that is under way.
-  virtual std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline) const = 0;
+  virtual std::vector<std::vector<LinkDescriptor>> links(const Members& members, Deadline deadline,
+                                                         const std::stop_token& stop = {}) const = 0;
 
   /// Does without this worker for a while, although it answers: it cannot work with the others.
   virtual void leave_out(const std::string& address) = 0;

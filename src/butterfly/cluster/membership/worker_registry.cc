@@ -1,7 +1,6 @@
 #include "butterfly/cluster/membership/worker_registry.h"
 
 #include <algorithm>
-#include <set>
 #include <system_error>
 
 #include "butterfly/base/log.h"
@@ -65,15 +64,17 @@ WorkerRegistry::~WorkerRegistry() {
 
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
-Result<WorkerRegistry::Connected> WorkerRegistry::connect(const std::string& address, Deadline deadline,
-                                                          std::stop_token stop) const {
+Result<WorkerRegistry::Connected> WorkerRegistry::connect(const Call& call, Deadline deadline,
+                                                         std::stop_token stop) const {
   ConnectOptions connecting;
-  connecting.introduction = {.role = ConnectionRole::kControl, .session = session_, .label = name_};
+  connecting.introduction = {.role = ConnectionRole::kControl,
+                             .session = session_,
+                             .label = encode_control_label({.coordinator = name_, .lost = call.lost})};
   connecting.access = options_.access;
   connecting.channel.spin = std::chrono::microseconds(0);  // nobody is in a hurry here
   connecting.stop = std::move(stop);
   for (int number = 1;; ++number) {
-    BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
+    BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(call.address, connecting, deadline));
     auto link = std::make_unique<ControlLink>(std::move(channel));
     auto answer = link->receive(deadline);
     if (answer) return Connected{.link = std::move(link), .answer = std::move(*answer)};
@@ -83,16 +84,20 @@ Result<WorkerRegistry::Connected> WorkerRegistry::connect(const std::string& add
   }
 }
 
-Result<RemoteWorkerPtr> WorkerRegistry::handshake(const std::string& address, Deadline deadline,
-                                                  std::stop_token stop) const {
-  BF_ASSIGN_OR_RETURN(Connected connected, connect(address, deadline, std::move(stop)));
+Result<WorkerRegistry::Answer> WorkerRegistry::handshake(const Call& call, Deadline deadline,
+                                                         std::stop_token stop) const {
+  BF_ASSIGN_OR_RETURN(Connected connected, connect(call, deadline, std::move(stop)));
   const control::ControlMessage& message = connected.answer;
   auto member = std::make_shared<RemoteWorker>();
-  member->address = address;
+  member->address = call.address;
   member->silence = PhiAccrual(options_.heartbeat);
   member->link = std::move(connected.link);
   const std::string who = title(*member);
-  if (message.has_failure()) return tl::unexpected(read_failure(message.failure(), who));
+  if (message.has_failure()) {
+    const auto serving = read_worker_identity(message.failure().serving());
+    if (serving) return Answer{.serving = serving};
+    return tl::unexpected(read_failure(message.failure(), who));
+  }
   if (!message.has_worker_hello()) return make_error(ErrorCode::kProtocol, "{} did not say hello", who);
   if (const auto& version = message.worker_hello().program_version(); version != BUTTERFLY_VERSION) {
     log().warn("{} runs version {}, this program is {}", who, version, BUTTERFLY_VERSION);
@@ -100,27 +105,55 @@ Result<RemoteWorkerPtr> WorkerRegistry::handshake(const std::string& address, De
   auto node = read_node(message.worker_hello().node());
   if (!node) return make_error(node.error().code, "{}: {}", who, node.error().message);
   member->node = std::move(*node);
-  member->node.address = address;
+  member->node.address = call.address;
+  member->identity = read_worker_identity(message.worker_hello().identity());
   member->trains = message.worker_hello().trains();
-  return member;
+  return Answer{.member = std::move(member)};
+}
+
+/// Every answer becomes a member: two of one worker are an error, and a worker that serves us although none of these
+/// connections is with it was reached by one that was cut.
+Status WorkerRegistry::settle(const std::vector<std::string>& addresses, Answers& answers, Deadline deadline) const {
+  std::map<WorkerIdentity, std::string> seen;
+  const auto meet = [&](const WorkerIdentity& identity, const std::string& address) -> Status {
+    const auto [known, fresh] = seen.emplace(identity, address);
+    if (fresh) return {};
+    return make_error(ErrorCode::kInvalidArgument, "{} and {} are one worker: name it once", known->second, address);
+  };
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    BF_TRY(*answers[i]);
+    const RemoteWorkerPtr& member = (*answers[i])->member;
+    if (member && member->identity) BF_TRY(meet(*member->identity, addresses[i]));
+  }
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const auto serving = (*answers[i])->serving;
+    if (!serving) continue;
+    BF_TRY(meet(*serving, addresses[i]));
+    answers[i].emplace(handshake({.address = addresses[i], .lost = serving}, deadline, {}));
+    BF_TRY(*answers[i]);
+    if (!(*answers[i])->member) {
+      return make_error(ErrorCode::kUnavailable, "worker {} says that it serves this coordinator already",
+                        addresses[i]);
+    }
+  }
+  return {};
 }
 
 Status WorkerRegistry::handshake_all(const std::vector<std::string>& addresses, Deadline deadline) {
-  std::vector<std::optional<Result<RemoteWorkerPtr>>> answers(addresses.size());
+  Answers answers(addresses.size());
   {
     std::vector<std::jthread> dialling;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(handshake(addresses[i], deadline, {})); });
+      dialling.emplace_back([&, i] { answers[i].emplace(handshake({.address = addresses[i]}, deadline, {})); });
     }
   }
+  BF_TRY(settle(addresses, answers, deadline));
   {
     std::lock_guard lock(mutex_);
     order_.insert(order_.end(), addresses.begin(), addresses.end());
+    named_.insert(addresses.begin(), addresses.end());
   }
-  for (auto& answer : answers) {
-    BF_ASSIGN_OR_RETURN(RemoteWorkerPtr member, std::move(*answer));
-    admit(std::move(member));
-  }
+  for (auto& answer : answers) admit(std::move((*answer)->member));
   return {};
 }
 
@@ -131,6 +164,18 @@ void WorkerRegistry::changed(std::string what) {
 }
 
 void WorkerRegistry::admit(RemoteWorkerPtr member) {
+  RemoteWorkerPtr elsewhere;  // the same worker, which has given that connection up before we noticed
+  {
+    std::lock_guard lock(mutex_);
+    for (const RemoteWorkerPtr& one : members_) {
+      const bool same = member->identity && one->identity == member->identity && one->address != member->address;
+      if (same && !one->gone) elsewhere = one;
+    }
+  }
+  if (elsewhere) {
+    lose(elsewhere,
+         {.code = ErrorCode::kUnavailable, .message = fmt::format("it is connected anew, as {}", member->address)});
+  }
   RemoteWorkerPtr before;  // an earlier life of the same worker; its thread has ended or is about to
   {
     std::lock_guard lock(mutex_);
@@ -148,7 +193,31 @@ void WorkerRegistry::admit(RemoteWorkerPtr member) {
   if (before) before->monitor.join();
 }
 
-void WorkerRegistry::want(const std::string& address) {
+/// mutex_ is held.
+bool WorkerRegistry::was_here(const std::string& address) const {
+  return std::ranges::find(order_, address) != order_.end();
+}
+
+/// mutex_ is held.
+bool WorkerRegistry::is_here(const std::optional<WorkerIdentity>& identity) const {
+  return identity && std::ranges::any_of(members_, [&](const auto& m) { return m->identity == identity && !m->gone; });
+}
+
+/// Whoever announces addresses where nobody is must not keep us from dialling others. mutex_ is held.
+bool WorkerRegistry::may_dial(const std::string& address, const std::string& announced_by) const {
+  if (named_.contains(address)) return true;
+  const auto alias = aliases_.find(address);
+  if (alias != aliases_.end() && is_here(alias->second)) return false;
+  std::size_t unnamed = 0, strangers = 0;
+  for (const auto& [other, dialling] : dialling_) {
+    if (named_.contains(other)) continue;
+    ++unnamed;
+    if (!was_here(other) && dialling->announced_by == announced_by) ++strangers;
+  }
+  return unnamed < kDiallingMax && (was_here(address) || strangers < kStrangersMax);
+}
+
+void WorkerRegistry::want(const std::string& address, const std::string& announced_by) {
   std::vector<std::unique_ptr<Dialling>> over;  // joined without the lock
   std::lock_guard lock(mutex_);
   for (auto it = dialling_.begin(); it != dialling_.end();) {
@@ -156,11 +225,12 @@ void WorkerRegistry::want(const std::string& address) {
     it = it->second ? std::next(it) : dialling_.erase(it);
   }
   if (ending_ || dialling_.contains(address)) return;
-  if (dialling_.size() >= kDiallingMax) {
-    log().warn("{} is not dialled: {} others are", address, dialling_.size());
+  if (!may_dial(address, announced_by)) {
+    log().debug("{} is not dialled: it is a member's, or too many others are dialled", address);
     return;
   }
   auto dialling = std::make_unique<Dialling>();
+  dialling->announced_by = announced_by;
   try {
     dialling->thread = std::jthread([this, address, &mine = *dialling](const std::stop_token& stop) {
       run_dialling(address, stop);
@@ -173,31 +243,54 @@ void WorkerRegistry::want(const std::string& address) {
   dialling_[address] = std::move(dialling);
 }
 
+/// Until no member is here by that address or with that identity, and its quarantine is over. False: stopped.
+bool WorkerRegistry::wait_until_lost(const std::string& address, const std::optional<WorkerIdentity>& identity,
+                                     const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  const auto lost = [&] {
+    return !is_here(identity) &&
+           std::ranges::none_of(members_, [&](const auto& m) { return m->address == address && !m->gone; });
+  };
+  if (!changed_.wait(lock, stop, lost) || stop.stop_requested()) return false;
+  const auto quarantine = quarantined_until_.find(address);
+  if (quarantine == quarantined_until_.end()) return true;
+  const Deadline until = quarantine->second;
+  changed_.wait_until(lock, stop, until, [] { return false; });
+  return !stop.stop_requested();
+}
+
 void WorkerRegistry::run_dialling(const std::string& address, const std::stop_token& stop) {
   milliseconds pause = kFirstPause;
   int failures = 0;
-  while (!stop.stop_requested()) {
-    bool ever_here = false;
-    {
-      std::unique_lock lock(mutex_);
-      ever_here = std::ranges::find(members_, address, [](const auto& m) { return m->address; }) != members_.end();
-      const auto lost = [&] {
-        return std::ranges::none_of(members_, [&](const auto& m) { return m->address == address && !m->gone; });
-      };
-      if (!changed_.wait(lock, stop, lost)) return;
-      changed_.wait_until(lock, stop, quarantined_until_[address], [] { return false; });
-    }
-    auto member = handshake(address, now() + kDialTimeout, stop);
-    if (member) {
+  Call call{.address = address};
+  std::optional<WorkerIdentity> serving;  // who answered last that it serves us already
+  while (wait_until_lost(address, serving, stop)) {
+    auto answer = handshake(call, now() + kDialTimeout, stop);
+    call.lost.reset();
+    if (answer && answer->member) {
       log().info("worker {} joins", address);
-      admit(std::move(*member));
+      admit(std::move(answer->member));
+      serving.reset();
       pause = kFirstPause;
       failures = 0;
       continue;
     }
-    if (!ever_here && ++failures >= kStrangersAttempts) return;
-    log().debug("{}", member.error().message);
     std::unique_lock lock(mutex_);
+    const bool stranger = !was_here(address);
+    if (answer) {
+      const bool said_before = std::exchange(serving, answer->serving) == answer->serving;
+      if (is_here(serving)) {
+        if (aliases_.size() >= kDiallingMax) aliases_.clear();
+        aliases_[address] = *serving;
+        if (stranger) return;
+        continue;
+      }
+      // Another thread may be about to admit it; if not, then a connection of before was cut on the way.
+      if (said_before) call.lost = serving;
+    } else {
+      log().debug("{}", answer.error().message);
+    }
+    if (stranger && ++failures >= kStrangersAttempts) return;
     changed_.wait_for(lock, stop, pause, [] { return false; });
     pause = std::min(2 * pause, kLastPause);
   }
@@ -250,6 +343,7 @@ void WorkerRegistry::expel(const std::string& address, const Error& cause) {
   RemoteWorkerPtr expelled;
   {
     std::lock_guard lock(mutex_);
+    std::erase_if(quarantined_until_, [](const auto& one) { return one.second <= now(); });
     quarantined_until_[address] = now() + kQuarantine;
     const auto found = std::ranges::find(members_, address, [](const auto& one) { return one->address; });
     if (found != members_.end()) expelled = *found;

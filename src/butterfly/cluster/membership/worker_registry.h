@@ -9,10 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "butterfly/cluster/control/control_label.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/cluster/membership/phi_accrual.h"
@@ -23,7 +25,8 @@ namespace butterfly {
 struct RemoteWorker {
   std::string address{};
   NodeDescriptor node{};
-  bool trains = false;  // takes part in training runs
+  std::optional<WorkerIdentity> identity{};  // of its process
+  bool trains = false;                       // takes part in training runs
   std::unique_ptr<ControlLink> link{};
   std::atomic<bool> has_file{false};  // of the model that its epochs run
   // Guarded by the registry's mutex:
@@ -49,13 +52,17 @@ class WorkerRegistry {
   /// Releases every member and waits for their confirmation, for release_timeout at most.
   ~WorkerRegistry();
 
-  /// Connects with all of them, in parallel. Errors: those of connect_cluster().
+  /// Connects with all of them, in parallel. Errors: those of connect_cluster(); kInvalidArgument where two addresses
+  /// are one worker's.
   Status handshake_all(const std::vector<std::string>& addresses, Deadline deadline);
 
-  /// Dials this address until it answers, gives up when it never did (anybody may announce anything), and dials it
-  /// again whenever it is lost. Nothing happens where it is dialled already, or kDiallingMax others are.
-  void want(const std::string& address);
+  /// Dials this address until it answers, gives up when it never did (anybody may announce anything) or when a member
+  /// answers whom we know by another address, and dials it again whenever it is lost. Nothing happens where it is
+  /// dialled already, kDiallingMax others are that were not named to handshake_all(), or `announced_by`, the host that
+  /// said so, has kStrangersMax others dialled that never were members.
+  void want(const std::string& address, const std::string& announced_by = {});
   static constexpr std::size_t kDiallingMax = 256;
+  static constexpr std::size_t kStrangersMax = 16;
 
   /// Members that can be given work, by the order of their addresses' first appearance.
   std::vector<RemoteWorkerPtr> usable() const;
@@ -92,18 +99,37 @@ class WorkerRegistry {
     std::unique_ptr<ControlLink> link;
     control::ControlMessage answer;
   };
-  Result<Connected> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
-  Result<RemoteWorkerPtr> handshake(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  /// Whom to reach; and, once a worker there says that it serves us already although no connection with it is left,
+  /// which one we have lost.
+  struct Call {
+    std::string address{};
+    std::optional<WorkerIdentity> lost{};
+  };
+  /// A worker that has said hello; or none, and the identity of one that serves us already on another connection.
+  struct Answer {
+    RemoteWorkerPtr member{};
+    std::optional<WorkerIdentity> serving{};
+  };
+  using Answers = std::vector<std::optional<Result<Answer>>>;
+  Result<Connected> connect(const Call& call, Deadline deadline, std::stop_token stop) const;
+  Result<Answer> handshake(const Call& call, Deadline deadline, std::stop_token stop) const;
+  Status settle(const std::vector<std::string>& addresses, Answers& answers, Deadline deadline) const;
   void admit(RemoteWorkerPtr member);
   void run_monitor(const RemoteWorkerPtr& member);
   void handle(const RemoteWorkerPtr& member, const control::ControlMessage& message);
   void lose(const RemoteWorkerPtr& member, const Error& cause);
   void run_heartbeat(const std::stop_token& stop);
   struct Dialling {
+    std::string announced_by{};
     std::atomic<bool> over{false};
     std::jthread thread;
   };
+  bool may_dial(const std::string& address, const std::string& announced_by) const;
   void run_dialling(const std::string& address, const std::stop_token& stop);
+  bool wait_until_lost(const std::string& address, const std::optional<WorkerIdentity>& identity,
+                       const std::stop_token& stop);
+  bool is_here(const std::optional<WorkerIdentity>& identity) const;
+  bool was_here(const std::string& address) const;
   Deadline due(const RemoteWorker& member) const;
   void changed(std::string what);
 
@@ -112,8 +138,10 @@ class WorkerRegistry {
   const std::string name_;
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;
-  std::vector<RemoteWorkerPtr> members_;  // the dead too, until their threads are joined
-  std::vector<std::string> order_;        // addresses as they first appeared
+  std::vector<RemoteWorkerPtr> members_;           // the dead too, until their threads are joined
+  std::vector<std::string> order_;                 // addresses as they first appeared
+  std::set<std::string> named_;                    // those of handshake_all()
+  std::map<std::string, WorkerIdentity> aliases_;  // other addresses of members
   std::map<std::string, std::unique_ptr<Dialling>> dialling_;
   std::map<std::string, Deadline> quarantined_until_;
   std::atomic<std::uint64_t> ping_sequence_{0};

@@ -1,5 +1,8 @@
 #include "butterfly/cluster/worker/local_models.h"
 
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <vector>
@@ -13,23 +16,27 @@ namespace fs = std::filesystem;
 
 struct Candidate {
   std::string path;
-  std::int64_t changed = 0;
+  std::string stamp;
 };
 
-std::int64_t change_time(const fs::path& path) {
-  std::error_code error;
-  const auto time = fs::last_write_time(path, error);
-  return error ? 0 : static_cast<std::int64_t>(time.time_since_epoch().count());
+/// Which file that is and when it was written to last: other than its size and the time of its content, the time of
+/// its inode is not for its owner to set.
+std::string file_stamp(const fs::path& path) {
+  struct stat about {};
+  if (::stat(path.c_str(), &about) != 0) return "gone";
+  return fmt::format("{}:{}:{}:{}.{:09}:{}.{:09}", about.st_dev, about.st_ino, about.st_size, about.st_mtim.tv_sec,
+                     about.st_mtim.tv_nsec, about.st_ctim.tv_sec, about.st_ctim.tv_nsec);
 }
 
 /// A directory has changed when one of its files has.
-std::int64_t directory_change_time(const fs::path& path) {
-  std::int64_t latest = change_time(path);
+std::string stamp_of(const fs::path& path) {
   std::error_code error;
+  std::vector<std::string> stamps{file_stamp(path)};
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    latest = std::max(latest, change_time(it->path()));
+    stamps.push_back(it->path().filename().string() + "=" + file_stamp(it->path()));
   }
-  return latest;
+  std::ranges::sort(stamps);
+  return fmt::format("{}", fmt::join(stamps, " "));
 }
 
 bool is_model_directory(const fs::path& path) {
@@ -41,14 +48,14 @@ Result<std::vector<Candidate>> scan(const std::string& directory) {
   std::vector<Candidate> found;
   std::error_code error;
   fs::recursive_directory_iterator it(directory, fs::directory_options::skip_permission_denied, error);
-  if (is_model_directory(directory)) found.push_back({directory, directory_change_time(directory)});
+  if (is_model_directory(directory)) found.push_back({directory, stamp_of(directory)});
   for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
     std::error_code ignored;  // a file may vanish during the scan
     if (it.depth() >= LocalModels::kDepthMax) it.disable_recursion_pending();
     if (it->is_regular_file(ignored)) {
-      found.push_back({it->path().string(), change_time(it->path())});
+      found.push_back({it->path().string(), stamp_of(it->path())});
     } else if (it->is_directory(ignored) && is_model_directory(it->path())) {
-      found.push_back({it->path().string(), directory_change_time(it->path())});
+      found.push_back({it->path().string(), stamp_of(it->path())});
     }
   }
   if (error) return make_error(ErrorCode::kIo, "cannot scan {}: {}", directory, error.message());
@@ -61,17 +68,18 @@ Result<std::vector<Candidate>> scan(const std::string& directory) {
 LocalModels::LocalModels(std::string directory, ContentFunctions content)
     : directory_(std::move(directory)), content_(std::move(content)) {}
 
-bool LocalModels::matches(const std::string& path, std::int64_t changed, const std::string& hash, std::uint64_t bytes) {
+bool LocalModels::matches(const std::string& path, const std::string& stamp, const std::string& hash,
+                          std::uint64_t bytes) {
   const auto size = content_.bytes(path);
   if (!size || *size != bytes) return false;
   Known& known = known_[path];
-  if (known.hash.empty() || known.changed != changed || known.bytes != bytes) {
+  if (known.hash.empty() || known.stamp != stamp || known.bytes != bytes) {
     const auto actual = content_.hash(path);
     if (!actual) {
       log().warn("cannot hash {}: {}", path, actual.error().message);
       return false;
     }
-    known = {.changed = changed, .bytes = bytes, .hash = *actual};
+    known = {.stamp = stamp, .bytes = bytes, .hash = *actual};
   }
   return known.hash == hash;
 }
@@ -81,9 +89,18 @@ Result<std::optional<std::string>> LocalModels::find(const std::string& hash, st
   BF_ASSIGN_OR_RETURN(const auto candidates, scan(directory_));
   std::lock_guard lock(mutex_);
   for (const Candidate& candidate : candidates) {
-    if (matches(candidate.path, candidate.changed, hash, bytes)) return candidate.path;
+    if (matches(candidate.path, candidate.stamp, hash, bytes)) return candidate.path;
   }
   return std::nullopt;
+}
+
+Status LocalModels::check(const std::string& path) const {
+  const std::string stamp = stamp_of(path);
+  std::lock_guard lock(mutex_);
+  const auto known = known_.find(path);
+  if (known != known_.end() && known->second.stamp == stamp) return {};
+  return make_error(ErrorCode::kBadData, "{} is not what it was when it was hashed: {} now, {} then", path, stamp,
+                    known != known_.end() ? known->second.stamp : "nothing");
 }
 
 std::optional<std::string> LocalModels::found(const std::string& hash) const {

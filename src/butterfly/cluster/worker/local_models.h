@@ -25,21 +25,25 @@ class LocalModels {
   LocalModels(std::string directory, ContentFunctions content);
 
   /// The first file, or directory with a config.json, whose size and hash are these, up to kDepthMax levels down.
-  /// Hashes only what has the right size, and that once per path, size and time of change. Errors: kIo.
+  /// Hashes only what has the right size, and that once until the file is another or was written to. Errors: kIo.
   Result<std::optional<std::string>> find(const std::string& hash, std::uint64_t bytes);
 
   /// Where find() has found this model; does not look again.
   std::optional<std::string> found(const std::string& hash) const;
 
+  /// After find() or found(), and after the file was opened: whether it still is the one that was hashed, so that what
+  /// was opened is. Errors: kBadData.
+  Status check(const std::string& path) const;
+
   static constexpr int kDepthMax = 8;
 
  private:
   struct Known {
-    std::int64_t changed = 0;
+    std::string stamp{};  // of when it was hashed, taken before
     std::uint64_t bytes = 0;
     std::string hash{};
   };
-  bool matches(const std::string& path, std::int64_t changed, const std::string& hash, std::uint64_t bytes);
+  bool matches(const std::string& path, const std::string& stamp, const std::string& hash, std::uint64_t bytes);
 
   const std::string directory_;
   const ContentFunctions content_;

@@ -48,7 +48,7 @@ Status StageConnections::announce_loaded() const {
 Status StageConnections::await_loaded() const {
   for (const auto& member : group_) {
     if (!member) continue;
-    BF_ASSIGN_OR_RETURN(const Message message, member->receive({}, Deadline::max()));
+    BF_ASSIGN_OR_RETURN(const Message message, member->receive(refuse_payload, Deadline::max()));
     if (message.type == kLoadedMessage && message.epoch == assignment_.epoch) continue;
     return make_error(ErrorCode::kProtocol,
                       "{} sent a message of type {} and epoch {} before it had loaded its share of epoch {}",

@@ -10,6 +10,7 @@ constexpr std::int64_t kQuestionMs = 2000;
 constexpr std::int64_t kProbeMs = 5000;
 constexpr std::uint64_t kProbeBytesMax = 4 << 20;
 constexpr int kLinksMax = 256;
+constexpr std::int64_t kLinksMs = 60'000;  // for all of them
 
 Result<Payload> probe_payload(std::uint64_t bytes) {
   if (bytes > kProbeBytesMax) {
@@ -21,13 +22,18 @@ Result<Payload> probe_payload(std::uint64_t bytes) {
 }  // namespace
 
 StatusServer::StatusServer(NodeAccess access, Answers answers)
-    : access_(std::move(access)),
-      answers_(std::move(answers)),
-      links_([this](const std::string& address) { return measure_link(address, access_, after_ms(kProbeMs)); }) {}
+    : access_(std::move(access)), answers_(std::move(answers)), links_([this](const std::string& address) {
+        return measure_link(address, access_, after_ms(kProbeMs), ending_.get_token());
+      }) {}
 
 StatusServer::~StatusServer() {
-  std::lock_guard lock(mutex_);
-  for (Visit& visit : visits_) visit.channel->close();
+  ending_.request_stop();
+  {
+    std::lock_guard lock(mutex_);
+    for (const Visit& visit : visits_) {
+      if (visit.channel) visit.channel->close();
+    }
+  }
   visits_.clear();  // joins
 }
 
@@ -39,15 +45,25 @@ bool StatusServer::receive(Arrival& arrival) {
   if (visits_.size() >= kVisitsMax) return true;  // closes the connection
   Visit& visit = visits_.emplace_back();
   visit.channel = std::move(arrival.channel);
-  visit.thread =
-      std::jthread([this, role, session = arrival.introduction.session, channel = visit.channel, &over = visit.over] {
-        if (role == ConnectionRole::kStatus) {
-          answer(channel, session);
-        } else {
-          echo(*channel);
-        }
-        over = true;
-      });
+  visit.thread = std::jthread([this, role, session = arrival.introduction.session, &visit] {
+    {
+      std::shared_ptr<Channel> channel;
+      {
+        std::lock_guard begin(mutex_);
+        channel = visit.channel;
+      }
+      if (role == ConnectionRole::kStatus) {
+        answer(channel, session);
+      } else {
+        echo(*channel);
+      }
+    }
+    // What it has sent so far must not lie here until the next visitor comes.
+    std::shared_ptr<Channel> done;
+    std::lock_guard end(mutex_);
+    done = std::move(visit.channel);
+    visit.over = true;
+  });
   return true;
 }
 
@@ -59,7 +75,7 @@ void StatusServer::answer(const std::shared_ptr<Channel>& channel, const Session
   if (question->has_status_wanted()) {
     answers_.status(said);
   } else if (question->has_measure_links() && question->measure_links().addresses_size() <= kLinksMax) {
-    answer_links(question->measure_links(), session, said);
+    answer_links(question->measure_links(), session, *channel, said);
   } else if (question->has_rebalance_wanted()) {
     answer_rebalance(said);
   } else {
@@ -71,19 +87,26 @@ void StatusServer::answer(const std::shared_ptr<Channel>& channel, const Session
 /// Nobody makes this node connect at doors of others. With credentials the other side proves that it belongs to the
 /// cluster, and without them nodes stay on their machine; where neither holds, only the coordinator may send it around.
 Status StatusServer::may_dial(const SessionId& session) const {
+  if (!answers_.is_session) {
+    return make_error(ErrorCode::kInvalidArgument, "this node is no worker: it measures no links for others");
+  }
   if (access_.credentials || access_.policy == AddressPolicy::kLoopbackOnly) return {};
-  if (answers_.is_session && answers_.is_session(session)) return {};
+  if (answers_.is_session(session)) return {};
   return make_error(ErrorCode::kInvalidArgument,
                     "without credentials a worker measures links for its coordinator only, who names its session");
 }
 
-void StatusServer::answer_links(const control::MeasureLinks& question, const SessionId& session,
+void StatusServer::answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& visitor,
                                 control::ControlMessage& said) {
   if (const Status allowed = may_dial(session); !allowed) return store(allowed.error(), *said.mutable_failure());
   using Freshness = LinkBook::Freshness;
+  const Freshness freshness = question.fresh() ? Freshness::kMeasuredNow : Freshness::kRemembered;
+  const Deadline deadline = after_ms(kLinksMs);
   for (const std::string& address : question.addresses()) {
-    const LinkStatus link =
-        links_.look_up(address, question.fresh() ? Freshness::kMeasuredNow : Freshness::kRemembered);
+    if (ending_.stop_requested() || visitor.broken()) return;
+    const LinkStatus link = std::chrono::steady_clock::now() < deadline
+                                ? links_.look_up(address, freshness)
+                                : LinkStatus{.to = address, .error = "there was no time left to measure it"};
     auto* one = said.mutable_links()->add_links();
     one->set_address(address);
     one->set_latency_us(link.link.latency_us);

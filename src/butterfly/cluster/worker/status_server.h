@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 #include "butterfly/cluster/control/control.pb.h"
@@ -21,13 +22,14 @@ class StatusServer {
   /// What a node answers; called from several threads.
   struct Answers {
     StatusFunction status{};
-    /// Whether this is the name of the session that the node works in; null: it works in none. Only the session's
-    /// coordinator and its workers know it.
+    /// Whether this is the name of the session that the node works in; null: it is no worker, and measures no links for
+    /// others. Only the session's coordinator and its workers know it.
     std::function<bool(const SessionId&)> is_session{};
     /// Plans again and says what came of it; null: this node does not plan.
     std::function<Result<std::string>()> rebalance{};
   };
   StatusServer(NodeAccess access, Answers answers);
+  /// Gives up what is under way.
   ~StatusServer();
 
   /// Takes arrivals of the roles status and probe; false for others.
@@ -35,7 +37,7 @@ class StatusServer {
 
  private:
   struct Visit {
-    std::shared_ptr<Channel> channel;  // closed by us to end the visit, used by its thread
+    std::shared_ptr<Channel> channel;  // closed by us to end the visit, used by its thread; null once it is over
     std::atomic<bool> over{false};
     std::jthread thread;
   };
@@ -43,12 +45,14 @@ class StatusServer {
 
   void answer(const std::shared_ptr<Channel>& channel, const SessionId& session);
   Status may_dial(const SessionId& session) const;
-  void answer_links(const control::MeasureLinks& question, const SessionId& session, control::ControlMessage& said);
+  void answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& visitor,
+                    control::ControlMessage& said);
   void answer_rebalance(control::ControlMessage& said) const;
   static void echo(Channel& channel);
 
   const NodeAccess access_;
   const Answers answers_;
+  std::stop_source ending_;
   LinkBook links_;
   std::mutex mutex_;
   std::list<Visit> visits_;

@@ -30,6 +30,7 @@ Status WeightServer::serve(Channel& channel, const std::string& model_hash) cons
   const auto path = local_.found(model_hash);
   if (!path) return make_error(ErrorCode::kNotFound, "no file with SHA-256 {} is here", model_hash);
   BF_ASSIGN_OR_RETURN(const WeightProvider provider, delegate_.open_weights(*path));
+  BF_TRY(local_.check(*path));
   log().info("gives weights of {} to {}", *path, channel.peer());
   std::atomic<std::uint64_t> bytes{0};
   return serve_weights(channel, provider, bytes);

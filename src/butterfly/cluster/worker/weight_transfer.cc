@@ -197,7 +197,7 @@ Message answer(const control::WeightMessage& asked, const WeightProvider& provid
 
 Status serve_weights(Channel& channel, const WeightProvider& provider, std::atomic<std::uint64_t>& bytes_sent) {
   for (;;) {
-    BF_ASSIGN_OR_RETURN(const Message framed, channel.receive({}, after_ms(kIdleTimeoutMs)));
+    BF_ASSIGN_OR_RETURN(const Message framed, channel.receive(refuse_payload, after_ms(kIdleTimeoutMs)));
     BF_ASSIGN_OR_RETURN(const auto asked, parse(framed, channel.peer()));
     Message answered = answer(asked, provider);
     answered.tag = framed.tag;

@@ -28,6 +28,7 @@ class RemoteWeightFetcher final : public WeightFetcher {
       : channel_(channel), local_(local), model_(std::move(model)) {}
 
   Result<std::optional<std::string>> local_path() override { return local_.find(model_.hash, model_.bytes); }
+  Status check_local(const std::string& path) const override { return local_.check(path); }
 
   /// The coordinator tells each weight's digest; the bytes come from a holder where there is one, and from the
   /// coordinator where holders fail or lie.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "butterfly/cluster/control/control_link.h"
@@ -50,6 +51,21 @@ TEST(WeightTransfer, AFlippedByteIsRefusedAndBothDigestsNamed) {
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kBadData);
   EXPECT_THAT(status.error().message, HasSubstr(to_hex(sha256(fake_weight("w", 1000).bytes))));
+}
+
+// Fails when a peer that asks for weights can make us read gigabytes first.
+TEST(WeightTransfer, AQuestionThatComesWithAPayloadIsRefused) {
+  const auto listener = Listener::create({}).value();
+  auto asking = std::async(std::launch::async, [&] { return connect_tcp(listener->address(), {}, after_ms(5000)); });
+  const auto arrival = listener->accept(after_ms(5000)).value();
+  const auto client = asking.get().value();
+  ASSERT_TRUE(client->send({.payload = allocate_payload(1000).value()}, after_ms(5000)));
+  std::atomic<std::uint64_t> sent{0};
+  const WeightProvider none = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
+    return fake_weight(name, 10);
+  };
+  const Status served = serve_weights(*arrival.channel, none, sent);
+  EXPECT_EQ(served.error().code, ErrorCode::kProtocol);
 }
 
 TEST(WeightTransfer, ThePartThatIsWantedArrivesWhereTheWeightsAre) {
@@ -275,6 +291,26 @@ TEST_F(LocalModelsTest, AChangedFileIsHashedAgain) {
   fs::last_write_time(directory_ / "a.gguf", fs::file_time_type::clock::now() + std::chrono::seconds(5));
   EXPECT_FALSE(models.find(to_hex(sha256(as_bytes("abc"))), 3).value());
   EXPECT_TRUE(models.find(to_hex(sha256(as_bytes("xyz"))), 3).value());
+}
+
+TEST_F(LocalModelsTest, AChangedFileIsHashedAgainThoughItsSizeAndTimeWereSetBack) {
+  write("a.gguf", "abc");
+  const auto time = fs::last_write_time(directory_ / "a.gguf");
+  LocalModels models(directory_, content());
+  const std::string path = models.find(to_hex(sha256(as_bytes("abc"))), 3).value().value();
+  EXPECT_TRUE(models.check(path));
+  for (const char* how : {"written to", "replaced"}) {
+    if (how == std::string("replaced")) fs::remove(directory_ / "a.gguf");
+    // The clock of inodes moves in steps of some milliseconds.
+    const auto stands = [&] { return models.check(path).has_value(); };
+    do {
+      write("a.gguf", "xyz");
+      fs::last_write_time(directory_ / "a.gguf", time);
+    } while (stands());
+    EXPECT_FALSE(models.find(to_hex(sha256(as_bytes("abc"))), 3).value()) << how;
+    EXPECT_TRUE(models.find(to_hex(sha256(as_bytes("xyz"))), 3).value()) << how;
+    EXPECT_TRUE(models.check(path));
+  }
 }
 
 TEST_F(LocalModelsTest, AWorkerOffersItsOwnFileToItsDelegate) {

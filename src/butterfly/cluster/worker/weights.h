@@ -46,6 +46,9 @@ class WeightFetcher {
   /// May read and hash whole files. Errors: kIo.
   virtual Result<std::optional<std::string>> local_path() = 0;
 
+  /// After what local_path() named was opened: whether that is what was hashed. Errors: kBadData.
+  virtual Status check_local(const std::string& /*path*/) const { return {}; }
+
   /// Hands each wanted weight to `sink`, in order; several requests are under way at once. Between threads of one
   /// process the bytes are the provider's own; from another process they were checked against their SHA-256.
   /// Errors: the provider's; the sink's; kBadData (digest, naming both); kProtocol; kUnavailable; kTimeout.

@@ -78,10 +78,16 @@ class Server final : public WorkerServer {
       std::lock_guard lock(mutex_);
       session_ = std::make_unique<WorkerSession>(options_, local_, delegate_, std::move(control),
                                                  [this] { listener_->interrupt(); });
+      return;
+    }
+    const bool same = session_->id() == control.introduction.session;
+    const bool lost = parse_control_label(control.introduction.label).lost == options_.identity;
+    if (same && !lost && !session_->ending()) {
+      refuse_again(std::move(control));
     } else if (!parked_) {
       // The first coordinator may be leaving at this moment, or be dead without our having noticed. If it is itself who
-      // comes anew, then its connection of before was cut on the way.
-      if (session_->id() == control.introduction.session) session_->abandon();
+      // comes anew and knows that it has lost us, then its connection of before was cut on the way.
+      if (same) session_->abandon();
       parked_ = std::move(control);
       parked_until_ = std::chrono::steady_clock::now() + options_.busy_grace;
     } else {
@@ -120,6 +126,15 @@ class Server final : public WorkerServer {
     }
   }
 
+  /// Its coordinator has found this worker at another address, or by another name of the same one.
+  void refuse_again(Arrival control) {
+    control::ControlMessage message;
+    store(Error{.code = ErrorCode::kUnavailable, .message = "it serves this coordinator already"},
+          *message.mutable_failure());
+    message.mutable_failure()->set_serving(to_bytes(options_.identity));
+    static_cast<void>(ControlLink(std::move(control.channel)).send(message));
+  }
+
   void refuse(Arrival control) {
     control::ControlMessage message;
     store(Error{.code = ErrorCode::kUnavailable,
@@ -148,6 +163,7 @@ class Server final : public WorkerServer {
 }  // namespace
 
 Result<std::unique_ptr<WorkerServer>> WorkerServer::create(WorkerOptions options, WorkerDelegate& delegate) {
+  options.identity = make_session_id();  // also where its options were copied from another one's
   TcpOptions channel{.spin = options.spin};
   channel.limits.payload_bytes_max = kPayloadBytesMax;
   BF_ASSIGN_OR_RETURN(auto listener,

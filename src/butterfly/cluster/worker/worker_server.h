@@ -7,6 +7,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "butterfly/cluster/control/control_label.h"
 #include "butterfly/cluster/worker/local_models.h"
 #include "butterfly/cluster/worker/rank_host.h"
 #include "butterfly/cluster/worker/worker_delegate.h"
@@ -19,12 +20,13 @@ namespace butterfly {
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   NodeAccess access{};
-  NodeDescriptor node{};                       // told to every coordinator
-  std::string join{};                          // "host:port" of a coordinator to announce this worker to; empty: none
-  std::string model_directory{};               // empty: every weight comes from the coordinator
-  ContentFunctions content{};                  // needed where there is a model directory
-  std::chrono::milliseconds dead_after{5000};  // a coordinator that is silent for so long is gone
-  std::chrono::milliseconds busy_grace{500};   // a second coordinator waits so long for the first to finish leaving
+  NodeDescriptor node{};                        // told to every coordinator
+  WorkerIdentity identity = make_session_id();  // the same; of this process
+  std::string join{};                           // "host:port" of a coordinator to announce this worker to; empty: none
+  std::string model_directory{};                // empty: every weight comes from the coordinator
+  ContentFunctions content{};                   // needed where there is a model directory
+  std::chrono::milliseconds dead_after{5000};   // a coordinator that is silent for so long is gone
+  std::chrono::milliseconds busy_grace{500};    // a second coordinator waits so long for the first to finish leaving
   std::chrono::milliseconds connect_timeout{3000};    // to the next node of an assignment
   std::chrono::milliseconds wait_timeout{60'000};     // for the node before to do so; it may be busy ending something
   std::chrono::milliseconds unreachable_after{2500};  // a next node that acknowledges nothing for so long is

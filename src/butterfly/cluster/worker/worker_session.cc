@@ -28,7 +28,7 @@ WorkerSession::WorkerSession(const WorkerOptions& options, LocalModels& local, W
       local_(local),
       delegate_(delegate),
       id_(control.introduction.session),
-      coordinator_(printable(control.introduction.label, control.channel->peer())),
+      coordinator_(printable(parse_control_label(control.introduction.label).coordinator, control.channel->peer())),
       on_end_(std::move(on_end)),
       link_(std::move(control.channel)),
       weight_server_(local, delegate),
@@ -110,6 +110,7 @@ void WorkerSession::run_control() {
   hello.mutable_worker_hello()->set_program_version(BUTTERFLY_VERSION);
   store(options_.node, *hello.mutable_worker_hello()->mutable_node());
   hello.mutable_worker_hello()->set_trains(options_.ranks != nullptr);
+  hello.mutable_worker_hello()->set_identity(to_bytes(options_.identity));
   Status said = link_.send(hello);
   while (said && !released_) {
     const auto message = link_.receive(std::chrono::steady_clock::now() + options_.dead_after);

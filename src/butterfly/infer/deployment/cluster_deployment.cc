@@ -47,7 +47,8 @@ class ClusterDeployment final : public Deployment {
     if (!options.join_at.empty()) model_.say(fmt::format("workers may join at {}", membership_->join_address()));
     if (options.measure_links) {
       model_.say("measuring the links");
-      model_.known.learn_links(*membership_, membership_->members(), options.access, after_ms(kMeasureTimeoutMs));
+      model_.known.learn_links(*membership_, membership_->members(), options.access, after_ms(kMeasureTimeoutMs),
+                               options.stop);
     }
     if (options.observer.members) watch_.emplace(*membership_, options.observer.members);
     epochs_.emplace(model_, *membership_, pipeline_, rebalancer_);

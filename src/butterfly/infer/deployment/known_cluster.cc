@@ -28,13 +28,13 @@ bool KnownCluster::knows(const std::string& from, const std::string& to) const {
 }
 
 void KnownCluster::learn_links(const Membership& membership, const Members& members, const NodeAccess& access,
-                               Deadline deadline) {
+                               Deadline deadline, const std::stop_token& stop) {
   bool all = true;
   for (const NodeDescriptor& from : members.nodes) {
     for (const NodeDescriptor& to : members.nodes) all &= &from == &to || knows(from.address, to.address);
   }
   if (!all) {
-    const auto matrix = membership.links(members, deadline);
+    const auto matrix = membership.links(members, deadline, stop);
     for (std::size_t from = 0; from < matrix.size(); ++from) {
       for (std::size_t to = 0; to < matrix.size(); ++to) {
         learn_link(members.nodes[from].address, members.nodes[to].address, matrix[from][to]);
@@ -42,8 +42,8 @@ void KnownCluster::learn_links(const Membership& membership, const Members& memb
     }
   }
   for (const NodeDescriptor& node : members.nodes) {
-    if (knows(kHere, node.address)) continue;
-    const auto status = measure_link(node.address, access, deadline);
+    if (stop.stop_requested() || knows(kHere, node.address)) continue;
+    const auto status = measure_link(node.address, access, deadline, stop);
     if (status) {
       learn_link(kHere, node.address, status->link);
     } else {

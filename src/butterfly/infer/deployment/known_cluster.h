@@ -15,7 +15,9 @@ class KnownCluster {
  public:
   /// Measures every link between these members, and from here to each, that is not known yet; a tenth of a second
   /// for each. What cannot be measured by the deadline stays unknown.
-  void learn_links(const Membership& membership, const Members& members, const NodeAccess& access, Deadline deadline);
+  /// Ends early where it is stopped.
+  void learn_links(const Membership& membership, const Members& members, const NodeAccess& access, Deadline deadline,
+                   const std::stop_token& stop = {});
   void learn_link(const std::string& from, const std::string& to, const LinkDescriptor& link);
 
   /// How many times slower than it says of itself a worker is; 1 until learnt.

@@ -112,6 +112,11 @@ Result<std::vector<std::size_t>> TrainHost::look_up(const RankTask& task, Tokens
     }
     log().info("tokens from {}", *path);
     BF_ASSIGN_OR_RETURN(TokenFile file, TokenFile::open(*path));
+    if (const Status unchanged = local_.check(*path); !unchanged) {
+      log().warn("{}", unchanged.error().message);
+      missing.push_back(i);
+      continue;
+    }
     tokens.files.insert_or_assign(wanted.name, std::move(file));
   }
   return missing;

@@ -107,6 +107,31 @@ std::string to_string(const SocketAddress& address) {
   return fmt::format("[{}]:{}", text.data(), ntohs(v6.sin6_port));
 }
 
+std::optional<std::string> canonical_address(const std::string& address) {
+  const auto parsed = parse_address(address);
+  if (!parsed) return std::nullopt;
+  in_addr v4{};
+  in6_addr v6{};
+  SocketAddress read;
+  if (inet_pton(AF_INET6, parsed->host.c_str(), &v6) == 1) {
+    if (!IN6_IS_ADDR_V4MAPPED(&v6)) {
+      auto& in = reinterpret_cast<sockaddr_in6&>(read.storage);
+      in.sin6_family = AF_INET6;
+      in.sin6_port = htons(parsed->port);
+      in.sin6_addr = v6;
+      return to_string(read);
+    }
+    std::memcpy(&v4, v6.s6_addr + sizeof(v6) - sizeof(v4), sizeof(v4));
+  } else if (inet_pton(AF_INET, parsed->host.c_str(), &v4) != 1) {
+    return std::nullopt;
+  }
+  auto& in = reinterpret_cast<sockaddr_in&>(read.storage);
+  in.sin_family = AF_INET;
+  in.sin_port = htons(parsed->port);
+  in.sin_addr = v4;
+  return to_string(read);
+}
+
 bool is_loopback(const SocketAddress& address) {
   constexpr std::uint32_t kLoopbackNet = 127;
   if (address.storage.ss_family == AF_INET) {

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct SocketAddress {
 
 /// "127.0.0.1:7000", "[::1]:7000".
 std::string to_string(const SocketAddress& address);
+
+/// An address of numbers in the one form that to_string() writes; IPv4 also where it is mapped into IPv6. Nothing for
+/// names: no resolver is asked.
+std::optional<std::string> canonical_address(const std::string& address);
 
 /// 127.0.0.0/8, ::1 and the former mapped into IPv6.
 bool is_loopback(const SocketAddress& address);

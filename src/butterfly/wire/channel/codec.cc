@@ -38,16 +38,6 @@ std::uint64_t read_size(ByteSpan head) {
   return size;
 }
 
-/// As std::vector::resize; false where there is no memory.
-bool resize(std::vector<std::byte>& bytes, std::size_t size) {
-  try {
-    bytes.resize(size);
-    return true;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
 std::size_t compress(Codec codec, ByteSpan in, MutableByteSpan out, ZSTD_CCtx_s* context) {
   if (codec == Codec::kLz4) {
     if (in.size() > LZ4_MAX_INPUT_SIZE) return 0;
@@ -110,9 +100,10 @@ std::optional<Payload> PayloadCodec::pack(ByteSpan payload, const Packing& packi
   if (packing.codec == Codec::kZstd && !compressing_) compressing_ = {ZSTD_createCCtx(), ZSTD_freeCCtx};
   ByteSpan in = payload;
   if (packing.element_bytes > 1) {
-    if (!resize(shuffled_, payload.size())) return std::nullopt;
-    shuffle_bytes(payload, packing.element_bytes, shuffled_);
-    in = shuffled_;
+    const MutableByteSpan shuffled = scratch(payload.size());
+    if (shuffled.empty()) return std::nullopt;
+    shuffle_bytes(payload, packing.element_bytes, shuffled);
+    in = shuffled;
   }
   // Room for less than the payload: a codec that needs more gives up early.
   auto packed = allocate_payload(payload.size() - 1);
@@ -124,6 +115,19 @@ std::optional<Payload> PayloadCodec::pack(ByteSpan payload, const Packing& packi
   }
   packed->bytes = packed->bytes.first(kPackedHeadBytes + made);
   return std::move(*packed);
+}
+
+/// Memory that lives as long as the codec, unless it is large; its content is anything. Empty where there is none.
+MutableByteSpan PayloadCodec::scratch(std::size_t bytes) {
+  constexpr std::size_t kKeptBytesMax = std::size_t{16} << 20;
+  if (bytes > scratch_bytes_ || scratch_bytes_ > kKeptBytesMax) {
+    scratch_bytes_ = 0;
+    scratch_.reset();
+    scratch_.reset(new (std::nothrow) std::byte[bytes]);
+    if (!scratch_) return {};
+    scratch_bytes_ = bytes;
+  }
+  return {scratch_.get(), bytes};
 }
 
 bool PayloadCodec::decompress(Codec codec, ByteSpan in, MutableByteSpan out) {
@@ -138,33 +142,50 @@ bool PayloadCodec::decompress(Codec codec, ByteSpan in, MutableByteSpan out) {
   return ZSTD_decompressDCtx(decompressing_.get(), out.data(), out.size(), in.data(), in.size()) == out.size();
 }
 
+Result<std::uint64_t> unpacked_size(std::span<const std::byte, kPackedHeadBytes> head, std::uint64_t compressed_bytes,
+                                    std::uint64_t bytes_max) {
+  const std::uint64_t size = read_size(head);
+  if (size > bytes_max) {
+    return make_error(ErrorCode::kProtocol, "a packed payload announces {}, the limit is {}", format_bytes(size),
+                      format_bytes(bytes_max));
+  }
+  if (size / kExpansionMax >= compressed_bytes) {
+    return make_error(ErrorCode::kProtocol, "a packed payload of {} announces {}, more than {} times as much",
+                      format_bytes(compressed_bytes), format_bytes(size), kExpansionMax);
+  }
+  if (size <= compressed_bytes + kPackedHeadBytes) {
+    return make_error(ErrorCode::kProtocol, "a packed payload of {} announces {}, which is no more than that",
+                      format_bytes(compressed_bytes), format_bytes(size));
+  }
+  return size;
+}
+
+Status PayloadCodec::unpack_into(ByteSpan compressed, const Packing& packing, MutableByteSpan payload) {
+  const bool shuffled = packing.element_bytes > 1;
+  const MutableByteSpan out = shuffled ? scratch(payload.size()) : payload;
+  if (out.empty()) {
+    return make_error(ErrorCode::kNoMemory, "{} to unpack a payload were not to be had", format_bytes(payload.size()));
+  }
+  if (!decompress(packing.codec, compressed, out)) {
+    return make_error(ErrorCode::kProtocol, "a packed payload of {} does not unpack to {} by {}",
+                      format_bytes(compressed.size()), format_bytes(payload.size()), to_string(packing.codec));
+  }
+  if (shuffled) unshuffle_bytes(out, packing.element_bytes, payload);
+  return {};
+}
+
 Result<Payload> PayloadCodec::unpack(ByteSpan packed, const Packing& packing, const PayloadAllocator& allocator,
                                      std::uint64_t bytes_max) {
   if (packed.size() <= kPackedHeadBytes) {
     return make_error(ErrorCode::kProtocol, "a packed payload has {} bytes, its size alone takes {}", packed.size(),
                       kPackedHeadBytes);
   }
-  const std::uint64_t size = read_size(packed);
   const ByteSpan compressed = packed.subspan(kPackedHeadBytes);
-  if (size > bytes_max) {
-    return make_error(ErrorCode::kProtocol, "a packed payload announces {}, the limit is {}", format_bytes(size),
-                      format_bytes(bytes_max));
-  }
-  if (size == 0 || size / kExpansionMax >= compressed.size()) {
-    return make_error(ErrorCode::kProtocol, "a packed payload of {} announces {}, more than {} times as much",
-                      format_bytes(compressed.size()), format_bytes(size), kExpansionMax);
-  }
-  const bool shuffled = packing.element_bytes > 1;
-  if (shuffled && !resize(shuffled_, size)) {
-    return make_error(ErrorCode::kNoMemory, "{} to unpack a payload were not to be had", format_bytes(size));
-  }
+  BF_ASSIGN_OR_RETURN(const std::uint64_t size,
+                      unpacked_size(packed.first<kPackedHeadBytes>(), compressed.size(), bytes_max));
   BF_ASSIGN_OR_RETURN(Payload payload, allocator ? allocator(size) : allocate_payload(size));
   BF_CHECK(payload.bytes.size() == size, "the allocator gave a buffer of another size");
-  if (!decompress(packing.codec, compressed, shuffled ? MutableByteSpan(shuffled_) : payload.bytes)) {
-    return make_error(ErrorCode::kProtocol, "a packed payload of {} does not unpack to {} by {}",
-                      format_bytes(compressed.size()), format_bytes(size), to_string(packing.codec));
-  }
-  if (shuffled) unshuffle_bytes(shuffled_, packing.element_bytes, payload.bytes);
+  BF_TRY(unpack_into(compressed, packing, payload.bytes));
   return payload;
 }
 

@@ -6,8 +6,8 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "butterfly/wire/channel/channel.h"
 
@@ -31,9 +31,8 @@ struct Packing {
   int element_bytes = 1;  // 1, 2 or 4
 };
 
-/// No packed payload may say that it becomes larger by more than this factor: a peer pays for the memory that it asks
-/// for.
-inline constexpr std::uint64_t kExpansionMax = 255;
+/// No packed payload says that it becomes more than so many times larger: a peer pays for the memory that it asks for.
+inline constexpr std::uint64_t kExpansionMax = 32;
 
 /// Before the compressed bytes: the size of the payload.
 inline constexpr std::size_t kPackedHeadBytes = 8;
@@ -46,18 +45,29 @@ class PayloadCodec {
   /// smaller, would be too small (kExpansionMax), or memory is short: then it travels as it is.
   std::optional<Payload> pack(ByteSpan payload, const Packing& packing);
 
-  /// The payload again, in memory of `allocator` (null: the heap). Errors: kProtocol when the packed bytes say a size
-  /// over `bytes_max` or are not what the codec wrote; kNoMemory; whatever the allocator says.
+  /// The payload again, in memory of `allocator` (null: the heap). Errors: those of unpacked_size() and unpack_into();
+  /// whatever the allocator says.
   Result<Payload> unpack(ByteSpan packed, const Packing& packing, const PayloadAllocator& allocator,
                          std::uint64_t bytes_max);
 
+  /// What follows a packed payload's head, into as many bytes as the head says. Errors: kProtocol when it is not what
+  /// the codec wrote; kNoMemory.
+  Status unpack_into(ByteSpan compressed, const Packing& packing, MutableByteSpan payload);
+
  private:
   bool decompress(Codec codec, ByteSpan in, MutableByteSpan out);
+  MutableByteSpan scratch(std::size_t bytes);
 
   std::shared_ptr<ZSTD_CCtx_s> compressing_;  // shared_ptr for its deleter: the type is known in codec.cc alone
   std::shared_ptr<ZSTD_DCtx_s> decompressing_;
-  std::vector<std::byte> shuffled_;
+  std::unique_ptr<std::byte[]> scratch_;
+  std::size_t scratch_bytes_ = 0;
 };
+
+/// The size that the head of a packed payload says, of which `compressed_bytes` follow. Errors: kProtocol where it is
+/// over `bytes_max`, more than kExpansionMax allows, or not more than what travels.
+Result<std::uint64_t> unpacked_size(std::span<const std::byte, kPackedHeadBytes> head, std::uint64_t compressed_bytes,
+                                    std::uint64_t bytes_max);
 
 /// out[plane * n + i] = in[i * element_bytes + plane] for the n whole elements, then the rest as it is. Sizes are
 /// equal.

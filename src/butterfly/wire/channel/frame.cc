@@ -120,19 +120,52 @@ std::array<MutableByteSpan, 2> FrameReader::wanted() {
 
 Status FrameReader::begin_body(const PayloadAllocator& allocator) {
   BF_ASSIGN_OR_RETURN(decoded_, decode_frame_header(header_, limits_));
+  if (packed() && packed_ == PackedPayloads::kRefused) {
+    return make_error(ErrorCode::kProtocol, "a frame with a payload packed by {}, this connection takes none",
+                      to_string(decoded_.packing.codec));
+  }
   message_ = {.type = decoded_.type, .epoch = decoded_.epoch, .tag = decoded_.tag, .meta = {}, .payload = {}};
   message_.meta.resize(decoded_.meta_bytes);
   meta_filled_ = payload_filled_ = 0;
   const std::uint64_t bytes = decoded_.payload_bytes;
+  if (packed()) {
+    if (bytes <= kPackedHeadBytes) {
+      return make_error(ErrorCode::kProtocol, "a packed payload has {} bytes, its size alone takes {}", bytes,
+                        kPackedHeadBytes);
+    }
+    message_.payload.bytes = packed_head_;
+    in_packed_head_ = true;
+    return {};
+  }
   if (bytes == 0) return {};
-  // What is packed is read to a place of its own: the size of what it becomes is in it.
-  const bool final_place = allocator && decoded_.packing.codec == Codec::kNone;
-  BF_ASSIGN_OR_RETURN(message_.payload, final_place ? allocator(bytes) : allocate_payload(bytes));
+  BF_ASSIGN_OR_RETURN(message_.payload, allocator ? allocator(bytes) : allocate_payload(bytes));
   BF_CHECK(message_.payload.bytes.size() == bytes, "the allocator gave a buffer of another size");
   return {};
 }
 
+/// The size of the payload is here: the receiver says whether it wants so many bytes before any of them is read.
+Status FrameReader::begin_packed(const PayloadAllocator& allocator) {
+  in_packed_head_ = false;
+  payload_filled_ = 0;
+  message_.payload = {};
+  const std::uint64_t rest = decoded_.payload_bytes - kPackedHeadBytes;
+  BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, unpacked_size(packed_head_, rest, limits_.payload_bytes_max));
+  BF_ASSIGN_OR_RETURN(unpacked_, allocator ? allocator(bytes) : allocate_payload(bytes));
+  BF_CHECK(unpacked_.bytes.size() == bytes, "the allocator gave a buffer of another size");
+  BF_ASSIGN_OR_RETURN(message_.payload, allocate_payload(rest));
+  return {};
+}
+
 Result<std::optional<Message>> FrameReader::advance(std::size_t count, const PayloadAllocator& allocator) {
+  auto message = go_on(count, allocator);
+  if (!message) {
+    message_ = {};
+    unpacked_ = {};
+  }
+  return message;
+}
+
+Result<std::optional<Message>> FrameReader::go_on(std::size_t count, const PayloadAllocator& allocator) {
   if (header_filled_ < kFrameHeaderBytes) {
     header_filled_ += count;
     if (header_filled_ < kFrameHeaderBytes) return std::nullopt;
@@ -143,22 +176,25 @@ Result<std::optional<Message>> FrameReader::advance(std::size_t count, const Pay
     payload_filled_ += count - to_meta;
   }
   if (meta_filled_ < message_.meta.size() || payload_filled_ < message_.payload.bytes.size()) return std::nullopt;
-  return end_body(allocator);
+  if (in_packed_head_) {
+    BF_TRY(begin_packed(allocator));
+    return std::nullopt;  // at least one byte is to come
+  }
+  return end_body();
 }
 
-Result<std::optional<Message>> FrameReader::end_body(const PayloadAllocator& allocator) {
-  if (const auto actual = body_checksum(message_.meta, message_.payload.bytes); actual != decoded_.body_checksum) {
+Result<std::optional<Message>> FrameReader::end_body() {
+  const ByteSpan head = packed() ? ByteSpan(packed_head_) : ByteSpan();
+  const std::uint32_t actual = crc32c(message_.payload.bytes, crc32c(head, crc32c(message_.meta)));
+  if (actual != decoded_.body_checksum) {
     return make_error(ErrorCode::kProtocol, "a message of {} arrived with checksum {:#010x}, its header says {:#010x}",
-                      format_bytes(message_.meta.size() + message_.payload.bytes.size()), actual,
-                      decoded_.body_checksum);
+                      format_bytes(decoded_.meta_bytes + decoded_.payload_bytes), actual, decoded_.body_checksum);
   }
   bytes_saved_ = 0;
-  if (decoded_.packing.codec != Codec::kNone) {
-    BF_ASSIGN_OR_RETURN(Payload payload,
-                        codec_.unpack(message_.payload.bytes, decoded_.packing, allocator, limits_.payload_bytes_max));
-    // Packing never makes a payload larger, but a peer may.
-    bytes_saved_ = std::max(payload.bytes.size(), message_.payload.bytes.size()) - message_.payload.bytes.size();
-    message_.payload = std::move(payload);
+  if (packed()) {
+    BF_TRY(codec_.unpack_into(message_.payload.bytes, decoded_.packing, unpacked_.bytes));
+    bytes_saved_ = unpacked_.bytes.size() - decoded_.payload_bytes;
+    message_.payload = std::exchange(unpacked_, {});
   }
   header_filled_ = 0;
   return std::optional<Message>(std::exchange(message_, {}));

@@ -13,7 +13,7 @@
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 6;
+inline constexpr std::uint16_t kProtocolVersion = 7;
 
 inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
@@ -37,17 +37,22 @@ Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderB
 /// What belongs into FrameHeader::body_checksum.
 std::uint32_t body_checksum(ByteSpan meta, ByteSpan payload);
 
+/// Whether a connection takes packed payloads: only those that carry tensors do.
+enum class PackedPayloads : std::uint8_t { kAccepted, kRefused };
+
 /// Builds messages from a stream that arrives in pieces of any size, each piece read straight to where it stays.
 class FrameReader {
  public:
-  explicit FrameReader(const ChannelLimits& limits) : limits_(limits) {}
+  explicit FrameReader(const ChannelLimits& limits, PackedPayloads packed = PackedPayloads::kAccepted)
+      : limits_(limits), packed_(packed) {}
 
   /// Where the next bytes of the stream belong, in this order; at least one is not empty.
   std::array<MutableByteSpan, 2> wanted();
 
   /// `count` bytes were written to wanted(). A message when it is complete, its payload unpacked. After an error the
-  /// stream is lost. Errors: kProtocol as for the header, or for a body with another checksum; those of
-  /// PayloadCodec::unpack(); whatever the allocator says.
+  /// stream is lost, and so is what was read of the message. The allocator is asked as soon as the size of the payload,
+  /// unpacked, is known. Errors: kProtocol as for the header, for a body with another checksum, or for a packed payload
+  /// where there must be none; those of PayloadCodec::unpack(); whatever the allocator says.
   Result<std::optional<Message>> advance(std::size_t count, const PayloadAllocator& allocator);
 
   /// How many bytes of the last message did not travel, because its payload was packed.
@@ -57,10 +62,14 @@ class FrameReader {
   bool in_message() const { return header_filled_ > 0; }
 
  private:
+  Result<std::optional<Message>> go_on(std::size_t count, const PayloadAllocator& allocator);
   Status begin_body(const PayloadAllocator& allocator);
-  Result<std::optional<Message>> end_body(const PayloadAllocator& allocator);
+  Status begin_packed(const PayloadAllocator& allocator);
+  Result<std::optional<Message>> end_body();
+  bool packed() const { return decoded_.packing.codec != Codec::kNone; }
 
   ChannelLimits limits_;
+  PackedPayloads packed_;
   FrameHeaderBytes header_{};
   std::size_t header_filled_ = 0;
   std::size_t meta_filled_ = 0;
@@ -68,6 +77,9 @@ class FrameReader {
   std::uint64_t bytes_saved_ = 0;
   FrameHeader decoded_;  // once header_ is complete
   PayloadCodec codec_;
+  std::array<std::byte, kPackedHeadBytes> packed_head_{};
+  bool in_packed_head_ = false;  // that is what the payload's bytes are now
+  Payload unpacked_;             // where the payload goes that is being read packed
   Message message_;
 };
 

@@ -35,6 +35,13 @@ Result<std::vector<Message>> feed(FrameReader& reader, ByteSpan bytes, std::size
   return messages;
 }
 
+/// A packed payload that says it becomes `size` bytes, with `compressed` bytes that no codec wrote.
+std::vector<std::byte> packed_bytes(std::uint64_t size, std::size_t compressed) {
+  std::vector<std::byte> bytes(kPackedHeadBytes + compressed);
+  std::memcpy(bytes.data(), &size, kPackedHeadBytes);
+  return bytes;
+}
+
 TEST(Frame, Crc32cAnswersThePublishedCheckValue) {
   EXPECT_EQ(crc32c(as_bytes("123456789")), 0xe3069283u);  // the check value of CRC-32C, RFC 3720 B.4's parameters
 }
@@ -149,7 +156,8 @@ TEST(Frame, UnknownFlagsAreRefused) {
 
 TEST(Frame, APackedPayloadIsUnpackedIntoTheAllocatorsBufferFromPiecesOfAnySize) {
   std::vector<std::byte> payload(20'000);
-  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3f : i * 37 >> 3);
+  for (std::size_t i = 0; i < payload.size(); ++i)
+    payload[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3f : i * 2654435761u >> 13);
   for (const Codec codec : kCodecs) {
     const Packing packing{codec, 4};
     const auto packed = PayloadCodec().pack(payload, packing);
@@ -167,6 +175,73 @@ TEST(Frame, APackedPayloadIsUnpackedIntoTheAllocatorsBufferFromPiecesOfAnySize) 
     FrameReader strict{ChannelLimits{.payload_bytes_max = payload.size() - 1}};
     EXPECT_EQ(feed(strict, stream, stream.size()).error().code, ErrorCode::kProtocol)
         << "the limit is for what it becomes, too";
+  }
+}
+
+TEST(Frame, APackedPayloadIsRefusedWhereTheConnectionTakesNone) {
+  const std::vector<std::byte> payload(20'000, std::byte{1});
+  const auto packed = packed_bytes(payload.size(), 2000);
+  const auto stream = frame_bytes({.payload_bytes = packed.size(), .packing = {Codec::kLz4, 1}}, packed);
+  FrameReader reader(ChannelLimits{}, PackedPayloads::kRefused);
+  const auto refused = feed(reader, ByteSpan(stream).first(kFrameHeaderBytes), kFrameHeaderBytes);
+  ASSERT_FALSE(refused) << "by its header alone";
+  EXPECT_EQ(refused.error().code, ErrorCode::kProtocol);
+}
+
+TEST(Frame, TheAllocatorHearsWhatAPackedPayloadBecomesBeforeItIsRead) {
+  constexpr std::uint64_t kBecomes = 32'000'000;
+  const auto packed = packed_bytes(kBecomes, 1 << 20);
+  const auto stream = frame_bytes({.payload_bytes = packed.size(), .packing = {Codec::kZstd, 4}}, packed);
+  std::uint64_t asked = 0;
+  const PayloadAllocator refusing = [&](std::uint64_t bytes) -> Result<Payload> {
+    asked = bytes;
+    return make_error(ErrorCode::kNoMemory, "too much");
+  };
+  FrameReader reader{ChannelLimits{}};
+  const auto head = ByteSpan(stream).first(kFrameHeaderBytes + kPackedHeadBytes);
+  const auto refused = feed(reader, head, head.size(), refusing);
+  ASSERT_FALSE(refused) << "as soon as the size is there";
+  EXPECT_EQ(refused.error().message, "too much");
+  EXPECT_EQ(asked, kBecomes);
+}
+
+TEST(Frame, APackedPayloadThatSaysAnImpossibleSizeIsRefusedBeforeItIsRead) {
+  constexpr std::size_t kPacked = 10'000;
+  for (const std::uint64_t size :
+       {std::uint64_t{0}, std::uint64_t{kPacked}, std::uint64_t{kExpansionMax * kPacked * 2}, ~std::uint64_t{0}}) {
+    const auto packed = packed_bytes(size, kPacked);
+    const auto stream = frame_bytes({.payload_bytes = packed.size(), .packing = {Codec::kLz4, 1}}, packed);
+    FrameReader reader{ChannelLimits{.payload_bytes_max = ~0ull}};
+    int asked = 0;
+    const auto refused = feed(reader, ByteSpan(stream).first(kFrameHeaderBytes + kPackedHeadBytes), stream.size(),
+                              [&](std::uint64_t bytes) {
+                                ++asked;
+                                return allocate_payload(bytes);
+                              });
+    ASSERT_FALSE(refused) << size;
+    EXPECT_EQ(refused.error().code, ErrorCode::kProtocol);
+    EXPECT_EQ(asked, 0);
+  }
+}
+
+TEST(Frame, APackedPayloadWithMetaUnpacksFromSingleBytes) {
+  std::vector<std::byte> payload(9'000);
+  for (std::size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i / 40);
+  const Packing packing{Codec::kZstd, 1};
+  const auto packed = PayloadCodec().pack(payload, packing);
+  ASSERT_TRUE(packed);
+  std::vector<std::byte> body(7, std::byte{9});
+  body.insert(body.end(), packed->bytes.begin(), packed->bytes.end());
+  const auto once = frame_bytes({.meta_bytes = 7, .payload_bytes = packed->bytes.size(), .packing = packing}, body);
+  std::vector<std::byte> twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  FrameReader reader{ChannelLimits{}};
+  const auto messages = feed(reader, twice, 1);
+  ASSERT_TRUE(messages) << messages.error().message;
+  ASSERT_EQ(messages->size(), 2u);
+  for (const Message& message : *messages) {
+    EXPECT_EQ(message.meta, std::vector<std::byte>(7, std::byte{9}));
+    EXPECT_TRUE(std::ranges::equal(message.payload.bytes, payload));
   }
 }
 

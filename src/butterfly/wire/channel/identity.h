@@ -19,6 +19,7 @@ std::string_view to_string(ConnectionRole role);
 struct NodeIdentity {
   std::string name{};
   NodeRole role = NodeRole::kWorker;
+  std::string serial{};  // of the certificate that says so; empty: it was not read from one
 };
 
 /// Names are 1 to 63 of a-z, 0-9, '.' and '-'. Errors: kInvalidArgument.

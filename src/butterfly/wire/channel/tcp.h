@@ -13,9 +13,13 @@ namespace butterfly {
 
 struct TcpOptions {
   ChannelLimits limits{};
-  std::chrono::microseconds spin{50};  // looked again for that long before a receive blocks
-  int queue_messages_max = 8;          // waiting for the sender thread; send() waits while that many are
+  PackedPayloads packed = PackedPayloads::kAccepted;  // refused in any case on connections that carry no tensors
+  std::chrono::microseconds spin{50};                 // looked again for that long before a receive blocks
+  int queue_messages_max = 8;                         // waiting for the sender thread; send() waits while that many are
 };
+
+/// What a channel of this role takes.
+TcpOptions for_role(TcpOptions options, ConnectionRole role);
 
 /// Without authentication, nodes talk over loopback only, unless their user insists.
 enum class AddressPolicy : std::uint8_t { kLoopbackOnly, kAnyAddress };

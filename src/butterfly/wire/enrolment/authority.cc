@@ -1,6 +1,7 @@
 #include "butterfly/wire/enrolment/authority.h"
 
 #include <openssl/crypto.h>
+#include <openssl/x509.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -19,10 +20,14 @@ namespace {
 constexpr const char* kCurrent = "authority";
 constexpr const char* kNext = "next-authority";
 constexpr const char* kFormer = "former-authority";
-constexpr const char* kLedger = "nodes";   // SERIAL ROLE UNTIL REVOKED NAME, one certificate a line
+constexpr const char* kLedger = "nodes";   // SERIAL ROLE UNTIL REVOKED NAME ISSUED, one certificate a line
 constexpr const char* kTokens = "tokens";  // SHA256 UNTIL, one token a line
 
 constexpr auto kClockTolerance = std::chrono::hours(1);  // nodes' clocks may differ by that
+constexpr auto kDay = std::chrono::hours(24);
+constexpr auto kRemembered = 30 * kDay;  // a certificate, after it has expired
+
+constexpr std::size_t kAnySize = ~std::size_t{0};  // of a file that must be read: nothing could be revoked without it
 
 bool exists(const std::string& path) {
   struct stat about {};
@@ -78,7 +83,7 @@ Status rename_signer(const std::string& folder, const char* from, const char* to
 
 Result<std::string> read_optional(const std::string& path) {
   if (!exists(path)) return std::string();
-  return read_file(path, FileAccess::kOwnerOnly);
+  return read_file(path, FileAccess::kOwnerOnly, kAnySize);
 }
 
 Result<std::vector<IssuedCertificate>> read_ledger(const std::string& folder) {
@@ -90,7 +95,7 @@ Result<std::vector<IssuedCertificate>> read_ledger(const std::string& folder) {
     std::istringstream fields(line);
     IssuedCertificate one;
     std::string role;
-    std::int64_t until = 0, revoked = 0;
+    std::int64_t until = 0, revoked = 0, issued = 0;
     if (!(fields >> one.serial >> role >> until >> revoked >> one.identity.name) ||
         (role != "coordinator" && role != "worker")) {
       return make_error(ErrorCode::kBadData, "{}: line {} is not one of its lines", path, all.size() + 1);
@@ -98,16 +103,20 @@ Result<std::vector<IssuedCertificate>> read_ledger(const std::string& folder) {
     one.identity.role = role == "worker" ? NodeRole::kWorker : NodeRole::kCoordinator;
     one.until = from_seconds(until);
     if (revoked != 0) one.revoked = from_seconds(revoked);
+    if (fields >> issued) one.issued = from_seconds(issued);  // earlier versions did not write it
     all.push_back(std::move(one));
   }
   return all;
 }
 
+/// Forgets what expired long ago.
 Status write_ledger(const std::string& folder, const std::vector<IssuedCertificate>& all) {
+  const auto now = std::chrono::system_clock::now();
   std::string text;
   for (const IssuedCertificate& one : all) {
-    text += fmt::format("{} {} {} {} {}\n", one.serial, to_string(one.identity.role), seconds(one.until),
-                        one.revoked ? seconds(*one.revoked) : 0, one.identity.name);
+    if (one.until + kRemembered < now) continue;
+    text += fmt::format("{} {} {} {} {} {}\n", one.serial, to_string(one.identity.role), seconds(one.until),
+                        one.revoked ? seconds(*one.revoked) : 0, one.identity.name, seconds(one.issued));
   }
   return write_file(folder + "/" + kLedger, text, FileAccess::kOwnerOnly);
 }
@@ -151,6 +160,32 @@ bool is_valid(const IssuedCertificate& one) {
   return !one.revoked && one.until > std::chrono::system_clock::now();
 }
 
+/// The list of revocations may be older than the ledger, so it is the ledger that counts.
+Status check_renewal(const std::vector<IssuedCertificate>& ledger, const NodeIdentity& identity) {
+  const auto now = std::chrono::system_clock::now();
+  const auto shown = [&](const IssuedCertificate& one) {
+    return identity.serial.empty() ? one.identity.name == identity.name && is_valid(one)
+                                   : one.serial == identity.serial;
+  };
+  const auto found = std::ranges::find_if(ledger, shown);
+  if (found == ledger.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "no certificate {} of '{}' is among the {} that were given out",
+                      identity.serial, identity.name, ledger.size());
+  }
+  if (found->revoked) {
+    return make_error(ErrorCode::kInvalidArgument, "the certificate of '{}' was revoked at {}", identity.name,
+                      format_time(*found->revoked));
+  }
+  const auto today = std::ranges::count_if(ledger, [&](const IssuedCertificate& one) {
+    return one.identity.name == identity.name && one.issued > now - kDay && one.issued < now + kDay;
+  });
+  if (today >= kCertificatesPerDay) {
+    return make_error(ErrorCode::kInvalidArgument, "'{}' was given {} certificates within a day, the limit is {}",
+                      identity.name, today, kCertificatesPerDay);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status write_node_files(const std::string& folder, const NodeFiles& files, const std::string& key_pem) {
@@ -190,16 +225,16 @@ Result<Authority> Authority::open(const std::string& folder) {
 /// Everybody's files: the authorities that are believed, and what each of them has revoked. The lock is held.
 Status Authority::publish() {
   BF_ASSIGN_OR_RETURN(const auto ledger, read_ledger(folder_));
+  const auto now = std::chrono::system_clock::now();
   std::vector<std::string> revoked;
   for (const IssuedCertificate& one : ledger) {
-    if (one.revoked) revoked.push_back(one.serial);
+    if (one.revoked && one.until + kDay > now) revoked.push_back(one.serial);
   }
   std::string authorities, lists;
   for (const char* which : {kCurrent, kNext, kFormer}) {
     if (!exists(fmt::format("{}/{}.pem", folder_, which))) continue;
     BF_ASSIGN_OR_RETURN(const Signer signer, read_signer(folder_, which));
-    const Validity validity{.from = std::chrono::system_clock::now() - kClockTolerance,
-                            .until = expiry_of(signer.certificate.get())};
+    const Validity validity{.from = now - kClockTolerance, .until = expiry_of(signer.certificate.get())};
     BF_ASSIGN_OR_RETURN(const CrlPtr list,
                         make_revocations(signer.certificate.get(), signer.key.get(), revoked, validity));
     authorities += to_pem(signer.certificate.get());
@@ -220,12 +255,14 @@ Result<NodeFiles> Authority::issue(const NodeIdentity& identity, EVP_PKEY* key, 
                                         .identity = identity,
                                         .validity = {.from = std::min(now, until) - kClockTolerance, .until = until}}));
   BF_ASSIGN_OR_RETURN(auto ledger, read_ledger(folder_));
-  ledger.push_back({.serial = serial_of(made.get()), .identity = identity, .until = until, .revoked = {}});
+  ledger.push_back(
+      {.serial = serial_of(made.get()), .identity = identity, .until = until, .revoked = {}, .issued = now});
   BF_TRY(write_ledger(folder_, ledger));
   BF_TRY(publish());
   NodeFiles files{.certificate = to_pem(made.get()), .authorities = {}, .revocations = {}};
   BF_ASSIGN_OR_RETURN(files.authorities, read_file(folder_ + "/" + kAuthoritiesFile, FileAccess::kEveryone));
-  BF_ASSIGN_OR_RETURN(files.revocations, read_file(folder_ + "/" + kRevocationsFile, FileAccess::kEveryone));
+  BF_ASSIGN_OR_RETURN(files.revocations,
+                      read_file(folder_ + "/" + kRevocationsFile, FileAccess::kEveryone, kRevocationsBytesMax));
   return files;
 }
 
@@ -271,6 +308,8 @@ Result<NodeFiles> Authority::enrol(const TokenSecret& secret, const std::string&
 
 Result<NodeFiles> Authority::renew(const NodeIdentity& identity, ByteSpan request, const IssueOptions& options) {
   BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
+  BF_ASSIGN_OR_RETURN(const auto ledger, read_ledger(folder_));
+  BF_TRY(check_renewal(ledger, identity));
   BF_ASSIGN_OR_RETURN(const KeyPtr key, read_request(request));
   return issue(identity, key.get(), options);
 }
@@ -290,43 +329,78 @@ Status Authority::renew_own(const IssueOptions& options) {
 Status Authority::revoke(const std::string& name) {
   BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
   BF_ASSIGN_OR_RETURN(auto ledger, read_ledger(folder_));
+  const auto now = std::chrono::system_clock::now();
   int found = 0;
   for (IssuedCertificate& one : ledger) {
-    if (one.identity.name != name || !is_valid(one)) continue;
-    one.revoked = std::chrono::system_clock::now();
+    if (one.identity.name != name || one.until <= now) continue;
+    if (!one.revoked) one.revoked = now;
     ++found;
   }
-  if (found == 0) return make_error(ErrorCode::kNotFound, "no node called '{}' has a valid certificate", name);
   BF_TRY(write_ledger(folder_, ledger));
+  if (const Status published = publish(); !published) {
+    return make_error(published.error().code, "the revocation is noted, its list is not published: {}",
+                      published.error().message);
+  }
+  if (found == 0) return make_error(ErrorCode::kNotFound, "no node called '{}' has a valid certificate", name);
+  return {};
+}
+
+Status Authority::republish() {
+  BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
   return publish();
 }
 
+Result<bool> Authority::own_certificate_is_of_current() const {
+  BF_ASSIGN_OR_RETURN(const Signer current, read_signer(folder_, kCurrent));
+  const std::string path = folder_ + "/" + kNodeCertificateFile;
+  BF_ASSIGN_OR_RETURN(const std::string pem, read_file(path, FileAccess::kEveryone));
+  BF_ASSIGN_OR_RETURN(const auto chain, read_certificates(pem, path));
+  return X509_verify(chain.front().get(), X509_get0_pubkey(current.certificate.get())) == 1;
+}
+
+/// A step that was cut short is completed before the next one begins.
 Result<std::string> Authority::rotate() {
+  constexpr const char* kStep1 =
+      "step 1 of 3: a new authority is believed beside the old one; run `butterfly cluster renew` on every node, then "
+      "`butterfly cluster rotate` again";
+  constexpr const char* kStep2 =
+      "step 2 of 3: the new authority signs, this node has its certificate from it; run `butterfly cluster renew` on "
+      "every node, then `butterfly cluster rotate` again";
+  constexpr const char* kStep3 =
+      "step 3 of 3: the former authority is forgotten here; every node forgets it with its next `butterfly cluster "
+      "renew`";
   const auto there = [&](const char* which) { return exists(fmt::format("{}/{}.pem", folder_, which)); };
   if (there(kFormer)) {
+    BF_ASSIGN_OR_RETURN(const bool second_is_done, own_certificate_is_of_current());
+    if (!second_is_done) {
+      BF_TRY(renew_own());
+      return kStep2;
+    }
     BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
     for (const char* kind : {".key", ".pem"}) std::remove(fmt::format("{}/{}{}", folder_, kFormer, kind).c_str());
     BF_TRY(publish());
-    return "step 3 of 3: the former authority is forgotten here; every node forgets it with its next `butterfly "
-           "cluster "
-           "renew`";
+    return kStep3;
   }
   if (there(kNext)) {
     {
       BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
+      BF_ASSIGN_OR_RETURN(const Signer next, read_signer(folder_, kNext));
+      BF_ASSIGN_OR_RETURN(const std::string believed,
+                          read_file(folder_ + "/" + kAuthoritiesFile, FileAccess::kEveryone));
+      if (believed.find(to_pem(next.certificate.get())) == std::string::npos) {
+        BF_TRY(publish());
+        return kStep1;
+      }
       BF_TRY(rename_signer(folder_, kCurrent, kFormer));
       BF_TRY(rename_signer(folder_, kNext, kCurrent));
     }
     BF_TRY(renew_own());
-    return "step 2 of 3: the new authority signs, this node has its certificate from it; run `butterfly cluster renew` "
-           "on every node, then `butterfly cluster rotate` again";
+    return kStep2;
   }
   BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
   BF_TRY(make_signer(folder_, kNext, AuthorityOptions{}.authority_valid));
   BF_TRY(publish());
-  return "step 1 of 3: a new authority is believed beside the old one; run `butterfly cluster renew` on every node, "
-         "then "
-         "`butterfly cluster rotate` again";
+  return kStep1;
 }
 
 Result<std::vector<IssuedCertificate>> Authority::list() const {

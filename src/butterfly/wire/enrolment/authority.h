@@ -25,6 +25,7 @@ struct IssuedCertificate {
   NodeIdentity identity{};
   WallTime until{};
   std::optional<WallTime> revoked{};
+  WallTime issued{};  // the epoch where the ledger does not say
 };
 
 /// What a node gets, in PEM; its key it has made itself.
@@ -36,6 +37,9 @@ struct NodeFiles {
 
 /// Writes them, and the key where one is given, below `folder`. Errors: kIo.
 Status write_node_files(const std::string& folder, const NodeFiles& files, const std::string& key_pem);
+
+/// Certificates that a node may get within a day: each is one more to revoke.
+inline constexpr int kCertificatesPerDay = 24;
 
 class Authority {
  public:
@@ -56,14 +60,19 @@ class Authority {
   Result<NodeFiles> enrol(const TokenSecret& secret, const std::string& name, ByteSpan request,
                           const IssueOptions& options = {});
 
-  /// Another certificate for a node that has proved who it is. Errors: kProtocol (request), kIo.
+  /// Another certificate for a node that has proved who it is. Errors: kInvalidArgument (the ledger says that its
+  /// certificate was revoked, or knows none; kCertificatesPerDay), kProtocol (request), kIo.
   Result<NodeFiles> renew(const NodeIdentity& identity, ByteSpan request, const IssueOptions& options = {});
 
   /// A new key and certificate for the node of this folder. Errors: kIo.
   Status renew_own(const IssueOptions& options = {});
 
-  /// Every certificate of that name. Errors: kNotFound when it has none that is valid.
+  /// Every certificate of that name, and the list is published, also where the name was revoked before: whatever cut an
+  /// earlier attempt short, this one completes it. Errors: kNotFound when no certificate of that name is in use.
   Status revoke(const std::string& name);
+
+  /// Writes the files that follow from the ledger again. Errors: kIo.
+  Status republish();
 
   /// The next of three steps to a new authority; a sentence that says what to do then.
   Result<std::string> rotate();
@@ -77,6 +86,7 @@ class Authority {
   explicit Authority(std::string folder) : folder_(std::move(folder)) {}
 
   Result<NodeFiles> issue(const NodeIdentity& identity, EVP_PKEY* key, const IssueOptions& options);
+  Result<bool> own_certificate_is_of_current() const;
   Status publish();
 
   std::string folder_;

@@ -269,6 +269,7 @@ std::optional<NodeIdentity> read_identity(X509* certificate) {
   } else if (role != to_string(NodeRole::kWorker)) {
     return std::nullopt;
   }
+  identity.serial = serial_of(certificate);
   return identity;
 }
 

@@ -45,7 +45,8 @@ Result<Material> read_material(const std::string& folder) {
   BF_ASSIGN_OR_RETURN(const std::string key, read_file(path(kNodeKeyFile), FileAccess::kOwnerOnly));
   BF_ASSIGN_OR_RETURN(const std::string chain, read_file(path(kNodeCertificateFile), FileAccess::kEveryone));
   BF_ASSIGN_OR_RETURN(const std::string authorities, read_file(path(kAuthoritiesFile), FileAccess::kEveryone));
-  BF_ASSIGN_OR_RETURN(const std::string revocations, read_file(path(kRevocationsFile), FileAccess::kEveryone));
+  BF_ASSIGN_OR_RETURN(const std::string revocations,
+                      read_file(path(kRevocationsFile), FileAccess::kEveryone, kRevocationsBytesMax));
   BF_ASSIGN_OR_RETURN(material.key, read_key(key, path(kNodeKeyFile)));
   BF_ASSIGN_OR_RETURN(material.chain, read_certificates(chain, path(kNodeCertificateFile)));
   BF_ASSIGN_OR_RETURN(material.authorities, read_certificates(authorities, path(kAuthoritiesFile)));
@@ -72,11 +73,19 @@ Result<TlsContext> build_context(const Material& material, const std::string& fo
   return context;
 }
 
+/// Also for clients without a certificate, who are shown the authorities.
+Result<TlsContext> build_enrolment_context(const Material& material, const std::string& folder) {
+  BF_ASSIGN_OR_RETURN(TlsContext context, build_context(material, folder, StreamSide::kServer));
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  for (const X509Ptr& authority : material.authorities) SSL_CTX_add1_chain_cert(context.get(), authority.get());
+  return context;
+}
+
 }  // namespace
 
 struct Credentials::State {
   Stamp stamp;
-  TlsContext client, server;
+  TlsContext client, server, enrolment;
   NodeIdentity identity;
   WallTime until;
 };
@@ -89,6 +98,7 @@ Result<std::shared_ptr<const Credentials::State>> read_state(const std::string& 
   BF_ASSIGN_OR_RETURN(const Material material, read_material(folder));
   BF_ASSIGN_OR_RETURN(state->client, build_context(material, folder, StreamSide::kClient));
   BF_ASSIGN_OR_RETURN(state->server, build_context(material, folder, StreamSide::kServer));
+  BF_ASSIGN_OR_RETURN(state->enrolment, build_enrolment_context(material, folder));
   const auto identity = read_identity(material.chain.front().get());
   if (!identity) {
     return make_error(ErrorCode::kBadData, "{}/{} is no certificate of a node", folder, kNodeCertificateFile);
@@ -132,11 +142,16 @@ std::shared_ptr<const Credentials::State> Credentials::current() const {
 }
 
 Result<TlsContext> Credentials::enrolment_context() const {
-  BF_ASSIGN_OR_RETURN(const Material material, read_material(folder_));
-  BF_ASSIGN_OR_RETURN(TlsContext context, build_context(material, folder_, StreamSide::kServer));
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  for (const X509Ptr& authority : material.authorities) SSL_CTX_add1_chain_cert(context.get(), authority.get());
-  return context;
+  BF_ASSIGN_OR_RETURN(const auto state, newest());
+  return state->enrolment;
+}
+
+Result<std::shared_ptr<const Credentials::State>> Credentials::newest() const {
+  std::lock_guard lock(mutex_);
+  if (stamp_of(folder_) != state_->stamp) {
+    BF_ASSIGN_OR_RETURN(state_, read_state(folder_));
+  }
+  return state_;
 }
 
 TlsContext Credentials::context(StreamSide side) const {

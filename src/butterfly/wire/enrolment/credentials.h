@@ -17,6 +17,9 @@ inline constexpr const char* kNodeCertificateFile = "node.pem";
 inline constexpr const char* kAuthoritiesFile = "ca.pem";
 inline constexpr const char* kRevocationsFile = "crl.pem";
 
+/// A list of revocations may be long: nodes whose certificates are renewed as often as they may be, revoked at once.
+inline constexpr std::size_t kRevocationsBytesMax = std::size_t{64} << 20;
+
 class Credentials {
  public:
   /// Errors: kNotFound (a file is missing), kInvalidArgument (the key can be read by others), kBadData.
@@ -25,8 +28,8 @@ class Credentials {
   /// For the next connection. Client contexts also accept servers only with a certificate of the cluster.
   TlsContext context(StreamSide side) const;
 
-  /// For a coordinator's enrolment port: also clients without a certificate, and the authorities are shown to them.
-  /// Errors: those of load().
+  /// For a coordinator's enrolment port: also clients without a certificate, and the authorities are shown to them. Up
+  /// to date with the files, which are read only where they have changed. Errors: those of load().
   Result<TlsContext> enrolment_context() const;
 
   /// Who this node is.
@@ -40,6 +43,7 @@ class Credentials {
 
  private:
   std::shared_ptr<const State> current() const;
+  Result<std::shared_ptr<const State>> newest() const;
 
   const std::string folder_;
   mutable std::mutex mutex_;

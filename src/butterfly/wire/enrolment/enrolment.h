@@ -20,7 +20,8 @@ namespace butterfly {
 inline constexpr std::size_t kEnrolHeaderBytes = 32;
 inline constexpr std::size_t kEnrolReplyHeaderBytes = 20;
 inline constexpr std::size_t kEnrolRequestBytesMax = 2048;
-inline constexpr std::size_t kEnrolFileBytesMax = std::size_t{1} << 20;
+inline constexpr std::array<std::size_t, 3> kEnrolFileBytesMax{std::size_t{1} << 20, std::size_t{1} << 20,
+                                                               kRevocationsBytesMax};
 
 /// The first bytes of a client; `secret` comes first of all and is compared before anything else is looked at.
 struct EnrolHeader {

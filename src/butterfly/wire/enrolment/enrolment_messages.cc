@@ -73,9 +73,9 @@ Result<EnrolReplyHeader> decode_enrol_reply_header(std::span<const std::byte, kE
   EnrolReplyHeader header{.refused = status == 1, .sizes = {}};
   for (std::size_t i = 0; i < header.sizes.size(); ++i) {
     header.sizes[i] = load(bytes, 8 + 4 * i, 4);
-    if (header.sizes[i] > kEnrolFileBytesMax) {
+    if (header.sizes[i] > kEnrolFileBytesMax[i]) {
       return make_error(ErrorCode::kProtocol, "an enrolment announces a file of {} bytes, the limit is {}",
-                        header.sizes[i], kEnrolFileBytesMax);
+                        header.sizes[i], kEnrolFileBytesMax[i]);
     }
   }
   return header;

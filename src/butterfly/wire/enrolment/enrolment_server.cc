@@ -200,7 +200,7 @@ class Server final : public EnrolmentServer {
       refusals_.refuse(clients_.front().peer(), "gave way to newer clients");
       clients_.pop_front();
     }
-    // Read anew for each client: revocations and rotations count from the moment they are made.
+    // Revocations and rotations count from the moment they are made.
     const auto context = credentials_->enrolment_context();
     if (!context) {  // files that are being replaced at this moment, for example
       refusals_.refuse(to_string(peer), context.error().message);
@@ -227,6 +227,7 @@ class Server final : public EnrolmentServer {
 
 Result<std::unique_ptr<EnrolmentServer>> EnrolmentServer::create(const EnrolmentOptions& options) {
   BF_ASSIGN_OR_RETURN(Authority authority, Authority::open(options.folder));
+  BF_TRY(authority.republish());  // a revocation may have been cut short
   BF_ASSIGN_OR_RETURN(auto credentials, Credentials::load(options.folder));
   BF_ASSIGN_OR_RETURN(const auto resolved, resolve(options.address, after_ms(10'000)));
   BF_ASSIGN_OR_RETURN(Fd socket, listen_on(resolved.front(), options.address));

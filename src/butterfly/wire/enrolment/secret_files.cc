@@ -11,8 +11,6 @@
 namespace butterfly {
 namespace {
 
-constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
-
 tl::unexpected<Error> failed(const std::string& path, const char* what) {
   const int error = errno;
   return make_error(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, "cannot {} {}: {}", what, path,
@@ -30,7 +28,7 @@ Status make_secret_folder(const std::string& folder) {
   return {};
 }
 
-Result<std::string> read_file(const std::string& path, FileAccess access) {
+Result<std::string> read_file(const std::string& path, FileAccess access, std::size_t bytes_max) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return failed(path, "open");
   struct stat about {};
@@ -50,8 +48,8 @@ Result<std::string> read_file(const std::string& path, FileAccess access) {
     if (got < 0) return failed(path, "read");
     if (got == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(got));
-    if (content.size() > kFileBytesMax) {
-      return make_error(ErrorCode::kBadData, "{} has more than {} bytes", path, kFileBytesMax);
+    if (content.size() > bytes_max) {
+      return make_error(ErrorCode::kBadData, "{} has more than {} bytes", path, bytes_max);
     }
   }
 }

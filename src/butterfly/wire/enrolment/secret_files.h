@@ -13,8 +13,11 @@ enum class FileAccess { kOwnerOnly, kEveryone };
 /// Makes the folder (0700) and what is missing above it. Errors: kIo.
 Status make_secret_folder(const std::string& folder);
 
-/// At most 1 MiB. Errors: kNotFound, kIo, kInvalidArgument when it must be the owner's alone (0600) and is not.
-Result<std::string> read_file(const std::string& path, FileAccess access);
+inline constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
+
+/// Errors: kNotFound, kIo, kBadData (larger than `bytes_max`), kInvalidArgument when it must be the owner's alone
+/// (0600) and is not.
+Result<std::string> read_file(const std::string& path, FileAccess access, std::size_t bytes_max = kFileBytesMax);
 
 /// The old content or the new one, never half of it, also after a power failure. Errors: kIo.
 Status write_file(const std::string& path, const std::string& content, FileAccess access);

@@ -52,7 +52,7 @@ Result<ChannelPtr> attempt(const std::string& address, const std::string& name, 
   BF_ASSIGN_OR_RETURN(auto stream, make_stream(std::move(fd), options.access, StreamSide::kClient));
   BF_TRY(secure(*stream, options, name, patience));
   BF_TRY(shake_hands(*stream, options.introduction, name, patience));
-  return std::make_unique<TcpChannel>(std::move(stream), name, options.channel);
+  return std::make_unique<TcpChannel>(std::move(stream), name, for_role(options.channel, options.introduction.role));
 }
 
 }  // namespace

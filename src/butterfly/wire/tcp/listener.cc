@@ -81,9 +81,10 @@ class TcpListener final : public Listener {
         refusals_.refuse(handshake.peer(), handshake.reason());
         return true;
       case Verdict::kWelcome:
-        arrival = Arrival{
-            .channel = std::make_unique<TcpChannel>(handshake.take_stream(), handshake.peer(), options_.channel),
-            .introduction = handshake.take_introduction()};
+        arrival.emplace();
+        arrival->introduction = handshake.take_introduction();
+        arrival->channel = std::make_unique<TcpChannel>(handshake.take_stream(), handshake.peer(),
+                                                        for_role(options_.channel, arrival->introduction.role));
         return true;
     }
     return true;

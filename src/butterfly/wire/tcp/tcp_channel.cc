@@ -7,8 +7,13 @@
 
 namespace butterfly {
 
+TcpOptions for_role(TcpOptions options, ConnectionRole role) {
+  if (role != ConnectionRole::kData) options.packed = PackedPayloads::kRefused;
+  return options;
+}
+
 TcpChannel::TcpChannel(std::unique_ptr<ByteStream> stream, std::string peer, const TcpOptions& options)
-    : stream_(std::move(stream)), peer_(std::move(peer)), options_(options), reader_(options.limits) {}
+    : stream_(std::move(stream)), peer_(std::move(peer)), options_(options), reader_(options.limits, options.packed) {}
 
 TcpChannel::~TcpChannel() {
   close();
@@ -204,6 +209,8 @@ Status TcpChannel::wait_for(short event) {
 
 Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline deadline) {
   const trace::Scope scope(trace::Zone::kWireReceive);
+  constexpr std::size_t kReadBytesUnseen = 64 * 1024;  // of what is there already, whatever the deadline says
+  std::size_t read_bytes = 0;
   bool waiting = false;
   bool blocked = false;
   Deadline spin_until;
@@ -219,7 +226,11 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
         message.error().message = fmt::format("{}: {}", peer_, message.error().message);
         return tl::unexpected(std::move(message).error());
       }
-      if (!*message) continue;
+      if (!*message) {
+        read_bytes += result.bytes;
+        if (read_bytes <= kReadBytesUnseen || std::chrono::steady_clock::now() < deadline) continue;
+        return make_error(ErrorCode::kTimeout, "a message from {} was not complete at the deadline", peer_);
+      }
       stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() -
                       reader_.bytes_saved());
       return std::move(**message);

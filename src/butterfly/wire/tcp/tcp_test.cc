@@ -34,6 +34,18 @@ TEST(Address, LoopbackIsKnown) {
   }
 }
 
+TEST(Address, NumbersHaveOneFormAndNamesHaveNone) {
+  for (const char* form : {"127.0.0.1:7000", "[::ffff:127.0.0.1]:7000", "[::ffff:7f00:1]:7000", "127.0.0.1:07000"}) {
+    EXPECT_EQ(canonical_address(form), "127.0.0.1:7000") << form;
+  }
+  for (const char* form : {"[::1]:1", "[0:0::1]:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"}) {
+    EXPECT_EQ(canonical_address(form), "[::1]:1") << form;
+  }
+  for (const char* name : {"localhost:1", "127.1:1", "0x7f.1:1", "2130706433:1", "[fe80::1%lo]:1", "::1:1", "", "1"}) {
+    EXPECT_EQ(canonical_address(name), std::nullopt) << name;
+  }
+}
+
 TEST(Listener, RefusesAddressesThatOthersCanReach) {
   for (const char* open : {"0.0.0.0:0", "[::]:0"}) {
     const auto listener = Listener::create({.address = open});
@@ -352,6 +364,43 @@ TEST(TcpChannel, AnOversizeAnnouncementIsRefusedBeforeTheAllocatorIsAsked) {
       after_ms(5000));
   EXPECT_EQ(message.error().code, ErrorCode::kProtocol);
   EXPECT_FALSE(asked);
+}
+
+// Fails when the deadline counts only while nothing comes.
+TEST(TcpChannel, APeerThatNeverStopsSendingDoesNotOutlastTheDeadline) {
+  RawPeer peer;
+  peer.client.write(encode_frame_header({.payload_bytes = 1ull << 32}));
+  const std::jthread sender([&](const std::stop_token& stop) {
+    const std::vector<std::byte> some(1 << 16);
+    while (!stop.stop_requested() && ::send(peer.client.fd(), some.data(), some.size(), MSG_NOSIGNAL) > 0) {
+    }
+  });
+  EXPECT_EQ(peer.channel->receive({}, after_ms(100)).error().code, ErrorCode::kTimeout);
+  peer.channel->close();
+}
+
+TEST(TcpChannel, APackedPayloadEndsAConnectionThatCarriesNoTensors) {
+  for (const ConnectionRole role : {ConnectionRole::kControl, ConnectionRole::kData, ConnectionRole::kJoin,
+                                    ConnectionRole::kStatus, ConnectionRole::kProbe}) {
+    AcceptLoop loop;
+    const auto client = connect_tcp(loop.address(), {.introduction = {.role = role}}, after_ms(5000)).value();
+    client->compress({.mode = Compression::kLz4});
+    const Payload payload = allocate_payload(100'000).value();
+    for (std::size_t i = 0; i < payload.bytes.size(); ++i)
+      payload.bytes[i] = static_cast<std::byte>(i % 2 * i * 2654435761u >> 13);
+    ASSERT_TRUE(client->send({.payload = payload}, after_ms(5000)));
+    const auto server = loop.wait_for_arrival().channel;
+    bool asked = false;
+    const auto message = server->receive(
+        [&](std::uint64_t bytes) {
+          asked = true;
+          return allocate_payload(bytes);
+        },
+        after_ms(5000));
+    EXPECT_EQ(message.has_value(), role == ConnectionRole::kData) << static_cast<int>(role);
+    EXPECT_EQ(asked, role == ConnectionRole::kData);
+    ASSERT_GT(client->stats().bytes_saved, 0u) << "it was packed";
+  }
 }
 
 TEST(TcpChannel, APeerKilledInTheMiddleOfAMessageIsNoticedAtOnce) {
