@@ -31,7 +31,8 @@ int show_cluster(const butterfly::ModelInfo& model) {
   const butterfly::PartitionManager manager({.strategy = "balanced"});
   const auto partition = manager.partition(model, registry.healthy());
   if (!partition) return fail(partition.error());
-  std::fprintf(stderr, "%sbalance %.2f\n", partition->table.c_str(), partition->quality.balance);
+  std::fprintf(stderr, "%sload_balance_factor %.2f\n", partition->table.c_str(),
+               partition->quality.load_balance_factor);
 
   butterfly::LoadBalancer balancer(registry, butterfly::BalancePolicy::kWeighted);
   const auto ticket = balancer.acquire();

@@ -37,7 +37,7 @@ struct PartitionStage {
 };
 
 struct PartitionQuality {
-  double balance = 0.0;                           // mean over slowest node's time, 1 is perfect; 0 where unknown
+  double load_balance_factor = 0.0;               // least over greatest node time, 1 is perfect; 0 where unknown
   double latency_s = 0.0;                         // predicted, one token through every stage
   double slowest_stage_s = 0.0;                   // predicted; bounds the throughput of many requests
   std::vector<std::uint64_t> stage_memory_bytes;  // weights, cache, activations, one per stage

@@ -15,7 +15,7 @@ PartitionQuality judge(const Plan& plan) {
   PartitionQuality quality;
   quality.latency_s = plan.predicted_latency_s();
   quality.slowest_stage_s = plan.predicted_slowest_s();
-  if (plan.prediction.balance > 0.0) quality.balance = 1.0 / plan.prediction.balance;
+  quality.load_balance_factor = plan.prediction.load_balance_factor;
   quality.memory_use = plan.prediction.memory_use;
   for (const StagePrediction& stage : plan.predictions) quality.stage_memory_bytes.push_back(stage.memory_bytes());
   return quality;

@@ -56,8 +56,8 @@ TEST(PartitionManager, FourEqualNodesGetTwentyFourOfNinetySixLayers) {
     }
     EXPECT_TRUE(partition.stages.front().embedding);
     EXPECT_TRUE(partition.stages.back().head);
-    EXPECT_GT(partition.quality.balance, 0.98);
-    EXPECT_LE(partition.quality.balance, 1.0);
+    EXPECT_GT(partition.quality.load_balance_factor, 0.97);
+    EXPECT_LE(partition.quality.load_balance_factor, 1.0);
   }
 }
 
@@ -69,7 +69,8 @@ TEST(PartitionManager, QualityFollowsFromTheStages) {
   const PartitionStage& b = partition.stages[1];
   EXPECT_DOUBLE_EQ(partition.quality.latency_s, a.decode_s + b.decode_s);
   EXPECT_DOUBLE_EQ(partition.quality.slowest_stage_s, std::max(a.decode_s, b.decode_s));
-  EXPECT_DOUBLE_EQ(partition.quality.balance, (a.decode_s + b.decode_s) / 2 / std::max(a.decode_s, b.decode_s));
+  EXPECT_DOUBLE_EQ(partition.quality.load_balance_factor,
+                   std::min(a.decode_s, b.decode_s) / std::max(a.decode_s, b.decode_s));
   ASSERT_EQ(partition.quality.stage_memory_bytes.size(), 2u);
   EXPECT_EQ(partition.quality.stage_memory_bytes[1], b.weight_bytes + b.cache_bytes + b.activation_bytes);
   EXPECT_DOUBLE_EQ(partition.quality.memory_use,
@@ -88,7 +89,7 @@ TEST(PartitionManager, BalancedBeatsUniformOnUnequalNodesAndCompareSaysSo) {
   };
   EXPECT_LT(by("balanced") - by("uniform"), 0);
   EXPECT_LT(by("balanced")->quality.slowest_stage_s, by("uniform")->quality.slowest_stage_s);
-  EXPECT_GT(by("balanced")->quality.balance, by("uniform")->quality.balance);
+  EXPECT_GT(by("balanced")->quality.load_balance_factor, by("uniform")->quality.load_balance_factor);
 }
 
 TEST(PartitionManager, TensorGroupsShowTheirSlices) {
@@ -119,7 +120,7 @@ TEST(PartitionManager, NodesBeyondTheLayersStandBy) {
 TEST(PartitionManager, UnknownSpeedsSplitUniformlyWithoutAPrediction) {
   const Partition partition =
       must_partition({.strategy = "uniform"}, must_known("butterfly-demo"), {node("a", 0), node("b", 0)});
-  EXPECT_EQ(partition.quality.balance, 0.0);
+  EXPECT_EQ(partition.quality.load_balance_factor, 0.0);
   EXPECT_TRUE(std::isinf(partition.quality.slowest_stage_s));
   const auto compared = PartitionManager().compare(must_known("butterfly-demo"), std::vector{node("a", 0)});
   ASSERT_TRUE(compared.has_value());

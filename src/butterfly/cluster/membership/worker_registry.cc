@@ -12,7 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDialTimeout{2000};
-constexpr milliseconds kFirstPause{100};  // between two attempts; doubled until the last
+constexpr milliseconds kSignTimeout{5000};          // between two signs of life of a worker that measures
+constexpr milliseconds kMeasuringTimeout{120'000};  // a worker that measures for longer is given up
+constexpr milliseconds kFirstPause{100};            // between two attempts; doubled until the last
 constexpr milliseconds kLastPause{2000};
 constexpr int kStrangersAttempts = 5;  // to reach an address that never answered
 constexpr int kBeatsMissed = 3;        // of our own, before we doubt ourselves
@@ -63,6 +65,18 @@ WorkerRegistry::~WorkerRegistry() {
   for (const RemoteWorkerPtr& member : members_) member->monitor.join();
 }
 
+/// A worker that was just started measures its speed first, and says so again and again.
+Result<control::ControlMessage> WorkerRegistry::receive_greeting(ControlLink& link, const std::string& address,
+                                                                 Deadline deadline) const {
+  const Deadline patience = now() + kMeasuringTimeout;
+  for (bool told = false;;) {
+    auto answer = link.receive(deadline);
+    if (!answer || !answer->has_measuring()) return answer;
+    if (!std::exchange(told, true)) log().info("worker {} measures its speed first", address);
+    deadline = std::min(patience, std::max(deadline, now() + kSignTimeout));
+  }
+}
+
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
 Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& address, Deadline deadline,
@@ -75,7 +89,7 @@ Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& addr
   for (int number = 1;; ++number) {
     BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(address, connecting, deadline));
     auto link = std::make_unique<ControlLink>(std::move(channel));
-    auto answer = link->receive(deadline);
+    auto answer = receive_greeting(*link, address, deadline);
     if (answer) return Greeting{.link = std::move(link), .answer = std::move(*answer)};
     const bool cut = answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kProtocol;
     if (!cut || number == kHandshakesMax) return tl::unexpected(std::move(answer).error());

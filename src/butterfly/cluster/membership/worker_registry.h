@@ -93,6 +93,8 @@ class WorkerRegistry {
     control::ControlMessage answer;
   };
   Result<Greeting> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
+  Result<control::ControlMessage> receive_greeting(ControlLink& link, const std::string& address,
+                                                   Deadline deadline) const;
   Result<RemoteWorkerPtr> handshake(const std::string& address, Deadline deadline, std::stop_token stop) const;
   void admit(RemoteWorkerPtr member);
   void run_monitor(const RemoteWorkerPtr& member);

@@ -1,5 +1,5 @@
 // Those who want to know something of a node but none of its work: questions about its status, and probes of its links.
-// Each gets a thread and little time; too many are turned away. Thread-safe.
+// Each gets a thread and little time; too many are turned away. Meters what the process uses meanwhile. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/link_book.h"
+#include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
@@ -26,6 +27,8 @@ class StatusServer {
     std::function<bool(const SessionId&)> is_session{};
     /// Plans again and says what came of it; null: this node does not plan.
     std::function<Result<std::string>()> rebalance{};
+    /// Seconds that the node has worked since it began; null: it does not work itself.
+    std::function<double()> busy_s{};
   };
   StatusServer(NodeAccess access, Answers answers);
   ~StatusServer();
@@ -45,10 +48,12 @@ class StatusServer {
   Status may_dial(const SessionId& session) const;
   void answer_links(const control::MeasureLinks& question, const SessionId& session, control::ControlMessage& said);
   void answer_rebalance(control::ControlMessage& said) const;
+  void add_usage(control::ControlMessage& said) const;
   static void echo(Channel& channel);
 
   const NodeAccess access_;
   const Answers answers_;
+  const UsageMeter usage_;
   LinkBook links_;
   std::mutex mutex_;
   std::list<Visit> visits_;

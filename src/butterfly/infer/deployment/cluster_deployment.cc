@@ -14,6 +14,7 @@
 #include "butterfly/infer/deployment/plan_change.h"
 #include "butterfly/infer/deployment/rebalance_queue.h"
 #include "butterfly/infer/deployment/straggler.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/plan/cost/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
@@ -81,11 +82,30 @@ class ClusterDeployment final : public Deployment, private Pipeline {
     return *prediction;
   }
 
+  std::string unpredictable(const RunShape& run) const override {
+    const auto predicted = forecast(run);
+    if (!predicted) return "not predicted: not every worker knows its speed";
+    constexpr double kShortS = 5e-3;  // a step of this length is long against what the system does meanwhile
+    if (predicted->plan.token_s >= kShortS) return {};
+    // Threads of workers beside us share cores, and each other's caches; of other hosts we do not know the cores.
+    int threads = 0;
+    std::set<int> here;
+    for (const int node : plan_.node_of_stage) {
+      const NodeDescriptor& one = members_.nodes[static_cast<std::size_t>(node)];
+      if (one.address.starts_with("127.") && here.insert(node).second) threads += one.threads;
+    }
+    const int cores = usable_threads();
+    if (threads <= cores) return {};
+    return fmt::format("not predicted: a step would take {}, and {} threads of {} workers share {} core{} here",
+                       format_seconds(predicted->plan.token_s), threads, here.size(), cores, cores == 1 ? "" : "s");
+  }
+
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
+    const std::vector<StageWork> work = session_ ? session_->work() : std::vector<StageWork>{};
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       reports.push_back({node_of_stage(i).address, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i],
-                         ends_.exchange_times[i]});
+                         ends_.exchange_times[i], i < work.size() ? static_cast<double>(work[i].busy_ns) * 1e-9 : 0});
     }
     return reports;
   }
@@ -349,15 +369,45 @@ class ClusterDeployment final : public Deployment, private Pipeline {
          .cause = cause,
          .ready_s = seconds_since(began_ns),
          .weight_bytes = sent_weight_bytes_});
-    for (const int node : plan_.standby_nodes) {
-      say(fmt::format("{} stands by: {} workers, {} layers", members_.nodes[static_cast<std::size_t>(node)].address,
-                      members_.nodes.size(), checkpoint_.config.layers));
-    }
+    if (options_.split == "auto" && !plan_.note.empty() && members_.nodes.size() > 1) say(plan_.note);
+    say(describe_idle());
     if (epochs_.size() > 1) {
       const EpochReport& one = epochs_.back();
       say(fmt::format("epoch {}: {} workers, ready after {}, {} of weights sent", one.epoch, one.workers,
                       format_seconds(one.ready_s), format_bytes(one.weight_bytes)));
     }
+  }
+
+  /// Who has no work, and why; empty where all do.
+  std::string describe_idle() const {
+    if (plan_.standby_nodes.empty()) return {};
+    std::string names;
+    for (const int node : plan_.standby_nodes) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", members_.nodes[static_cast<std::size_t>(node)].address);
+    }
+    const auto idle = plan_.standby_nodes.size();
+    const std::string who = fmt::format("{} {} by", names, idle == 1 ? "stands" : "stand");
+    DeploymentOptions all = options_;
+    all.split = "uniform";
+    const auto uniform = plan_for(checkpoint_, known_.cluster(members_.nodes), all);
+    const bool by_choice = plan_.strategy != "uniform" && uniform && uniform->standby_nodes.size() < idle;
+    if (!by_choice) {
+      return fmt::format("{}: {} workers, {} layers", who, members_.nodes.size(), checkpoint_.config.layers);
+    }
+    const PlanPrediction& mine = plan_.prediction;
+    const PlanPrediction& theirs = uniform->prediction;
+    switch (options_.goal) {
+      case PlanGoal::kLatency:
+        return fmt::format("{}: a token is predicted to take {} without and {} with a uniform split over all", who,
+                           format_seconds(mine.token_s), format_seconds(theirs.token_s));
+      case PlanGoal::kThroughput:
+        return fmt::format("{}: {:.1f} tokens/s are predicted without and {:.1f} with a uniform split over all", who,
+                           mine.tokens_per_s, theirs.tokens_per_s);
+      case PlanGoal::kMemory:
+        break;
+    }
+    return fmt::format("{}: the fullest node holds {} without and {} with a uniform split over all", who,
+                       format_bytes(mine.memory_bytes_max), format_bytes(theirs.memory_bytes_max));
   }
 
   void say(const std::string& line) const {
@@ -391,12 +441,22 @@ class ClusterDeployment final : public Deployment, private Pipeline {
 }  // namespace
 
 Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options) {
-  return make_plan(checkpoint.config, cluster,
-                   {.strategy = options.split,
-                    .sequences = options.sequences,
-                    .kv_type = kv_type_of(checkpoint, options),
-                    .goal = options.goal,
-                    .custom = options.custom});
+  PlanOptions planning{.strategy = options.split,
+                       .sequences = options.sequences,
+                       .kv_type = kv_type_of(checkpoint, options),
+                       .goal = options.goal,
+                       .custom = options.custom};
+  if (options.split != "auto") return make_plan(checkpoint.config, cluster, planning);
+  // Where a speed is unknown, nothing can be compared.
+  const auto slowless = std::ranges::find_if(cluster.nodes, [&](const NodeDescriptor& node) {
+    return !node_rates(node, checkpoint.config.weight_type).known();
+  });
+  if (slowless == cluster.nodes.end()) return make_plan(checkpoint.config, cluster, planning);
+  planning.strategy = "uniform";
+  BF_ASSIGN_OR_RETURN(Plan plan, make_plan(checkpoint.config, cluster, planning));
+  plan.note = fmt::format("split uniform, as the speed of {} is not known",
+                          slowless->address.empty() ? slowless->name : slowless->address);
+  return plan;
 }
 
 StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions& options) {

@@ -51,6 +51,7 @@ struct NodeReport {
   std::uint64_t memory_bytes = 0;
   ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
   ExchangeTimes exchange_times{};                   // as they measured it before their first step
+  double busy_s = 0;  // that its steps took since it began, as it said last; 0 where it does not say
 };
 
 /// One unchanging membership of a cluster, and why it came to be.
@@ -78,6 +79,9 @@ class Deployment {
   /// What the plan that runs predicts for such a run, from what nodes and links measured before it; nothing within one
   /// process, or where a node was not measured.
   virtual std::optional<RunForecast> forecast(const RunShape&) const { return std::nullopt; }
+
+  /// Why the model of costs says nothing about the times of such a run, a sentence; empty where it does.
+  virtual std::string unpredictable(const RunShape&) const { return {}; }
 
   /// Every epoch so far; none within one process.
   virtual std::vector<EpochReport> epochs() const { return {}; }

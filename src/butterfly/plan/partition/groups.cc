@@ -127,10 +127,10 @@ Result<Split> split_hybrid(const PlanningProblem& problem) {
     return std::pair(problem.missing_bytes(split.shares), problem.score(split.shares));
   };
   std::erase_if(candidates, [](const Split& split) { return split.shares.empty(); });
-  Split best = std::move(*std::min_element(candidates.begin(), candidates.end(),
-                                           [&](const Split& a, const Split& b) { return rank(a) < rank(b); }));
-  best.note = "groups of neighbours in a few orders of the nodes were tried, not all";
-  return best;
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [&](const Split& a, const Split& b) { return rank(a) < rank(b); });
+  return Split{.shares = std::move(best->shares),
+               .note = "groups of neighbours in a few orders of the nodes were tried, not all"};
 }
 
 }  // namespace butterfly

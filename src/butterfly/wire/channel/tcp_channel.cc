@@ -54,6 +54,7 @@ Result<TcpChannel::PollEvent> TcpChannel::write(Outgoing& outgoing) {
     outgoing.sent += result.bytes;
   }
   stats_.sent(outgoing.bytes());
+  trace::add(trace::Counter::kWireBytesSent, outgoing.bytes());
   return PollEvent{0};
 }
 
@@ -220,8 +221,10 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
         return tl::unexpected(std::move(message).error());
       }
       if (!*message) continue;
-      stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() -
-                      reader_.bytes_saved());
+      const std::uint64_t bytes =
+          kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() - reader_.bytes_saved();
+      stats_.received(bytes);
+      trace::add(trace::Counter::kWireBytesReceived, bytes);
       return std::move(**message);
     }
     if (result.state != IoResult::State::kAgain) return peer_gone(result);
