@@ -17,6 +17,10 @@ namespace {
 // A weight may be larger than any message of an ordinary channel; its receiver knows its size and refuses more.
 constexpr std::uint64_t kPayloadBytesMax = 1ull << 38;
 
+// What was measured before is known in a moment: the first announcement then waits for it rather than for its next
+// turn.
+constexpr std::chrono::milliseconds kAnnouncerPatience{200};
+
 class Server final : public WorkerServer {
  public:
   Server(WorkerOptions options, WorkerDelegate& delegate, std::unique_ptr<Listener> listener)
@@ -31,7 +35,7 @@ class Server final : public WorkerServer {
     const std::stop_callback wake(stop, [this] { listener_->interrupt(); });
     std::optional<Announcer> announcer;
     if (!options_.join.empty())
-      announcer.emplace(options_, address(), [this] { return !busy_.load() && is_measured(); });
+      announcer.emplace(options_, address(), [this] { return !busy_.load() && is_measured(kAnnouncerPatience); });
     Status status;
     while (!stop.stop_requested() && status) status = serve_one_arrival();
     announcer.reset();
@@ -110,9 +114,8 @@ class Server final : public WorkerServer {
     if (session_) session_->describe(status);
   }
 
-  bool is_measured() const {
-    return !options_.measured.valid() ||
-           options_.measured.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  bool is_measured(std::chrono::milliseconds patience = {}) const {
+    return !options_.measured.valid() || options_.measured.wait_for(patience) == std::future_status::ready;
   }
 
   bool works_in(const SessionId& session) {

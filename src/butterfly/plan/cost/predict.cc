@@ -285,10 +285,19 @@ double measured_one_row_s(const PredictionInput& input, std::span<const Share> g
   return measured_s(input, group, 1.0, times.one_row_s, times.one_row_block_s);
 }
 
+/// Of groups that did not measure their exchanges: no less than a message between two of them was seen to take.
+double assumed_wake_s(const PredictionInput& input, std::span<const Share> group) {
+  double wake_us = 0.0;
+  for (const Share& one : group) {
+    for (const Share& other : group) wake_us = std::max(wake_us, input.cluster->link(one.node, other.node).wake_us);
+  }
+  return std::max(kAssumedWakeS, wake_us * 1e-6);
+}
+
 /// Of a small exchange, what the links do not explain.
 double wake_s(const PredictionInput& input, std::span<const Share> group) {
   const ExchangeTimes* times = measured_times(input, group);
-  if (times == nullptr) return kAssumedWakeS;
+  if (times == nullptr) return assumed_wake_s(input, group);
   return std::max(0.0, measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0));
 }
 
@@ -297,7 +306,7 @@ double wake_s(const PredictionInput& input, std::span<const Share> group) {
 double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
   if (group.size() < 2) return 0.0;
   const ExchangeTimes* times = measured_times(input, group);
-  if (times == nullptr) return link_exchange_s(input, group, rows, kAssumedWakeS);
+  if (times == nullptr) return link_exchange_s(input, group, rows, assumed_wake_s(input, group));
   const double few = measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0);
   const double many = measured_s(input, group, times->many_rows, times->many_rows_s, times->many_rows_block_s) -
                       link_exchange_s(input, group, times->many_rows, 0.0);
