@@ -120,21 +120,26 @@ Result<RemoteWorkerPtr> WorkerRegistry::handshake(const std::string& address, De
 }
 
 Status WorkerRegistry::handshake_all(const std::vector<std::string>& addresses, Deadline deadline) {
-  std::vector<std::optional<Result<RemoteWorkerPtr>>> answers(addresses.size());
-  {
-    std::vector<std::jthread> dialling;
-    for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(handshake(addresses[i], deadline, {})); });
-    }
-  }
+  std::vector<Status> answers(addresses.size());
   {
     std::lock_guard lock(mutex_);
     order_.insert(order_.end(), addresses.begin(), addresses.end());
   }
-  for (auto& answer : answers) {
-    BF_ASSIGN_OR_RETURN(RemoteWorkerPtr member, std::move(*answer));
-    admit(std::move(member));
+  {
+    std::vector<std::jthread> dialling;
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      dialling.emplace_back([&, i] {
+        auto member = handshake(addresses[i], deadline, {});
+        if (!member) {
+          answers[i] = tl::unexpected(member.error());
+          return;
+        }
+        // At once: another may still measure its speed, and one that hears nothing meanwhile gives us up.
+        admit(std::move(*member));
+      });
+    }
   }
+  for (const Status& answer : answers) BF_TRY(answer);
   return {};
 }
 
