@@ -60,9 +60,10 @@ for i in 1 2 3; do
   addresses+=${addresses:+,}$address
 done
 
+# So small a model is fastest on one node: without --split two workers would stand by.
 generate=("$butterfly" generate -m "$model" -p "$prompt" -n "$tokens" --temp 0.8 --top-k 40 --seed 3)
-say "demo: butterfly generate -m models/demo.gguf -p ${prompt@Q} -n $tokens --temp 0.8 --top-k 40 --seed 3 --workers $addresses"
-if ! timeout 120 "${generate[@]}" --workers "$addresses" </dev/null | tee "$logs/three"; then
+say "demo: butterfly generate -m models/demo.gguf -p ${prompt@Q} -n $tokens --temp 0.8 --top-k 40 --seed 3 --split uniform --workers $addresses"
+if ! timeout 120 "${generate[@]}" --split uniform --workers "$addresses" </dev/null | tee "$logs/three"; then
   tail -n 5 "$logs"/[123] >&2
   fail "generate did not end well"
 fi

@@ -39,7 +39,7 @@ def row(strategy):
     if not strategy["feasible"]:
         return f"does not fit: {strategy['reason']} | | | | | |"
     return (f"{seconds(strategy['first_token_s'])} | {seconds(strategy['token_s'])} | {strategy['tokens_per_s']:.2f} | "
-            f"{strategy['hops']} | {strategy['balance']:.3f} | {100 * strategy['memory_use']:.0f} % |")
+            f"{strategy['hops']} | {strategy['load_balance_factor']:.3f} | {100 * strategy['memory_use']:.0f} % |")
 
 
 def worse_than(auto, others, goal):

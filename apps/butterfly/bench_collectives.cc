@@ -8,6 +8,7 @@
 
 #include "bench.h"
 #include "butterfly/base/units.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collective/collectives.h"
 #include "butterfly/wire/collective/mesh.h"
@@ -69,7 +70,7 @@ Result<Members> make_members(MemberEngine engine, int count, const CollectivesOp
   std::vector<std::unique_ptr<Listener>> listeners;
   MeshOptions mesh{.session = make_session_id()};
   // Who looks again for a message keeps a core from the member that sends it.
-  if (static_cast<unsigned>(count) > std::thread::hardware_concurrency()) mesh.channel.spin = {};
+  if (count > usable_threads()) mesh.channel.spin = {};
   for (int rank = 0; rank < count; ++rank) {
     BF_ASSIGN_OR_RETURN(auto listener, Listener::create({}));
     mesh.addresses.push_back(listener->address());

@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "butterfly/base/units.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collective/mesh.h"
 #include "sgd/sgd_replica.h"
@@ -173,7 +174,7 @@ class RankProcesses {
 Result<Round> run_processes(const SgdCommand& command) {
   MeshOptions mesh{.session = make_session_id()};
   // Who looks again for a message keeps a core from the rank that sends it.
-  if (static_cast<unsigned>(command.ranks) > std::thread::hardware_concurrency()) mesh.channel.spin = {};
+  if (command.ranks > usable_threads()) mesh.channel.spin = {};
   std::vector<std::unique_ptr<Listener>> listeners;
   for (int rank = 0; rank < command.ranks; ++rank) {
     BF_ASSIGN_OR_RETURN(auto listener, Listener::create({.channel = mesh.channel}));

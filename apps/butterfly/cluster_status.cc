@@ -14,6 +14,7 @@
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control/node_status.h"
+#include "butterfly/plan/cost/load_balance.h"
 #include "cluster.h"
 #include "commands.h"
 #include "running.h"
@@ -93,6 +94,7 @@ std::vector<Row> look(const StatusCommand& command) {
 }
 
 std::string share_of(const WorkerStatus& worker) {
+  if (worker.measuring) return "measures its speed";
   if (worker.model.empty()) return worker.coordinator.empty() ? "free" : "stands by";
   std::vector<std::string> layers;
   bool embedding = false, head = false;
@@ -119,6 +121,29 @@ std::string describe(const LinkStatus& link) {
   return text + fmt::format("{:.2f} GB/s, {:.0f} s ago", link.link.gb_per_s, link.age_s);
 }
 
+/// "1 s: CPU 0.3 %, 12.1 MiB, 0 B/s in, 0 B/s out; 10 s: ...".
+std::string describe(const std::vector<UsageWindow>& usage) {
+  std::string text;
+  for (const UsageWindow& window : usage) {
+    text += fmt::format("{}{:.0f} s: CPU {:.1f} %, {}, {}/s in, {}/s out", text.empty() ? "" : "; ", window.seconds,
+                        100 * window.cpu, format_bytes(window.memory_bytes),
+                        format_bytes(static_cast<std::uint64_t>(window.received_bytes_per_s)),
+                        format_bytes(static_cast<std::uint64_t>(window.sent_bytes_per_s)));
+  }
+  return text;
+}
+
+/// Of the workers of one coordinator over their longest span of time; 0 where fewer than two have worked.
+double balance_of(const CoordinatorStatus& coordinator, const std::vector<Row>& rows) {
+  std::vector<double> busy;
+  for (const Row& row : rows) {
+    if (!row.status.worker || row.status.worker->model.empty() || row.status.worker->usage.empty()) continue;
+    const auto is_row = [&](const MemberStatus& member) { return member.node.address == row.address; };
+    if (std::ranges::any_of(coordinator.members, is_row)) busy.push_back(row.status.worker->usage.back().busy);
+  }
+  return busy.size() > 1 ? load_balance_factor(busy) : 0;
+}
+
 std::string table(const std::vector<Row>& rows) {
   std::string text = fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10} {:>6} {:>9}  {}\n", "node", "epoch", "threads",
                                  "memory", "GB/s read", "load", "steps", "work");
@@ -133,6 +158,9 @@ std::string table(const std::vector<Row>& rows) {
       text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.address, c.epoch.value, "",
                           one_line(c.name), c.members.size(),
                           c.last_change.empty() ? "" : "; last: " + one_line(c.last_change));
+      if (const double balance = balance_of(c, rows); balance > 0) {
+        text += fmt::format("{:<22} {:>5} {:>7} load_balance_factor {:.2f}\n", "", "", "", balance);
+      }
       for (const MemberStatus& member : c.members) {
         if (member.phi < 1 && !member.leaving) continue;
         text += fmt::format("{:<22} {:>5} {:>7} {} {}\n", "", "", "", one_line(member.node.address),
@@ -141,6 +169,11 @@ std::string table(const std::vector<Row>& rows) {
     } else {
       text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.address, "-", one_line(row.error));
     }
+  }
+  for (const Row& row : rows) {
+    const auto& usage =
+        row.status.worker ? row.status.worker->usage : row.status.coordinator.value_or(CoordinatorStatus{}).usage;
+    if (!usage.empty()) text += fmt::format("{} last {}\n", row.address, describe(usage));
   }
   for (const Row& row : rows) {
     for (const LinkStatus& link : row.links) {
@@ -166,7 +199,20 @@ nlohmann::ordered_json to_json(const NodeDescriptor& node) {
   return j;
 }
 
-nlohmann::ordered_json to_json(const Row& row) {
+nlohmann::ordered_json to_json(const std::vector<UsageWindow>& usage) {
+  nlohmann::ordered_json j = nlohmann::ordered_json::array();
+  for (const UsageWindow& window : usage) {
+    j.push_back({{"seconds", window.seconds},
+                 {"cpu", window.cpu},
+                 {"busy", window.busy},
+                 {"memory_bytes", window.memory_bytes},
+                 {"received_bytes_per_s", window.received_bytes_per_s},
+                 {"sent_bytes_per_s", window.sent_bytes_per_s}});
+  }
+  return j;
+}
+
+nlohmann::ordered_json to_json(const Row& row, const std::vector<Row>& rows) {
   nlohmann::ordered_json j{{"address", row.address}, {"answers", row.error.empty()}};
   if (!row.error.empty()) j["error"] = row.error;
   if (row.status.worker) {
@@ -188,12 +234,16 @@ nlohmann::ordered_json to_json(const Row& row) {
     j["steps"] = w.steps;
     j["busy_s"] = w.busy_s;
     j["uptime_s"] = w.uptime_s;
+    j["measuring"] = w.measuring;
+    j["usage"] = to_json(w.usage);
   } else if (row.status.coordinator) {
     const CoordinatorStatus& c = *row.status.coordinator;
     j["role"] = "coordinator";
     j["name"] = c.name;
     j["epoch"] = c.epoch.value;
     j["last_change"] = c.last_change;
+    j["load_balance_factor"] = balance_of(c, rows);
+    j["usage"] = to_json(c.usage);
     for (const MemberStatus& member : c.members) {
       j["members"].push_back({{"address", member.node.address}, {"phi", member.phi}, {"leaving", member.leaving}});
     }
@@ -221,7 +271,7 @@ Result<int> run(StatusCommand& command) {
     const std::vector<Row> rows = look(command);
     if (command.json) {
       nlohmann::ordered_json all = nlohmann::ordered_json::array();
-      for (const Row& row : rows) all.push_back(to_json(row));
+      for (const Row& row : rows) all.push_back(to_json(row, rows));
       std::printf(
           "%s\n",
           all.dump(command.watch_s > 0 ? -1 : 2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());

@@ -4,11 +4,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/mapped_file.h"
+#include "butterfly/machine/usage/stolen_time.h"
+#include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 #include "predicted.h"
@@ -37,6 +40,10 @@ struct Report {
   DataTraffic traffic;
   double load_s = 0;
   std::optional<Speeds> predicted;
+  std::string unpredictable;       // why there is no prediction; said before the run
+  double load_balance_factor = 0;  // of the nodes while they generated; 0: unknown
+  double stolen = 0;               // share of the CPU time that the host took meanwhile
+  std::string disturbance;         // the same as a sentence; empty where it is not worth saying
 
   Speeds measured() const { return {.prefill = prefill_tokens_per_s(), .decode = decode_tokens_per_s()}; }
   double prefill_tokens_per_s() const { return static_cast<double>(prompt_tokens) / generation.first_token_s; }
@@ -71,9 +78,12 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
                r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
                format_seconds(r.generation.first_token_s).c_str(), format_seconds(r.load_s).c_str());
   if (r.predicted) std::fprintf(stderr, "%s\n", compare(*r.predicted, r.measured()).c_str());
-  std::fprintf(stderr, "wire %s per token | split %s | ended by %s\n",
-               format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(),
-               deployment.plan().strategy.c_str(), to_string(r.generation.reason));
+  std::fprintf(
+      stderr, "wire %s per token | split %s%s | ended by %s\n",
+      format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(), deployment.plan().strategy.c_str(),
+      r.load_balance_factor > 0 ? fmt::format(" | load_balance_factor {:.2f}", r.load_balance_factor).c_str() : "",
+      to_string(r.generation.reason));
+  if (!r.disturbance.empty()) std::fprintf(stderr, "disturbed: %s\n", r.disturbance.c_str());
   if (r.traffic.bytes_saved > 0) {
     std::fprintf(stderr, "payloads were packed by %s: %s instead of %s, the same text\n",
                  std::string(r.codec()).c_str(), format_bytes(r.traffic.bytes).c_str(),
@@ -114,6 +124,9 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                       {"zstd_messages", r.traffic.zstd_messages}};
   j["split"] = deployment.plan().strategy;
   if (r.predicted) j["predicted"] = to_json(*r.predicted, r.measured());
+  if (!r.unpredictable.empty()) j["not_predicted"] = r.unpredictable;
+  j["load_balance_factor"] = r.load_balance_factor;
+  j["stolen_cpu_share"] = r.stolen;
   for (const NodeReport& node : deployment.nodes()) {
     j["nodes"].push_back({{"name", node.name},
                           {"first_layer", node.assignment.first_layer},
@@ -161,7 +174,21 @@ class Output {
   std::stop_source stop_;
 };
 
+/// Of what nodes did between two reports; 0 where the nodes changed meanwhile or do not say.
+double balance_between(const std::vector<NodeReport>& before, const std::vector<NodeReport>& after) {
+  std::map<std::string, double> busy_s;
+  if (before.size() != after.size() || after.size() < 2) return 0;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (before[i].name != after[i].name) return 0;
+    busy_s[after[i].name] = after[i].busy_s - before[i].busy_s;
+  }
+  std::vector<double> of_nodes;
+  for (const auto& [name, seconds] : busy_s) of_nodes.push_back(seconds);
+  return load_balance_factor(of_nodes);
+}
+
 Result<int> run(GenerateCommand& command) {
+  const StolenTime loading;
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 1));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(command.request.prompt, encode_prompt(tokenizer, command.prompt));
@@ -175,7 +202,16 @@ Result<int> run(GenerateCommand& command) {
   report.prompt_tokens = command.request.prompt.size();
   report.load_s = model.load_s;
   const GenerateOptions options{.prefill_chunk = command.prefill_chunk, .context = model.checkpoint.config.context};
-  const std::uint64_t wire_before = model.deployment->wire_bytes();
+  const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells
+  const std::vector<NodeReport> before = model.deployment->nodes();
+  const RunShape expected{.prompt = static_cast<int>(report.prompt_tokens),
+                          .generated = command.request.tokens_max,
+                          .chunk = command.prefill_chunk};
+  report.unpredictable = why_not_predicted(*model.deployment, expected, loading);
+  if (!report.unpredictable.empty() && !command.run.quiet) {
+    std::fprintf(stderr, "%s\n", report.unpredictable.c_str());
+  }
+  const StolenTime generating;
   BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
                       generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink,
                                output.stop().get_token()));
@@ -185,10 +221,12 @@ Result<int> run(GenerateCommand& command) {
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   report.traffic = model.deployment->traffic();
-  report.predicted =
-      predicted_speeds(*model.deployment, {.prompt = static_cast<int>(report.prompt_tokens),
-                                           .generated = static_cast<int>(report.generation.tokens.size()),
-                                           .chunk = command.prefill_chunk});
+  report.load_balance_factor = balance_between(before, model.deployment->nodes());
+  report.stolen = generating.share();
+  report.disturbance = generating.sentence();
+  RunShape actual = expected;
+  actual.generated = static_cast<int>(report.generation.tokens.size());
+  if (report.unpredictable.empty()) report.predicted = predicted_speeds(*model.deployment, actual);
   output.write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
   if (output.failed()) return output.end();
   if (!command.run.quiet) print_summary(report, command, *model.deployment);

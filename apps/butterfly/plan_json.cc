@@ -18,7 +18,7 @@ Json prediction_json(const PlanPrediction& p) {
           {"token_s", number(p.token_s)},
           {"tokens_per_s", number(p.tokens_per_s)},
           {"slowest_s", number(p.slowest_s)},
-          {"balance", number(p.balance)},
+          {"load_balance_factor", number(p.load_balance_factor)},
           {"stages", p.groups},
           {"hops", p.hops},
           {"hop_s", number(p.hop_s)},

@@ -162,9 +162,10 @@ std::string Planned::svg() const {
                            plan.strategy),
                "font-size=\"18\" font-weight=\"bold\"");
   drawing.y += 22;
-  drawing.text(kMargin, drawing.y,
-               fmt::format("predicted: first token {}, {} per token, {:.2f} tokens/s, balance {:.3f}, {} hops",
-                           format_seconds(p.ttft_s), format_seconds(p.token_s), p.tokens_per_s, p.balance, p.hops));
+  drawing.text(
+      kMargin, drawing.y,
+      fmt::format("predicted: first token {}, {} per token, {:.2f} tokens/s, load_balance_factor {:.3f}, {} hops",
+                  format_seconds(p.ttft_s), format_seconds(p.token_s), p.tokens_per_s, p.load_balance_factor, p.hops));
   drawing.y += 20;
   draw_layers(*this, drawing);
   draw_nodes(*this, drawing);

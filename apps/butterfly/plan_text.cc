@@ -109,8 +109,8 @@ void add_prediction(const Planned& planned, std::string& text) {
     text += fmt::format("{} for the wake in each exchange are assumed; a group that runs measures its own\n",
                         time_of(kAssumedWakeS));
   }
-  text += fmt::format("slowest node {} per step, balance {:.3f} (slowest over mean), {} stage{}, {} hops per token\n",
-                      time_of(p.slowest_s), p.balance, p.groups, p.groups == 1 ? "" : "s", p.hops);
+  text += fmt::format("slowest node {} per step, load_balance_factor {:.3f}, {} stage{}, {} hops per token\n",
+                      time_of(p.slowest_s), p.load_balance_factor, p.groups, p.groups == 1 ? "" : "s", p.hops);
   if (planned.plan.slowest_bound_s > 0 && std::isfinite(p.slowest_s)) {
     const double percent = 100 * planned.plan.gap();
     text += fmt::format("that node takes {:.2f} % {} the least that any plan of whole layers can reach\n",
@@ -134,7 +134,7 @@ void add_comparison(const Planned& planned, std::string& text) {
     }
     const PlanPrediction& p = one.plan->prediction;
     text += fmt::format("{:<12}  {:>11}  {:>9}  {:>9.2f}  {:>5}  {:>7.3f}  {:>7.1f}%  {}\n", name, time_of(p.ttft_s),
-                        time_of(p.token_s), p.tokens_per_s, p.hops, p.balance, 100 * p.memory_use,
+                        time_of(p.token_s), p.tokens_per_s, p.hops, p.load_balance_factor, 100 * p.memory_use,
                         bar(p.tokens_per_s / fastest));
   }
 }

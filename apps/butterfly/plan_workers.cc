@@ -1,4 +1,7 @@
 // butterfly plan --workers: the cluster as its workers describe themselves and measure their links.
+#include <chrono>
+#include <thread>
+
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/infer/deployment/known_cluster.h"
 #include "plan.h"
@@ -8,6 +11,21 @@ namespace {
 
 constexpr std::int64_t kAskMs = 3000;
 constexpr std::int64_t kLinksMs = 60'000;
+constexpr std::int64_t kMeasuringMs = 60'000;
+constexpr std::chrono::milliseconds kAskAgain{200};
+
+/// A worker that was just started does not know its speed yet: asks again until it does.
+Result<NodeStatus> ask_measured(const std::string& address, const NodeAccess& access) {
+  const Deadline patience = after_ms(kMeasuringMs);
+  for (;;) {
+    BF_ASSIGN_OR_RETURN(NodeStatus status, ask_status(address, access, after_ms(kAskMs)));
+    if (!status.worker || !status.worker->measuring) return status;
+    if (std::chrono::steady_clock::now() > patience) {
+      return make_error(ErrorCode::kTimeout, "{} still measures its speed after {} s", address, kMeasuringMs / 1000);
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
 
 }  // namespace
 
@@ -15,7 +33,7 @@ Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const
   BF_ASSIGN_OR_RETURN(const NodeAccess access, open_access(access_options));
   std::vector<NodeDescriptor> nodes;
   for (const std::string& address : addresses) {
-    BF_ASSIGN_OR_RETURN(NodeStatus status, ask_status(address, access, after_ms(kAskMs)));
+    BF_ASSIGN_OR_RETURN(NodeStatus status, ask_measured(address, access));
     if (!status.worker) {
       return make_error(ErrorCode::kInvalidArgument, "{} is a coordinator, expected workers", address);
     }

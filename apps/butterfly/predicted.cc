@@ -1,5 +1,7 @@
 #include "predicted.h"
 
+#include <cmath>
+
 namespace butterfly::app {
 
 std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunShape& run) {
@@ -13,13 +15,20 @@ std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunSh
   return speeds;
 }
 
+std::string why_not_predicted(const Deployment& deployment, const RunShape& run, const StolenTime& loading) {
+  if (std::string why = deployment.unpredictable(run); !why.empty()) return why;
+  const std::string disturbance = loading.sentence();
+  if (disturbance.empty() || !deployment.forecast(run)) return {};
+  return "not predicted: " + disturbance;
+}
+
 std::string compare(const Speeds& predicted, const Speeds& measured) {
   std::string text;
   const auto add = [&](const char* phase, double expected, double got) {
+    if (!std::isfinite(expected) || expected <= 0) return;
     const auto error = prediction_error(expected, got);
-    if (!error) return;
-    text += fmt::format("{}predicted {} {:.1f} tokens/s, measured {:+.0f} %", text.empty() ? "" : " | ", phase,
-                        expected, 100 * *error);
+    text += fmt::format("{}predicted {} {:.1f} tokens/s, {}", text.empty() ? "" : " | ", phase, expected,
+                        error ? fmt::format("measured {:+.0f} %", 100 * *error) : "not measured");
   };
   add("prefill", predicted.prefill, measured.prefill);
   add("decode", predicted.decode, measured.decode);

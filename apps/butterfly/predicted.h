@@ -6,6 +6,7 @@
 #include <string>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/machine/usage/stolen_time.h"
 
 namespace butterfly::app {
 
@@ -18,6 +19,10 @@ struct Speeds {
 
 /// What the deployment's plan predicts for such a run; nothing where it cannot.
 std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunShape& run);
+
+/// Why no prediction is made for such a run: the model of costs does not hold, or the machine was disturbed since
+/// `loading` began. To be said before the run; empty where there is a prediction, or nothing to predict.
+std::string why_not_predicted(const Deployment& deployment, const RunShape& run, const StolenTime& loading);
 
 /// "predicted prefill 93.1 tokens/s, measured +4 % | predicted decode 20.3 tokens/s, measured -2 % | simulated 3.4 s,
 /// measured +5 %".

@@ -1,7 +1,6 @@
 #include "running.h"
 #include "butterfly/model/format/open_checkpoint.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,19 +9,13 @@
 #include <iterator>
 
 #include "butterfly/base/one_line.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 
 namespace butterfly::app {
-
-int usable_threads() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cpus));
-}
 
 namespace {
 
@@ -72,7 +65,10 @@ void add_run_options(CLI::App& command, RunOptions& o) {
       ->check(CLI::Range(0, 86'400))
       ->capture_default_str();
   add_access_options(command, o.access);
-  command.add_option("--split", o.split, "How the work is shared out: " + strategy_names())->capture_default_str();
+  command
+      .add_option("--split", o.split,
+                  "How the work is shared out: " + strategy_names() + "; auto is uniform where a speed is unknown")
+      ->capture_default_str();
   command
       .add_option("--goal", o.goal, "What auto, topology, tensor and hybrid look for: latency, throughput or memory")
       ->check(CLI::IsMember({"latency", "throughput", "memory"}))

@@ -24,7 +24,7 @@ struct RunOptions {
   int dead_after_ms = 1500;
   int recover_within_s = 60;
   AccessOptions access;
-  std::string split = "uniform";
+  std::string split = "auto";
   std::string goal = "latency";
   std::string custom;  // file
   bool measure_links = false;
@@ -45,8 +45,5 @@ struct OpenModel {
 
 /// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both.
 Result<OpenModel> open_model(const RunOptions& options, int sequences);
-
-/// Cores this process may use.
-int usable_threads();
 
 }  // namespace butterfly::app

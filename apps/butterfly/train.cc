@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "access.h"
+#include "butterfly/machine/usage/stolen_time.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
 #include "commands.h"
@@ -93,6 +94,7 @@ int exit_code(const TrainResult& result, const RunConfig& config) {
 void print_json(const TrainResult& result, const TrainAside& aside) {
   auto json = nlohmann::ordered_json::parse(to_json(result), nullptr, false);
   json["display_s"] = aside.display_s;
+  json["stolen_cpu_share"] = aside.stolen;
   if (aside.predicted_step_s) json["predicted_step_s"] = *aside.predicted_step_s;
   std::printf("%s\n", json.dump().c_str());
 }
@@ -109,12 +111,15 @@ Result<int> run_train(const TrainCommand& command) {
   if (!config.parallel.workers.empty()) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
+  const StolenTime training;
   const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
   display.end();
   if (!result) return tl::unexpected(result.error());
   log->finished(*result);
   const TrainAside aside{.display_s = display.spent_s(),
-                         .predicted_step_s = predicted_step_s(config, result->summary.peak_gflops)};
+                         .predicted_step_s = predicted_step_s(config, result->summary.peak_gflops),
+                         .stolen = training.share(),
+                         .disturbance = training.sentence()};
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
   if (command.json) print_json(*result, aside);
   BF_TRY(log->status());

@@ -63,6 +63,8 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
 struct TrainAside {
   double display_s = 0.0;
   std::optional<double> predicted_step_s{};
+  double stolen = 0.0;        // share of the CPU time that the host took meanwhile
+  std::string disturbance{};  // the same as a sentence; empty where it is not worth saying
 };
 
 /// The result for people, a table of a dozen lines.

@@ -63,6 +63,7 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
                             format_seconds(s.compression_s), s.compression_s_variance));
   }
   text += row("display, logs", fmt::format("{} in all", format_seconds(aside.display_s)));
+  if (!aside.disturbance.empty()) text += row("disturbed", aside.disturbance);
   text += row("weights", "sha256 " + result.weights_hash);
   if (config.log == LogLevel::kVerbose) {
     for (const std::string& check : result.verdict.checks) text += row("check", check);

@@ -3,10 +3,13 @@
 #include "butterfly/cluster/worker/worker_server.h"
 
 #include <cstdio>
+#include <future>
+#include <thread>
 
 #include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/train/ranks/train_host.h"
 #include "commands.h"
@@ -27,6 +30,45 @@ struct WorkerCommand {
   AccessOptions access;
 };
 
+/// What is said of this machine to coordinators, as the command line wants it.
+NodeDescriptor adjusted(NodeDescriptor node, const WorkerCommand& command) {
+  node = scaled(std::move(node), command.emulate);
+  node.emulated_speed = command.emulate;
+  if (!command.memory.empty()) node.memory_bytes = parse_bytes(command.memory);
+  return node;
+}
+
+/// Serves while this machine's speed is measured, which takes a while when the program runs here for the first time.
+Result<int> serve(WorkerOptions options, StageHost& host, const WorkerCommand& command) {
+  std::promise<Result<NodeDescriptor>> measuring;
+  options.measured = measuring.get_future().share();
+  const auto measured = options.measured;
+  BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
+  std::stop_source stop;
+  const std::stop_callback on_interrupt(interrupted(), [&stop] { stop.request_stop(); });
+  constexpr std::chrono::milliseconds kRemembered{300};  // what was measured before is there sooner
+  const std::string address = server->address();
+  const std::jthread thread([&, promise = std::move(measuring)]() mutable {
+    auto node = measure_node({.isa = options.node.isa, .threads = options.node.threads, .matmuls = remembered_matmuls});
+    if (!node) stop.request_stop();
+    if (node) node = adjusted(std::move(*node), command);
+    promise.set_value(std::move(node));
+  });
+  const std::jthread telling([&] {
+    if (measured.wait_for(kRemembered) == std::future_status::ready) {
+      if (measured.get())
+        std::fprintf(stderr, "listening on %s (%s)\n", address.c_str(), describe(*measured.get()).c_str());
+      return;
+    }
+    std::fprintf(stderr, "listening on %s (measuring this machine's speed, about 5 s, once)\n", address.c_str());
+    if (measured.get()) std::fprintf(stderr, "measured: %s\n", describe(*measured.get()).c_str());
+  });
+  BF_TRY(server->run(stop.get_token()));
+  if (!measured.get()) return tl::unexpected(measured.get().error());
+  std::fprintf(stderr, "worker on %s ended\n", address.c_str());
+  return kExitOk;
+}
+
 Result<int> run(const WorkerCommand& command) {
   if (command.emulate < 1.0 && command.threads != 1) {
     return make_error(ErrorCode::kInvalidArgument, "--emulate {} needs --threads 1, not {}", command.emulate,
@@ -41,18 +83,12 @@ Result<int> run(const WorkerCommand& command) {
   options.shared_memory = command.shared_memory ? SharedMemoryUse::kAllowed : SharedMemoryUse::kForbidden;
   options.model_directory = command.model_dir;
   options.content = {.bytes = content_bytes, .hash = content_hash};
-  // Checked before the measurement, which takes a moment.
-  BF_TRY(check_policy(command.listen, options.access, after_ms(5000)));
-  BF_ASSIGN_OR_RETURN(options.node, measure_node({.isa = isa, .threads = threads, .matmuls = remembered_matmuls}));
-  options.node = scaled(std::move(options.node), command.emulate);
-  options.node.emulated_speed = command.emulate;
+  BF_ASSIGN_OR_RETURN(options.node, unmeasured_node({.isa = isa, .threads = threads}));
+  options.node = adjusted(std::move(options.node), command);
   // Emulated nodes share cores: one that looks again and again takes the time of those that compute.
   if (command.emulate < 1.0) options.spin = std::chrono::microseconds(0);
-  if (!command.memory.empty()) {
-    options.node.memory_bytes = parse_bytes(command.memory);
-    if (options.node.memory_bytes == 0) {
-      return make_error(ErrorCode::kInvalidArgument, "--memory {} is no size such as 4G or 512M", command.memory);
-    }
+  if (!command.memory.empty() && options.node.memory_bytes == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "--memory {} is no size such as 4G or 512M", command.memory);
   }
   StageHost host({.threads = threads,
                   .isa = isa,
@@ -66,11 +102,7 @@ Result<int> run(const WorkerCommand& command) {
                    .shared_memory = options.shared_memory});
   // Training computes at this machine's own speed.
   if (command.train && command.emulate == 1.0) options.ranks = &ranks;
-  BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, host));
-  std::fprintf(stderr, "listening on %s (%s)\n", server->address().c_str(), describe(options.node).c_str());
-  BF_TRY(server->run(interrupted()));
-  std::fprintf(stderr, "worker on %s ended\n", server->address().c_str());
-  return kExitOk;
+  return serve(std::move(options), host, command);
 }
 
 }  // namespace

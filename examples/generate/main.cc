@@ -31,7 +31,7 @@ int show_cluster(const butterfly::ModelInfo& model) {
   const butterfly::PartitionManager manager({.strategy = "balanced"});
   const auto partition = manager.partition(model, registry.healthy());
   if (!partition) return fail(partition.error());
-  std::fprintf(stderr, "%sload balance factor %.2f\n", partition->table.c_str(),
+  std::fprintf(stderr, "%sload_balance_factor %.2f\n", partition->table.c_str(),
                partition->quality.load_balance_factor);
 
   butterfly::LoadBalancer balancer(registry, butterfly::BalancePolicy::kWeighted);

@@ -75,6 +75,11 @@ class LoadBalancer {
   /// One entry for every registered node, in order of registration.
   std::vector<NodeLoad> loads() const;
 
+  /// How evenly the requests that are being served lie on the healthy nodes: the least over the greatest node time, a
+  /// node's time being the costs that it holds over its memory bandwidth (over 1 where that of any node is unknown).
+  /// 1 is perfect; 0 where a node is idle beside one at work, or nothing is being served.
+  double load_balance_factor() const;
+
  private:
   const NodeRegistry* registry_;
   BalancePolicy policy_;

@@ -87,7 +87,7 @@ class Security(unittest.TestCase):
         return Worker("--credentials", self.cluster.member(name), *arguments)
 
     def coordinate(self, *addresses):
-        return generate("--credentials", self.cluster.coordinator, "--workers", ",".join(addresses))
+        return generate("--credentials", self.cluster.coordinator, "--workers", ",".join(addresses), "--split", "uniform")
 
     def refused(self, run, *words):
         self.assertEqual(run.returncode, 2, run.stderr)

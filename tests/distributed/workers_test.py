@@ -16,8 +16,13 @@ from program import DEMO, PROGRAM, SANITIZED, Worker, butterfly, environment, su
 PROMPT = "ROMEO:\nO, she doth teach the torches"
 
 
+def shared_out(arguments):
+    """The same, so that every worker takes part where the test does not say how: the best split may leave some idle."""
+    return arguments if "--split" in arguments else (*arguments, "--split", "uniform")
+
+
 def generate(*arguments, isa=None, tokens=40, prompt=PROMPT):
-    return butterfly("generate", "-m", DEMO, "-p", prompt, "-n", tokens, *arguments, isa=isa)
+    return butterfly("generate", "-m", DEMO, "-p", prompt, "-n", tokens, *shared_out(arguments), isa=isa)
 
 
 class OneAnswer(unittest.TestCase):
@@ -69,6 +74,35 @@ class OneAnswer(unittest.TestCase):
         self.assertEqual(report["text"].encode() + b"\n", self.expected.stdout)
         self.assertGreater(report["wire_bytes_per_token"], 0)
         self.assertEqual([n["first_layer"] for n in report["nodes"]][0], 0)
+
+
+class DefaultSplit(unittest.TestCase):
+    """Without --split the plan is the one that is predicted best, and who has no work is told why."""
+
+    def text(self, *arguments):
+        return butterfly("generate", "-m", DEMO, "-p", PROMPT, "-n", 24, *arguments)
+
+    def test_workers_that_are_left_idle_are_named_with_the_reason(self):
+        with Worker() as a, Worker() as b, Worker() as c:
+            run = self.text("--workers", f"{a.address},{b.address},{c.address}", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        report = json.loads(run.stdout)
+        self.assertEqual(report["split"], "auto")
+        self.assertEqual(report["text"].encode() + b"\n", self.text("--threads", 1).stdout)
+        idle = {a.address, b.address, c.address} - {node["name"] for node in report["nodes"]}
+        lines = [line for line in run.stderr.decode().splitlines() if " by: " in line]
+        self.assertEqual(len(lines), 1 if idle else 0, run.stderr)  # a disturbed machine may find a use for all
+        if not idle:
+            return
+        for address in idle:
+            self.assertIn(address, lines[0])
+        self.assertIn("a token is predicted to take", lines[0])
+
+    def test_nodes_of_one_process_are_alike_and_it_is_said(self):
+        run = self.text("--nodes", 3, "--threads", 1, "--json")
+        self.assertEqual(json.loads(run.stdout)["split"], "uniform")
+        self.assertIn(b"split uniform, as the nodes of one process are alike", run.stderr)
+        self.assertNotIn(b"split", self.text("--threads", 1, "--json").stderr.replace(b"| split", b""))
 
 
 class Ends(unittest.TestCase):
@@ -320,7 +354,7 @@ class Failover(unittest.TestCase):
 
     def start(self, *arguments):
         """A run that has written its first bytes."""
-        running = subprocess.Popen([PROGRAM, "generate", *self.text, *arguments],
+        running = subprocess.Popen([PROGRAM, "generate", *self.text, *shared_out(arguments)],
                                    env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
         self.first = running.stdout.read(4)
         return running

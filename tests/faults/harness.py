@@ -157,6 +157,8 @@ class Generation(Process):
     def __init__(self, workers, tokens=400, model=DEMO, prompt=PROMPT, options=(), namespace=None, **environment):
         addresses = [getattr(worker, "address", worker) for worker in workers]
         extra = [] if all(address.startswith("127.") for address in addresses) else ["--insecure"]
+        if "--split" not in options:
+            extra += ["--split", "uniform"]  # a fault is for every worker, and the best split may leave some idle
         super().__init__([PROGRAM, "generate", "-m", model, "-p", prompt, "-n", tokens, "-t", "1", *SAMPLING,
                           "--workers", ",".join(addresses), *extra, *options], namespace, **environment)
 

@@ -49,6 +49,26 @@ TEST_F(LoadBalancerTest, RoundRobinStaysFairWhenNodesComeAndGo) {
   EXPECT_EQ(next(balancer), "d");
 }
 
+TEST_F(LoadBalancerTest, TheFactorIsLeastOverGreatestNodeTime) {
+  add("a");
+  add("b");
+  LoadBalancer balancer(registry_, BalancePolicy::kRoundRobin);
+  EXPECT_EQ(balancer.load_balance_factor(), 0.0);
+  const LoadBalancer::Ticket first = must_acquire(balancer, 4.0);
+  EXPECT_EQ(balancer.load_balance_factor(), 0.0);
+  const LoadBalancer::Ticket second = must_acquire(balancer, 1.0);
+  EXPECT_DOUBLE_EQ(balancer.load_balance_factor(), 0.25);
+}
+
+TEST_F(LoadBalancerTest, ANodeOfTwiceTheBandwidthTakesHalfTheTime) {
+  add("a", 20.0);
+  add("b", 10.0);
+  LoadBalancer balancer(registry_, BalancePolicy::kRoundRobin);
+  const LoadBalancer::Ticket fast = must_acquire(balancer, 2.0);
+  const LoadBalancer::Ticket slow = must_acquire(balancer, 1.0);
+  EXPECT_DOUBLE_EQ(balancer.load_balance_factor(), 1.0);
+}
+
 TEST_F(LoadBalancerTest, LeastLoadedLooksAtCostsNotAtCounts) {
   add("a");
   add("b");

@@ -15,26 +15,11 @@
 namespace butterfly {
 namespace {
 
-/// Least over greatest time of a node; one may have several stages.
-double load_balance_factor(const Plan& plan) {
-  std::map<int, double> node_s;
-  for (std::size_t i = 0; i < plan.predictions.size(); ++i) {
-    node_s[plan.node_of_stage[i]] += plan.predictions[i].decode_s;
-  }
-  double least = std::numeric_limits<double>::infinity();
-  double greatest = 0.0;
-  for (const auto& [node, seconds] : node_s) {
-    least = std::min(least, seconds);
-    greatest = std::max(greatest, seconds);
-  }
-  return greatest > 0.0 && std::isfinite(greatest) ? least / greatest : 0.0;
-}
-
 PartitionQuality judge(const Plan& plan) {
   PartitionQuality quality;
   quality.latency_s = plan.predicted_latency_s();
   quality.slowest_stage_s = plan.predicted_slowest_s();
-  quality.load_balance_factor = load_balance_factor(plan);
+  quality.load_balance_factor = plan.prediction.load_balance_factor;
   quality.memory_use = plan.prediction.memory_use;
   for (const StagePrediction& stage : plan.predictions) quality.stage_memory_bytes.push_back(stage.memory_bytes());
   return quality;

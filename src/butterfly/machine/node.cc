@@ -9,11 +9,12 @@
 
 namespace butterfly {
 
-Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
+namespace {
+
+Result<NodeDescriptor> describe_node(const MeasureOptions& options, const Topology& topology) {
   if (options.threads < 0) {
     return make_error(ErrorCode::kInvalidArgument, "a node has at least 1 thread, not {}", options.threads);
   }
-  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   NodeDescriptor node;
   if (options.isa) {
     node.isa = *options.isa;
@@ -28,10 +29,26 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   node.address = options.address;
   node.threads = options.threads > 0 ? options.threads : topology.usable_threads;
   node.memory_bytes = topology.available_memory_bytes;
+  return node;
+}
+
+}  // namespace
+
+Result<NodeDescriptor> unmeasured_node(const MeasureOptions& options) {
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  return describe_node(options, topology);
+}
+
+Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  BF_ASSIGN_OR_RETURN(NodeDescriptor node, describe_node(options, topology));
   BF_ASSIGN_OR_RETURN(const Peaks peaks, cached_peaks({.isa = node.isa, .threads = node.threads}, topology.cpu_name));
   node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
   node.fp32_gflops = peaks.team.fp32_gflops;
   node.int8_gops = peaks.team.int8_gops;
+  const TeamLatency latency = measure_team(node.threads);
+  node.dispatch_us = latency.dispatch_us;
+  node.wake_us = latency.wake_us;
   if (options.matmuls) node.matmuls = options.matmuls(node.isa, node.threads, topology.cpu_name);
   return node;
 }
@@ -42,6 +59,7 @@ NodeDescriptor scaled(NodeDescriptor node, double speed) {
     matmul.decode_gb_per_s *= speed;
     matmul.prefill_gflops *= speed;
   }
+  for (double* latency : {&node.dispatch_us, &node.wake_us}) *latency /= speed;
   return node;
 }
 

@@ -33,14 +33,17 @@ struct NodeDescriptor {
   std::uint64_t memory_bytes = 0;     // that a plan may use
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
-  double int8_gops = 0.0;             // 0 where unknown or without an instruction
-  double emulated_speed = 1.0;        // below 1: a slower machine played by one that is 1 / this times as fast
+  double int8_gops = 0.0;       // 0 where unknown or without an instruction
+  double dispatch_us = 0.0;     // that it takes to hand a kernel to all threads and to collect them; 0: not counted
+  double wake_us = 0.0;         // the same, beyond that, where the threads sleep; 0: not counted
+  double emulated_speed = 1.0;  // below 1: a slower machine played by one that is 1 / this times as fast
   std::vector<MatmulRate> matmuls{};  // one for each type that was measured; may be empty
 };
 
 struct LinkDescriptor {
-  double latency_us = 0.0;  // one way
+  double latency_us = 0.0;  // one way, to a receiver that looks for the message
   double gb_per_s = 0.0;
+  double wake_us = 0.0;  // beyond that, where the receiver has waited for so long that it sleeps; 0: not counted
 };
 
 /// Rates of matmuls with the kernels of an ISA, measured or remembered: the kernels belong to a layer above.
@@ -53,6 +56,9 @@ struct MeasureOptions {
   int threads = 0;              // 0: every thread that this process may use
   MatmulMeasurement matmuls{};  // nothing: they stay unknown
 };
+
+/// This machine without its speed, at once. Errors: as measure_node().
+Result<NodeDescriptor> unmeasured_node(const MeasureOptions& options = {});
 
 /// This machine, with cached peaks; memory_bytes is what is available now. Errors: those of choose_isa() and
 /// detect_topology(); kInvalidArgument for negative threads.

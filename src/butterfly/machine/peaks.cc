@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "butterfly/base/units.h"
 #include "butterfly/machine/peak_loops.h"
@@ -103,6 +105,28 @@ Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, const std::byte* d
 }
 
 }  // namespace
+
+TeamLatency measure_team(int threads) {
+  constexpr int kRounds = 101;
+  constexpr int kSleeps = 21;
+  constexpr std::chrono::microseconds kPause{300};  // longer than a team's threads look for work
+  if (threads < 2) return {};
+  ThreadTeam team(threads);
+  const auto round_us = [&] { return 1e6 * seconds_of([&] { team.run([](int) {}); }); };
+  const auto median = [](std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::ranges::nth_element(values, middle);
+    return *middle;
+  };
+  std::vector<double> awake, asleep;
+  for (int i = 0; i < kRounds; ++i) awake.push_back(round_us());
+  for (int i = 0; i < kSleeps; ++i) {
+    std::this_thread::sleep_for(kPause);
+    asleep.push_back(round_us());
+  }
+  const double dispatch_us = median(std::move(awake));
+  return {.dispatch_us = dispatch_us, .wake_us = std::max(median(std::move(asleep)) - dispatch_us, 0.0)};
+}
 
 Result<Peaks> measure_peaks(const PeakOptions& options) {
   if (options.threads < 1) {

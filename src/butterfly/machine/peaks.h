@@ -35,6 +35,14 @@ struct PeakOptions {
 /// kNoMemory.
 Result<Peaks> measure_peaks(const PeakOptions& options);
 
+/// What it costs to give a team something to do, at the median: right after the last time, and beyond that where its
+/// threads have gone to sleep meanwhile. A few milliseconds, at each call. A team of one costs nothing.
+struct TeamLatency {
+  double dispatch_us = 0.0;
+  double wake_us = 0.0;
+};
+TeamLatency measure_team(int threads);
+
 /// The cached result of an earlier call of this very program for the same CPU, ISA and number of threads, else measures
 /// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);

@@ -90,6 +90,13 @@ TEST(Peaks, ReadLoopsTouchEveryByte) {
   }
 }
 
+TEST(TeamLatency, ATeamOfOneCostsNothingAndALargerOneSomething) {
+  EXPECT_EQ(measure_team(1).dispatch_us, 0.0);
+  EXPECT_EQ(measure_team(1).wake_us, 0.0);
+  EXPECT_GT(measure_team(2).dispatch_us, 0.0);
+  EXPECT_GE(measure_team(2).wake_us, 0.0);
+}
+
 TEST(Peaks, ImpossibleRequestsAreErrors) {
   const Result<Peaks> no_threads = measure_peaks({.isa = Isa::kReference, .threads = 0});
   ASSERT_FALSE(no_threads.has_value());

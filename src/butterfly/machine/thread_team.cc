@@ -1,7 +1,5 @@
 #include "butterfly/machine/thread_team.h"
 
-#include <sched.h>
-
 #include <atomic>
 #include <chrono>
 #include <system_error>
@@ -11,6 +9,7 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
+#include "butterfly/machine/topology.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,13 +27,6 @@ constexpr std::chrono::milliseconds kSleep{1000};  // wakes come; this is for th
 
 // Members of all living teams of more than one: together they may spin only while each can have a core of its own.
 std::atomic<int> living_members{0};
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 void relax() {
 #if defined(__x86_64__)
@@ -121,7 +113,7 @@ struct ThreadTeam::State {
 ThreadTeam::ThreadTeam(int threads) : state_(std::make_unique<State>()) {
   BF_CHECK(threads >= 1, "a team has at least one member");
   if (threads == 1) return;
-  state_->cores = available_cores();
+  state_->cores = usable_threads();
   state_->counted = threads;
   living_members.fetch_add(state_->counted, std::memory_order_relaxed);
   state_->threads.reserve(static_cast<std::size_t>(threads - 1));

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <thread>
 #include <type_traits>
 
 #include "butterfly/base/units.h"
@@ -93,7 +94,22 @@ std::uint64_t read_machine() {
   return machine;
 }
 
+CgroupLimits read_own_limits() {
+  return read_cgroup_limits(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+}
+
 }  // namespace
+
+int threads_within(int affinity_cpus, std::optional<double> quota_cpus) {
+  double threads = affinity_cpus;
+  if (quota_cpus) threads = std::min(threads, std::ceil(*quota_cpus));
+  return std::max(static_cast<int>(threads), 1);
+}
+
+int usable_threads() {
+  return threads_within(affinity_threads(static_cast<int>(std::thread::hardware_concurrency())),
+                        read_own_limits().cpus);
+}
 
 CorePlace this_core() {
   static const std::uint64_t machine = read_machine();
@@ -103,7 +119,7 @@ CorePlace this_core() {
 Result<Topology> detect_topology() {
   BF_ASSIGN_OR_RETURN(const HwlocTopology loaded, load_hwloc());
   const hwloc_topology_t hwloc = loaded.get();
-  const CgroupLimits limits = read_cgroup_limits(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  const CgroupLimits limits = read_own_limits();
 
   Topology topology;
   topology.cpu_name = read_cpu_name(hwloc);
@@ -114,10 +130,7 @@ Result<Topology> detect_topology() {
   topology.numa_nodes = std::max(count(hwloc, HWLOC_OBJ_NUMANODE), 1);
   topology.caches = read_caches(hwloc);
 
-  topology.usable_threads = affinity_threads(topology.hardware_threads);
-  if (limits.cpus)
-    topology.usable_threads = std::min(topology.usable_threads, static_cast<int>(std::ceil(*limits.cpus)));
-  topology.usable_threads = std::max(topology.usable_threads, 1);
+  topology.usable_threads = threads_within(affinity_threads(topology.hardware_threads), limits.cpus);
 
   // Virtual machines whose memory can grow tell hwloc what they began with; without /sys it knows nothing.
   topology.memory_bytes = std::max<std::uint64_t>(hwloc_get_root_obj(hwloc)->total_memory, read_meminfo("MemTotal:"));

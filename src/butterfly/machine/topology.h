@@ -57,4 +57,11 @@ struct CgroupLimits {
 /// Reads versions 1 and 2. `membership` is the text of /proc/self/cgroup, `root` the mount, /sys/fs/cgroup.
 CgroupLimits read_cgroup_limits(const std::string& membership, const std::filesystem::path& root);
 
+/// Threads that can run at the same time under an affinity mask of so many CPUs and a quota: the quota is rounded up,
+/// and at least 1 is left.
+int threads_within(int affinity_cpus, std::optional<double> quota_cpus);
+
+/// The same for this process, at the time of the call; what every command starts by default. Reads a few small files.
+int usable_threads();
+
 }  // namespace butterfly

@@ -74,6 +74,40 @@ TEST_F(CgroupTree, NoLimitsAndNonsenseMeanNoLimit) {
   EXPECT_FALSE(read_cgroup_limits("0::/\n", root_).memory_bytes.has_value());
 }
 
+TEST(UsableThreads, AreTheLesserOfAffinityAndQuotaAndAtLeastOne) {
+  EXPECT_EQ(threads_within(8, std::nullopt), 8);
+  EXPECT_EQ(threads_within(8, 1.0), 1);
+  EXPECT_EQ(threads_within(8, 1.5), 2);
+  EXPECT_EQ(threads_within(8, 0.1), 1);
+  EXPECT_EQ(threads_within(2, 16.0), 2);
+  EXPECT_EQ(threads_within(0, std::nullopt), 1);
+  EXPECT_EQ(threads_within(4, 1e18), 4);
+}
+
+TEST_F(CgroupTree, OneCpuOfQuotaGivesOneThread) {
+  write("job/cpu.max", "100000 100000\n");
+  EXPECT_EQ(threads_within(64, read_cgroup_limits("0::/job\n", root_).cpus), 1);
+  write("cpu,cpuacct/job/cpu.cfs_quota_us", "100000\n");
+  write("cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  fs::create_directory_symlink("cpu,cpuacct", root_ / "cpu");
+  EXPECT_EQ(threads_within(64, read_cgroup_limits("4:cpu,cpuacct:/job\n", root_).cpus), 1);
+}
+
+TEST(UsableThreads, OfThisProcessFollowItsAffinity) {
+  std::thread([] {
+    cpu_set_t mine;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(mine), &mine), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &mine)) CPU_SET(cpu, &one);
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    EXPECT_EQ(usable_threads(), 1);
+  }).join();
+  EXPECT_EQ(usable_threads(), detect_topology()->usable_threads);
+}
+
 TEST(Topology, CountsOfThisMachineFitTogether) {
   const Result<Topology> topology = detect_topology();
   ASSERT_TRUE(topology.has_value());

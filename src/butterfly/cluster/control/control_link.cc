@@ -129,6 +129,8 @@ void store(const NodeDescriptor& node, control::Node& message) {
   message.set_memory_read_gb_per_s(node.memory_read_gb_per_s);
   message.set_fp32_gflops(node.fp32_gflops);
   message.set_int8_gops(node.int8_gops);
+  message.set_dispatch_us(node.dispatch_us);
+  message.set_wake_us(node.wake_us);
   if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
   for (const MatmulRate& rate : node.matmuls) {
     auto* matmul = message.add_matmuls();
@@ -169,8 +171,8 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
   if (message.threads() < 1) {
     return make_error(ErrorCode::kProtocol, "a worker says that it has {} threads", message.threads());
   }
-  for (const double speed :
-       {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops(), message.emulated_speed()}) {
+  for (const double speed : {message.memory_read_gb_per_s(), message.fp32_gflops(), message.int8_gops(),
+                             message.emulated_speed(), message.dispatch_us(), message.wake_us()}) {
     if (!std::isfinite(speed) || speed < 0) {
       return make_error(ErrorCode::kProtocol, "a worker says that its speed is {}", speed);
     }
@@ -183,6 +185,8 @@ Result<NodeDescriptor> read_node(const control::Node& message) {
                         .memory_read_gb_per_s = message.memory_read_gb_per_s(),
                         .fp32_gflops = message.fp32_gflops(),
                         .int8_gops = message.int8_gops(),
+                        .dispatch_us = message.dispatch_us(),
+                        .wake_us = message.wake_us(),
                         .emulated_speed = message.emulated_speed() > 0 ? message.emulated_speed() : 1.0,
                         .matmuls = std::move(matmuls)};
 }

@@ -42,6 +42,7 @@ TEST(Links, AWorkerMeasuresThreeSizesAndRemembersThem) {
   EXPECT_EQ(first[0].error, "");
   EXPECT_GT(first[0].link.latency_us, 0);
   EXPECT_GT(first[0].link.gb_per_s, 0);
+  EXPECT_GE(first[0].link.wake_us, 0);
   ASSERT_EQ(first[0].times.size(), 3u);
   EXPECT_EQ(first[0].times[0].bytes, 64u);
   EXPECT_EQ(first[0].times[1].bytes, 8192u);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <thread>
 
 #include "butterfly/base/clock.h"
 #include "butterfly/cluster/control/control_link.h"
@@ -26,6 +27,32 @@ Result<control::ControlMessage> ask(const std::string& address, const control::C
   return answer;
 }
 
+/// What a peer says of its use of its machine.
+template <typename Windows>
+Result<std::vector<UsageWindow>> read_usage(const Windows& said) {
+  constexpr int kWindowsMax = 8;
+  if (said.size() > kWindowsMax) {
+    return make_error(ErrorCode::kProtocol, "a node says what it used over {} spans of time, the limit is {}",
+                      said.size(), kWindowsMax);
+  }
+  std::vector<UsageWindow> usage;
+  for (const control::UsageWindow& one : said) {
+    for (const double number :
+         {one.seconds(), one.cpu(), one.busy(), one.received_bytes_per_s(), one.sent_bytes_per_s()}) {
+      if (!std::isfinite(number) || number < 0) {
+        return make_error(ErrorCode::kProtocol, "a node says that it used {} of something", number);
+      }
+    }
+    usage.push_back({.seconds = one.seconds(),
+                     .cpu = one.cpu(),
+                     .busy = one.busy(),
+                     .memory_bytes = one.memory_bytes(),
+                     .received_bytes_per_s = one.received_bytes_per_s(),
+                     .sent_bytes_per_s = one.sent_bytes_per_s()});
+  }
+  return usage;
+}
+
 Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   WorkerStatus status;
   BF_ASSIGN_OR_RETURN(status.node, read_node(message.node()));
@@ -37,12 +64,15 @@ Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   status.steps = message.steps();
   status.busy_s = static_cast<double>(message.busy_ns()) * 1e-9;
   status.uptime_s = static_cast<double>(message.uptime_ns()) * 1e-9;
+  BF_ASSIGN_OR_RETURN(status.usage, read_usage(message.usage()));
+  status.measuring = message.measuring();
   return status;
 }
 
 Result<CoordinatorStatus> read_coordinator(const control::CoordinatorStatus& message) {
   CoordinatorStatus status{
       .name = message.name(), .epoch = Epoch(message.epoch()), .last_change = message.last_change()};
+  BF_ASSIGN_OR_RETURN(status.usage, read_usage(message.usage()));
   for (const auto& one : message.members()) {
     BF_ASSIGN_OR_RETURN(NodeDescriptor node, read_node(one.node()));
     node.address = one.address();
@@ -54,13 +84,14 @@ Result<CoordinatorStatus> read_coordinator(const control::CoordinatorStatus& mes
 /// What a peer says of a link.
 Result<LinkStatus> read_link(const control::Link& message, const std::string& from) {
   constexpr int kTimesMax = 16;
-  LinkStatus link{.to = message.address(),
-                  .link = {.latency_us = message.latency_us(), .gb_per_s = message.gb_per_s()},
-                  .age_s = message.age_s(),
-                  .error = message.error()};
+  LinkStatus link{
+      .to = message.address(),
+      .link = {.latency_us = message.latency_us(), .gb_per_s = message.gb_per_s(), .wake_us = message.wake_us()},
+      .age_s = message.age_s(),
+      .error = message.error()};
   bool sane = message.times_size() <= kTimesMax;
   const auto check = [&](double number) { sane = sane && std::isfinite(number) && number >= 0; };
-  for (const double number : {link.link.latency_us, link.link.gb_per_s, link.age_s}) check(number);
+  for (const double number : {link.link.latency_us, link.link.gb_per_s, link.link.wake_us, link.age_s}) check(number);
   for (const auto& time : message.times()) {
     check(time.us());
     if (sane) link.times.push_back({.bytes = time.bytes(), .us = time.us()});
@@ -116,11 +147,13 @@ Result<std::string> ask_rebalance(const std::string& address, const NodeAccess& 
 
 namespace {
 
-/// Seconds one way of a message with this payload and of its answer without one, the median of `times`.
-Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, Deadline deadline) {
+/// Seconds of a message with this payload and of its answer without one, the median of `times`, each after a pause.
+Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, Deadline deadline,
+                            std::chrono::microseconds pause = {}) {
   BF_ASSIGN_OR_RETURN(const Payload payload, allocate_payload(bytes));
   std::vector<double> seconds;
   for (int i = 0; i < times; ++i) {
+    if (pause.count() > 0) std::this_thread::sleep_for(pause);
     const Deadline begin = std::chrono::steady_clock::now();
     BF_TRY(channel.send({.payload = payload}, deadline));
     BF_TRY(channel.receive(refuse_payload, deadline));
@@ -137,9 +170,12 @@ Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& ac
                                 const std::stop_token& stop) {
   constexpr std::uint64_t kBulkBytes = 1 << 20;
   constexpr int kBulkMessages = 8;
+  constexpr int kWakes = 15;
+  constexpr std::chrono::microseconds kWakePause{400};  // longer than a receiver spins
   constexpr std::array<std::pair<std::uint64_t, int>, 3> kSizes{{{64, 51}, {8192, 21}, {kBulkBytes, 5}}};
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kProbe, .session = make_session_id(), .label = "probe"};
+  connecting.channel.spin = std::chrono::milliseconds(1);  // only the other side may sleep
   connecting.access = access;
   connecting.stop = stop;
   BF_ASSIGN_OR_RETURN(const ChannelPtr channel, connect_tcp(address, connecting, deadline));
@@ -153,6 +189,9 @@ Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& ac
     status.times.push_back({.bytes = bytes, .us = std::max(both_s - back_s, 0.0) * 1e6});
   }
   status.link.latency_us = status.times.front().us;
+  // As between steps: the other side sleeps when the message comes.
+  BF_ASSIGN_OR_RETURN(const double woken_s, round_trip_s(*channel, kSizes[0].first, kWakes, deadline, kWakePause));
+  status.link.wake_us = std::max(woken_s - 2 * back_s, 0.0) * 1e6;
 
   BF_ASSIGN_OR_RETURN(const Payload bulk, allocate_payload(kBulkBytes));
   const Deadline begin = std::chrono::steady_clock::now();

@@ -10,6 +10,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/node.h"
+#include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/wire/channel/tcp.h"
 
@@ -24,6 +25,8 @@ struct WorkerStatus {
   std::uint64_t memory_bytes = 0;         // of all of them
   std::uint64_t steps = 0;                // since the worker began
   double busy_s = 0, uptime_s = 0;
+  std::vector<UsageWindow> usage{};  // of its process, the shortest first
+  bool measuring = false;            // its speed, which `node` does not have yet
 };
 
 struct MemberStatus {
@@ -37,6 +40,7 @@ struct CoordinatorStatus {
   Epoch epoch{};
   std::vector<MemberStatus> members{};
   std::string last_change{};
+  std::vector<UsageWindow> usage{};
 };
 
 /// One of the two.

@@ -4,6 +4,7 @@
 #include <latch>
 
 #include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/control/node_status.h"
 #include "butterfly/cluster/membership/cluster_nodes_test.h"
 
 namespace butterfly {
@@ -314,6 +315,48 @@ TEST(RemoteCluster, AWorkerThatNeverSaysHelloCostsNoMoreThanTheDeadline) {
   mute.join();
   ASSERT_FALSE(session);
   EXPECT_EQ(session.error().code, ErrorCode::kTimeout);
+}
+
+// A worker's first start measures for seconds: it listens meanwhile, and who connects waits for as long as it takes.
+TEST(RemoteCluster, AWorkerThatMeasuresItsSpeedIsWaitedForBeyondTheDeadline) {
+  std::promise<Result<NodeDescriptor>> measuring;
+  ThreadWorker worker({.node = {.name = "early"}, .measured = measuring.get_future().share()});
+  std::jthread measured;
+  const auto before = ask_status(worker.address(), {}, after_ms(20'000));
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_TRUE(before->worker->measuring);
+  measured = std::jthread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    measuring.set_value(NodeDescriptor{.name = "measured", .memory_read_gb_per_s = 12.5, .dispatch_us = 2.5});
+  });
+  const auto session = connect_cluster({worker.address()}, after_ms(1000));
+  ASSERT_TRUE(session) << session.error().message;
+  ASSERT_EQ((*session)->nodes().size(), 1u);
+  EXPECT_EQ((*session)->nodes()[0].name, "measured");
+  EXPECT_EQ((*session)->nodes()[0].memory_read_gb_per_s, 12.5);
+  EXPECT_EQ((*session)->nodes()[0].dispatch_us, 2.5);
+  EXPECT_FALSE(ask_status(worker.address(), {}, after_ms(20'000)).value().worker->measuring);
+}
+
+TEST(RemoteCluster, AWorkerThatCannotMeasureItselfSaysWhy) {
+  std::promise<Result<NodeDescriptor>> measuring;
+  measuring.set_value(make_error(ErrorCode::kNoMemory, "the system refused 256 MiB"));
+  ThreadWorker worker({.measured = measuring.get_future().share()});
+  const auto session = connect_cluster({worker.address()}, after_ms(5000));
+  ASSERT_FALSE(session);
+  EXPECT_THAT(session.error().message, HasSubstr("refused 256 MiB"));
+}
+
+TEST(Status, AWorkerTellsWhatItUsesOverThreeSpansOfTime) {
+  ThreadWorker worker;
+  for (;;) {
+    const auto status = ask_status(worker.address(), {}, after_ms(20'000));
+    ASSERT_TRUE(status) << status.error().message;
+    if (status->worker->usage.empty()) continue;  // younger than its first sample
+    ASSERT_EQ(status->worker->usage.size(), 3u);
+    for (const UsageWindow& window : status->worker->usage) EXPECT_GT(window.memory_bytes, 0u);
+    return;
+  }
 }
 
 TEST(RemoteCluster, AWorkerListensOnLoopbackOnly) {

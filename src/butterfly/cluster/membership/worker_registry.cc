@@ -1,6 +1,9 @@
 #include "butterfly/cluster/membership/worker_registry.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
 #include <system_error>
 
 #include "butterfly/base/log.h"
@@ -11,7 +14,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDialTimeout{2000};
-constexpr milliseconds kFirstPause{100};  // between two attempts; doubled until the last
+constexpr milliseconds kSignTimeout{5000};          // between two signs of life of a worker that measures
+constexpr milliseconds kMeasuringTimeout{120'000};  // a worker that measures for longer is given up
+constexpr milliseconds kFirstPause{100};            // between two attempts; doubled until the last
 constexpr milliseconds kLastPause{2000};
 constexpr int kStrangersAttempts = 5;  // to reach an address that never answered
 constexpr int kBeatsMissed = 3;        // of our own, before we doubt ourselves
@@ -62,6 +67,18 @@ WorkerRegistry::~WorkerRegistry() {
   for (const RemoteWorkerPtr& member : members_) member->monitor.join();
 }
 
+/// A worker that was just started measures its speed first, and says so again and again.
+Result<control::ControlMessage> WorkerRegistry::receive_hello(ControlLink& link, const std::string& address,
+                                                              Deadline deadline) const {
+  const Deadline patience = now() + kMeasuringTimeout;
+  for (bool told = false;;) {
+    auto answer = link.receive(deadline);
+    if (!answer || !answer->has_measuring()) return answer;
+    if (!std::exchange(told, true)) log().info("worker {} measures its speed first", address);
+    deadline = std::min(patience, std::max(deadline, now() + kSignTimeout));
+  }
+}
+
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
 Result<WorkerRegistry::Connected> WorkerRegistry::connect(const Call& call, Deadline deadline,
@@ -76,7 +93,7 @@ Result<WorkerRegistry::Connected> WorkerRegistry::connect(const Call& call, Dead
   for (int number = 1;; ++number) {
     BF_ASSIGN_OR_RETURN(ChannelPtr channel, connect_tcp(call.address, connecting, deadline));
     auto link = std::make_unique<ControlLink>(std::move(channel));
-    auto answer = link->receive(deadline);
+    auto answer = receive_hello(*link, call.address, deadline);
     if (answer) return Connected{.link = std::move(link), .answer = std::move(*answer)};
     const bool cut = answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kProtocol;
     if (!cut || number == kHandshakesMax) return tl::unexpected(std::move(answer).error());
@@ -140,20 +157,35 @@ Status WorkerRegistry::settle(const std::vector<std::string>& addresses, Answers
 }
 
 Status WorkerRegistry::handshake_all(const std::vector<std::string>& addresses, Deadline deadline) {
-  Answers answers(addresses.size());
-  {
-    std::vector<std::jthread> dialling;
-    for (std::size_t i = 0; i < addresses.size(); ++i) {
-      dialling.emplace_back([&, i] { answers[i].emplace(handshake({.address = addresses[i]}, deadline, {})); });
-    }
-  }
-  BF_TRY(settle(addresses, answers, deadline));
   {
     std::lock_guard lock(mutex_);
     order_.insert(order_.end(), addresses.begin(), addresses.end());
     named_.insert(addresses.begin(), addresses.end());
   }
-  for (auto& answer : answers) admit(std::move((*answer)->member));
+  Answers answers(addresses.size());
+  std::vector<char> admitted(addresses.size(), 0);
+  {
+    std::mutex meeting;
+    std::set<WorkerIdentity> met;
+    std::vector<std::jthread> dialling;
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      dialling.emplace_back([&, i] {
+        auto answer = handshake({.address = addresses[i]}, deadline, {});
+        const RemoteWorkerPtr member = answer ? answer->member : nullptr;
+        answers[i].emplace(std::move(answer));
+        if (!member) return;
+        std::lock_guard lock(meeting);
+        if (member->identity && !met.insert(*member->identity).second) return;
+        // At once: another may still measure its speed, and one that hears nothing meanwhile gives us up.
+        admit(member);
+        admitted[i] = 1;
+      });
+    }
+  }
+  BF_TRY(settle(addresses, answers, deadline));
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (admitted[i] == 0) admit((*answers[i])->member);
+  }
   return {};
 }
 

@@ -112,6 +112,7 @@ class WorkerRegistry {
   };
   using Answers = std::vector<std::optional<Result<Answer>>>;
   Result<Connected> connect(const Call& call, Deadline deadline, std::stop_token stop) const;
+  Result<control::ControlMessage> receive_hello(ControlLink& link, const std::string& address, Deadline deadline) const;
   Result<Answer> handshake(const Call& call, Deadline deadline, std::stop_token stop) const;
   Status settle(const std::vector<std::string>& addresses, Answers& answers, Deadline deadline) const;
   void admit(RemoteWorkerPtr member);

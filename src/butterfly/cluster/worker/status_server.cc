@@ -22,7 +22,10 @@ Result<Payload> probe_payload(std::uint64_t bytes) {
 }  // namespace
 
 StatusServer::StatusServer(NodeAccess access, Answers answers)
-    : access_(std::move(access)), answers_(std::move(answers)), links_([this](const std::string& address) {
+    : access_(std::move(access)),
+      answers_(std::move(answers)),
+      usage_(answers_.busy_s),
+      links_([this](const std::string& address) {
         return measure_link(address, access_, after_ms(kProbeMs), ending_.get_token());
       }) {}
 
@@ -74,6 +77,7 @@ void StatusServer::answer(const std::shared_ptr<Channel>& channel, const Session
   control::ControlMessage said;
   if (question->has_status_wanted()) {
     answers_.status(said);
+    add_usage(said);
   } else if (question->has_measure_links() && question->measure_links().addresses_size() <= kLinksMax) {
     answer_links(question->measure_links(), session, *channel, said);
   } else if (question->has_rebalance_wanted()) {
@@ -111,6 +115,7 @@ void StatusServer::answer_links(const control::MeasureLinks& question, const Ses
     one->set_address(address);
     one->set_latency_us(link.link.latency_us);
     one->set_gb_per_s(link.link.gb_per_s);
+    one->set_wake_us(link.link.wake_us);
     one->set_age_s(link.age_s);
     one->set_error(link.error);
     for (const LinkTime& time : link.times) {
@@ -130,6 +135,19 @@ void StatusServer::answer_rebalance(control::ControlMessage& said) const {
     said.mutable_rebalanced()->set_outcome(*outcome);
   } else {
     store(outcome.error(), *said.mutable_failure());
+  }
+}
+
+void StatusServer::add_usage(control::ControlMessage& said) const {
+  for (const UsageWindow& window : usage_.windows()) {
+    control::UsageWindow* one = said.has_worker_status() ? said.mutable_worker_status()->add_usage()
+                                                         : said.mutable_coordinator_status()->add_usage();
+    one->set_seconds(window.seconds);
+    one->set_cpu(window.cpu);
+    one->set_busy(window.busy);
+    one->set_memory_bytes(window.memory_bytes);
+    one->set_received_bytes_per_s(window.received_bytes_per_s);
+    one->set_sent_bytes_per_s(window.sent_bytes_per_s);
   }
 }
 

@@ -1,5 +1,5 @@
 // Those who want to know something of a node but none of its work: questions about its status, and probes of its links.
-// Each gets a thread and little time; too many are turned away. Thread-safe.
+// Each gets a thread and little time; too many are turned away. Meters what the process uses meanwhile. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@
 
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/link_book.h"
+#include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
@@ -27,6 +28,8 @@ class StatusServer {
     std::function<bool(const SessionId&)> is_session{};
     /// Plans again and says what came of it; null: this node does not plan.
     std::function<Result<std::string>()> rebalance{};
+    /// Seconds that the node has worked since it began; null: it does not work itself.
+    std::function<double()> busy_s{};
   };
   StatusServer(NodeAccess access, Answers answers);
   /// Gives up what is under way.
@@ -48,11 +51,13 @@ class StatusServer {
   void answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& visitor,
                     control::ControlMessage& said);
   void answer_rebalance(control::ControlMessage& said) const;
+  void add_usage(control::ControlMessage& said) const;
   static void echo(Channel& channel);
 
   const NodeAccess access_;
   const Answers answers_;
   std::stop_source ending_;
+  const UsageMeter usage_;
   LinkBook links_;
   std::mutex mutex_;
   std::list<Visit> visits_;

@@ -17,6 +17,10 @@ namespace {
 // A weight may be larger than any message of an ordinary channel; its receiver knows its size and refuses more.
 constexpr std::uint64_t kPayloadBytesMax = 1ull << 38;
 
+// What was measured before is known in a moment: the first announcement then waits for it rather than for its next
+// turn.
+constexpr std::chrono::milliseconds kAnnouncerPatience{200};
+
 class Server final : public WorkerServer {
  public:
   Server(WorkerOptions options, WorkerDelegate& delegate, std::unique_ptr<Listener> listener)
@@ -30,7 +34,8 @@ class Server final : public WorkerServer {
   Status run(std::stop_token stop) override {
     const std::stop_callback wake(stop, [this] { listener_->interrupt(); });
     std::optional<Announcer> announcer;
-    if (!options_.join.empty()) announcer.emplace(options_, address(), [this] { return !busy_.load(); });
+    if (!options_.join.empty())
+      announcer.emplace(options_, address(), [this] { return !busy_.load() && is_measured(kAnnouncerPatience); });
     Status status;
     while (!stop.stop_requested() && status) status = serve_one_arrival();
     announcer.reset();
@@ -102,13 +107,21 @@ class Server final : public WorkerServer {
   }
 
   void describe(control::WorkerStatus& status) {
-    store(options_.node, *status.mutable_node());
+    const bool measured = is_measured();
+    const NodeDescriptor node =
+        measured && options_.measured.valid() ? options_.measured.get().value_or(options_.node) : options_.node;
+    store(node, *status.mutable_node());
+    status.set_measuring(!measured);
     const StageWork done = delegate_.done();
     status.set_steps(done.steps);
     status.set_busy_ns(done.busy_ns);
     status.set_uptime_ns(trace::now_ns() - began_ns_);
     std::lock_guard lock(mutex_);
     if (session_) session_->describe(status);
+  }
+
+  bool is_measured(std::chrono::milliseconds patience = {}) const {
+    return !options_.measured.valid() || options_.measured.wait_for(patience) == std::future_status::ready;
   }
 
   bool works_in(const SessionId& session) {
@@ -157,7 +170,8 @@ class Server final : public WorkerServer {
   StatusServer status_server_{
       options_.access,
       {.status = [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); },
-       .is_session = [this](const SessionId& session) { return works_in(session); }}};
+       .is_session = [this](const SessionId& session) { return works_in(session); },
+       .busy_s = [this] { return static_cast<double>(delegate_.done().busy_ns) * 1e-9; }}};
 };
 
 }  // namespace

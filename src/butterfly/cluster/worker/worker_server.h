@@ -4,6 +4,7 @@
 // other thread and ends them before it returns.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <stop_token>
 
@@ -21,6 +22,8 @@ struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   NodeAccess access{};
   NodeDescriptor node{};                        // told to every coordinator
+  /// The same once its speed is measured; not valid: `node` is it already. A coordinator that connects earlier waits.
+  std::shared_future<Result<NodeDescriptor>> measured{};
   WorkerIdentity identity = make_session_id();  // the same; of this process
   std::string join{};                           // "host:port" of a coordinator to announce this worker to; empty: none
   std::string model_directory{};                // empty: every weight comes from the coordinator

@@ -104,14 +104,31 @@ void WorkerSession::leave() {
   static_cast<void>(link_.send(message));  // a coordinator that is gone need not be asked
 }
 
+/// As soon as this node knows its speed; until then a sign of life now and then.
+Status WorkerSession::say_hello() {
+  constexpr std::chrono::milliseconds kSignInterval{500};
+  control::ControlMessage hello;
+  Result<NodeDescriptor> node = options_.node;
+  if (options_.measured.valid()) {
+    control::ControlMessage measuring;
+    measuring.mutable_measuring();
+    while (options_.measured.wait_for(kSignInterval) != std::future_status::ready) BF_TRY(link_.send(measuring));
+    node = options_.measured.get();
+  }
+  if (node) {
+    hello.mutable_worker_hello()->set_program_version(BUTTERFLY_VERSION);
+    store(*node, *hello.mutable_worker_hello()->mutable_node());
+    hello.mutable_worker_hello()->set_trains(options_.ranks != nullptr);
+    hello.mutable_worker_hello()->set_identity(to_bytes(options_.identity));
+  } else {
+    store(node.error(), *hello.mutable_failure());
+  }
+  return link_.send(hello);
+}
+
 void WorkerSession::run_control() {
   log().info("coordinator {} connected", coordinator_);
-  control::ControlMessage hello;
-  hello.mutable_worker_hello()->set_program_version(BUTTERFLY_VERSION);
-  store(options_.node, *hello.mutable_worker_hello()->mutable_node());
-  hello.mutable_worker_hello()->set_trains(options_.ranks != nullptr);
-  hello.mutable_worker_hello()->set_identity(to_bytes(options_.identity));
-  Status said = link_.send(hello);
+  Status said = say_hello();
   while (said && !released_) {
     const auto message = link_.receive(std::chrono::steady_clock::now() + options_.dead_after);
     if (!message) {

@@ -48,6 +48,7 @@ class WorkerSession {
 
  private:
   void run_control();
+  Status say_hello();
   bool handle(const control::ControlMessage& message);
   bool begin(std::vector<Assignment> assignments);
   void begin_preparation(std::vector<Assignment> assignments);

@@ -1,9 +1,13 @@
 #include "butterfly/infer/deployment/cluster_deployment.h"
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "butterfly/base/units.h"
 #include "butterfly/infer/deployment/epoch_loop.h"
 #include "butterfly/infer/deployment/membership_watch.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/partition/share_groups.h"
@@ -70,13 +74,33 @@ class ClusterDeployment final : public Deployment {
     return *prediction;
   }
 
+  std::string unpredictable(const RunShape& run) const override {
+    const auto predicted = forecast(run);
+    if (!predicted) return "not predicted: not every worker knows its speed";
+    constexpr double kShortS = 5e-3;  // a step of this length is long against what the system does meanwhile
+    if (predicted->plan.token_s >= kShortS) return {};
+    // Threads of workers beside us share cores, and each other's caches; of other hosts we do not know the cores.
+    int threads = 0;
+    std::set<int> here;
+    for (const int node : running().plan.node_of_stage) {
+      const NodeDescriptor& one = running().members.nodes[static_cast<std::size_t>(node)];
+      if (one.address.starts_with("127.") && here.insert(node).second) threads += one.threads;
+    }
+    const int cores = usable_threads();
+    if (threads <= cores) return {};
+    return fmt::format("not predicted: a step would take {}, and {} threads of {} workers share {} core{} here",
+                       format_seconds(predicted->plan.token_s), threads, here.size(), cores, cores == 1 ? "" : "s");
+  }
+
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
     if (!session()) return reports;  // too few workers were left
     const PipelineChannels& channels = running().channels;
+    const std::vector<StageWork> done = work();
     for (std::size_t i = 0; i < running().plan.stages.size(); ++i) {
       reports.push_back({running().node_of_stage(i).address, running().plan.stages[i], channels.memory_bytes[i],
-                         channels.exchanges[i], channels.exchange_times[i]});
+                         channels.exchanges[i], channels.exchange_times[i],
+                         i < done.size() ? static_cast<double>(done[i].busy_ns) * 1e-9 : 0});
     }
     return reports;
   }
@@ -102,12 +126,22 @@ class ClusterDeployment final : public Deployment {
 }  // namespace
 
 Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options) {
-  return make_plan(checkpoint.config, cluster,
-                   {.strategy = options.split,
-                    .sequences = options.sequences,
-                    .kv_type = kv_type_of(checkpoint, options),
-                    .goal = options.goal,
-                    .custom = options.custom});
+  PlanOptions planning{.strategy = options.split,
+                       .sequences = options.sequences,
+                       .kv_type = kv_type_of(checkpoint, options),
+                       .goal = options.goal,
+                       .custom = options.custom};
+  if (options.split != "auto") return make_plan(checkpoint.config, cluster, planning);
+  // Where a speed is unknown, nothing can be compared.
+  const auto slowless = std::ranges::find_if(cluster.nodes, [&](const NodeDescriptor& node) {
+    return !node_rates(node, checkpoint.config.weight_type).known();
+  });
+  if (slowless == cluster.nodes.end()) return make_plan(checkpoint.config, cluster, planning);
+  planning.strategy = "uniform";
+  BF_ASSIGN_OR_RETURN(Plan plan, make_plan(checkpoint.config, cluster, planning));
+  plan.note = fmt::format("split uniform, as the speed of {} is not known",
+                          slowless->address.empty() ? slowless->name : slowless->address);
+  return plan;
 }
 
 Result<Plan> DeployedModel::plan(const Members& members) const {

@@ -62,7 +62,8 @@ class ThreadsDeployment final : public Deployment {
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
       reports.push_back(
-          {node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i], ends_.exchange_times[i]});
+          {node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i], ends_.exchange_times[i],
+           static_cast<double>(hosts_[static_cast<std::size_t>(plan_.node_of_stage[i])]->done().busy_ns) * 1e-9});
     }
     return reports;
   }
@@ -99,7 +100,12 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
   node.memory_read_gb_per_s = node.fp32_gflops = 1.0;
   std::vector<NodeDescriptor> nodes(static_cast<std::size_t>(options.nodes), node);
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].name = fmt::format("node {}", i);
-  BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), options));
+  DeploymentOptions planning = options;
+  if (options.split == "auto") {
+    planning.split = "uniform";
+    if (options.progress && options.nodes > 1) options.progress("split uniform, as the nodes of one process are alike");
+  }
+  BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), planning));
   if (options.nodes == 1 && plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, options);
   if (options.progress && !plan.standby_nodes.empty()) {
     options.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),

@@ -73,6 +73,7 @@ struct NodeReport {
   std::uint64_t memory_bytes = 0;
   ExchangeEngine exchange = ExchangeEngine::kNone;  // with the other members of its tensor group, in other processes
   ExchangeTimes exchange_times{};                   // as they measured it before their first step
+  double busy_s = 0;  // that its steps took since it began, as it said last; 0 where it does not say
 };
 
 class Deployment {
@@ -101,6 +102,9 @@ class Deployment {
   virtual Result<std::string> rebalance() {
     return make_error(ErrorCode::kInvalidArgument, "the nodes of one process are alike: there is nothing to balance");
   }
+
+  /// Why the model of costs says nothing about the times of such a run, a sentence; empty where it does.
+  virtual std::string unpredictable(const RunShape&) const { return {}; }
 
   /// Every epoch so far; none within one process.
   virtual std::vector<EpochReport> epochs() const { return {}; }

@@ -19,6 +19,40 @@ double seconds_since(std::uint64_t begin_ns) {
   return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9;
 }
 
+/// The workers without work, and why; empty where all have some.
+std::string describe_idle(const DeployedModel& model, const RunningEpoch& running) {
+  const Plan& plan = running.plan;
+  const Members& members = running.members;
+  if (plan.standby_nodes.empty()) return {};
+  std::string names;
+  for (const int node : plan.standby_nodes) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", members.nodes[static_cast<std::size_t>(node)].address);
+  }
+  const auto idle = plan.standby_nodes.size();
+  const std::string who = fmt::format("{} {} by", names, idle == 1 ? "stands" : "stand");
+  DeploymentOptions all = model.options;
+  all.split = "uniform";
+  const auto uniform = plan_for(model.checkpoint, model.known.cluster(members.nodes), all);
+  const bool by_choice = plan.strategy != "uniform" && uniform && uniform->standby_nodes.size() < idle;
+  if (!by_choice) {
+    return fmt::format("{}: {} workers, {} layers", who, members.nodes.size(), model.checkpoint.config.layers);
+  }
+  const PlanPrediction& mine = plan.prediction;
+  const PlanPrediction& theirs = uniform->prediction;
+  switch (model.options.goal) {
+    case PlanGoal::kLatency:
+      return fmt::format("{}: a token is predicted to take {} without and {} with a uniform split over all", who,
+                         format_seconds(mine.token_s), format_seconds(theirs.token_s));
+    case PlanGoal::kThroughput:
+      return fmt::format("{}: {:.1f} tokens/s are predicted without and {:.1f} with a uniform split over all", who,
+                         mine.tokens_per_s, theirs.tokens_per_s);
+    case PlanGoal::kMemory:
+      break;
+  }
+  return fmt::format("{}: the fullest node holds {} without and {} with a uniform split over all", who,
+                     format_bytes(mine.memory_bytes_max), format_bytes(theirs.memory_bytes_max));
+}
+
 }  // namespace
 
 Status EpochLoop::recover(const Error& cause) {
@@ -144,10 +178,8 @@ void EpochLoop::report(const std::string& cause, std::uint64_t began_ns) {
        .weight_bytes = sent_weight_bytes_});
   const EpochReport& one = reports_.back();
   if (model_.options.observer.epoch) model_.options.observer.epoch(one);
-  for (const int node : plan.standby_nodes) {
-    model_.say(fmt::format("{} stands by: {} workers, {} layers", members.nodes[static_cast<std::size_t>(node)].address,
-                           members.nodes.size(), model_.checkpoint.config.layers));
-  }
+  if (model_.options.split == "auto" && !plan.note.empty() && members.nodes.size() > 1) model_.say(plan.note);
+  model_.say(describe_idle(model_, running_));
   if (reports_.size() == 1) return;
   model_.say(fmt::format("epoch {}: {} workers, ready after {}, {} of weights sent", one.epoch, one.workers,
                          format_seconds(one.ready_s), format_bytes(one.weight_bytes)));

@@ -143,7 +143,9 @@ NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
                   .memory_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
                   .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
                   .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9};
+                  .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9,
+                  .dispatch_s = node.dispatch_us * 1e-6,
+                  .wake_s = node.wake_us * 1e-6};
   const bool described = std::ranges::any_of(
       node.matmuls, [&](const MatmulRate& matmul) { return matmul.type == to_string(weight_type); });
   const DType type = described ? weight_type : measured_type(weight_type);
@@ -186,7 +188,7 @@ double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& ra
   const double attention = std::max(time(kv, rates.kv_bytes_per_s),
                                     time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
   return matmul_s(cost.block, step.rows, rates) + attention +
-         time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s);
+         time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s) + kDispatchesOfBlock * rates.dispatch_s;
 }
 
 double embedding_s(const StepShape& step, const NodeRates& rates) {
@@ -196,7 +198,7 @@ double embedding_s(const StepShape& step, const NodeRates& rates) {
 
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
   if (step.logit_rows <= 0.0) return 0.0;
-  return matmul_s(cost.head, step.logit_rows, rates);
+  return matmul_s(cost.head, step.logit_rows, rates) + rates.dispatch_s;
 }
 
 double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {

@@ -77,7 +77,9 @@ struct NodeRates {
   double flops_per_s = 0.0;         // of many rows
   double kv_bytes_per_s = 0.0;      // attention of one head over its own keys and values
   double attention_flops_per_s = 0.0;
-  bool measured = false;  // matmuls of this type were
+  double dispatch_s = 0.0;  // of each kernel beside its work
+  double wake_s = 0.0;      // of the first one of a step
+  bool measured = false;    // matmuls of this type were
   bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && memory_bytes_per_s > 0.0; }
 };
 NodeRates node_rates(const NodeDescriptor& node, DType weight_type);
@@ -94,12 +96,16 @@ StepShape decode_shape(const Load& load);
 /// The chunk of one sequence's prompt that begins at position `begin` < load.prompt.
 StepShape prefill_shape(const Load& load, std::uint64_t begin);
 
+/// Times that a block hands work to the threads: Q K V, attention, its output, the MLP's two halves.
+inline constexpr double kDispatchesOfBlock = 5.0;
+
 /// Rows that a matmul computes while it reads its weights; for the others it finds them in a cache.
 inline constexpr double kRowsWhileReading = 4.0;
 
 /// Seconds that a node needs for a part of one step: matmuls (reading the weights once and computing the first rows,
 /// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
-/// of reading keys and values and computing) and what is moved between them. Unknown rates give infinity.
+/// of reading keys and values and computing), what is moved between them, and handing all of it to the threads. Unknown
+/// rates give infinity.
 double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
 double embedding_s(const StepShape& step, const NodeRates& rates);
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);

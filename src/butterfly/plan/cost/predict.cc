@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "butterfly/plan/cost/load_balance.h"
+
 namespace butterfly {
 namespace {
 
@@ -203,12 +205,10 @@ void weigh_nodes(const PredictionInput& input, std::span<const Share> shares,
     busy[node] += predictions[i].decode_s;
     works[node] = 1;
   }
-  double sum = 0.0;
-  int working = 0;
+  std::vector<double> working_s;
   for (std::size_t node = 0; node < busy.size(); ++node) {
     if (works[node] == 0) continue;
-    ++working;
-    sum += busy[node];
+    working_s.push_back(busy[node]);
     whole.slowest_s = std::max(whole.slowest_s, busy[node]);
     whole.memory_bytes_max = std::max(whole.memory_bytes_max, held[node].total());
     const std::uint64_t memory = input.cluster->nodes[node].memory_bytes;
@@ -217,7 +217,7 @@ void weigh_nodes(const PredictionInput& input, std::span<const Share> shares,
           std::max(whole.memory_use, static_cast<double>(held[node].total()) / static_cast<double>(memory));
     }
   }
-  if (std::isfinite(sum) && sum > 0.0) whole.balance = whole.slowest_s * working / sum;
+  whole.load_balance_factor = load_balance_factor(working_s);
 }
 
 }  // namespace
@@ -285,10 +285,19 @@ double measured_one_row_s(const PredictionInput& input, std::span<const Share> g
   return measured_s(input, group, 1.0, times.one_row_s, times.one_row_block_s);
 }
 
+/// Of groups that did not measure their exchanges: no less than a message between two of them was seen to take.
+double assumed_wake_s(const PredictionInput& input, std::span<const Share> group) {
+  double wake_us = 0.0;
+  for (const Share& one : group) {
+    for (const Share& other : group) wake_us = std::max(wake_us, input.cluster->link(one.node, other.node).wake_us);
+  }
+  return std::max(kAssumedWakeS, wake_us * 1e-6);
+}
+
 /// The part of a small exchange that the links do not explain.
 double wake_s(const PredictionInput& input, std::span<const Share> group) {
   const ExchangeTimes* times = measured_times(input, group);
-  if (times == nullptr) return kAssumedWakeS;
+  if (times == nullptr) return assumed_wake_s(input, group);
   return std::max(0.0, measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0));
 }
 
@@ -297,7 +306,7 @@ double wake_s(const PredictionInput& input, std::span<const Share> group) {
 double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
   if (group.size() < 2) return 0.0;
   const ExchangeTimes* times = measured_times(input, group);
-  if (times == nullptr) return link_exchange_s(input, group, rows, kAssumedWakeS);
+  if (times == nullptr) return link_exchange_s(input, group, rows, assumed_wake_s(input, group));
   const double few = measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0);
   const double many = measured_s(input, group, times->many_rows, times->many_rows_s, times->many_rows_block_s) -
                       link_exchange_s(input, group, times->many_rows, 0.0);
@@ -334,13 +343,17 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
 double hop_s(const PredictionInput& input, std::span<const Share> from, std::span<const Share> to,
              const StepShape& step) {
   const int sender = from.empty() ? kCoordinator : from.front().node;
-  if (to.empty()) return transfer_s(input.cluster->link(sender, kCoordinator), logit_bytes(input, step));
+  if (to.empty()) {
+    const LinkDescriptor& link = input.cluster->link(sender, kCoordinator);
+    return transfer_s(link, logit_bytes(input, step)) + link.wake_us * 1e-6;
+  }
   const double bytes = step.rows * (from.empty() ? kTokenBytes : static_cast<double>(input.cost.row_bytes));
   double latency = 0.0;
   double sending = 0.0;
   for (const Share& share : to) {
     const LinkDescriptor& link = input.cluster->link(sender, share.node);
-    latency = std::max(latency, transfer_s(link, 0.0));
+    const double wake_s = sender == share.node ? 0.0 : link.wake_us * 1e-6 + rates_of(input, share).wake_s;
+    latency = std::max(latency, transfer_s(link, 0.0) + wake_s);
     sending += link.gb_per_s > 0.0 ? bytes / (link.gb_per_s * 1e9) : 0.0;
   }
   return latency + sending;

@@ -43,12 +43,12 @@ struct PlanPrediction {
   double tokens_per_s = 0.0;  // all sequences at once: the smaller of what the pipeline passes when full and what
                               // these sequences can ask for (https://doi.org/10.1145/356733.356735)
   double slowest_s = 0.0;     // the busiest node's part of a decode step of all sequences
-  double balance = 0.0;       // slowest over mean of the nodes at work: 1 is perfect; 0 where unknown
-  int groups = 0;             // stages of the pipeline, a tensor group counting as one
-  int hops = 0;               // transfers between them and with the coordinator, per token
-  double hop_s = 0.0;         // of token_s
-  double exchange_s = 0.0;    // of token_s
-  double memory_use = 0.0;    // of the fullest node whose memory is known, 1 is full
+  double load_balance_factor = 0.0;    // of the nodes at work (load_balance.h)
+  int groups = 0;                      // stages of the pipeline, a tensor group counting as one
+  int hops = 0;                        // transfers between them and with the coordinator, per token
+  double hop_s = 0.0;                  // of token_s
+  double exchange_s = 0.0;             // of token_s
+  double memory_use = 0.0;             // of the fullest node whose memory is known, 1 is full
   std::uint64_t memory_bytes_max = 0;  // on the node that holds most
   std::vector<LinkUse> links;
 };
@@ -96,8 +96,8 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
 /// times; the links say what lies between the two sizes that were measured, and beyond them.
 double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows);
 
-/// Activations from the first member of a group to every member of the next; an empty span is the coordinator, who
-/// sends tokens and receives logits. Seconds.
+/// Activations from the first member of a group to every member of the next, which slept meanwhile: the one that waits
+/// for the message, and its threads. An empty span is the coordinator, who sends tokens and receives logits. Seconds.
 double hop_s(const PredictionInput& input, std::span<const Share> from, std::span<const Share> to,
              const StepShape& step);
 

@@ -63,8 +63,8 @@ std::string times(const Plan& plan) {
   const PlanPrediction& whole = plan.prediction;
   std::string text = fmt::format("{} per token, slowest stage {}", time_or_unknown(whole.token_s),
                                  format_seconds(plan.predicted_slowest_s()));
-  text += fmt::format("; first token after {}, {:.1f} tokens/s of all sequences, balance {:.2f} (slowest / mean)",
-                      time_or_unknown(whole.ttft_s), whole.tokens_per_s, whole.balance);
+  text += fmt::format("; first token after {}, {:.1f} tokens/s of all sequences, load_balance_factor {:.2f}",
+                      time_or_unknown(whole.ttft_s), whole.tokens_per_s, whole.load_balance_factor);
   return text;
 }
 

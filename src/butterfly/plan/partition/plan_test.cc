@@ -218,9 +218,9 @@ TEST(Plan, Gpt3OverFourEqualNodesIsOptimalAndOnePercentAboveTheMean) {
   EXPECT_EQ(plan.gap(), 0.0);
   // The head makes the last stage the slowest, and is less than a layer: nobody can take anything off it.
   EXPECT_EQ(plan.predicted_slowest_s(), plan.predictions[3].decode_s);
-  EXPECT_GT(plan.prediction.balance, 1.005);
-  EXPECT_LT(plan.prediction.balance, 1.02);
-  EXPECT_DOUBLE_EQ(plan.prediction.balance, plan.predicted_slowest_s() * 4 / plan.predicted_latency_s());
+  EXPECT_GT(plan.prediction.load_balance_factor, 0.97);
+  EXPECT_LT(plan.prediction.load_balance_factor, 0.995);
+  EXPECT_DOUBLE_EQ(plan.prediction.load_balance_factor, plan.predictions[1].decode_s / plan.predicted_slowest_s());
 }
 
 TEST(Plan, RefusalsSayWhatWouldHelp) {

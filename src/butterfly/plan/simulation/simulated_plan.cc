@@ -46,7 +46,13 @@ SimulatedPipeline simulated(const PredictionInput& input, const Plan& plan) {
     if (hop < stages) return static_cast<double>(cost.row_bytes) * step.rows;
     return static_cast<double>(cost.logit_bytes) * step.logit_rows;
   };
-  pipeline.link = [tables](int from, int to) { return tables->input.cluster->link(from, to); };
+  // As hop_s(): whoever receives slept.
+  pipeline.link = [tables](int from, int to) {
+    LinkDescriptor link = tables->input.cluster->link(from, to);
+    link.latency_us += link.wake_us;
+    if (to != kCoordinator) link.latency_us += 1e6 * tables->input.rates[static_cast<std::size_t>(to)].wake_s;
+    return link;
+  };
   return pipeline;
 }
 

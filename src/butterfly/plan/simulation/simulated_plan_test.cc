@@ -15,9 +15,11 @@ PlanCluster mixed_cluster() {
     cluster.nodes.push_back({.name = fmt::format("n{}", i),
                              .threads = 4,
                              .memory_read_gb_per_s = 20.0 + 5 * i,
-                             .fp32_gflops = 200.0 + 30 * i});
+                             .fp32_gflops = 200.0 + 30 * i,
+                             .dispatch_us = 4.0,
+                             .wake_us = 30.0 + i});
   }
-  cluster.default_link = {.latency_us = 80.0, .gb_per_s = 0.5};
+  cluster.default_link = {.latency_us = 80.0, .gb_per_s = 0.5, .wake_us = 60.0};
   return cluster;
 }
 

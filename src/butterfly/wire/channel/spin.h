@@ -2,18 +2,16 @@
 // costs three. A wait may look again for a short while first, where another core is left to make progress on.
 #pragma once
 
-#include <sched.h>
-
 #include <chrono>
+
+#include "butterfly/machine/topology.h"
 
 namespace butterfly {
 
-/// True where this process may run on more than one core; spinning on a single core only delays the peer.
+/// True where this process may use more than one core; spinning on a single core, or against a quota of one, only
+/// delays the peer.
 inline bool may_spin() {
-  static const bool several_cores = [] {
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) > 1;
-  }();
+  static const bool several_cores = usable_threads() > 1;
   return several_cores;
 }
 

@@ -8,6 +8,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/collective/collectives.h"
@@ -61,7 +62,7 @@ class Shared {
   Shared(int count, const CollectivesOptions& options)
       : members(static_cast<std::size_t>(count)),
         timeout_(options.member_timeout),
-        crowded_(static_cast<unsigned>(count) > std::thread::hardware_concurrency()) {}
+        crowded_(count > usable_threads()) {}
 
   /// Until all have come for the `number`-th time; the last one calls `last` before anybody goes on. False after an
   /// abort or the timeout.

@@ -10,6 +10,7 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/exchange/segment_passing.h"
 #include "butterfly/wire/exchange/shared_segment.h"
@@ -29,8 +30,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std
 
 /// A thread that sums beside a thread that computes would take its core.
 std::chrono::microseconds spin_of(int members) {
-  return 2 * static_cast<unsigned>(members) > std::thread::hardware_concurrency() ? std::chrono::microseconds(0)
-                                                                                  : kSpin;
+  return 2 * members > usable_threads() ? std::chrono::microseconds(0) : kSpin;
 }
 
 std::size_t lines(std::size_t bytes) {

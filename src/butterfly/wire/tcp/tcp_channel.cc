@@ -59,6 +59,7 @@ Result<TcpChannel::PollEvent> TcpChannel::write(Outgoing& outgoing) {
     outgoing.sent += result.bytes;
   }
   stats_.sent(outgoing.bytes());
+  trace::add(trace::Counter::kWireBytesSent, outgoing.bytes());
   return PollEvent{0};
 }
 
@@ -231,8 +232,10 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
         if (read_bytes <= kReadBytesUnseen || std::chrono::steady_clock::now() < deadline) continue;
         return make_error(ErrorCode::kTimeout, "a message from {} was not complete at the deadline", peer_);
       }
-      stats_.received(kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() -
-                      reader_.bytes_saved());
+      const std::uint64_t bytes =
+          kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() - reader_.bytes_saved();
+      stats_.received(bytes);
+      trace::add(trace::Counter::kWireBytesReceived, bytes);
       return std::move(**message);
     }
     if (result.state != IoResult::State::kAgain) return peer_gone(result);
