@@ -112,7 +112,6 @@ class GroupPipeline final : public Pipeline {
     return group_.forward(step);
   }
   Status recover(const Error& cause) override { return tl::unexpected(cause); }
-  std::uint64_t wire_bytes() const override { return 0; }
 
  private:
   TestGroup group_;

@@ -138,8 +138,8 @@ TEST(PartitionManager, LayerCountsBecomeSharesInTheOrderOfTheNodes) {
 }
 
 TEST(PartitionManager, MeasuredLinksDecideTheOrderOfATopologyPartition) {
-  // b reaches only a quickly; a and c are far apart.
-  const std::vector<Node> nodes{node("a", 10), node("b", 10), node("c", 10)};
+  // Each has room for a third of the model; a and b hardly reach each other.
+  const std::vector<Node> nodes{node("a", 10, 1.0), node("b", 10, 1.0), node("c", 10, 1.0)};
   std::vector<NodeLink> links;
   const auto both_ways = [&](const char* one, const char* other, double gb_per_s) {
     links.push_back({.from = one, .to = other, .latency_us = 10.0, .gb_per_s = gb_per_s});
