@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 
 namespace butterfly {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 
 namespace butterfly {
 namespace {
@@ -65,6 +66,12 @@ WorkerRegistry::~WorkerRegistry() {
 
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
+/// What a worker answers to hello.
+struct WorkerRegistry::Greeting {
+  std::unique_ptr<ControlLink> link;
+  control::ControlMessage answer;
+};
+
 Result<WorkerRegistry::Greeting> WorkerRegistry::connect(const std::string& address, Deadline deadline,
                                                          std::stop_token stop) const {
   ConnectOptions connecting;

@@ -88,10 +88,7 @@ class WorkerRegistry {
   void describe(control::CoordinatorStatus& status) const;
 
  private:
-  struct Greeting {
-    std::unique_ptr<ControlLink> link;
-    control::ControlMessage answer;
-  };
+  struct Greeting;
   Result<Greeting> connect(const std::string& address, Deadline deadline, std::stop_token stop) const;
   Result<RemoteWorkerPtr> handshake(const std::string& address, Deadline deadline, std::stop_token stop) const;
   void admit(RemoteWorkerPtr member);

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "butterfly/cluster/control/control.pb.h"
+#include "butterfly/cluster/control/control_messages.h"
 #include "butterfly/cluster/control/link_book.h"
 #include "butterfly/wire/channel/tcp.h"
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/membership/cluster_session.h"
 
 namespace butterfly {
