@@ -7,16 +7,16 @@
 
 namespace butterfly::app {
 
-void add_access_options(CLI::App& command, AccessOptions& access) {
-  auto* credentials = command.add_option("--credentials", access.credentials,
-                                         "Folder with this node's certificate [$BUTTERFLY_HOME, else "
-                                         "~/.config/butterfly, where there is one]: talk to members of its cluster "
-                                         "alone, encrypted, at any address");
+void add_access_options(Command command, AccessOptions& access) {
+  auto credentials = command.add_option("--credentials", access.credentials,
+                                        "Folder with this node's certificate [$BUTTERFLY_HOME, else "
+                                        "~/.config/butterfly, where there is one]: talk to members of its cluster "
+                                        "alone, encrypted, at any address");
   command
       .add_flag("--insecure", access.insecure,
                 "Talk to any address without authentication or encryption: whoever reaches the port can use this "
                 "machine")
-      ->excludes(credentials);
+      .excludes(credentials);
 }
 
 Result<NodeAccess> open_access(const AccessOptions& options) {

@@ -1,8 +1,8 @@
 // butterfly inspect MODEL: what a model file holds, for people or as JSON.
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "commands.h"
@@ -123,7 +123,7 @@ Json describe(const Checkpoint& checkpoint, const InspectOptions& options) {
 
 std::string plain(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  return value.is_null() ? "none" : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.is_null() ? "none" : dump_json(value);
 }
 
 void print_section(const char* title, const Json& section) {
@@ -156,7 +156,7 @@ int inspect_model(const InspectOptions& options) {
   if (!checkpoint) return fail(checkpoint.error());
   const Json j = describe(*checkpoint, options);
   if (options.json) {
-    std::printf("%s\n", j.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
   } else {
     print_table(j);
   }

@@ -1,5 +1,7 @@
 #include "predicted.h"
 
+#include "butterfly/base/json.h"
+
 namespace butterfly::app {
 
 std::optional<Speeds> predicted_speeds(const Deployment& deployment, const RunShape& run) {
