@@ -1,10 +1,10 @@
 // Whom a command's node talks to: --credentials and --insecure.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "butterfly/wire/channel/tcp.h"
+#include "options.h"
 
 namespace butterfly::app {
 
@@ -14,7 +14,7 @@ struct AccessOptions {
 };
 
 /// --credentials, --insecure.
-void add_access_options(CLI::App& command, AccessOptions& access);
+void add_access_options(Command command, AccessOptions& access);
 
 /// Reads the credentials, and says loudly on stderr when there shall be none at all. Errors: those of
 /// Credentials::load().

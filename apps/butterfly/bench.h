@@ -7,26 +7,24 @@
 #include <vector>
 
 #include "commands.h"
+#include "options.h"
 
 namespace butterfly::app {
 
-void add_bench_model(CLI::App& bench, Action& action);
-void add_bench_wire(CLI::App& bench, Action& action);
-void add_bench_memory(CLI::App& bench, Action& action);
-void add_bench_collectives(CLI::App& bench, Action& action);
-void add_bench_sgd(CLI::App& bench, Action& action);
-void add_bench_serialisation(CLI::App& bench, Action& action);
+void add_bench_model(Command bench, Action& action);
+void add_bench_wire(Command bench, Action& action);
+void add_bench_memory(Command bench, Action& action);
+void add_bench_collectives(Command bench, Action& action);
+void add_bench_sgd(Command bench, Action& action);
+void add_bench_serialisation(Command bench, Action& action);
 
 /// The end of every subcommand here: its --json, and `run` as what is done when it is chosen.
-template <typename Command>
-void finish_bench(CLI::App& sub, Action& action, const std::shared_ptr<Command>& command,
-                  Status (*run)(const Command&)) {
-  sub.add_flag("--json", command->json, "JSON on stdout");
-  sub.callback([command, run, &action] {
-    action = [command, run] {
-      const Status done = run(*command);
-      return done ? kExitOk : fail(done.error());
-    };
+template <typename Options>
+void finish_bench(Command sub, Action& action, const std::shared_ptr<Options>& options, Status (*run)(const Options&)) {
+  sub.add_flag("--json", options->json, "JSON on stdout");
+  run_later(sub, action, [options, run]() -> Result<int> {
+    BF_TRY(run(*options));
+    return kExitOk;
   });
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "bench.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
@@ -223,29 +223,25 @@ Status run(const CollectivesCommand& command) {
 
 }  // namespace
 
-void add_bench_collectives(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("collectives", "All-reduce by engine, members, algorithm and size");
+void add_bench_collectives(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("collectives", "All-reduce by engine, members, algorithm and size");
   const auto command = std::make_shared<CollectivesCommand>();
-  sub->add_option("--members", command->members, "Numbers of members")->delimiter(',')->check(CLI::Range(1, 64));
-  sub->add_option("--engine", command->engines, "Engines: inproc, tcp")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"inproc", "tcp"}));
-  sub->add_option("--algorithm", command->algorithms, "Over tcp: auto, direct, ring, halving")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"auto", "direct", "ring", "halving"}));
-  sub->add_option("--sizes", command->sizes, "Bytes, multiples of 4; default: powers of 4 from --bytes-min")
-      ->delimiter(',')
-      ->check(CLI::Range(4, 1 << 30));
-  sub->add_option("--bytes-min", command->bytes_min, "Smallest size")->check(CLI::Range(4, 1 << 30));
-  sub->add_option("--bytes-max", command->bytes_max, "Largest size")->check(CLI::Range(4, 1 << 30));
-  sub->add_option("--piece-bytes", command->piece_bytes, "Piece size of a pipelined transfer")
-      ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str();
-  sub->add_option("--rounds", command->rounds, "Rounds for each size")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_flag("!--no-small", command->small, "Leave out 2 KiB among 10 members");
-  finish_bench(*sub, action, command, &run);
+  sub.add_option("--members", command->members, "Numbers of members").comma_separated().in_range(1, 64);
+  sub.add_option("--engine", command->engines, "Engines: inproc, tcp").comma_separated().one_of({"inproc", "tcp"});
+  sub.add_option("--algorithm", command->algorithms, "Over tcp: auto, direct, ring, halving")
+      .comma_separated()
+      .one_of({"auto", "direct", "ring", "halving"});
+  sub.add_option("--sizes", command->sizes, "Bytes, multiples of 4; default: powers of 4 from --bytes-min")
+      .comma_separated()
+      .in_range(4, 1 << 30);
+  sub.add_option("--bytes-min", command->bytes_min, "Smallest size").in_range(4, 1 << 30);
+  sub.add_option("--bytes-max", command->bytes_max, "Largest size").in_range(4, 1 << 30);
+  sub.add_option("--piece-bytes", command->piece_bytes, "Piece size of a pipelined transfer")
+      .in_range(1, 1 << 30)
+      .show_default();
+  sub.add_option("--rounds", command->rounds, "Rounds for each size").in_range(1, 1000).show_default();
+  sub.add_flag("!--no-small", command->small, "Leave out 2 KiB among 10 members");
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "bench.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/row_codec.h"
@@ -162,11 +162,11 @@ Status run(const MemoryCommand& command) {
 
 }  // namespace
 
-void add_bench_memory(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("memory", "Pool and arena beside malloc; floats to halves and q8_0 and back");
+void add_bench_memory(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("memory", "Pool and arena beside malloc; floats to halves and q8_0 and back");
   const auto command = std::make_shared<MemoryCommand>();
-  sub->add_option("--rounds", command->rounds, "Measured rounds")->check(CLI::Range(1, 1000))->capture_default_str();
-  finish_bench(*sub, action, command, &run);
+  sub.add_option("--rounds", command->rounds, "Measured rounds").in_range(1, 1000).show_default();
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -1,10 +1,10 @@
 // butterfly bench model: tokens per second of prefill and decode, median and spread, per number of threads.
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "bench.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/machine/peaks.h"
@@ -165,22 +165,18 @@ Status run(const BenchCommand& command) {
 
 }  // namespace
 
-void add_bench_model(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, for 1, 2, 4, ... threads");
+void add_bench_model(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, for 1, 2, 4, ... threads");
   auto command = std::make_shared<BenchCommand>();
   command->run.quiet = true;
-  add_run_options(*sub, command->run);
-  sub->add_option("--prefill", command->prefill, "Prompt tokens")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  sub->add_option("--decode", command->decode, "Tokens decoded one by one")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  sub->add_option("--rounds", command->rounds, "Measured rounds, after a short one that is not")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--sequences", command->sequences, "Texts side by side")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  finish_bench(*sub, action, command, &run);
+  add_run_options(sub, command->run);
+  sub.add_option("--prefill", command->prefill, "Prompt tokens").in_range(1, 1 << 20).show_default();
+  sub.add_option("--decode", command->decode, "Tokens decoded one by one").in_range(1, 1 << 20).show_default();
+  sub.add_option("--rounds", command->rounds, "Measured rounds, after a short one that is not")
+      .in_range(1, 1000)
+      .show_default();
+  sub.add_option("--sequences", command->sequences, "Texts side by side").in_range(1, 256).show_default();
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <thread>
 
 #include "bench.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/data/permutation.h"
@@ -279,22 +279,18 @@ Status run(const SerialisationCommand& command) {
 
 }  // namespace
 
-void add_bench_serialisation(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("serialisation", "Gradients into and out of frames, and through sockets' buffers");
+void add_bench_serialisation(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("serialisation", "Gradients into and out of frames, and through sockets' buffers");
   const auto command = std::make_shared<SerialisationCommand>();
-  sub->add_option("--sizes", command->sizes, "Bytes of gradients that become frames")
-      ->delimiter(',')
-      ->check(CLI::Range(4, 1 << 28));
-  sub->add_option("--buffers", command->buffers, "Bytes of sockets' buffers")
-      ->delimiter(',')
-      ->check(CLI::Range(4096, 1 << 28));
-  sub->add_option("--bytes", command->bytes, "Size of the gradient that crosses connections")
-      ->check(CLI::Range(4096, 1 << 28))
-      ->capture_default_str();
-  sub->add_option("--rounds", command->rounds, "Rounds over everything")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  finish_bench(*sub, action, command, &run);
+  sub.add_option("--sizes", command->sizes, "Bytes of gradients that become frames")
+      .comma_separated()
+      .in_range(4, 1 << 28);
+  sub.add_option("--buffers", command->buffers, "Bytes of sockets' buffers").comma_separated().in_range(4096, 1 << 28);
+  sub.add_option("--bytes", command->bytes, "Of the gradient that crosses connections")
+      .in_range(4096, 1 << 28)
+      .show_default();
+  sub.add_option("--rounds", command->rounds, "Rounds over everything").in_range(1, 1000).show_default();
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -6,17 +6,16 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "bench.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/collective/mesh.h"
 #include "sgd/sgd_replica.h"
-#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -312,27 +311,19 @@ Status run(const SgdCommand& command) {
 
 }  // namespace
 
-void add_bench_sgd(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("sgd", "Synchronous SGD of a tiny network on many ranks: batches/s and memory");
+void add_bench_sgd(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("sgd", "Synchronous SGD of a tiny network on many ranks: batches/s and memory");
   const auto command = std::make_shared<SgdCommand>();
-  sub->add_option("--ranks", command->ranks, "Threads or processes")->check(CLI::Range(1, 64))->capture_default_str();
-  sub->add_option("--steps", command->run.steps, "Synchronous steps of a round")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  sub->add_option("--batch", command->run.batch, "Samples of each rank and step")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  sub->add_option("--rate", command->run.rate, "Learning rate")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  sub->add_option("--seed", command->run.seed, "Of the first weights and of the data")
-      ->check(check_whole_number)
-      ->capture_default_str();
-  sub->add_option("--engine", command->engines, "Engines: inproc, tcp")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"inproc", "tcp"}));
-  sub->add_option("--rounds", command->rounds, "Rounds over all engines")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  finish_bench(*sub, action, command, &run);
+  sub.add_option("--ranks", command->ranks, "Threads or processes").in_range(1, 64).show_default();
+  sub.add_option("--steps", command->run.steps, "Synchronous steps of a round").in_range(1, 1'000'000).show_default();
+  sub.add_option("--batch", command->run.batch, "Samples of each rank and step").in_range(1, 4096).show_default();
+  sub.add_option("--rate", command->run.rate, "Learning rate").in_range(0.0, 10.0).show_default();
+  sub.add_option("--seed", command->run.seed, "Seed of the first weights and of the data")
+      .whole_number()
+      .show_default();
+  sub.add_option("--engine", command->engines, "Engines: inproc, tcp").comma_separated().one_of({"inproc", "tcp"});
+  sub.add_option("--rounds", command->rounds, "Rounds over all engines").in_range(1, 1000).show_default();
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "bench.h"
 #include "bench_endpoints.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/spin.h"
@@ -227,14 +227,14 @@ Status run(const WireCommand& command) {
 
 }  // namespace
 
-void add_bench_wire(CLI::App& bench, Action& action) {
-  auto* sub = bench.add_subcommand("wire", "Microseconds and GB/s one way over loopback, with and without TLS");
+void add_bench_wire(Command bench, Action& action) {
+  auto sub = bench.add_subcommand("wire", "Microseconds and GB/s one way over loopback, with and without TLS");
   const auto command = std::make_shared<WireCommand>();
-  sub->add_option("--rounds", command->rounds, "Rounds over all settings, for each size")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--bytes-max", command->bytes_max, "Largest message")->check(CLI::Range(64, 1 << 26));
-  finish_bench(*sub, action, command, &run);
+  sub.add_option("--rounds", command->rounds, "Rounds over all settings, for each size")
+      .in_range(1, 1000)
+      .show_default();
+  sub.add_option("--bytes-max", command->bytes_max, "Largest message").in_range(64, 1 << 26);
+  finish_bench(sub, action, command, &run);
 }
 
 }  // namespace butterfly::app

@@ -1,8 +1,8 @@
 // butterfly cluster init, token, admit, list, revoke, rotate: the coordinator's side of membership.
 #include <charconv>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/wire/enrolment/credentials.h"
 #include "butterfly/wire/enrolment/enrolment.h"
 #include "cluster.h"
@@ -91,7 +91,7 @@ Result<int> list(const ListCommand& command) {
                    {"until", format_time(one.until)},
                    {"serial", one.serial}});
     }
-    std::printf("%s\n", j.dump(2).c_str());
+    std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
     return kExitOk;
   }
   for (const IssuedCertificate& one : all) {
@@ -121,61 +121,50 @@ Result<int> rotate(const std::string& folder) {
   return kExitOk;
 }
 
-template <typename Command>
-auto run_later(Action& action, Command command, Result<int> (*run)(const typename Command::element_type&)) {
-  return [command, run, &action] {
-    action = [command, run] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  };
-}
-
 }  // namespace
 
-void add_cluster_authority(CLI::App& cluster, Action& action) {
+void add_cluster_authority(Command cluster, Action& action) {
   {
-    auto* sub = cluster.add_subcommand("init", "A new cluster: its authority's key, and this node as its coordinator");
+    auto sub = cluster.add_subcommand("init", "A new cluster: its authority's key, and this node as its coordinator");
     const auto command = std::make_shared<InitCommand>();
-    sub->add_option("DIR", command->folder, "Folder [$BUTTERFLY_HOME, else ~/.config/butterfly]");
-    sub->add_option("--name", command->name, "This node's name")->capture_default_str();
-    sub->callback(run_later(action, command, init));
+    sub.add_option("DIR", command->folder, "Folder [$BUTTERFLY_HOME, else ~/.config/butterfly]");
+    sub.add_option("--name", command->name, "This node's name").show_default();
+    run_later(sub, action, [command] { return init(*command); });
   }
   {
-    auto* sub = cluster.add_subcommand("token", "Print a join token: a secret that admits one node");
+    auto sub = cluster.add_subcommand("token", "Print a join token: a secret that admits one node");
     const auto command = std::make_shared<TokenCommand>();
-    add_folder_option(*sub, command->folder);
-    sub->add_option("--expires", command->expires, "How long it can be used: 90s, 15m, 1h, 7d")->capture_default_str();
-    sub->callback(run_later(action, command, token));
+    add_folder_option(sub, command->folder);
+    sub.add_option("--expires", command->expires, "How long it can be used: 90s, 15m, 1h, 7d").show_default();
+    run_later(sub, action, [command] { return token(*command); });
   }
   {
-    auto* sub = cluster.add_subcommand("admit", "Wait for nodes that enrol with a token, or renew their certificate");
+    auto sub = cluster.add_subcommand("admit", "Wait for nodes that enrol with a token, or renew their certificate");
     const auto command = std::make_shared<AdmitCommand>();
-    add_folder_option(*sub, command->folder);
-    sub->add_option("--listen", command->listen, "HOST:PORT; port 0: the system chooses")->capture_default_str();
-    sub->add_option("--count", command->members, "End after this number of nodes [never]")
-        ->check(CLI::Range(1, 1 << 20));
-    sub->callback(run_later(action, command, admit));
+    add_folder_option(sub, command->folder);
+    sub.add_option("--listen", command->listen, "HOST:PORT; port 0: the system chooses").show_default();
+    sub.add_option("--count", command->members, "End after this number of nodes [never]").in_range(1, 1 << 20);
+    run_later(sub, action, [command] { return admit(*command); });
   }
   {
-    auto* sub = cluster.add_subcommand("list", "Every certificate that was given out");
+    auto sub = cluster.add_subcommand("list", "Every certificate that was given out");
     const auto command = std::make_shared<ListCommand>();
-    add_folder_option(*sub, command->folder);
-    sub->add_flag("--json", command->json, "JSON on stdout");
-    sub->callback(run_later(action, command, list));
+    add_folder_option(sub, command->folder);
+    sub.add_flag("--json", command->json, "JSON on stdout");
+    run_later(sub, action, [command] { return list(*command); });
   }
   {
-    auto* sub = cluster.add_subcommand("revoke", "Declare a node's certificates void");
+    auto sub = cluster.add_subcommand("revoke", "Declare a node's certificates void");
     const auto command = std::make_shared<RevokeCommand>();
-    add_folder_option(*sub, command->folder);
-    sub->add_option("NAME", command->name, "The node")->required();
-    sub->callback(run_later(action, command, revoke));
+    add_folder_option(sub, command->folder);
+    sub.add_option("NAME", command->name, "The node").required();
+    run_later(sub, action, [command] { return revoke(*command); });
   }
   {
-    auto* sub = cluster.add_subcommand("rotate", "Replace the authority's key, in three steps that cut nobody off");
+    auto sub = cluster.add_subcommand("rotate", "Replace the authority's key, in three steps that cut nobody off");
     const auto folder = std::make_shared<std::string>();
-    add_folder_option(*sub, *folder);
-    sub->callback(run_later(action, folder, rotate));
+    add_folder_option(sub, *folder);
+    run_later(sub, action, [folder] { return rotate(*folder); });
   }
 }
 

@@ -64,7 +64,7 @@ Result<int> run_renew(const RenewCommand& command) {
 
 }  // namespace
 
-void add_folder_option(CLI::App& command, std::string& folder) {
+void add_folder_option(Command command, std::string& folder) {
   command.add_option("--credentials", folder, "Folder [$BUTTERFLY_HOME, else ~/.config/butterfly]");
 }
 
@@ -72,34 +72,24 @@ std::string chosen_folder(const std::string& folder) {
   return folder.empty() ? default_credentials_folder() : folder;
 }
 
-void add_cluster_membership(CLI::App& cluster, Action& action) {
-  auto* enroll = cluster.add_subcommand("enroll", "Make this machine a member: makes a key, gets a certificate for it");
+void add_cluster_membership(Command cluster, Action& action) {
+  auto enroll = cluster.add_subcommand("enroll", "Make this machine a member: makes a key, gets a certificate for it");
   const auto enrolling = std::make_shared<EnrollCommand>();
-  enroll->add_option("HOST:PORT", enrolling->address, "Where `butterfly cluster admit` listens")->required();
+  enroll.add_option("HOST:PORT", enrolling->address, "Where `butterfly cluster admit` listens").required();
   enroll
-      ->add_option("TOKEN", enrolling->token,
-                   "From `butterfly cluster token`; - reads it from stdin, out of sight of `ps`")
-      ->required();
-  enroll->add_option("--name", enrolling->name, "This node's name [the host's]");
-  add_folder_option(*enroll, enrolling->folder);
-  enroll->callback([enrolling, &action] {
-    action = [enrolling] {
-      const Result<int> code = run_enroll(*enrolling);
-      return code ? *code : fail(code.error());
-    };
-  });
+      .add_option("TOKEN", enrolling->token,
+                  "From `butterfly cluster token`; - reads it from stdin, out of sight of `ps`")
+      .required();
+  enroll.add_option("--name", enrolling->name, "This node's name [the host's]");
+  add_folder_option(enroll, enrolling->folder);
+  run_later(enroll, action, [enrolling] { return run_enroll(*enrolling); });
 
-  auto* renew = cluster.add_subcommand("renew", "A new key and certificate, and the newest list of revocations");
+  auto renew = cluster.add_subcommand("renew", "A new key and certificate, and the newest list of revocations");
   const auto renewing = std::make_shared<RenewCommand>();
-  renew->add_option("HOST:PORT", renewing->address,
-                    "Where `butterfly cluster admit` listens; the coordinator itself needs none");
-  add_folder_option(*renew, renewing->folder);
-  renew->callback([renewing, &action] {
-    action = [renewing] {
-      const Result<int> code = run_renew(*renewing);
-      return code ? *code : fail(code.error());
-    };
-  });
+  renew.add_option("HOST:PORT", renewing->address,
+                   "Where `butterfly cluster admit` listens; the coordinator itself needs none");
+  add_folder_option(renew, renewing->folder);
+  run_later(renew, action, [renewing] { return run_renew(*renewing); });
 }
 
 }  // namespace butterfly::app

@@ -27,18 +27,13 @@ Result<int> run(const RebalanceCommand& command) {
 
 }  // namespace
 
-void add_cluster_rebalance(CLI::App& cluster, Action& action) {
-  auto* sub = cluster.add_subcommand("rebalance", "Make a running coordinator share out the layers again, as measured");
+void add_cluster_rebalance(Command cluster, Action& action) {
+  auto sub = cluster.add_subcommand("rebalance", "Make a running coordinator share out the layers again, as measured");
   auto command = std::make_shared<RebalanceCommand>();
-  sub->add_option("HOST:PORT", command->address, "The coordinator's --join-at; it runs with --split balanced")
-      ->required();
-  add_access_options(*sub, command->access);
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  sub.add_option("HOST:PORT", command->address, "The coordinator's --join-at; it runs with --split balanced")
+      .required();
+  add_access_options(sub, command->access);
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "access.h"
+#include "butterfly/base/json.h"
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control/node_status.h"
@@ -272,9 +272,7 @@ Result<int> run(StatusCommand& command) {
     if (command.json) {
       nlohmann::ordered_json all = nlohmann::ordered_json::array();
       for (const Row& row : rows) all.push_back(to_json(row, rows));
-      std::printf(
-          "%s\n",
-          all.dump(command.watch_s > 0 ? -1 : 2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+      std::printf("%s\n", dump_json(all, {.indent = command.watch_s > 0 ? -1 : 2}).c_str());
     } else {
       std::printf("%s", table(rows).c_str());
     }
@@ -294,26 +292,21 @@ Result<int> run(StatusCommand& command) {
 
 }  // namespace
 
-void add_cluster_status(CLI::App& cluster, Action& action) {
-  auto* sub = cluster.add_subcommand("status", "How nodes are: their work, load, memory, speed, and links");
+void add_cluster_status(Command cluster, Action& action) {
+  auto sub = cluster.add_subcommand("status", "How nodes are: their work, load, memory, speed, and links");
   auto command = std::make_shared<StatusCommand>();
-  sub->add_option("nodes", command->addresses,
-                  "HOST:PORT of workers, or of a coordinator (generate --join-at), which names its workers")
-      ->required()
-      ->delimiter(',');
-  auto* links = sub->add_flag("--links", command->links,
-                              "Every worker's links to the others, as measured in the last ten minutes or else now");
-  sub->add_flag("--fresh", command->fresh, "Measure the links now")->needs(links);
-  sub->add_flag("--json", command->json, "A JSON array on stdout instead of the table");
-  sub->add_option("--watch", command->watch_s, "Seconds between two looks, until Ctrl-C")->check(CLI::Range(1, 3600));
-  add_access_options(*sub, command->access_options);
-  sub->footer("Exit code 2 when a node does not answer.");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  sub.add_option("nodes", command->addresses,
+                 "HOST:PORT of workers, or of a coordinator (generate --join-at), which names its workers")
+      .required()
+      .comma_separated();
+  auto links = sub.add_flag("--links", command->links,
+                            "Every worker's links to the others, as measured in the last ten minutes or else now");
+  sub.add_flag("--fresh", command->fresh, "Measure the links now").needs(links);
+  sub.add_flag("--json", command->json, "A JSON array on stdout instead of the table");
+  sub.add_option("--watch", command->watch_s, "Seconds between two looks, until Ctrl-C").in_range(1, 3600);
+  add_access_options(sub, command->access_options);
+  sub.footer("Exit code 2 when a node does not answer.");
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

@@ -1,12 +1,12 @@
 // The subcommands: each adds itself to the command line and, when chosen, leaves what to run.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stop_token>
 #include <string>
 
 #include "butterfly/base/result.h"
+#include "options.h"
 
 namespace butterfly::app {
 
@@ -18,19 +18,24 @@ inline constexpr int kExitBadInput = 2;       // also usage errors and everythin
 inline constexpr int kExitInvalid = 3;        // a training run ended, and its audit says INVALID
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM
 
-void add_generate(CLI::App& app, Action& action);
-void add_worker(CLI::App& app, Action& action);
-void add_inspect(CLI::App& app, Action& action);
-void add_tokenize(CLI::App& app, Action& action);
-void add_perplexity(CLI::App& app, Action& action);
-void add_plan(CLI::App& app, Action& action);
-void add_convert(CLI::App& app, Action& action);
-void add_bench(CLI::App& app, Action& action);
-void add_cluster(CLI::App& app, Action& action);
-void add_train(CLI::App& app, Action& action);
+void add_generate(Command app, Action& action);
+void add_worker(Command app, Action& action);
+void add_inspect(Command app, Action& action);
+void add_tokenize(Command app, Action& action);
+void add_perplexity(Command app, Action& action);
+void add_plan(Command app, Action& action);
+void add_convert(Command app, Action& action);
+void add_bench(Command app, Action& action);
+void add_cluster(Command app, Action& action);
+void add_train(Command app, Action& action);
 
 /// Prints "butterfly: MESSAGE" on stderr. Returns kExitBadInput, or kExitInterrupted for kCancelled.
 int fail(const Error& error);
+
+/// Makes `run` what is done when the command is chosen; an error of it goes to fail(). `missing` names what the command
+/// line lacks, empty where it lacks nothing.
+void run_later(Command command, Action& action, std::function<Result<int>()> run,
+               std::function<std::string()> missing = {});
 
 /// The two faces of `butterfly inspect`: a model file, or this machine.
 struct InspectOptions {

@@ -12,7 +12,6 @@
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
 #include "commands.h"
-#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -57,43 +56,40 @@ Result<ConvertReport> run_convert(const ConvertCommand& command) {
   return report;
 }
 
-int convert_action(const ConvertCommand& command) {
+Result<int> run(const ConvertCommand& command) {
   // A file beyond the size limit is an error to report, not a signal to die of.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::size_t expected = command.random.empty() ? 2 : 1;
   if (command.paths.size() != expected) {
-    return fail(
-        {.code = ErrorCode::kInvalidArgument,
-         .message = fmt::format("convert takes {}, got {} paths",
-                                expected == 2 ? "IN and OUT" : "--random SHAPE and OUT", command.paths.size())});
+    return make_error(ErrorCode::kInvalidArgument, "convert takes {}, got {} paths",
+                      expected == 2 ? "IN and OUT" : "--random SHAPE and OUT", command.paths.size());
   }
-  const auto report = run_convert(command);
-  if (!report) return fail(report.error());
-  if (!report->stored_as_f16.empty()) {
+  BF_ASSIGN_OR_RETURN(const ConvertReport report, run_convert(command));
+  if (!report.stored_as_f16.empty()) {
     std::fprintf(stderr, "stored as f16, because their rows are no multiple of %d elements: %s\n",
                  block_elements(*parse_dtype(command.type)),
-                 fmt::format("{}", fmt::join(report->stored_as_f16, ", ")).c_str());
+                 fmt::format("{}", fmt::join(report.stored_as_f16, ", ")).c_str());
   }
-  std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report->file_bytes).c_str());
+  std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report.file_bytes).c_str());
   return kExitOk;
 }
 
 }  // namespace
 
-void add_convert(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("convert", "Write a model as a GGUF file, in another storage type if wanted");
+void add_convert(Command app, Action& action) {
+  auto sub = app.add_subcommand("convert", "Write a model as a GGUF file, in another storage type if wanted");
   auto command = std::make_shared<ConvertCommand>();
-  sub->add_option("paths", command->paths,
-                  "IN (GGUF file or Hugging Face directory) and OUT.gguf; OUT alone with --random")
-      ->required()
-      ->expected(1, 2);
-  sub->add_option("--type", command->type,
-                  encodable_types() + ", for all matrices; default: as stored, f16 for --random");
-  auto* random =
-      sub->add_option("--random", command->random,
-                      fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));
-  sub->add_option("--seed", command->seed, "Of the random weights")->check(check_whole_number)->needs(random);
-  sub->callback([command, &action] { action = [command] { return convert_action(*command); }; });
+  sub.add_option("paths", command->paths,
+                 "IN (GGUF file or Hugging Face directory) and OUT.gguf; OUT alone with --random")
+      .required()
+      .takes(1, 2);
+  sub.add_option("--type", command->type,
+                 encodable_types() + ", for all matrices; default: as stored, f16 for --random");
+  auto random =
+      sub.add_option("--random", command->random,
+                     fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));
+  sub.add_option("--seed", command->seed, "Seed of the random weights").whole_number().needs(random);
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

@@ -5,18 +5,16 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
-
+#include "butterfly/base/json.h"
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/machine/usage/stolen_time.h"
+#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
 #include "predicted.h"
 #include "running.h"
-#include "whole_number.h"
 
 namespace butterfly::app {
 namespace {
@@ -148,7 +146,7 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
                            {"weight_bytes", epoch.weight_bytes}});
   }
   // A byte-level model may end in the middle of a character.
-  return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dump_json(j, {.indent = 2});
 }
 
 /// Standard output. What cannot be written is not worth computing: the first failure asks for a stop.
@@ -235,36 +233,27 @@ Result<int> run(GenerateCommand& command) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("generate", "Continue a text, on this machine or split over several");
+void add_generate(Command app, Action& action) {
+  auto sub = app.add_subcommand("generate", "Continue a text, on this machine or split over several");
   auto command = std::make_shared<GenerateCommand>();
-  add_run_options(*sub, command->run);
-  sub->add_option("-p,--prompt", command->prompt, "Text to continue; empty: from the beginning-of-text token");
-  sub->add_option("-n,--tokens", command->request.tokens_max, "Tokens to generate at most")->capture_default_str();
+  add_run_options(sub, command->run);
+  sub.add_option("-p,--prompt", command->prompt, "Text to continue; empty: from the beginning-of-text token");
+  sub.add_option("-n,--tokens", command->request.tokens_max, "Tokens to generate at most").show_default();
   SamplingOptions& sampling = command->request.sampling;
-  sub->add_option("--temp", sampling.temperature, "Temperature; 0: always the most likely token")
-      ->capture_default_str();
-  sub->add_option("--top-k", sampling.top_k, "Keep the K most likely tokens; 0: all")->capture_default_str();
-  sub->add_option("--top-p", sampling.top_p, "Keep the most likely tokens up to this probability")
-      ->capture_default_str();
-  sub->add_option("--min-p", sampling.min_p, "Drop tokens below this share of the best one")->capture_default_str();
-  sub->add_option("--repeat-penalty", sampling.repeat_penalty, "Divide logits of the last 64 tokens; 1: off")
-      ->capture_default_str();
-  sub->add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes")
-      ->check(check_whole_number)
-      ->capture_default_str();
-  sub->add_option("--stop", command->request.stops, "End before this text; may be given more than once")
-      ->allow_extra_args(false);
-  sub->add_flag("--ignore-end", command->request.ignore_end, "Go on after the model's end-of-text token");
-  sub->add_option("--prefill-chunk", command->prefill_chunk, "Prompt tokens per step")->capture_default_str();
-  sub->add_flag("--echo", command->echo, "Print the prompt before its continuation");
-  sub->add_flag("--json", command->json, "One JSON object on stdout instead of the text");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  sub.add_option("--temp", sampling.temperature, "Temperature; 0: always the most likely token").show_default();
+  sub.add_option("--top-k", sampling.top_k, "Keep the K most likely tokens; 0: all").show_default();
+  sub.add_option("--top-p", sampling.top_p, "Keep the most likely tokens up to this probability").show_default();
+  sub.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the best one").show_default();
+  sub.add_option("--repeat-penalty", sampling.repeat_penalty, "Divide logits of the last 64 tokens; 1: off")
+      .show_default();
+  sub.add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes").whole_number().show_default();
+  sub.add_option("--stop", command->request.stops, "End before this text; may be given more than once")
+      .takes_one_each_time();
+  sub.add_flag("--ignore-end", command->request.ignore_end, "Go on after the model's end-of-text token");
+  sub.add_option("--prefill-chunk", command->prefill_chunk, "Prompt tokens per step").show_default();
+  sub.add_flag("--echo", command->echo, "Print the prompt before its continuation");
+  sub.add_flag("--json", command->json, "One JSON object on stdout instead of the text");
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

@@ -1,7 +1,7 @@
 // butterfly inspect --machine: what this node brings to a cluster.
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/machine/node.h"
@@ -60,7 +60,7 @@ Result<int> run(const InspectOptions& options) {
       j["matmuls"].push_back(
           {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}});
     }
-    std::printf("%s\n", j.dump(2).c_str());
+    std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
     return kExitOk;
   }
   std::printf("%s\n", describe(topology).c_str());

@@ -1,8 +1,8 @@
 // butterfly inspect MODEL: what a model file holds, for people or as JSON.
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -128,7 +128,7 @@ Json describe(const Checkpoint& checkpoint, const InspectOptions& options) {
 
 std::string plain(const Json& value) {
   if (value.is_string()) return one_line(value.get<std::string>());
-  return value.is_null() ? "none" : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.is_null() ? "none" : dump_json(value);
 }
 
 void print_section(const char* title, const Json& section) {
@@ -161,7 +161,7 @@ int inspect_model(const InspectOptions& options) {
   if (!checkpoint) return fail(checkpoint.error());
   const Json j = describe(*checkpoint, options);
   if (options.json) {
-    std::printf("%s\n", j.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
   } else {
     print_table(j);
   }

@@ -10,13 +10,16 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "butterfly/base/one_line.h"
 #include "butterfly/model/core/mapped_file.h"
 #include "commands.h"
-#include "unknown_word.h"
+#include "options.h"
 
 namespace butterfly::app {
 namespace {
@@ -91,6 +94,20 @@ int fail(const Error& error) {
   return error.code == ErrorCode::kCancelled ? kExitInterrupted : kExitBadInput;
 }
 
+void run_later(Command command, Action& action, std::function<Result<int>()> run,
+               std::function<std::string()> missing) {
+  command.on_chosen([run = std::move(run), missing = std::move(missing), &action] {
+    if (missing) {
+      if (std::string what = missing(); !what.empty()) return what;
+    }
+    action = [run] {
+      const Result<int> code = run();
+      return code ? *code : fail(code.error());
+    };
+    return std::string();
+  });
+}
+
 }  // namespace butterfly::app
 
 int main(int argc, char** argv) {
@@ -99,9 +116,10 @@ int main(int argc, char** argv) {
   std::set_terminate(end_with_a_sentence);
   butterfly::explain_lost_pages(kExitBadInput);
   watch_signals();
-  CLI::App app{"Runs and trains transformers over many ordinary machines and tells where the time goes."};
-  app.set_version_flag("--version", "butterfly " BUTTERFLY_VERSION);
-  app.require_subcommand(1);
+  CommandLine line("Runs and trains transformers over many ordinary machines and tells where the time goes.",
+                   "butterfly " BUTTERFLY_VERSION);
+  Command app = line.root();
+  app.require_subcommand();
   app.footer(
       "Examples:\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
@@ -125,16 +143,6 @@ int main(int argc, char** argv) {
   add_cluster(app, action);
   add_train(app, action);
   add_bench(app, action);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const bool refused = error.get_exit_code() != 0;  // not so when help or the version was asked for
-    if (const auto unknown = refused ? unknown_word(app) : std::nullopt) {
-      std::fprintf(stderr, "butterfly: %s\n", unknown->c_str());
-      return kExitBadInput;
-    }
-    const int code = app.exit(error);
-    return code == 0 ? kExitOk : kExitBadInput;
-  }
+  if (const std::optional<int> code = line.parse(argc, argv)) return *code;
   return action();
 }

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/model/core/mapped_file.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
@@ -58,7 +58,7 @@ Result<int> run(const PerplexityCommand& command) {
                                    {"predicted_tokens", result.predicted},
                                    {"window", options.window},
                                    {"seconds", seconds}};
-    std::printf("%s\n", j.dump(2).c_str());
+    std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
   } else {
     std::printf("perplexity %.4f +- %.4f over %llu tokens in windows of %d\n", result.perplexity,
                 result.perplexity * result.standard_error, static_cast<unsigned long long>(result.predicted),
@@ -72,21 +72,16 @@ Result<int> run(const PerplexityCommand& command) {
 
 }  // namespace
 
-void add_perplexity(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("perplexity", "Measure how well a model predicts a text file");
+void add_perplexity(Command app, Action& action) {
+  auto sub = app.add_subcommand("perplexity", "Measure how well a model predicts a text file");
   auto command = std::make_shared<PerplexityCommand>();
-  add_run_options(*sub, command->run);
-  sub->add_option("-f,--file", command->file, "UTF-8 text file")->required();
-  sub->add_option("--window", command->window, "Tokens that are predicted from one beginning")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
-  sub->add_flag("--json", command->json, "One JSON object on stdout");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  add_run_options(sub, command->run);
+  sub.add_option("-f,--file", command->file, "UTF-8 text file").required();
+  sub.add_option("--window", command->window, "Tokens that are predicted from one beginning")
+      .in_range(2, 1 << 20)
+      .show_default();
+  sub.add_flag("--json", command->json, "One JSON object on stdout");
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

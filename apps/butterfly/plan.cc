@@ -157,7 +157,7 @@ Status write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
-Status run_plan(const PlanCommand& command) {
+Result<int> run_plan(const PlanCommand& command) {
   Planned planned;
   BF_ASSIGN_OR_RETURN(planned.config, read_model(command));
   BF_ASSIGN_OR_RETURN(planned.cluster, read_cluster(command));
@@ -169,58 +169,56 @@ Status run_plan(const PlanCommand& command) {
   }
   if (!command.svg.empty()) BF_TRY(write_file(command.svg, planned.svg()));
   std::printf("%s", (command.json ? planned.json() : planned.text()).c_str());
-  return {};
+  return kExitOk;
 }
 
-void add_model_options(CLI::App& sub, PlanCommand& command) {
+void add_model_options(Command sub, PlanCommand& command) {
   sub.add_option("-m,--model", command.model,
                  fmt::format("GGUF file, Hugging Face directory (config.json is enough), or a shape: {}",
                              fmt::join(named_configs(), ", ")))
-      ->required();
+      .required();
   sub.add_option("--type", command.type, "Type of the weights: f16, q8_0, q4_k and so on [the file's; f16 of shapes]");
   sub.add_option("--kv-type", command.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for f32 weights")
-      ->check(CLI::IsMember({"auto", "f32", "f16"}))
-      ->capture_default_str();
+      .one_of({"auto", "f32", "f16"})
+      .show_default();
   sub.add_option("--cluster", command.cluster, "Description of the nodes and links (docs/formats/cluster.md)");
   sub.add_option("--workers", command.workers, "Ask running workers instead: HOST:PORT,...; their links are measured")
-      ->delimiter(',');
+      .comma_separated();
   add_access_options(sub, command.access);
 }
 
-void add_split_options(CLI::App& sub, PlanCommand& command) {
+void add_split_options(Command sub, PlanCommand& command) {
   std::vector<std::string> known;
   for (const Strategy& strategy : strategies())
     known.push_back(fmt::format("{} ({})", strategy.name, strategy.summary));
-  sub.add_option("--split", command.split, fmt::format("How to share out: {}", fmt::join(known, "; ")))
-      ->capture_default_str();
+  sub.add_option("--split", command.split, fmt::format("How to share out: {}", fmt::join(known, "; "))).show_default();
   sub.add_option("--custom", command.custom,
                  "For --split custom: a file with lines \"NODE FIRST-LAST [slices FIRST-LAST]\"");
   sub.add_option("--goal", command.goal, "What is best: latency of one request, throughput of all, or least memory")
-      ->check(CLI::IsMember({"latency", "throughput", "memory"}))
-      ->capture_default_str();
+      .one_of({"latency", "throughput", "memory"})
+      .show_default();
   sub.add_option("--batch", command.batch, "Sequences at once; of a training step, over all nodes")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      .in_range(1, 1 << 20)
+      .show_default();
   sub.add_option(
          "--context", command.context,
          fmt::format("Positions to reserve for each sequence [the model's, at most {}]; with --train, tokens of "
                      "each sequence [the model's]",
                      kDefaultContext))
-      ->check(CLI::Range(1, 1 << 24));
+      .in_range(1, 1 << 24);
   sub.add_option("--prompt", command.prompt, "Tokens before the first answer [half the context, at most 512]")
-      ->check(CLI::Range(1, 1 << 24));
-  sub.add_option("--chunk", command.chunk, "Prompt tokens in one step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      .in_range(1, 1 << 24);
+  sub.add_option("--chunk", command.chunk, "Prompt tokens in one step").in_range(1, 1 << 20).show_default();
 }
 
-void add_simulation_options(CLI::App& sub, PlanCommand& command) {
-  auto* simulate = sub.add_flag("--simulate", command.simulate, "Let requests pass the plan, event by event");
+/// Returns --simulate.
+Option add_simulation_options(Command sub, PlanCommand& command) {
+  auto simulate = sub.add_flag("--simulate", command.simulate, "Let requests pass the plan, event by event");
   SimulationOptions& options = command.simulation;
   options.requests = 100;
   options.generated = 64;
   const auto option = [&](const char* name, auto& value, const char* text) {
-    sub.add_option(name, value, text)->needs(simulate)->capture_default_str();
+    sub.add_option(name, value, text).needs(simulate).show_default();
   };
   option("--requests", options.requests, "How many");
   option("--rate", options.rate_per_s, "Arrivals per second, at random times; 0: all at once");
@@ -230,22 +228,22 @@ void add_simulation_options(CLI::App& sub, PlanCommand& command) {
   option("--detect", options.detect_s, "Seconds from a death to the next epoch, with the node back");
   option("--seed", options.seed, "Seed of times of arrival, jitter and deaths");
   sub.add_flag("--shared-nic", options.shared_nic, "A node sends one message at a time, over whichever link")
-      ->needs(simulate);
+      .needs(simulate);
+  return simulate;
 }
 
 }  // namespace
 
-void add_plan(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("plan", "Who would run which layers, how fast, and with how much memory");
+void add_plan(Command app, Action& action) {
+  auto sub = app.add_subcommand("plan", "Who would run which layers, how fast, and with how much memory");
   auto command = std::make_shared<PlanCommand>();
-  add_model_options(*sub, *command);
-  add_split_options(*sub, *command);
-  auto* train = sub->add_flag("--train", command->train, "Predict a training step, replicated (ddp) and sharded");
-  add_simulation_options(*sub, *command);
-  train->excludes("--simulate");
-  sub->add_flag("--json", command->json, "One JSON object instead of tables");
-  sub->add_option("--svg", command->svg, "Draw the plan into this file, too")->excludes(train);
-  sub->footer(
+  add_model_options(sub, *command);
+  add_split_options(sub, *command);
+  auto train = sub.add_flag("--train", command->train, "Predict a training step, replicated (ddp) and sharded");
+  train.excludes(add_simulation_options(sub, *command));
+  sub.add_flag("--json", command->json, "One JSON object instead of tables");
+  sub.add_option("--svg", command->svg, "Draw the plan into this file, too").excludes(train);
+  sub.footer(
       "Nothing is loaded and nothing runs; a model needs only its configuration, a cluster only its description.\n"
       "Examples:\n"
       "  butterfly plan -m llama-3.1-70b --type q4_0 --cluster examples/clusters/mixed-8.toml\n"
@@ -255,12 +253,7 @@ void add_plan(CLI::App& app, Action& action) {
       "  butterfly plan -m gpt2-124m --cluster my.toml --train --batch 64\n"
       "How to read the answer: docs/planning.md. Exit codes: 0 done, 2 bad input or no plan fits (one sentence says "
       "why).");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Status status = run_plan(*command);
-      return status ? kExitOk : fail(status.error());
-    };
-  });
+  run_later(sub, action, [command] { return run_plan(*command); });
 }
 
 }  // namespace butterfly::app

@@ -1,7 +1,7 @@
 // butterfly plan --json: everything that the tables show, and more, with units in the names. What is unknown is null.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "plan.h"
 
 namespace butterfly::app {
@@ -164,7 +164,7 @@ std::string Planned::json() const {
   }
   if (simulation) j["simulation"] = simulation_json(*this);
   // Names may come from files in any encoding.
-  return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dump_json(j, {.indent = 2}) + "\n";
 }
 
 }  // namespace butterfly::app

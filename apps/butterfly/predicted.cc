@@ -1,6 +1,7 @@
 #include "predicted.h"
 
 #include <cmath>
+#include "butterfly/base/json.h"
 
 namespace butterfly::app {
 

@@ -1,7 +1,7 @@
 // What the plan predicted, beside what a run measured.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 

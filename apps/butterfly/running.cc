@@ -39,57 +39,55 @@ Result<std::string> read_file(const std::string& path) {
 
 }  // namespace
 
-void add_run_options(CLI::App& command, RunOptions& o) {
-  command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory")->required();
-  command
-      .add_option("-t,--threads", o.threads, "Threads of each node in this process [all cores, shared by the nodes]")
-      ->check(CLI::Range(1, 1024));
-  auto* nodes = command.add_option("--nodes", o.nodes, "Split over N nodes that are threads of this process")
-                    ->check(CLI::Range(1, 256));
+void add_run_options(Command command, RunOptions& o) {
+  command.add_option("-m,--model", o.model, "GGUF file, or Hugging Face directory").required();
+  command.add_option("-t,--threads", o.threads, "Threads of each node in this process [all cores, shared by the nodes]")
+      .in_range(1, 1024);
+  auto nodes =
+      command.add_option("--nodes", o.nodes, "Split over N nodes that are threads of this process").in_range(1, 256);
   command.add_option("--workers", o.workers, "Split over worker processes: HOST:PORT,...")
-      ->delimiter(',')
-      ->excludes(nodes);
+      .comma_separated()
+      .excludes(nodes);
   command
       .add_option("--join-at", o.join_at,
                   "HOST:PORT where workers may join at any time (butterfly worker --join HOST:PORT)")
-      ->excludes(nodes);
+      .excludes(nodes);
   command.add_option("--heartbeat", o.heartbeat_ms, "Milliseconds between two questions whether a worker lives")
-      ->check(CLI::Range(10, 60'000))
-      ->capture_default_str();
+      .in_range(10, 60'000)
+      .show_default();
   command.add_option("--dead-after", o.dead_after_ms, "Milliseconds of silence after which a worker is given up")
-      ->check(CLI::Range(50, 600'000))
-      ->capture_default_str();
+      .in_range(50, 600'000)
+      .show_default();
   command
       .add_option("--recover-within", o.recover_within_s,
                   "Seconds to wait for a worker to come back or join where too few are left")
-      ->check(CLI::Range(0, 86'400))
-      ->capture_default_str();
+      .in_range(0, 86'400)
+      .show_default();
   add_access_options(command, o.access);
   command
       .add_option("--split", o.split,
                   "How the work is shared out: " + strategy_names() + "; auto is uniform where a speed is unknown")
-      ->capture_default_str();
-  command
-      .add_option("--goal", o.goal, "What auto, topology, tensor and hybrid look for: latency, throughput or memory")
-      ->check(CLI::IsMember({"latency", "throughput", "memory"}))
-      ->capture_default_str();
+      .show_default();
+  command.add_option("--goal", o.goal, "What auto, topology, tensor and hybrid look for: latency, throughput or memory")
+      .one_of({"latency", "throughput", "memory"})
+      .show_default();
   command.add_option("--custom", o.custom, "File of the plan that --split custom follows: lines of NODE FIRST-LAST")
-      ->check(CLI::ExistingFile);
+      .existing_file();
   command.add_flag("--measure-links", o.measure_links,
                    "Measure the links first, a tenth of a second each; splits that depend on links do so anyway");
   command.add_option("--kv-type", o.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for F32 models")
-      ->check(CLI::IsMember({"auto", "f32", "f16"}))
-      ->capture_default_str();
+      .one_of({"auto", "f32", "f16"})
+      .show_default();
   command
       .add_option("--wire-type", o.wire_type,
                   "Activations travel between nodes as f32, or smaller as f16 or q8_0, which changes the text")
-      ->check(CLI::IsMember({"f32", "f16", "q8_0"}))
-      ->capture_default_str();
+      .one_of({"f32", "f16", "q8_0"})
+      .show_default();
   command
       .add_option("--compress", o.compress,
                   "Pack activations without loss between machines: off, lz4, zstd, or auto where measured to save time")
-      ->check(CLI::IsMember({"off", "auto", "lz4", "zstd"}))
-      ->capture_default_str();
+      .one_of({"off", "auto", "lz4", "zstd"})
+      .show_default();
   command.add_flag("-q,--quiet", o.quiet, "No progress and no summary on stderr");
 }
 

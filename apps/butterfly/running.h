@@ -1,7 +1,6 @@
 // Options and steps that the commands share which run a model.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
+#include "options.h"
 
 namespace butterfly::app {
 
@@ -35,7 +35,7 @@ struct RunOptions {
 };
 
 /// -m, --threads, --nodes, --workers and what goes with them, --split, --kv-type, --quiet.
-void add_run_options(CLI::App& command, RunOptions& options);
+void add_run_options(Command command, RunOptions& options);
 
 struct OpenModel {
   Checkpoint checkpoint;

@@ -128,46 +128,45 @@ Result<int> run(const TokenizeCommand& command) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text; learn a tokenizer");
+void add_tokenize(Command app, Action& action) {
+  auto sub = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text; learn a tokenizer");
   auto command = std::make_shared<TokenizeCommand>();
-  auto* model = sub->add_option("-m,--model", command->model,
-                                "Whose tokenizer: GGUF file, Hugging Face directory, or tokenizer.json");
-  auto* text = sub->add_option("-p,--prompt", command->text, "The text (with --decode: the ids)");
-  auto* file = sub->add_option("-f,--file", command->file, "Read it from a file, - for standard input");
-  file->excludes(text);
-  sub->add_flag("--ids", command->ids, "Ids alone, on one line");
-  sub->add_flag("--no-bos", command->no_bos, "Do not put the token that starts texts in front");
-  sub->add_flag("--decode", command->decode, "Turn ids into text");
-  auto* train = sub->add_option("--train", command->train.files,
-                                "Learn a byte-level BPE tokenizer from these texts and write it as tokenizer.json")
-                    ->excludes(text, file, model);
-  sub->add_option("--vocab", command->train.vocab, "With --train: tokens, <|endoftext|> and 256 bytes among them")
-      ->needs(train)
-      ->check(CLI::Range(257, 1 << 24))
-      ->capture_default_str();
-  auto* pack = sub->add_option("--pack", command->pack, "Write the tokens of these texts as a file for training")
-                   ->excludes(text, file, train)
-                   ->needs(model);
-  auto* out = sub->add_option("--out", command->out, "Where --train and --pack write to");
-  train->needs(out);
-  pack->needs(out);
-  sub->footer(
+  auto model = sub.add_option("-m,--model", command->model,
+                              "Whose tokenizer: GGUF file, Hugging Face directory, or tokenizer.json");
+  auto text = sub.add_option("-p,--prompt", command->text, "The text (with --decode: the ids)");
+  auto file = sub.add_option("-f,--file", command->file, "Read it from a file, - for standard input");
+  file.excludes(text);
+  sub.add_flag("--ids", command->ids, "Ids alone, on one line");
+  sub.add_flag("--no-bos", command->no_bos, "Do not put the token that starts texts in front");
+  sub.add_flag("--decode", command->decode, "Turn ids into text");
+  auto train = sub.add_option("--train", command->train.files,
+                              "Learn a byte-level BPE tokenizer from these texts and write it as tokenizer.json")
+                   .excludes({text, file, model});
+  sub.add_option("--vocab", command->train.vocab, "With --train: tokens, <|endoftext|> and 256 bytes among them")
+      .needs(train)
+      .in_range(257, 1 << 24)
+      .show_default();
+  auto pack = sub.add_option("--pack", command->pack, "Write the tokens of these texts as a file for training")
+                  .excludes({text, file, train})
+                  .needs(model);
+  auto out = sub.add_option("--out", command->out, "Where --train and --pack write to");
+  train.needs(out);
+  pack.needs(out);
+  sub.footer(
       "Examples:\n"
       "  butterfly tokenize -m models/demo.gguf -p 'To be, or not to be'\n"
       "  butterfly tokenize --train plays.txt poems.txt --vocab 2048 --out tokenizer.json\n"
       "  butterfly tokenize -m tokenizer.json --pack plays.txt poems.txt --out corpus.tokens\n"
       "--train finds the merges that Hugging Face's tokenizers finds (BpeTrainer, ByteLevel), which reads the result, "
       "too.");
-  sub->callback([command, model, text, file, train, pack, &action] {
-    const bool corpus = train->count() + pack->count() > 0;
-    if (train->count() == 0 && model->count() == 0) throw CLI::RequiredError("-m MODEL, or --train FILE...");
-    if (!corpus && text->count() + file->count() == 0) throw CLI::RequiredError("-p TEXT or --file FILE");
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  const auto missing = [model, text, file, train, pack]() -> std::string {
+    const bool corpus = train.count() + pack.count() > 0;
+    if (train.count() == 0 && model.count() == 0) return "-m MODEL, or --train FILE...";
+    if (!corpus && text.count() + file.count() == 0) return "-p TEXT or --file FILE";
+    return "";
+  };
+  run_later(
+      sub, action, [command] { return run(*command); }, missing);
 }
 
 }  // namespace butterfly::app

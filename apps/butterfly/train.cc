@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "access.h"
+#include "butterfly/base/json.h"
 #include "butterfly/machine/usage/stolen_time.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
@@ -21,7 +21,7 @@ namespace {
 
 struct TrainCommand {
   std::string file;
-  std::vector<std::pair<const RunKey*, CLI::Option*>> flags;
+  std::vector<std::pair<const RunKey*, Option>> flags;
   bool find_batch = false;
   bool json = false;
   AccessOptions access;
@@ -49,23 +49,22 @@ const char* group_of(const RunKey& key) {
   return "The run";
 }
 
-void add_key_flags(CLI::App& sub, TrainCommand& command) {
+void add_key_flags(Command sub, TrainCommand& command) {
   for (const RunKey& key : run_keys()) {
     const KeyValue standard = key.get(RunConfig{});
     const bool is_flag = std::holds_alternative<bool>(standard);
     const std::string help = fmt::format("{} [{}]", key.help, to_toml(standard));  // const: chooses the overload
-    auto* option = sub.add_option(flag_names(key), help);
-    option->group(group_of(key))->type_name(is_flag ? "[true|false]" : is_list(key) ? "A,B,..." : "");
-    // Where a flag is given twice the last counts, as flags win over the file.
-    is_list(key) ? option->expected(1, -1)->delimiter(',')
-                 : option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    if (is_flag) option->expected(0, 1);
+    Option option = sub.add_option(flag_names(key), help);
+    option.group(group_of(key)).type_name(is_flag ? "[true|false]" : is_list(key) ? "A,B,..." : "");
+    // Of one that is given twice the last counts, as flags win over the file.
+    is_list(key) ? option.takes(1, -1).comma_separated() : option.takes_last();
+    if (is_flag) option.takes(0, 1);
     command.flags.emplace_back(&key, option);
   }
 }
 
-Status apply(const CLI::Option& option, const RunKey& key, RunConfig& config) {
-  const std::vector<std::string>& given = option.results();
+Status apply(const Option& option, const RunKey& key, RunConfig& config) {
+  const std::vector<std::string>& given = option.values();
   if (std::holds_alternative<std::vector<std::string>>(key.get(config))) return key.set(config, given);
   const std::string last = given.empty() ? "" : given.back();
   if (std::holds_alternative<bool>(key.get(config)) && (last.empty() || last == "{}")) {
@@ -80,7 +79,7 @@ Result<RunConfig> config_of(const TrainCommand& command) {
     BF_ASSIGN_OR_RETURN(config, read_run_config(command.file));
   }
   for (const auto& [key, option] : command.flags) {
-    if (option->count() > 0) BF_TRY(apply(*option, *key, config));
+    if (option.count() > 0) BF_TRY(apply(option, *key, config));
   }
   BF_TRY(validate(config));
   return config;
@@ -92,11 +91,11 @@ int exit_code(const TrainResult& result, const RunConfig& config) {
 }
 
 void print_json(const TrainResult& result, const TrainAside& aside) {
-  auto json = nlohmann::ordered_json::parse(to_json(result), nullptr, false);
+  auto json = parse_ordered_json(to_json(result));
   json["display_s"] = aside.display_s;
   json["stolen_cpu_share"] = aside.stolen;
   if (aside.predicted_step_s) json["predicted_step_s"] = *aside.predicted_step_s;
-  std::printf("%s\n", json.dump().c_str());
+  std::printf("%s\n", dump_json(json).c_str());
 }
 
 Result<int> run_train(const TrainCommand& command) {
@@ -128,16 +127,16 @@ Result<int> run_train(const TrainCommand& command) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("train", "Train a model on text, on one or several ranks, here or on workers");
+void add_train(Command app, Action& action) {
+  auto sub = app.add_subcommand("train", "Train a model on text, on one or several ranks, here or on workers");
   auto command = std::make_shared<TrainCommand>();
-  sub->add_option("-c,--config", command->file, "Settings of the run as TOML (docs/formats/run.md); flags win");
-  sub->add_flag("--find-batch", command->find_batch,
-                "Do not train: double the micro-batch until memory ends, and say which fit and how fast they are");
-  sub->add_flag("--json", command->json, "The result as one JSON object on stdout");
-  add_key_flags(*sub, *command);
-  add_access_options(*sub, command->access);
-  sub->footer(
+  sub.add_option("-c,--config", command->file, "Settings of the run as TOML (docs/formats/run.md); flags win");
+  sub.add_flag("--find-batch", command->find_batch,
+               "Do not train: double the micro-batch until memory ends, and say which fit and how fast they are");
+  sub.add_flag("--json", command->json, "The result as one JSON object on stdout");
+  add_key_flags(sub, *command);
+  add_access_options(sub, command->access);
+  sub.footer(
       "Every key of the file is a flag, and the other way round. Examples:\n"
       "  butterfly tokenize --train plays.txt --vocab 2048 --out tokenizer.json\n"
       "  butterfly train --model tinytransformer-tiny --data plays.txt --tokenizer tokenizer.json --steps 500 --out "
@@ -154,12 +153,7 @@ void add_train(CLI::App& app, Action& action) {
       "INVALID.\n"
       "Exit codes: 0 done and valid, 2 bad input or a failed operation, 3 the run ended and is INVALID, 130 "
       "interrupted.");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run_train(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  run_later(sub, action, [command] { return run_train(*command); });
 }
 
 }  // namespace butterfly::app

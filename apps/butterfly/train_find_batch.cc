@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/machine/topology.h"
@@ -88,7 +88,7 @@ Status find_batch_of_run(const RunConfig& config, ResultForm form) {
                                 {"fits", trial.fits},
                                 {"tokens_per_s", trial.tokens_per_s}});
     }
-    std::printf("%s\n", json.dump().c_str());
+    std::printf("%s\n", dump_json(json).c_str());
   } else {
     std::printf("largest micro_batch %d, fastest %d\n", largest.micro_batch, fastest.micro_batch);
   }

@@ -26,32 +26,17 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return least[a.size()][b.size()];
 }
 
-/// What may be said to `command`; an option starts with a dash.
-std::vector<std::string> known_words(const CLI::App& command, bool options) {
-  std::vector<std::string> words;
-  if (options) {
-    for (const CLI::Option* option : command.get_options()) {
-      for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
-    }
-  } else {
-    for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; })) {
-      words.push_back(sub->get_name());
-    }
-  }
-  return words;
-}
-
 }  // namespace
 
-std::optional<std::string> unknown_word(const CLI::App& app) {
-  const CLI::App* command = &app;
+std::optional<std::string> unknown_word(const Command& program) {
+  Command command = program;
   std::string called = "butterfly";
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    called += " " + command->get_name();
+  while (const auto chosen = command.chosen()) {
+    command = *chosen;
+    called += fmt::format(" {}", command.name());
   }
-  const std::vector<std::string> unknown = command->remaining();
-  const bool has_commands = !known_words(*command, false).empty();
+  const std::vector<std::string> unknown = command.unknown_words();
+  const bool has_commands = !command.subcommand_names().empty();
   const auto is_option = [](const std::string& word) { return word.starts_with("-") && word != "-"; };
   auto word = unknown.end();
   if (has_commands) word = std::ranges::find_if_not(unknown, is_option);  // what follows it is for it
@@ -62,7 +47,7 @@ std::optional<std::string> unknown_word(const CLI::App& app) {
   const std::size_t most = std::max<std::size_t>(1, name.size() / 3);
   std::string nearest;
   std::size_t nearest_at = most + 1;
-  for (const std::string& candidate : known_words(*command, option)) {
+  for (const std::string& candidate : option ? command.option_names() : command.subcommand_names()) {
     if (const std::size_t at = distance(name, candidate); at < nearest_at) nearest = candidate, nearest_at = at;
   }
   return fmt::format("there is no {} '{}'{}; '{} --help' tells what there is", option ? "option" : "command", name,

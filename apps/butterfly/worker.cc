@@ -8,8 +8,8 @@
 
 #include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/node.h"
-#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/train/ranks/train_host.h"
 #include "commands.h"
@@ -107,38 +107,32 @@ Result<int> run(const WorkerCommand& command) {
 
 }  // namespace
 
-void add_worker(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("worker",
-                                 "Offer this machine's memory and speed to `generate --workers` and `train --workers`");
+void add_worker(Command app, Action& action) {
+  auto sub = app.add_subcommand("worker",
+                                "Offer this machine's memory and speed to `generate --workers` and `train --workers`");
   auto command = std::make_shared<WorkerCommand>();
-  sub->add_option("--listen", command->listen,
-                  "HOST:PORT; port 0: the system chooses; other than loopback only with credentials or --insecure")
-      ->capture_default_str();
-  add_access_options(*sub, command->access);
-  sub->add_option("-t,--threads", command->threads, "Threads to compute with [all cores]")->check(CLI::Range(1, 1024));
-  sub->add_option(
+  sub.add_option("--listen", command->listen,
+                 "HOST:PORT; port 0: the system chooses; other than loopback only with credentials or --insecure")
+      .show_default();
+  add_access_options(sub, command->access);
+  sub.add_option("-t,--threads", command->threads, "Threads to compute with [all cores]").in_range(1, 1024);
+  sub.add_option(
       "--model-dir", command->model_dir,
       "Take weights, and tokens to train on, from a file below this folder that has the coordinator's content");
-  sub->add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
-  sub->add_option(
-         "--emulate", command->emulate,
-         "Play a machine of this share of one thread's speed, to try a plan for slower nodes; with --threads 1")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  sub->add_flag("!--no-shared-memory", command->shared_memory,
-                "Reach members of a tensor group, and other ranks, on this host over connections too");
-  sub->add_flag("!--no-train", command->train, "Take part in no training run (train --workers)");
-  sub->add_option("--join", command->join,
-                  "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
-  sub->footer(
+  sub.add_option("--memory", command->memory, "Memory that a plan may use here, such as 4G [what is available]");
+  sub.add_option("--emulate", command->emulate,
+                 "Play a machine of this share of one thread's speed, to try a plan for slower nodes; with --threads 1")
+      .in_range(0.01, 1.0)
+      .show_default();
+  sub.add_flag("!--no-shared-memory", command->shared_memory,
+               "Reach members of a tensor group, and other ranks, on this host over connections too");
+  sub.add_flag("!--no-train", command->train, "Take part in no training run (train --workers)");
+  sub.add_option("--join", command->join,
+                 "HOST:PORT of a coordinator (generate --join-at HOST:PORT) that shall use this worker");
+  sub.footer(
       "Serves one coordinator at a time and waits for the next, weights kept. Ctrl-C or SIGTERM: asks the coordinator "
       "to go on without this worker, serves until it does, and ends; a second one ends it at once.");
-  sub->callback([command, &action] {
-    action = [command] {
-      const Result<int> code = run(*command);
-      return code ? *code : fail(code.error());
-    };
-  });
+  run_later(sub, action, [command] { return run(*command); });
 }
 
 }  // namespace butterfly::app

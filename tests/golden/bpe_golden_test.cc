@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "butterfly/base/digest.h"
+#include "butterfly/base/json.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
@@ -45,7 +45,7 @@ std::vector<std::string> demo_parts(const std::string& text) {
 TEST(BpeGolden, LearnsFromAMegabyteWhatTokenizersDoesAndTheDemoModelSpeaks) {
   const auto path = golden::data("text/tinyshakespeare_input.txt");
   if (!path) GTEST_SKIP() << golden::kNoData;
-  const auto expected = nlohmann::json::parse(golden::read_file(golden::committed("bpe_large.json")));
+  const auto expected = parse_json(golden::read_file(golden::committed("bpe_large.json")));
   const std::string text = golden::read_file(*path);
   ASSERT_EQ(to_hex(sha256(as_bytes(text))), expected["text_sha256"]);
   auto trainer = BpeTrainer::create({.vocab = expected["vocab"]});

@@ -5,8 +5,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -54,7 +54,7 @@ std::vector<std::int32_t> best_of_rows(const std::vector<float>& logits, std::si
 TEST(GoldenModel, DemoLogitsAreThoseOfDoublePrecision) {
   const auto demo = open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
   ASSERT_TRUE(demo) << demo.error().message;
-  const auto golden = nlohmann::json::parse(golden::read_file(golden::committed("demo_greedy.json")));
+  const auto golden = parse_json(golden::read_file(golden::committed("demo_greedy.json")));
   const std::vector<std::int32_t> ids = golden["logits_prompt_ids"];
   // The reference keeps keys and values in double precision, this model keeps them as halves.
   expect_close(all_logits(*demo, ids), golden::read_floats(golden::committed("demo_logits.f32")), 2e-2f);
@@ -63,7 +63,7 @@ TEST(GoldenModel, DemoLogitsAreThoseOfDoublePrecision) {
 TEST(GoldenModel, DemoGreedyTokensAreTheReference) {
   const auto demo = open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
   ASSERT_TRUE(demo) << demo.error().message;
-  const auto golden = nlohmann::json::parse(golden::read_file(golden::committed("demo_greedy.json")));
+  const auto golden = parse_json(golden::read_file(golden::committed("demo_greedy.json")));
   for (const auto& prompt : golden["greedy"]) {
     std::vector<std::int32_t> tokens = prompt["prompt_ids"];
     const std::size_t begin = tokens.size();
@@ -133,7 +133,7 @@ double mean_nll(const std::vector<float>& logits, const std::vector<std::int32_t
 TEST(GoldenModel, QuantisedWeightsPredictAsTheFloatsThatTheyStandFor) {
   const auto demo = open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf");
   ASSERT_TRUE(demo) << demo.error().message;
-  const auto golden = nlohmann::json::parse(golden::read_file(golden::committed("demo_greedy.json")));
+  const auto golden = parse_json(golden::read_file(golden::committed("demo_greedy.json")));
   const std::vector<std::int32_t> ids = golden["logits_prompt_ids"];
   const double plain = mean_nll(all_logits(*demo, ids), ids);
   const std::string folder = testing::TempDir();

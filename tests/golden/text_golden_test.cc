@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <unordered_map>
 
+#include "butterfly/base/json.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
@@ -62,7 +62,7 @@ class CommittedText : public ::testing::TestWithParam<const char*> {};
 TEST_P(CommittedText, EncodesAndDecodesAsHuggingFaceDoes) {
   const std::string name = GetParam();
   const auto tokenizer = tokenizer_of(read_tokenizer_json(read_file(golden::committed("text_" + name + ".json")), ""));
-  const auto cases = nlohmann::json::parse(read_file(golden::committed("text_cases.json"))).at(name);
+  const auto cases = parse_json(read_file(golden::committed("text_cases.json"))).at(name);
   ASSERT_GT(cases.size(), 50u);
   for (const auto& entry : cases) {
     const auto text = entry.at("text").get<std::string>();
@@ -184,7 +184,7 @@ TEST(TextGolden, EveryPublishedCaseOfQwen2) {
   Vocabulary vocabulary;
   vocabulary.kind = TokenizerKind::kByteBpe;
   vocabulary.pre_tokenizer = PreTokenizer::kQwen2;
-  const auto ids = nlohmann::json::parse(read_file(*pieces));
+  const auto ids = parse_json(read_file(*pieces));
   vocabulary.pieces.resize(ids.size());
   for (const auto& [piece, id] : ids.items()) vocabulary.pieces.at(id.get<std::size_t>()) = piece;
   vocabulary.types.assign(ids.size(), TokenType::kNormal);
@@ -283,7 +283,7 @@ TEST(TextGolden, ReferenceIdsOfASourceFileDecodeToItAndBack) {
   const auto path = data("tokenizers/ggml-vocab-gpt-2.gguf");
   if (!ids_path || !path) GTEST_SKIP() << golden::kNoData;
   const auto tokenizer = tokenizer_of(gguf_vocabulary(*path));
-  const auto ids = nlohmann::json::parse(read_file(*ids_path)).get<std::vector<std::int32_t>>();
+  const auto ids = parse_json(read_file(*ids_path)).get<std::vector<std::int32_t>>();
   ASSERT_EQ(ids.size(), 11378u);
   const std::string text = tokenizer.decode(token_ids(ids));
   EXPECT_THAT(text, ::testing::StartsWith("// This check is new and seems buggy (possibly with PyO3 interaction)\n"));

@@ -1,3 +1,4 @@
+#define TOML_IMPLEMENTATION
 #include "butterfly/base/toml_file.h"
 
 #include <fmt/ranges.h>

@@ -11,6 +11,7 @@
 #include "butterfly/base/result.h"
 
 #define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 0  // toml_file.cc compiles the library
 #include <toml++/toml.h>
 
 namespace butterfly {

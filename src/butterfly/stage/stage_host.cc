@@ -1,8 +1,8 @@
 #include "butterfly/stage/stage_host.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/config_json.h"
@@ -14,14 +14,13 @@
 namespace butterfly {
 
 std::string to_json(const StageSettings& settings) {
-  return nlohmann::json{{"kv_type", to_string(settings.kv_type)},
-                        {"wire_type", to_string(settings.wire_type)},
-                        {"compression", to_string(settings.compression)}}
-      .dump();
+  return dump_json(nlohmann::json{{"kv_type", to_string(settings.kv_type)},
+                                  {"wire_type", to_string(settings.wire_type)},
+                                  {"compression", to_string(settings.compression)}});
 }
 
 Result<StageSettings> parse_settings(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = parse_json(text);
   const auto text_of = [&](const char* name) {
     const auto found = json.is_object() ? json.find(name) : json.end();
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {

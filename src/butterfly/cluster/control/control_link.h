@@ -3,14 +3,16 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "butterfly/cluster/control/assignment.h"
-#include "butterfly/cluster/control/control.pb.h"
+#include "butterfly/cluster/control/control_messages.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/wire/channel/channel.h"
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/wire/channel/inproc.h"
 
 namespace butterfly {

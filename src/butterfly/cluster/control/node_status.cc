@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "butterfly/base/clock.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 
 namespace butterfly {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/cluster/membership/remote_cluster.h"
 #include "butterfly/cluster/membership/worker_registry.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/membership/check_start.h"
 #include "butterfly/cluster/worker/weight_transfer.h"
 

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 
 namespace butterfly {
 namespace {
@@ -81,8 +82,14 @@ Result<control::ControlMessage> WorkerRegistry::receive_hello(ControlLink& link,
 
 /// Connects and waits for the worker's first words, which are asked for again where they were damaged or cut off: a
 /// worker that refuses says so.
+/// What a worker answers to hello.
+struct WorkerRegistry::Connected {
+  std::unique_ptr<ControlLink> link;
+  control::ControlMessage answer;
+};
+
 Result<WorkerRegistry::Connected> WorkerRegistry::connect(const Call& call, Deadline deadline,
-                                                         std::stop_token stop) const {
+                                                          std::stop_token stop) const {
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kControl,
                              .session = session_,

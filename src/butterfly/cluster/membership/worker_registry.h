@@ -95,10 +95,7 @@ class WorkerRegistry {
   void describe(control::CoordinatorStatus& status) const;
 
  private:
-  struct Connected {
-    std::unique_ptr<ControlLink> link;
-    control::ControlMessage answer;
-  };
+  struct Connected;
   /// Whom to reach; and, once a worker there says that it serves us already although no connection with it is left,
   /// which one we have lost.
   struct Call {

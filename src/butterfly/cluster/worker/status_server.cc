@@ -1,5 +1,6 @@
 #include "butterfly/cluster/worker/status_server.h"
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/control/node_status.h"
 

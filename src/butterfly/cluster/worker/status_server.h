@@ -9,7 +9,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "butterfly/cluster/control/control.pb.h"
+#include "butterfly/cluster/control/control_messages.h"
 #include "butterfly/cluster/control/link_book.h"
 #include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/wire/channel/tcp.h"

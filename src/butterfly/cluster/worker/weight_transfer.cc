@@ -4,6 +4,7 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 
 namespace butterfly {

@@ -8,6 +8,7 @@
 #include <future>
 #include <thread>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/membership/fake_stage_test.h"
 #include "butterfly/cluster/worker/weight_transfer.h"

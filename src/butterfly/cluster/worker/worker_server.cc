@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/worker/announcer.h"
 #include "butterfly/cluster/worker/status_server.h"
 #include "butterfly/cluster/worker/worker_session.h"

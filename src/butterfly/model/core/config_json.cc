@@ -1,7 +1,8 @@
 #include "butterfly/model/core/config_json.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -173,11 +174,11 @@ void visit(StatusClient& field, Config& c) {
 std::string to_json(const ModelConfig& config) {
   Writer writer;
   visit(writer, config);
-  return writer.json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dump_json(writer.json);
 }
 
 Result<ModelConfig> parse_config(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = parse_json(text);
   if (!json.is_object())
     return make_error(ErrorCode::kBadData, "a model's configuration of {} bytes is no JSON object", text.size());
   ModelConfig config;

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "butterfly/base/json.h"
 #include "butterfly/model/core/parameter_weights.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
@@ -22,10 +21,9 @@ using ::testing::HasSubstr;
 std::string tokenizer_json() {
   nlohmann::json vocab;
   for (int i = 0; i < 10; ++i) vocab[std::string(1, static_cast<char>('a' + i))] = i;
-  return nlohmann::json{{"added_tokens", {{{"id", 10}, {"content", "<|end|>"}, {"special", true}}}},
-                        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}}
-      .dump();
+  return dump_json(nlohmann::json{{"added_tokens", {{{"id", 10}, {"content", "<|end|>"}, {"special", true}}}},
+                                  {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                                  {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}});
 }
 
 void expect_same_numbers(const ModelConfig& a, const ModelConfig& b) {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/inference/block.h"
@@ -28,7 +28,7 @@ std::string read_file(const std::string& path) {
 class GoldenSource final : public WeightSource {
  public:
   explicit GoldenSource(const std::string& family)
-      : index_(nlohmann::json::parse(read_file(golden("block_" + family + ".json")))),
+      : index_(parse_json(read_file(golden("block_" + family + ".json")))),
         data_(read_file(golden("block_" + family + ".bin"))) {
     for (const auto& tensor : index_["tensors"]) {
       const auto& shape = tensor["shape"];
@@ -147,7 +147,7 @@ TEST(GoldenBlockErrors, AMissingWeightIsNamed) {
 }
 
 TEST(GoldenRotary, FrequenciesMatchEveryScaling) {
-  const auto cases = nlohmann::json::parse(read_file(golden("block_rope.json")));
+  const auto cases = parse_json(read_file(golden("block_rope.json")));
   for (const auto& c : cases["cases"]) {
     RopeConfig rope;
     rope.base = c["base"];

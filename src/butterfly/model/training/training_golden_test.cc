@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/training/training_model_test.h"
@@ -14,7 +14,7 @@ namespace {
 class TrainingGolden {
  public:
   explicit TrainingGolden(const std::string& name)
-      : index_(nlohmann::json::parse(read_file(path(name) + ".json"))), data_(read_file(path(name) + ".bin")) {}
+      : index_(parse_json(read_file(path(name) + ".json"))), data_(read_file(path(name) + ".bin")) {}
 
   ModelConfig config() const {
     const nlohmann::json& j = index_["config"];

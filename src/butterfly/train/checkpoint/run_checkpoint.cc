@@ -7,11 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "butterfly/base/digest.h"
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -60,7 +60,7 @@ class Saver {
   }
 
   Status finish() {
-    const std::string manifest = json{{"format", kFormat}, {"files", list_}}.dump(1) + "\n";
+    const std::string manifest = dump_json(json{{"format", kFormat}, {"files", list_}}, {.indent = 1}) + "\n";
     BF_TRY(files_.write(folder_ + "/manifest.json", as_bytes(manifest)));
     return files_.sync_directory(folder_);
   }
@@ -267,7 +267,7 @@ Status read_array(const SavedRun& run, const RunArray& array) {
 }
 
 Result<std::vector<CheckpointFile>> parse_manifest(const std::string& text, const std::string& name) {
-  const json manifest = json::parse(text, nullptr, false);
+  const json manifest = parse_json(text);
   if (!manifest.is_object()) return make_error(ErrorCode::kBadData, "{}: is no JSON object", name);
   const auto format = get<std::int64_t>(manifest, "format");
   if (format != kFormat) {
@@ -299,20 +299,19 @@ std::string to_json(const RunState& state) {
                           {"cols", static_cast<std::uint64_t>(parameter.cols)},
                           {"offset", static_cast<std::uint64_t>(parameter.offset)}});
   }
-  return json{{"step", static_cast<std::uint64_t>(state.step)},
-              {"updates", static_cast<std::uint64_t>(state.updates)},
-              {"guard", state.guard},
-              {"fingerprint", state.fingerprint},
-              {"train_tokens", static_cast<std::uint64_t>(state.train_tokens)},
-              {"unigram_entropy", state.unigram_entropy},
-              {"data_sha256", state.data_digest},
-              {"parameters", parameters}}
-             .dump(1) +
-         "\n";
+  const json object{{"step", static_cast<std::uint64_t>(state.step)},
+                    {"updates", static_cast<std::uint64_t>(state.updates)},
+                    {"guard", state.guard},
+                    {"fingerprint", state.fingerprint},
+                    {"train_tokens", static_cast<std::uint64_t>(state.train_tokens)},
+                    {"unigram_entropy", state.unigram_entropy},
+                    {"data_sha256", state.data_digest},
+                    {"parameters", parameters}};
+  return dump_json(object, {.indent = 1}) + "\n";
 }
 
 Result<RunState> parse_run_state(const std::string& text, const std::string& name) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = parse_json(text);
   if (!object.is_object()) return make_error(ErrorCode::kBadData, "{}: is no JSON object", name);
   const auto step = get<std::int64_t>(object, "step");
   const auto updates = get<std::int64_t>(object, "updates");

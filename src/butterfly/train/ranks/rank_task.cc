@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "butterfly/base/digest.h"
+#include "butterfly/base/json.h"
 #include "butterfly/model/core/config_json.h"
 
 namespace butterfly {
@@ -84,11 +84,11 @@ std::string to_json(const RankTask& task) {
                      {"isa", std::string(to_string(task.isa))},
                      {"receives_state", static_cast<std::uint64_t>(task.first_state == FirstState::kReceived)},
                      {"tokens", tokens}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return dump_json(json);
 }
 
 Result<RankTask> parse_rank_task(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse_json(text);
   if (json.is_discarded()) return make_error(ErrorCode::kProtocol, "a rank's task of {} bytes is no JSON", text.size());
   RankTask task;
   BF_ASSIGN_OR_RETURN(const auto number, field<std::uint64_t>(json, "number"));

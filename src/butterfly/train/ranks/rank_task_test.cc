@@ -5,9 +5,9 @@
 
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "butterfly/base/digest.h"
+#include "butterfly/base/json.h"
 #include "butterfly/train/run/tiny_run_test.h"
 #include "butterfly/wire/channel/inproc.h"
 
@@ -43,33 +43,33 @@ TEST(RankTask, SurvivesItsText) {
 
 // Fails when a place on rank 0's machine, or one that a stranger names, is looked at on this one.
 TEST(RankTask, NoPlaceOfAnotherMachineIsLeft) {
-  auto json = nlohmann::json::parse(to_json(a_task()));
+  auto json = parse_json(to_json(a_task()));
   json["run"] = json["run"].get<std::string>() + "\n";
   RunConfig hostile = a_task().config;
   hostile.model = hostile.out = hostile.resume = hostile.log_file = hostile.events_dir = "/etc/passwd";
   hostile.data.tokenizer = "/etc/passwd";
   hostile.checkpoint.directory = "/etc";
   json["run"] = to_toml(hostile);
-  const auto read = parse_rank_task(json.dump());
+  const auto read = parse_rank_task(dump_json(json));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_THAT(to_toml(read->config), ::testing::Not(HasSubstr("/etc")));
 }
 
 TEST(RankTask, WhatIsNoTaskIsRefusedInOneSentence) {
-  const auto good = nlohmann::json::parse(to_json(a_task()));
+  const auto good = parse_json(to_json(a_task()));
   std::vector<std::string> bad{"", "{", "[]", "7"};
   for (const auto& [key, value] : good.items()) {
     auto without = good;
     without.erase(key);
-    bad.push_back(without.dump());
+    bad.push_back(dump_json(without));
     auto other = good;
     other[key] = -1;
-    bad.push_back(other.dump());
+    bad.push_back(dump_json(other));
   }
   const auto changed = [&](const char* key, const nlohmann::json& value) {
     auto other = good;
     other[key] = value;
-    bad.push_back(other.dump());
+    bad.push_back(dump_json(other));
   };
   for (const int number : {0, 1025}) changed("number", number);
   changed("tokens", nlohmann::json::object());

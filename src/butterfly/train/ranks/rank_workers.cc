@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "butterfly/base/log.h"
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/membership/membership.h"
 #include "butterfly/cluster/membership/worker_registry.h"
 #include "butterfly/cluster/worker/arrival_queue.h"

@@ -3,8 +3,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/train/config/run_keys.h"
 
 namespace butterfly {
@@ -14,7 +14,7 @@ using nlohmann::ordered_json;
 
 /// One line; text that is no UTF-8 is mended instead of thrown at.
 std::string one_line(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return dump_json(json);
 }
 
 ordered_json to_json(const RunConfig& config) {
@@ -51,7 +51,7 @@ ordered_json to_json(const StepReport& report) {
 }  // namespace
 
 std::string to_json(const TrainResult& result) {
-  ordered_json json = ordered_json::parse(to_json(result.summary), nullptr, false);
+  ordered_json json = parse_ordered_json(to_json(result.summary));
   json["steps_done"] = result.steps_done;
   json["validation_loss"] = nullptr;
   if (result.validation_loss > 0.0) json["validation_loss"] = result.validation_loss;  // else nothing was evaluated
@@ -124,7 +124,7 @@ void RunLog::note(const std::string& message) {
 
 void RunLog::finished(const TrainResult& result) {
   ordered_json json{{"event", "result"}};
-  json.update(ordered_json::parse(to_json(result), nullptr, false));
+  json.update(parse_ordered_json(to_json(result)));
   line(one_line(json));
 }
 

@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -16,7 +17,7 @@ using nlohmann::json;
 std::vector<json> lines(const std::string& path) {
   std::ifstream in(path);
   std::vector<json> found;
-  for (std::string line; std::getline(in, line);) found.push_back(json::parse(line));
+  for (std::string line; std::getline(in, line);) found.push_back(parse_json(line));
   return found;
 }
 
@@ -71,8 +72,8 @@ TEST(RunLog, ALossThatIsNoNumberIsNull) {
 }
 
 TEST(RunLog, WhatWasNotEvaluatedIsNull) {
-  EXPECT_TRUE(nlohmann::json::parse(to_json(TrainResult{})).at("validation_loss").is_null());
-  EXPECT_EQ(nlohmann::json::parse(to_json(TrainResult{.validation_loss = 2.5})).at("validation_loss"), 2.5);
+  EXPECT_TRUE(parse_json(to_json(TrainResult{})).at("validation_loss").is_null());
+  EXPECT_EQ(parse_json(to_json(TrainResult{.validation_loss = 2.5})).at("validation_loss"), 2.5);
 }
 
 TEST(RunLog, AResumedRunGoesOnInItsFile) {

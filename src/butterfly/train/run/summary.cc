@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -143,7 +144,7 @@ std::string to_json(const RunSummary& s) {
                                     {"network_s_variance", s.network_s_variance},
                                     {"compression_s", s.compression_s},
                                     {"compression_s_variance", s.compression_s_variance}};
-  return json.dump();
+  return dump_json(json);
 }
 
 }  // namespace butterfly

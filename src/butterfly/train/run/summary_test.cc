@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -67,7 +67,7 @@ TEST(Summary, OfNoStepsIsZero) {
 TEST(Summary, HasTheFieldsKeys) {
   Statistics statistics;
   statistics.add(step(1.0, 1.0), 100, 1000);
-  const auto json = nlohmann::json::parse(to_json(statistics.summary({})));
+  const auto json = parse_json(to_json(statistics.summary({})));
   for (const char* key : {"num_steps",
                           "avg_step_time",
                           "min_step_time",

@@ -4,9 +4,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
+#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
@@ -58,7 +59,7 @@ Result<std::map<std::string, std::vector<std::string>>> read_index(const fs::pat
     return weights_of_file;
   }
   BF_ASSIGN_OR_RETURN(const std::string text, read_text(path, kMaxIndexBytes, Presence::kRequired));
-  const nlohmann::json index = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json index = parse_json(text);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return make_error(ErrorCode::kBadData, "{}: lacks weight_map, an object", path.string());
   }

@@ -1,8 +1,8 @@
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
+#include <climits>
+#include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_families.h"
@@ -20,7 +20,7 @@ Status add_end_tokens(const json& object, const std::string& source, HuggingFace
   for (const json& id : list) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(config.model.vocab)) {
       return make_error(ErrorCode::kBadData, "{}: an eos_token_id is {}, expected 0 to {}", source,
-                        printable(id.dump(-1, ' ', true, json::error_handler_t::replace)), config.model.vocab - 1);
+                        printable(dump_json(id, {.ascii = true})), config.model.vocab - 1);
     }
     const TokenId token{id.get<std::int32_t>()};
     auto& tokens = config.end_tokens;
@@ -30,7 +30,7 @@ Status add_end_tokens(const json& object, const std::string& source, HuggingFace
 }
 
 Result<json> parse_object(const std::string& text, const std::string& source) {
-  json object = json::parse(text, nullptr, false);
+  json object = parse_json(text);
   if (!object.is_object())
     return make_error(ErrorCode::kBadData, "{}: {} bytes that are no JSON object", source, text.size());
   return object;

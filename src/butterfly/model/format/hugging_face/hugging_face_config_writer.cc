@@ -1,8 +1,8 @@
 // ModelConfig as config.json: the inverse of hugging_face_config.cc.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "butterfly/base/json.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 
 namespace butterfly {
@@ -127,7 +127,7 @@ Result<std::string> hugging_face_config_json(const Checkpoint& checkpoint, DType
   const Vocabulary& vocabulary = checkpoint.vocabulary;
   json["bos_token_id"] = vocabulary.bos.value < 0 ? ordered_json() : ordered_json(vocabulary.bos.value);
   json["eos_token_id"] = vocabulary.eos.value < 0 ? ordered_json() : ordered_json(vocabulary.eos.value);
-  return json.dump(2) + "\n";
+  return dump_json(json, {.indent = 2}) + "\n";
 }
 
 }  // namespace butterfly

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <climits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+#include "butterfly/base/json.h"
 
 #include "butterfly/base/printable.h"
 #include "butterfly/base/result.h"

@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "butterfly/base/json.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/model_files_test.h"
@@ -25,7 +24,7 @@ class Safetensors {
     data_ += bytes;
   }
   void write(const std::string& path, std::size_t header_padding = 0) const {
-    const std::string header = header_.dump() + std::string(header_padding, ' ');
+    const std::string header = dump_json(header_) + std::string(header_padding, ' ');
     const std::uint64_t length = header.size();
     write_file(path, std::string(reinterpret_cast<const char*>(&length), 8) + header + data_);
   }
@@ -122,7 +121,7 @@ std::vector<std::pair<std::string, std::string>> llama_weights(const Checkpoint&
 }
 
 void write_llama(const TempDir& dir, const Checkpoint& model, const char* type = "llama") {
-  write_file(dir / "config.json", llama_config(model.config, type).dump());
+  write_file(dir / "config.json", dump_json(llama_config(model.config, type)));
   std::vector<std::vector<std::int64_t>> shapes;
   Safetensors file;
   const auto weights = llama_weights(model, shapes);
@@ -165,7 +164,7 @@ TEST(HuggingFace, UnalignedTensorsAreHandedOutAligned) {
 TEST(HuggingFace, ShardsAreReadThroughTheIndexAndNothingOutsideTheDirectoryIs) {
   const TempDir dir;
   const Checkpoint model = small_checkpoint();
-  write_file(dir / "config.json", llama_config(model.config, "llama").dump());
+  write_file(dir / "config.json", dump_json(llama_config(model.config, "llama")));
   std::vector<std::vector<std::int64_t>> shapes;
   const auto weights = llama_weights(model, shapes);
   Safetensors shards[2];
@@ -176,20 +175,20 @@ TEST(HuggingFace, ShardsAreReadThroughTheIndexAndNothingOutsideTheDirectoryIs) {
   }
   shards[0].write(dir / "model-1.safetensors");
   shards[1].write(dir / "model-2.safetensors");
-  write_file(dir / "model.safetensors.index.json", index.dump());
+  write_file(dir / "model.safetensors.index.json", dump_json(index));
   const auto opened = open_checkpoint(dir.path());
   ASSERT_TRUE(opened) << opened.error().message;
   expect_same_weights(*model.weights, *opened->weights);
   for (const char* name : {"../model-1.safetensors", "/etc/passwd", "..", "", "a/b"}) {
     index["weight_map"]["model.norm.weight"] = name;
-    write_file(dir / "model.safetensors.index.json", index.dump());
+    write_file(dir / "model.safetensors.index.json", dump_json(index));
     const auto escaped = open_checkpoint(dir.path());
     ASSERT_FALSE(escaped) << name;
     EXPECT_THAT(escaped.error().message, HasSubstr("model.norm.weight is not in a file of this directory"));
   }
   index["weight_map"]["model.norm.weight"] = "model-1.safetensors";
   index["weight_map"]["model.ghost"] = "model-1.safetensors";
-  write_file(dir / "model.safetensors.index.json", index.dump());
+  write_file(dir / "model.safetensors.index.json", dump_json(index));
   EXPECT_THAT(open_checkpoint(dir.path()).error().message,
               HasSubstr("lacks the weight model.ghost, which the index places there"));
 }
@@ -198,14 +197,13 @@ TEST(HuggingFace, Gpt2MatricesAreTransposedAndTakenApart) {
   const TempDir dir;
   const Checkpoint model = small_checkpoint("gpt2");
   const ModelConfig& c = model.config;
-  write_file(dir / "config.json", json{{"model_type", "gpt2"},
-                                       {"n_embd", c.model_dim},
-                                       {"n_layer", c.layers},
-                                       {"n_head", c.heads},
-                                       {"n_inner", c.ff_dim},
-                                       {"vocab_size", c.vocab},
-                                       {"n_positions", c.context}}
-                                      .dump());
+  write_file(dir / "config.json", dump_json(json{{"model_type", "gpt2"},
+                                                 {"n_embd", c.model_dim},
+                                                 {"n_layer", c.layers},
+                                                 {"n_head", c.heads},
+                                                 {"n_inner", c.ff_dim},
+                                                 {"vocab_size", c.vocab},
+                                                 {"n_positions", c.context}}));
   Safetensors file;
   const auto values = [&](const std::string& name) {
     const WeightView view = *model.weights->find(name);
@@ -332,9 +330,9 @@ TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
        }) {
     json config = valid;
     // Not merge_patch, which drops nulls.
-    const json patch = json::parse(c.patch);
+    const json patch = parse_json(c.patch);
     for (const auto& [key, value] : patch.items()) config[key] = value;
-    const auto read = read_hugging_face_config(config.dump(), "", "dir");
+    const auto read = read_hugging_face_config(dump_json(config), "", "dir");
     EXPECT_EQ(read.has_value(), *c.expected == '\0') << c.patch << (read ? "" : read.error().message);
     if (!read) {
       EXPECT_THAT(read.error().message, HasSubstr(c.expected)) << c.patch;
@@ -345,7 +343,7 @@ TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
 
 TEST(HuggingFaceConfig, RopeScalingIsReadUnderOldAndNewNames) {
   json config = llama_config(small_config(), "llama");
-  const auto read = [&] { return read_hugging_face_config(config.dump(), "", "dir")->model.rope; };
+  const auto read = [&] { return read_hugging_face_config(dump_json(config), "", "dir")->model.rope; };
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   EXPECT_EQ(read().scaling, RopeConfig::Scaling::kLinear);
   EXPECT_EQ(read().factor, 2.0f);
@@ -369,7 +367,7 @@ TEST(HuggingFaceConfig, RopeScalingIsReadUnderOldAndNewNames) {
 TEST(HuggingFaceConfig, EndTokensComeFromBothFilesOnce) {
   json config = llama_config(small_config(), "llama");
   config["eos_token_id"] = 2;
-  const auto read = read_hugging_face_config(config.dump(), R"({"eos_token_id": [2, 7]})", "dir");
+  const auto read = read_hugging_face_config(dump_json(config), R"({"eos_token_id": [2, 7]})", "dir");
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->end_tokens, (std::vector<TokenId>{TokenId{2}, TokenId{7}}));
 }
@@ -378,19 +376,19 @@ TEST(HuggingFace, MissingFilesAndWeightsAreNamed) {
   const TempDir dir;
   EXPECT_THAT(open_checkpoint(dir.path()).error().message, HasSubstr("config.json: there is no such file"));
   const Checkpoint model = small_checkpoint();
-  write_file(dir / "config.json", llama_config(model.config, "llama").dump());
+  write_file(dir / "config.json", dump_json(llama_config(model.config, "llama")));
   const auto no_weights = open_checkpoint(dir.path());
   EXPECT_EQ(no_weights.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(no_weights.error().message, HasSubstr("model.safetensors"));
   ModelConfig deeper = model.config;
   deeper.layers = 3;
   write_llama(dir, model);
-  write_file(dir / "config.json", llama_config(deeper, "llama").dump());
+  write_file(dir / "config.json", dump_json(llama_config(deeper, "llama")));
   EXPECT_THAT(open_checkpoint(dir.path()).error().message,
               HasSubstr("lacks the weight model.layers.2.input_layernorm.weight (blk.2.attn_norm.weight)"));
   deeper.layers = 2;
   deeper.ff_dim = 96;
-  write_file(dir / "config.json", llama_config(deeper, "llama").dump());
+  write_file(dir / "config.json", dump_json(llama_config(deeper, "llama")));
   EXPECT_THAT(open_checkpoint(dir.path()).error().message,
               HasSubstr("has the shape [64, 32], the model's configuration says [96, 32]"));
 }

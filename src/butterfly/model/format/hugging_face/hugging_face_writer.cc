@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "butterfly/base/json.h"
 #include "butterfly/model/core/pending_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/tensor/quantize.h"
@@ -91,7 +91,7 @@ class SafetensorsWriter {
                              {"data_offsets", {at, at + tensor.bytes()}}};
       at += tensor.bytes();
     }
-    std::string text = header.dump();
+    std::string text = dump_json(header);
     text.resize((text.size() + 7) / 8 * 8, ' ');
     const std::uint64_t size = text.size();
     BF_TRY(file_.write(reinterpret_cast<const char*>(&size), sizeof(size)));
@@ -164,7 +164,7 @@ std::string tokenizer_config_json(const Vocabulary& vocabulary) {
   name("bos_token", vocabulary.bos);
   name("eos_token", vocabulary.eos);
   if (!vocabulary.chat_template.empty()) json["chat_template"] = vocabulary.chat_template;
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return dump_json(json, {.indent = 2}) + "\n";
 }
 
 }  // namespace

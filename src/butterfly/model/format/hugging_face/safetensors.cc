@@ -1,10 +1,11 @@
 #include "butterfly/model/format/hugging_face/safetensors.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
+#include "butterfly/model/format/gguf/gguf.h"
 
 namespace butterfly {
 namespace {
@@ -38,7 +39,7 @@ Result<json> parse_header(std::string_view text, const std::string& source) {
     }
     return true;
   };
-  json header = json::parse(text.begin(), text.end(), watch, false);
+  json header = parse_json(text, watch);
   if (!header.is_object()) {
     return make_error(ErrorCode::kBadData, "{}: the header of {} bytes is no JSON object", source, text.size());
   }

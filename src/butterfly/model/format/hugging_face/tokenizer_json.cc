@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
+#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
 #include "butterfly/text/merge_table.h"
 
@@ -41,7 +42,7 @@ Result<json> parse_object(const std::string& text, const char* source) {
   if (depth > kDepthMax) {
     return make_error(ErrorCode::kBadData, "{}: nested {} deep, at most {} is possible", source, depth, kDepthMax);
   }
-  json document = json::parse(text, nullptr, false);
+  json document = parse_json(text);
   if (document.is_discarded()) return make_error(ErrorCode::kBadData, "{}: is not valid JSON", source);
   if (!document.is_object()) {
     return make_error(ErrorCode::kBadData, "{}: is {}, expected an object", source, document.type_name());
@@ -138,7 +139,7 @@ Status Reader::place(const std::string& piece, const json& id, TokenType type) {
       (id.is_number_unsigned() ? id.get<std::uint64_t>() >= static_cast<std::uint64_t>(id_limit_)
                                : id.get<std::int64_t>() < 0)) {
     return make_error(ErrorCode::kBadData, "tokenizer.json: the id of \"{}\" is {}, expected 0 to {}", printable(piece),
-                      printable(id.dump()), id_limit_ - 1);
+                      printable(dump_json(id)), id_limit_ - 1);
   }
   const auto index = id.get<std::size_t>();
   if (index >= out_.pieces.size()) {
@@ -264,7 +265,7 @@ Result<TokenId> Reader::template_token(const json& processor, const json& step) 
   if (!one || ids[0].get<std::uint64_t>() >= out_.pieces.size()) {
     return make_error(ErrorCode::kBadData,
                       "tokenizer.json: the template's token \"{}\" has the ids {}, expected one of {}", printable(name),
-                      printable(ids.dump()), out_.pieces.size());
+                      printable(dump_json(ids)), out_.pieces.size());
   }
   return TokenId{ids[0].get<std::int32_t>()};
 }

@@ -1,9 +1,10 @@
 #include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
 
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
+#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

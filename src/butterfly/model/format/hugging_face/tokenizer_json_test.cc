@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "butterfly/base/json.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly {
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 /// A byte-level vocabulary of three letters and a merge.
 json byte_level() {
-  return json::parse(R"({
+  return parse_json(R"({
     "added_tokens": [{"id": 4, "content": "<|endoftext|>", "special": true}, {"id": 6, "content": "<tool>"}],
     "normalizer": {"type": "NFC"},
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
@@ -28,7 +28,7 @@ json byte_level() {
 
 /// A sentencepiece-like vocabulary with ranked merges and a byte.
 json sentencepiece() {
-  return json::parse(R"({
+  return parse_json(R"({
     "added_tokens": [{"id": 0, "content": "<unk>", "special": true}, {"id": 1, "content": "<s>", "special": true},
                      {"id": 2, "content": "</s>", "special": true}],
     "normalizer": {"type": "Sequence", "normalizers": [
@@ -44,7 +44,7 @@ json sentencepiece() {
 }
 
 Vocabulary read(const json& document, const std::string& config = "") {
-  auto vocabulary = read_tokenizer_json(document.dump(), config);
+  auto vocabulary = read_tokenizer_json(dump_json(document), config);
   EXPECT_TRUE(vocabulary) << vocabulary.error().message;
   return vocabulary ? std::move(*vocabulary) : Vocabulary{};
 }
@@ -58,7 +58,7 @@ Error refused(const std::string& text, const std::string& config = "") {
 /// `document` with the value at a JSON pointer replaced.
 Error refused_with(json document, const char* pointer, const json& value) {
   document[json::json_pointer(pointer)] = value;
-  return refused(document.dump());
+  return refused(dump_json(document));
 }
 
 TEST(TokenizerJson, ByteLevelBpeIsReadWithItsSpecialTokens) {
@@ -214,7 +214,7 @@ TEST(TokenizerJson, EveryValueOfAnotherTypeIsRefusedOrIgnoredNeverFatal) {
       for (const json& other : others) {
         json changed = document;
         changed[json::json_pointer(pointer)] = other;
-        auto vocabulary = read_tokenizer_json(changed.dump(), "");
+        auto vocabulary = read_tokenizer_json(dump_json(changed), "");
         if (!vocabulary) continue;
         auto tokenizer = Tokenizer::create(std::move(*vocabulary));
         if (tokenizer) (void)tokenizer->encode("ab <s> <tool>");
@@ -227,7 +227,7 @@ TEST(TokenizerJson, WhatIsNoJsonObjectIsBadData) {
   for (const char* text : {"", "{", "[]", "null", "\"x\"", "{\"model\": }", "{} {}", "{\"a\": \"\\ud800\"}"}) {
     EXPECT_EQ(refused(text).code, ErrorCode::kBadData) << text;
     if (*text == 0) continue;  // no config at all is fine
-    EXPECT_EQ(refused(byte_level().dump(), text).code, ErrorCode::kBadData) << text;
+    EXPECT_EQ(refused(dump_json(byte_level()), text).code, ErrorCode::kBadData) << text;
   }
   EXPECT_EQ(refused("{}").code, ErrorCode::kBadData);
 }

@@ -1,8 +1,9 @@
 #include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
@@ -106,7 +107,7 @@ Result<std::string> write_tokenizer_json(const Vocabulary& vocabulary) {
                      {"post_processor", post_processor(vocabulary)},
                      {"decoder", byte_level(false, true)},
                      {"model", model(vocabulary)}};
-  return root.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  return dump_json(root) + "\n";
 }
 
 }  // namespace butterfly
