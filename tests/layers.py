@@ -29,7 +29,7 @@ ISA_HEADERS = {"immintrin.h", "arm_neon.h", "arm_sve.h"}
 PLAIN_HEADERS = {"cstddef", "cstdint"}  # declare types; nothing in them is ever emitted
 LIGHT_THIRD_PARTY = ("fmt/", "tl/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
-SUBMODULE_ROW = re.compile(r"^\|\s*`(\w+(?:/\w+)+)`\s*\|[^|]*\|([^|]*)\|\s*$", re.M)
+SUBMODULE_ROW = re.compile(r"^\|\s*`(\w+(?:/[\w.]+)+)`\s*\|[^|]*\|([^|]*)\|\s*$", re.M)
 TABLE_ROW = re.compile(r"^\|\s*(\d+)\s*\|\s*`(\w+)`\s*\|[^|]*\|([^|]*)\|\s*$", re.M)
 
 

@@ -9,7 +9,7 @@
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/usage/stolen_time.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "butterfly/base/one_line.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "commands.h"
 #include "options.h"
 

@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "butterfly/base/json.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
 #include "running.h"

@@ -5,8 +5,8 @@
 #include <cstdio>
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/mapped_file.h"
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/trace/trace.h"

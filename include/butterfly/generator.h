@@ -50,8 +50,8 @@ struct GeneratorOptions {
   std::vector<LayerShare> custom{};  // what the split "custom" follows; nodes by address, or "node 0", "node 1", ...
   bool measure_links = false;        // first, a tenth of a second each; splits that look at links do so anyway
 
-  int replicas = 1;  // of the model, each over its part of the workers (or of the nodes times this): so many texts are
-                     // generated at once, and one that loses its nodes for good goes on at another replica
+  int replicas = 1;  // of the model, each over its part of the workers (or of the nodes times this): that many texts
+                     // are generated at once, and one that loses its nodes for good goes on at another replica
   BalancePolicy policy = BalancePolicy::kLeastLoaded;  // which replica gets the next text
 
   std::chrono::milliseconds ready_timeout{600'000};    // for all workers to have their weights

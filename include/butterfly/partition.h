@@ -22,7 +22,7 @@ struct LayerShare {
   int last_slice = 8;
 };
 
-/// So many layers for each node, in this order: shares for the strategy "custom". Nodes with 0 get none.
+/// The number of layers of each node, in this order: shares for the strategy "custom". Nodes with 0 get none.
 std::vector<LayerShare> by_layer_count(std::span<const Node> nodes, std::span<const int> layers);
 
 struct PartitionConfig {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/model/format/vocabulary_file.h"

@@ -35,7 +35,7 @@ std::vector<std::int32_t> prompt(std::size_t tokens, int vocab) {
   return ids;
 }
 
-/// logits[tokens, vocab] after each token, given in chunks of so many.
+/// logits[tokens, vocab] after each token, given in chunks of that size.
 std::vector<float> logits_of(const Checkpoint& checkpoint, const std::vector<std::int32_t>& ids, std::size_t chunk,
                              const DeploymentOptions& options = {}) {
   auto deployment = Deployment::create(checkpoint, options);

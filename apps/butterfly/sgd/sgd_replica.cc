@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "butterfly/base/crc32c.h"
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/crc32c.h"
+#include "butterfly/base/hash/digest.h"
 
 namespace butterfly {
 namespace {

@@ -57,7 +57,7 @@ struct CgroupLimits {
 /// Reads versions 1 and 2. `membership` is the text of /proc/self/cgroup, `root` the mount, /sys/fs/cgroup.
 CgroupLimits read_cgroup_limits(const std::string& membership, const std::filesystem::path& root);
 
-/// Threads that can run at the same time under an affinity mask of so many CPUs and a quota: the quota is rounded up,
+/// Threads that can run at the same time under an affinity mask of that many CPUs and a quota: the quota is rounded up,
 /// and at least 1 is left.
 int threads_within(int affinity_cpus, std::optional<double> quota_cpus);
 

@@ -242,7 +242,7 @@ bool WorkerRegistry::is_here(const std::optional<WorkerIdentity>& identity) cons
   return identity && std::ranges::any_of(members_, [&](const auto& m) { return m->identity == identity && !m->gone; });
 }
 
-/// Whoever announces addresses where nobody is must not keep us from dialling others. mutex_ is held.
+/// A worker that announces addresses where nobody is must not keep us from dialling others. mutex_ is held.
 bool WorkerRegistry::may_dial(const std::string& address, const std::string& announced_by) const {
   if (named_.contains(address)) return true;
   const auto alias = aliases_.find(address);

@@ -62,7 +62,7 @@ bool StatusServer::receive(Arrival& arrival) {
         echo(*channel);
       }
     }
-    // What it has sent so far must not lie here until the next visitor comes.
+    // What it has sent so far must not lie here until the next client comes.
     std::shared_ptr<Channel> done;
     std::lock_guard end(mutex_);
     done = std::move(visit.channel);
@@ -101,14 +101,14 @@ Status StatusServer::may_dial(const SessionId& session) const {
                     "without credentials a worker measures links for its coordinator only, who names its session");
 }
 
-void StatusServer::answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& visitor,
+void StatusServer::answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& client,
                                 control::ControlMessage& said) {
   if (const Status allowed = may_dial(session); !allowed) return store(allowed.error(), *said.mutable_failure());
   using Freshness = LinkBook::Freshness;
   const Freshness freshness = question.fresh() ? Freshness::kMeasuredNow : Freshness::kRemembered;
   const Deadline deadline = after_ms(kLinksMs);
   for (const std::string& address : question.addresses()) {
-    if (ending_.stop_requested() || visitor.broken()) return;
+    if (ending_.stop_requested() || client.broken()) return;
     const LinkStatus link = std::chrono::steady_clock::now() < deadline
                                 ? links_.look_up(address, freshness)
                                 : LinkStatus{.to = address, .error = "there was no time left to measure it"};

@@ -48,7 +48,7 @@ class StatusServer {
 
   void answer(const std::shared_ptr<Channel>& channel, const SessionId& session);
   Status may_dial(const SessionId& session) const;
-  void answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& visitor,
+  void answer_links(const control::MeasureLinks& question, const SessionId& session, const Channel& client,
                     control::ControlMessage& said);
   void answer_rebalance(control::ControlMessage& said) const;
   void add_usage(control::ControlMessage& said) const;

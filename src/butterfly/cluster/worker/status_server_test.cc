@@ -1,4 +1,4 @@
-// Visitors: what they may ask, and that none of them outstays its time.
+// Status clients: what they may ask, and that none of them outstays its time.
 #include "butterfly/cluster/worker/status_server.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ Result<ChannelPtr> visit(const std::string& address, ConnectionRole role) {
   return connect_tcp(address, options, after_ms(kLongMs));
 }
 
-// Fails when the channel, and what of a message it holds, stays until somebody else comes.
+// Fails when the channel, and what of a message it holds, stays until another client comes.
 TEST(StatusServer, ASilentVisitorIsGoneAtItsDeadlineAndNotWhenTheNextComes) {
   const ThreadWorker worker;
   for (const ConnectionRole role : {ConnectionRole::kStatus, ConnectionRole::kProbe}) {
@@ -65,7 +65,7 @@ TEST(StatusServer, MeasuringLinksDoesNotOutlastTheNode) {
   EXPECT_FALSE(link.receive(after_ms(kLongMs)));
 }
 
-TEST(StatusServer, AQuestionAboutLinksCanBeGivenUpByWhoeverAsks) {
+TEST(StatusServer, AQuestionAboutLinksCanBeGivenUpByTheClientThatAsks) {
   const Tarpit tarpit;
   const ThreadWorker worker;
   std::stop_source stop;

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "butterfly/base/bytes.h"
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/weights.h"
 

@@ -7,7 +7,6 @@
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/data_traffic.h"
-#include "butterfly/cluster/membership/cluster_session.h"
 
 namespace butterfly {
 namespace {

@@ -3,7 +3,7 @@
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/stage/stage_host.h"
 

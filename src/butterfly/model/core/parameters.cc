@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "butterfly/base/check.h"
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/model/core/memory_check.h"
 #include "butterfly/model/core/weights.h"
 

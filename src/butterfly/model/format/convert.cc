@@ -5,8 +5,8 @@
 #include <initializer_list>
 #include <map>
 
-#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/model/core/rope_factors.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"

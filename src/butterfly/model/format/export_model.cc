@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/hugging_face/hugging_face.h"
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/model/format/model_files_test.h"
 

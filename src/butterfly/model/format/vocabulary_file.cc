@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
 #include "butterfly/model/format/open_checkpoint.h"
 

@@ -46,7 +46,7 @@ SimulatedPipeline simulated(const PredictionInput& input, const Plan& plan) {
     if (hop < stages) return static_cast<double>(cost.row_bytes) * step.rows;
     return static_cast<double>(cost.logit_bytes) * step.logit_rows;
   };
-  // As hop_s(): whoever receives slept.
+  // As hop_s(): the receiver slept.
   pipeline.link = [tables](int from, int to) {
     LinkDescriptor link = tables->input.cluster->link(from, to);
     link.latency_us += link.wake_us;

@@ -10,7 +10,7 @@
 #include <set>
 #include <string_view>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
 
 namespace butterfly {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/toml_file.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/train/config/run_keys.h"

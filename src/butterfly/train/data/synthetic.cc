@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/train/data/permutation.h"
 
 namespace butterfly {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 
 namespace butterfly {
 namespace {

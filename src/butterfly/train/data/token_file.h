@@ -11,8 +11,8 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
-#include "butterfly/model/core/mapped_file.h"
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/files/pending_file.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "butterfly/base/digest.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/base/hash/digest.h"
+#include "butterfly/model/files/mapped_file.h"
 
 namespace butterfly {
 namespace {

@@ -64,7 +64,7 @@ TEST(GradientTree, MaximalSubtreesAreAlignedPowersOfTwo) {
 TEST(LocalReducer, DeterministicSumsAreTheTreesWithAndWithoutATeam) {
   ThreadTeam team(2);
   for (ThreadTeam* used : {static_cast<ThreadTeam*>(nullptr), &team}) {
-    Replica replica{.gradients = Floats(kElements, 0.0F), .reducer = {}};
+    TestReplica replica{.gradients = Floats(kElements, 0.0F), .reducer = {}};
     replica.reducer = make_local_reducer(replica.gradients, true, used);
     for (const int total : {1, 2, 3, 5, 6, 7, 8, 13, 16}) {
       ASSERT_TRUE(Replicas::take_step(replica, total, {.first = 0, .last = total, .total = total}));
@@ -92,7 +92,7 @@ TEST(DistCanonicalReducer, AnyNumberOfRanksAndAnySharesGiveTheTreesBits) {
       for (int step = 0; step < 2; ++step) {
         const auto reports = replicas.step(step, total, tried.speeds);
         const Floats expected = tree_sum(step, total);
-        for (const Replica& replica : replicas.replicas) {
+        for (const TestReplica& replica : replicas.replicas) {
           ASSERT_TRUE(same_bits(replica.gradients, expected)) << tried.ranks << " ranks, " << total << " micro-batches";
         }
         for (const ReduceReport& report : reports) EXPECT_EQ(report.bytes_sent, report.formula_bytes);
@@ -121,7 +121,7 @@ TEST(DistBucketReducer, SumsAllMicroBatchesOfAllRanks) {
       for (int step = 0; step < 3; ++step) {
         const auto reports = replicas.step(step, 7);
         expect_near_exact(replicas.replicas[0].gradients, step, 7, 0.05);
-        for (const Replica& replica : replicas.replicas) {
+        for (const TestReplica& replica : replicas.replicas) {
           ASSERT_TRUE(same_bits(replica.gradients, replicas.replicas[0].gradients));
         }
         for (const ReduceReport& report : reports) {
@@ -139,7 +139,7 @@ TEST(DistBucketReducer, ReducesWhileTheLastBackwardPassGoesOn) {
   const Floats both[] = {leaf_gradients(kElements, 0, 0), leaf_gradients(kElements, 0, 1)};
   std::jthread other(
       [&] { EXPECT_TRUE(Replicas::take_step(replicas.replicas[1], 0, {.first = 1, .last = 2, .total = 2})); });
-  Replica& replica = replicas.replicas[0];
+  TestReplica& replica = replicas.replicas[0];
   replica.reducer->begin_step({.first = 0, .last = 1, .total = 2});
   std::ranges::copy(both[0], replica.gradients.begin());
   replica.reducer->gradients_ready(0, {.begin = kElements - 100, .end = kElements});
@@ -175,7 +175,7 @@ TEST(DistBucketReducer, GivingUpAStepInItsMiddleWakesTheOthers) {
     ASSERT_FALSE(report);
     EXPECT_EQ(report.error().code, ErrorCode::kUnavailable);
   });
-  Replica& replica = replicas.replicas[0];
+  TestReplica& replica = replicas.replicas[0];
   replica.reducer->begin_step({.first = 0, .last = 1, .total = 2});
   replica.reducer->gradients_ready(0, {.begin = kElements / 2, .end = kElements});
   replica.reducer.reset();
@@ -188,7 +188,7 @@ TEST(DistCompressedReducer, AllRanksEndWithTheSameBits) {
       Replicas replicas(ranks, kElements, {.compression = compression, .bucket_bytes = 3000});
       for (int step = 0; step < 4; ++step) {
         const auto reports = replicas.step(step, 7);
-        for (const Replica& replica : replicas.replicas) {
+        for (const TestReplica& replica : replicas.replicas) {
           ASSERT_TRUE(same_bits(replica.gradients, replicas.replicas[0].gradients)) << method << " " << ranks;
         }
         for (const ReduceReport& report : reports) EXPECT_EQ(report.bytes_sent, report.formula_bytes) << method;
@@ -206,7 +206,7 @@ TEST(DistCompressedReducer, SumsOfAllStepsAndWhatIsResidualAreAllGradients) {
       replicas.step(step, 3);
       const std::vector<double> exact = exact_sum(step, 3);
       std::vector<double> residual(kElements, 0.0);
-      for (Replica& replica : replicas.replicas) {
+      for (TestReplica& replica : replicas.replicas) {
         const auto residuals = replica.reducer->residuals();
         ASSERT_EQ(residuals.size(), 1U);
         for (std::size_t i = 0; i < kElements; ++i) residual[i] += residuals[0][i];
@@ -240,7 +240,7 @@ TEST(DistCompressedReducer, Int8SendsLittleMoreThanAQuarter) {
 
 TEST(DistCompressedReducer, WhatIsResidualIsPaidByABucketThatTravelsAsItIs) {
   Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
-  for (Replica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
+  for (TestReplica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
   const auto reports = replicas.step(0, 2);  // nothing has been measured yet, so nothing is packed
   EXPECT_EQ(reports[0].buckets[0], 3U);
   const std::vector<double> exact = exact_sum(0, 2);
@@ -253,7 +253,7 @@ TEST(DistCompressedReducer, WhatIsResidualIsPaidByABucketThatTravelsAsItIs) {
 TEST(DistCompressedReducer, AskingHowMuchResidualsTakeMakesNobodyPayThem) {
   Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
   std::vector<std::span<float>> residuals;
-  for (Replica& replica : replicas.replicas) residuals.push_back(replica.reducer->residuals()[0]);
+  for (TestReplica& replica : replicas.replicas) residuals.push_back(replica.reducer->residuals()[0]);
   replicas.step(0, 2);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(replicas.replicas[rank].reducer->residual_bytes(), kElements * sizeof(float));
@@ -266,7 +266,7 @@ TEST(DistCompressedReducer, AskingHowMuchResidualsTakeMakesNobodyPayThem) {
 TEST(DistCompressedReducer, WhatIsWrittenToResidualsBetweenStepsIsPaidEachTime) {
   Replicas replicas(2, kElements, {.compression = GradientCompression::kAuto, .bucket_bytes = 3000});
   replicas.step(0, 2);
-  for (Replica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
+  for (TestReplica& replica : replicas.replicas) std::ranges::fill(replica.reducer->residuals()[0], 1000.0F);
   replicas.step(1, 2);
   const std::vector<double> exact = exact_sum(1, 2);
   for (std::size_t i = 0; i < kElements; ++i) {
@@ -316,7 +316,7 @@ TEST(DistCompressedReducer, AutoPacksOnASlowLineAndAllRanksChooseAlike) {
   std::array<std::uint32_t, 2> packed{};
   for (std::size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      Replica replica{.gradients = Floats(kBig, 0.0F), .reducer = {}};
+      TestReplica replica{.gradients = Floats(kBig, 0.0F), .reducer = {}};
       replica.reducer = make_reducer({.gradients = replica.gradients,
                                       .collectives = &lines[rank],
                                       .compression = GradientCompression::kAuto,

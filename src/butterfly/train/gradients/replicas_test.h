@@ -25,7 +25,7 @@ inline Floats leaf_gradients(std::size_t elements, int step, int micro_batch) {
   return values;
 }
 
-struct Replica {
+struct TestReplica {
   Floats gradients;
   std::unique_ptr<GradientReducer> reducer;
   std::span<float> place{};  // where its backward passes add
@@ -35,7 +35,7 @@ class Replicas {
  public:
   Replicas(int ranks, std::size_t elements, ReducerOptions options) : collectives(make_inproc_collectives(ranks)) {
     for (auto& member : collectives) {
-      Replica replica{.gradients = Floats(elements, 0.0F), .reducer = {}};
+      TestReplica replica{.gradients = Floats(elements, 0.0F), .reducer = {}};
       options.gradients = replica.gradients;
       options.collectives = member.get();
       auto made = make_reducer(options);
@@ -61,7 +61,7 @@ class Replicas {
     return threads.clear(), reports;
   }
 
-  static Result<ReduceReport> take_step(Replica& replica, int number, const MicroBatches& share) {
+  static Result<ReduceReport> take_step(TestReplica& replica, int number, const MicroBatches& share) {
     std::ranges::fill(replica.gradients, std::numeric_limits<float>::quiet_NaN());  // of the step before
     replica.reducer->begin_step(share);
     for (int micro_batch = share.first; micro_batch < share.last; ++micro_batch) {
@@ -71,7 +71,7 @@ class Replicas {
     return replica.reducer->finish();
   }
 
-  static void backward(Replica& replica, int number, int micro_batch) {
+  static void backward(TestReplica& replica, int number, int micro_batch) {
     const std::span<float> fresh = replica.reducer->fresh_gradients(micro_batch);
     std::ranges::fill(fresh, 0.0F);
     if (!fresh.empty()) replica.place = fresh;
@@ -87,7 +87,7 @@ class Replicas {
   }
 
   std::vector<std::unique_ptr<Collectives>> collectives;
-  std::vector<Replica> replicas;
+  std::vector<TestReplica> replicas;
 };
 
 }  // namespace butterfly

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
 #include "butterfly/model/core/config_json.h"
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
 #include "butterfly/train/run/tiny_run_test.h"
 #include "butterfly/wire/channel/inproc.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 
 namespace butterfly {
 namespace {

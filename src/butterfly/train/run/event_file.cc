@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "butterfly/base/crc32c.h"
+#include "butterfly/base/hash/crc32c.h"
 
 namespace butterfly {
 namespace {

@@ -31,7 +31,7 @@ struct Packing {
   int element_bytes = 1;  // 1, 2 or 4
 };
 
-/// No packed payload says that it becomes more than so many times larger: a peer pays for the memory that it asks for.
+/// No packed payload says that it becomes larger by more than this factor: a peer pays for the memory that it asks for.
 inline constexpr std::uint64_t kExpansionMax = 32;
 
 /// Before the compressed bytes: the size of the payload.

@@ -143,7 +143,7 @@ Status FrameReader::begin_body(const PayloadAllocator& allocator) {
   return {};
 }
 
-/// The size of the payload is here: the receiver says whether it wants so many bytes before any of them is read.
+/// The size of the payload is here: the receiver says whether it wants that number of bytes before any of them is read.
 Status FrameReader::begin_packed(const PayloadAllocator& allocator) {
   in_packed_head_ = false;
   payload_filled_ = 0;

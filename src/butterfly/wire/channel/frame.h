@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "butterfly/base/crc32c.h"
+#include "butterfly/base/hash/crc32c.h"
 #include "butterfly/wire/channel/channel.h"
 #include "butterfly/wire/channel/codec.h"
 

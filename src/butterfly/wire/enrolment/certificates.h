@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "butterfly/base/bytes.h"
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/wire/channel/identity.h"
 #include "butterfly/wire/enrolment/openssl.h"
 

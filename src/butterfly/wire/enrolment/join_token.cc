@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "butterfly/base/crc32c.h"
+#include "butterfly/base/hash/crc32c.h"
 
 namespace butterfly {
 namespace {

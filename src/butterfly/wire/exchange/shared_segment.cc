@@ -9,7 +9,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/wire/channel/frame.h"
 
 namespace butterfly {

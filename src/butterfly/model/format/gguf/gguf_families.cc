@@ -29,8 +29,9 @@ struct Family {
   QkNorm qk_norm = QkNorm::kNone;
   bool parallel = false;
   bool shared_norm = false;
-  int full_each = kEveryLayer;  // one layer in so many, the last of them, sees all keys; 1: windows are of all layers
-  bool rotates_apart = false;   // layers with a window have a base of their own
+  int full_each =
+      kEveryLayer;  // one layer in this number, the last of them, sees all keys; 1: windows are of all layers
+  bool rotates_apart = false;  // layers with a window have a base of their own
   bool scales_embedding = false;
   GgufFusion fusion{};
 };

@@ -8,7 +8,7 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 
 namespace butterfly {
 

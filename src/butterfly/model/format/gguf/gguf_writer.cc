@@ -1,7 +1,7 @@
 #include "butterfly/model/format/gguf/gguf_writer.h"
 
 #include "butterfly/base/check.h"
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
 

@@ -7,7 +7,6 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
-#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"

@@ -8,8 +8,8 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/core/mapped_file.h"
 #include "butterfly/model/core/weights.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/hugging_face/safetensors.h"
 
 namespace butterfly {

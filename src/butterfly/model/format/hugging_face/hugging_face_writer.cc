@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "butterfly/base/json.h"
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/tensor/quantize.h"
 

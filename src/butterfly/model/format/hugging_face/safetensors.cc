@@ -5,7 +5,6 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
-#include "butterfly/model/format/gguf/gguf.h"
 
 namespace butterfly {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
-#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
 #include "butterfly/text/merge_table.h"
 

@@ -4,7 +4,6 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
-#include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

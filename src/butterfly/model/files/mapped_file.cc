@@ -1,4 +1,4 @@
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ struct Mapping {
 
 constexpr std::size_t kMappingsMost = 1024;  // further ones are mapped and not watched
 std::array<Mapping, kMappingsMost> mappings;
-std::mutex mappings_mutex;  // of whoever changes or reads them, but the handler
+std::mutex mappings_mutex;  // held to change or read them, but not by the handler
 
 std::uintptr_t address_of(ByteSpan bytes) {
   return reinterpret_cast<std::uintptr_t>(bytes.data());

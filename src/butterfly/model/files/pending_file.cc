@@ -1,4 +1,4 @@
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/pending_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "butterfly/base/crc32c.h"
+#include "butterfly/base/hash/crc32c.h"
 
 #include <array>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "butterfly/model/core/mapped_file.h"
+#include "butterfly/model/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "butterfly/model/core/pending_file.h"
+#include "butterfly/model/files/pending_file.h"
 
 namespace butterfly {
 namespace {

@@ -1,4 +1,4 @@
-#include "butterfly/base/digest.h"
+#include "butterfly/base/hash/digest.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>
