@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/convert.h"
 #include "golden_data.h"
 

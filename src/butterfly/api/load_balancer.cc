@@ -133,13 +133,13 @@ Result<LoadBalancer::Ticket> LoadBalancer::acquire(double cost) {
 double LoadBalancer::load_balance_factor() const {
   const std::vector<Node> healthy = registry_->healthy();
   const bool known =
-      std::ranges::all_of(healthy, [](const Node& node) { return node.capability.bandwidth_gb_per_s > 0.0; });
+      std::ranges::all_of(healthy, [](const Node& node) { return node.capability.memory_bandwidth_gb_per_s > 0.0; });
   std::vector<double> node_s;
   const std::lock_guard lock(state_->mutex);
   for (const Node& node : healthy) {
     const auto found = state_->accounts.find(node.id);
     const double active = found == state_->accounts.end() ? 0.0 : found->second.active;
-    node_s.push_back(known ? active / node.capability.bandwidth_gb_per_s : active);
+    node_s.push_back(known ? active / node.capability.memory_bandwidth_gb_per_s : active);
   }
   return butterfly::load_balance_factor(node_s);
 }

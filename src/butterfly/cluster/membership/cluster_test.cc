@@ -3,6 +3,7 @@
 
 #include <latch>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/cluster/membership/cluster_nodes_test.h"

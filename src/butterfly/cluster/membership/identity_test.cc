@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_label.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/membership/fake_stage_test.h"

@@ -1,5 +1,6 @@
 // Status clients: what they may ask, and that none of them outstays its time.
 #include "butterfly/cluster/worker/status_server.h"
+#include "butterfly/cluster/control/control.pb.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

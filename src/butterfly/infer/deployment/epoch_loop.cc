@@ -4,6 +4,7 @@
 #include <set>
 
 #include "butterfly/base/units.h"
+#include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/trace/trace.h"
 

@@ -1,12 +1,14 @@
 #include "butterfly/model/core/finite_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "butterfly/tensor/half.h"
+#include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
@@ -26,33 +28,87 @@ bool has_special(const std::byte* at, std::size_t count, std::size_t step, Bits 
 constexpr std::uint32_t kFloatExponent = 0x7F800000u;
 constexpr std::uint16_t kHalfExponent = 0x7C00u, kBFloatExponent = 0x7F80u;
 
-bool row_has_special(const MatrixView& matrix, const std::byte* row) {
-  const auto blocks = static_cast<std::size_t>(matrix.cols / block_elements(matrix.type));
-  const auto step = static_cast<std::size_t>(block_bytes(matrix.type));
-  switch (matrix.type) {
-    case DType::kF32:
-      return has_special(row, blocks, step, kFloatExponent);
-    case DType::kBF16:
-      return has_special(row, blocks, step, kBFloatExponent);
+/// Where a block keeps its halves: the element itself, or the scales of a quantised block.
+struct HalfOffsets {
+  int count = 0;
+  std::array<std::size_t, 2> at{};
+};
+
+constexpr HalfOffsets half_offsets(DType type) {
+  switch (type) {
     case DType::kF16:
-    case DType::kQ8_0:  // their blocks begin with the scale
+    case DType::kQ8_0:
     case DType::kQ4_0:
-      return has_special(row, blocks, step, kHalfExponent);
-    case DType::kI32:
-      return false;
+    case DType::kQ5_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+      return {1, {0}};
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {2, {0, 2}};
+    case DType::kQ2_K:
+      return {2, {80, 82}};
+    case DType::kQ3_K:
+      return {1, {108}};
+    case DType::kQ6_K:
+      return {1, {208}};
+    default:
+      return {};
   }
-  return false;
 }
 
-float value_at(DType type, const std::byte* at) {
-  float value = 0;
-  std::uint16_t half = 0;
-  if (type == DType::kF32) {
-    std::memcpy(&value, at, sizeof(value));
-    return value;
+/// Floats at the beginning of a block: the element itself, or scales and minima of a computing type.
+int leading_floats(DType type) {
+  if (has_sub_blocks(type)) return sub_block_form(type).float_bytes() / 4;
+  return type == DType::kF32 ? 1 : 0;
+}
+
+constexpr std::byte kNoScale{0xFF};  // of MXFP4: its exponents have one code for what is no number
+
+bool row_has_special(const MatrixView& matrix, const std::byte* row) {
+  const DType type = matrix.type;
+  const auto blocks = static_cast<std::size_t>(matrix.cols / block_elements(type));
+  const auto step = static_cast<std::size_t>(block_bytes(type));
+  if (type == DType::kBF16) return has_special(row, blocks, step, kBFloatExponent);
+  if (type == DType::kMXFP4) {
+    for (std::size_t i = 0; i < blocks; ++i) {
+      if (row[i * step] == kNoScale) return true;
+    }
+    return false;
   }
-  std::memcpy(&half, at, sizeof(half));
-  return type == DType::kBF16 ? bfloat16_to_float(half) : half_to_float(half);
+  bool found = false;
+  for (int i = 0; i < leading_floats(type); ++i) {
+    found = found || has_special(row + 4 * i, blocks, step, kFloatExponent);
+  }
+  const HalfOffsets halves = half_offsets(type);
+  for (int i = 0; i < halves.count; ++i) {
+    found = found || has_special(row + halves.at[static_cast<std::size_t>(i)], blocks, step, kHalfExponent);
+  }
+  return found;
+}
+
+/// The number of a block that is not finite; 0 where all are.
+float special_of(DType type, const std::byte* block) {
+  const auto half_at = [&](std::size_t offset) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, block + offset, sizeof(half));
+    return type == DType::kBF16 ? bfloat16_to_float(half) : half_to_float(half);
+  };
+  if (type == DType::kMXFP4) return *block == kNoScale ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+  if (type == DType::kBF16) return std::isfinite(half_at(0)) ? 0.0F : half_at(0);
+  for (int i = 0; i < leading_floats(type); ++i) {
+    float value = 0;
+    std::memcpy(&value, block + 4 * i, sizeof(value));
+    if (!std::isfinite(value)) return value;
+  }
+  const HalfOffsets halves = half_offsets(type);
+  for (int i = 0; i < halves.count; ++i) {
+    const float value = half_at(halves.at[static_cast<std::size_t>(i)]);
+    if (!std::isfinite(value)) return value;
+  }
+  return 0.0F;
 }
 
 tl::unexpected<Error> refuse(const WeightSource& source, const std::string& name, std::int64_t row, std::int64_t column,
@@ -84,7 +140,7 @@ Status check_finite(const WeightSource& source, const std::string& name, const M
   const std::byte* row = matrix.bytes.data() + static_cast<std::uint64_t>(first.load()) * stride;
   const int block = block_elements(matrix.type);
   for (std::int64_t column = 0; column < matrix.cols; column += block) {
-    const float value = value_at(matrix.type, row + column / block * block_bytes(matrix.type));
+    const float value = special_of(matrix.type, row + column / block * block_bytes(matrix.type));
     if (!std::isfinite(value)) return refuse(source, name, first, column, value);
   }
   return {};

@@ -7,6 +7,7 @@
 
 #include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {

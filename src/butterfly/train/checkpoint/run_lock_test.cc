@@ -53,7 +53,7 @@ TEST(RunLock, TheFolderOfARunIsRefusedToAnotherWhileItLasts) {
   config.checkpoint.directory = folder.path();
   {
     const auto first = tiny_trainer(config);
-    const auto second = Trainer::create(config, {});
+    const auto second = RankTrainer::create(config, {});
     ASSERT_FALSE(second);
     EXPECT_THAT(second.error().message, HasSubstr(folder.path() + ": process "));
     ASSERT_TRUE(first->run({}, {}));
@@ -61,7 +61,7 @@ TEST(RunLock, TheFolderOfARunIsRefusedToAnotherWhileItLasts) {
   EXPECT_EQ(saved_steps(folder.path()), (std::vector<std::int64_t>{12}));
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/.lock"));
   config.resume = folder.path();
-  EXPECT_TRUE(Trainer::create(config, {}));
+  EXPECT_TRUE(RankTrainer::create(config, {}));
 }
 
 }  // namespace

@@ -241,9 +241,9 @@ TEST(Trainer, ARunDoesNotResumeOnOtherTokensOfTheSameFrequencies) {
   config.checkpoint.directory = folder.path() + "/made-up";
   ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
   config.resume = config.checkpoint.directory;
-  EXPECT_TRUE(Trainer::create(config, {}));
+  EXPECT_TRUE(RankTrainer::create(config, {}));
   config.data.files = {"synthetic:random"};
-  auto refused = Trainer::create(config, {});
+  auto refused = RankTrainer::create(config, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_NE(refused.error().message.find("was trained on other tokens, of SHA-256 "), std::string::npos);
@@ -254,9 +254,9 @@ TEST(Trainer, ARunDoesNotResumeOnOtherTokensOfTheSameFrequencies) {
   ASSERT_TRUE(run_for(*tiny_trainer(config), 3));
   config.resume = config.checkpoint.directory;
   config.data.files = {corpus(folder.path() + "/copy.tokens", false)};
-  EXPECT_TRUE(Trainer::create(config, {})) << "names do not count";
+  EXPECT_TRUE(RankTrainer::create(config, {})) << "names do not count";
   config.data.files = {corpus(folder.path() + "/b.tokens", true)};
-  refused = Trainer::create(config, {});
+  refused = RankTrainer::create(config, {});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("other tokens"), std::string::npos) << refused.error().message;
 }
