@@ -199,7 +199,7 @@ class BadInput(unittest.TestCase):
         self.assertIn("got both", self.refusal("--workers", "127.0.0.1:1"))
         self.assertIn("--custom FILE", self.refusal("--split", "custom"))
         self.assertIn("no named shape", self.refusal(model="llama-9b"))
-        self.assertIn("expected f32", self.refusal("--type", "q3"))
+        self.assertIn("expected one of f32", self.refusal("--type", "q3"))
         self.assertIn("uniform", self.refusal("--split", "fair"))
         self.assertIn("exceed the context", self.refusal("--simulate", "--context", "100", "--prompt", "60"))
         self.assertIn("exceed the context", self.refusal("--simulate", "--generate", str(2**31 - 1)))

@@ -41,7 +41,7 @@ class ClusterExample(unittest.TestCase):
     def start(self, *addresses, credentials=None):
         return subprocess.Popen(
             [EXAMPLE, DEMO, PROMPT, TOKENS, credentials or self.cluster.coordinator, *addresses],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment())
 
     # Fails when the library's deployment does not go on after a death, or loses or repeats a piece of text.
     def test_a_killed_worker_is_reported_and_the_text_is_that_of_one_process(self):

@@ -111,8 +111,8 @@ TEST(ClusterFile, AnImpossibleNumberIsNamedWithItsKeyAndPlace) {
   EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nthreads = 0\n"),
               HasSubstr("threads is 0, expected a whole number"));
   EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nthreads = 1.5\n"), HasSubstr("threads is 1.5"));
-  EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nproducts.q5 = {}\n"), HasSubstr("no weights of type \"q5\""));
-  EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nproducts.q8_0 = { prefill_gflops = 1 }\n"),
+  EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nmatmuls.q5 = {}\n"), HasSubstr("no weights of type \"q5\""));
+  EXPECT_THAT(with("name = \"a\"\n", "name = \"a\"\nmatmuls.q8_0 = { prefill_gflops = 1 }\n"),
               HasSubstr("matmuls.q8_0: has no decode_gb_per_s"));
 }
 

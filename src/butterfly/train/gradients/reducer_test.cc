@@ -399,7 +399,9 @@ TEST(DistCompressedReducer, WhatRoundingOwesIsPaidByTheNextStepThatDoesNotRound)
 }
 
 TEST(DistCompressedReducer, WhatIsResidualIsPaidByABucketThatIsPackedWithoutRounding) {
-  const SlowSteps steps = run_slow_steps([](int, std::size_t) { return 1.0F; }, 1000.0F);
+  // Few different values, in no order: they pack well, and not so well that packing is refused (kExpansionMax).
+  const auto gradient = [](int, std::size_t i) { return 1.0F + static_cast<float>((i * 2654435761U) >> 16 & 1U); };
+  const SlowSteps steps = run_slow_steps(gradient, 1000.0F);
   EXPECT_GT(steps.lossless, 0);
 }
 
