@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/model/format/convert.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "golden_data.h"
 
 namespace butterfly {

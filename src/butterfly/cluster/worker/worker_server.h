@@ -21,7 +21,7 @@ namespace butterfly {
 struct WorkerOptions {
   std::string listen = "127.0.0.1:0";
   NodeAccess access{};
-  NodeDescriptor node{};                        // told to every coordinator
+  NodeDescriptor node{};  // told to every coordinator
   /// The same once its speed is measured; not valid: `node` is it already. A coordinator that connects earlier waits.
   std::shared_future<Result<NodeDescriptor>> measured{};
   WorkerIdentity identity = make_session_id();  // the same; of this process

@@ -7,9 +7,9 @@
 
 #include <thread>
 
-#include "butterfly/wire/tcp/tcp_peers_test.h"
 #include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
+#include "butterfly/wire/tcp/tcp_peers_test.h"
 
 namespace butterfly {
 namespace {
