@@ -109,6 +109,7 @@ bool lies_below(std::string_view path, std::string_view folder) {
 }
 
 std::atomic<int> lost_pages_exit_code{0};
+std::atomic_flag lost_page_reported;
 
 /// One write of all parts, by calls that a signal handler may make.
 class Sentence {
@@ -137,6 +138,8 @@ void on_lost_page(int /*signal*/, siginfo_t* info, void* /*context*/) {
   for (const Mapping& mapping : mappings) {
     const std::uintptr_t begin = mapping.begin;
     if (begin == 0 || address < begin || address - begin >= mapping.size) continue;
+    // Several threads may meet lost pages at once: the first one says so and ends the process.
+    while (lost_page_reported.test_and_set()) ::pause();
     struct stat now {};
     const bool known = ::fstat(mapping.file, &now) == 0;
     Sentence sentence;

@@ -6,8 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "butterfly/model/files/pending_file.h"
 
@@ -96,6 +101,29 @@ TEST_F(MappedFileTest, AFileThatGetsShorterEndsTheProcessWithASentence) {
         ::raise(SIGBUS);
       },
       ::testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(MappedFileTest, ThreadsThatMeetLostPagesAtOnceWriteOneSentence) {
+  const auto one_line = ::testing::ResultOf([](const std::string& text) { return std::ranges::count(text, '\n'); }, 1);
+  for (int round = 0; round < 20; ++round) {
+    fs::resize_file(path(), kBytes);
+    EXPECT_EXIT(
+        {
+          explain_lost_pages(2);
+          const auto file = mapped();
+          fs::resize_file(path(), 100);
+          std::barrier start(4);
+          std::atomic<int> sum{0};
+          std::vector<std::jthread> readers;
+          for (int i = 0; i < 4; ++i) {
+            readers.emplace_back([&] {
+              start.arrive_and_wait();
+              sum += static_cast<int>(file->bytes().back());
+            });
+          }
+        },
+        ::testing::ExitedWithCode(2), one_line);
+  }
 }
 
 TEST_F(MappedFileTest, APendingFileWritesIntoNoFileThatIsThere) {
