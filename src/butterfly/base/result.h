@@ -47,9 +47,8 @@ namespace detail {
 /// A format string that remembers where it was written.
 template <typename... Args>
 struct LocatedFormat {
-  template <typename S>
-  // NOLINTNEXTLINE(google-explicit-constructor): stands in for a string literal.
-  consteval LocatedFormat(const S& format, std::source_location location = std::source_location::current())
+  // NOLINTNEXTLINE(google-explicit-constructor): stands in for a string literal, of any length.
+  consteval LocatedFormat(const char* format, std::source_location location = std::source_location::current())
       : text(format), where(location) {}
   fmt::format_string<Args...> text;
   std::source_location where;

@@ -86,8 +86,14 @@ void MeasurementCache::store(const std::string& text) const {
   }
 }
 
+std::optional<MeasurementCache::Lock> MeasurementCache::lock_host() {
+  const auto directory = cache_directory();
+  if (!directory) return std::nullopt;
+  return std::optional<Lock>(std::in_place, *directory);
+}
+
 MeasurementCache::Lock::Lock(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  constexpr auto kPatience = std::chrono::seconds(5);  // a process that holds it longer is stopped
+  constexpr auto kPatience = std::chrono::seconds(15);  // a process that holds it longer is stopped
   constexpr auto kPause = std::chrono::milliseconds(5);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < deadline) {

@@ -35,6 +35,8 @@ class MeasurementCache {
     int fd_ = -1;
   };
   Lock lock() const { return Lock(path_.parent_path()); }
+  /// Of a measurement that is not cached; nothing where there is no cache.
+  static std::optional<Lock> lock_host();
 
  private:
   explicit MeasurementCache(std::filesystem::path path) : path_(std::move(path)) {}

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "butterfly/base/units.h"
+#include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 
@@ -46,9 +47,13 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
   node.fp32_gflops = peaks.team.fp32_gflops;
   node.int8_gops = peaks.team.int8_gops;
-  const TeamLatency latency = measure_team(node.threads);
-  node.dispatch_us = latency.dispatch_us;
-  node.wake_us = latency.wake_us;
+  {
+    // Workers that start together on one host would find each other's threads on their cores.
+    const auto lock = MeasurementCache::lock_host();
+    const TeamLatency latency = measure_team(node.threads);
+    node.dispatch_us = latency.dispatch_us;
+    node.wake_us = latency.wake_us;
+  }
   if (options.matmuls) node.matmuls = options.matmuls(node.isa, node.threads, topology.cpu_name);
   return node;
 }

@@ -1,0 +1,41 @@
+#include "butterfly/machine/measurement_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+namespace butterfly {
+namespace {
+
+TEST(MeasurementCacheTest, OneProcessOfAHostMeasuresAtATime) {
+  const auto home = std::filesystem::path(::testing::TempDir()) / "measurement_cache_test";
+  std::filesystem::create_directories(home / "butterfly");
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string restored = before != nullptr ? before : "";
+  ASSERT_EQ(::setenv("XDG_CACHE_HOME", home.c_str(), 1), 0);
+  std::atomic<bool> second_measures = false;
+  auto first = MeasurementCache::lock_host();
+  ASSERT_TRUE(first.has_value());
+  std::jthread other([&] {
+    const auto second = MeasurementCache::lock_host();
+    second_measures = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(second_measures);
+  first.reset();
+  other.join();
+  EXPECT_TRUE(second_measures);
+  if (before != nullptr) {
+    ::setenv("XDG_CACHE_HOME", restored.c_str(), 1);
+  } else {
+    ::unsetenv("XDG_CACHE_HOME");
+  }
+  std::filesystem::remove_all(home);
+}
+
+}  // namespace
+}  // namespace butterfly
