@@ -63,6 +63,7 @@ NodeDescriptor scaled(NodeDescriptor node, double speed) {
   for (MatmulRate& matmul : node.matmuls) {
     matmul.decode_gb_per_s *= speed;
     matmul.prefill_gflops *= speed;
+    matmul.cached_gb_per_s *= speed;
   }
   for (double* latency : {&node.dispatch_us, &node.wake_us}) *latency /= speed;
   return node;

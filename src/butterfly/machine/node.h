@@ -18,9 +18,13 @@ namespace butterfly {
 struct MatmulRate {
   std::string type{};            // of the weights, "q4_0"; or kAttention
   double decode_gb_per_s = 0.0;  // bytes of weights that one row passes per second
-  double prefill_gflops = 0.0;   // with 256 rows at once; multiply and add count as two
+  double prefill_gflops = 0.0;   // with many rows at once; multiply and add count as two
+  double cached_gb_per_s = 0.0;  // as decode_gb_per_s, of kCachedWeights that are read again and again; 0: unknown
   friend bool operator==(const MatmulRate&, const MatmulRate&) = default;
 };
+
+/// Bytes of weights that the caches of any machine worth planning for hold.
+inline constexpr double kCachedWeights = 8 << 20;
 
 /// Stands for the type where keys and values, as halves, take the place of weights.
 inline constexpr std::string_view kAttention = "attention";

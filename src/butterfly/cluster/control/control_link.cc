@@ -138,6 +138,7 @@ void store(const NodeDescriptor& node, control::Node& message) {
     matmul->set_type(rate.type);
     matmul->set_decode_gb_per_s(rate.decode_gb_per_s);
     matmul->set_prefill_gflops(rate.prefill_gflops);
+    matmul->set_cached_gb_per_s(rate.cached_gb_per_s);
   }
 }
 
@@ -154,12 +155,13 @@ Result<std::vector<MatmulRate>> read_matmuls(const control::Node& message) {
     if (!parse_dtype(matmul.type()) && matmul.type() != kAttention) {
       return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
     }
-    for (const double speed : {matmul.decode_gb_per_s(), matmul.prefill_gflops()}) {
+    for (const double speed : {matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()}) {
       if (!std::isfinite(speed) || speed < 0) {
         return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", matmul.type(), speed);
       }
     }
-    rates.push_back({matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops()});
+    rates.push_back(
+        {matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()});
   }
   return rates;
 }

@@ -20,7 +20,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
-constexpr std::string_view kMagic = "butterfly-productS 2";
+constexpr std::string_view kMagic = "butterfly-matmuls 3";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
 constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer for more: tells what all would take
@@ -74,6 +74,12 @@ class Measurement {
       BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.weight_bytes, one_));
       BF_ASSIGN_OR_RETURN(const PackedMatrix large, pack(type, bytes));
       rate.decode_gb_per_s = static_cast<double>(large.bytes()) / matmul_seconds(large, one_) * 1e-9;
+    }
+    {
+      const auto cached = std::min(static_cast<std::uint64_t>(kCachedWeights), options_.weight_bytes);
+      BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, cached, one_));
+      BF_ASSIGN_OR_RETURN(const PackedMatrix few, pack(type, bytes));
+      rate.cached_gb_per_s = static_cast<double>(few.bytes()) / matmul_seconds(few, one_) * 1e-9;
     }
     BF_ASSIGN_OR_RETURN(const std::uint64_t bytes, affordable_bytes(type, options_.prefill_weight_bytes, many_));
     BF_ASSIGN_OR_RETURN(const PackedMatrix small, pack(type, bytes));
@@ -225,7 +231,8 @@ std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::stri
 std::string serialize(const std::vector<MatmulRate>& rates) {
   std::string text = fmt::format("{}\n", kMagic);
   for (const MatmulRate& rate : rates) {
-    text += fmt::format("{} {:.6g} {:.6g}\n", rate.type, rate.decode_gb_per_s, rate.prefill_gflops);
+    text += fmt::format("{} {:.6g} {:.6g} {:.6g}\n", rate.type, rate.decode_gb_per_s, rate.prefill_gflops,
+                        rate.cached_gb_per_s);
   }
   return text;
 }
@@ -238,9 +245,11 @@ std::optional<std::vector<MatmulRate>> parse_matmuls(const std::string& text) {
   for (std::size_t i = 0; i <= kTypes.size(); ++i) {
     const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kAttention;
     MatmulRate rate;
-    if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops)) return std::nullopt;
+    if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops >> rate.cached_gb_per_s)) {
+      return std::nullopt;
+    }
     if (rate.type != type) return std::nullopt;
-    for (const double number : {rate.decode_gb_per_s, rate.prefill_gflops}) {
+    for (const double number : {rate.decode_gb_per_s, rate.prefill_gflops, rate.cached_gb_per_s}) {
       if (!std::isfinite(number) || number < 0.0) return std::nullopt;
     }
     rates.push_back(std::move(rate));

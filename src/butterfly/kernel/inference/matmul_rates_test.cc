@@ -23,6 +23,7 @@ TEST(MatmulRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
       EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
       EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
       EXPECT_LT(rate.decode_gb_per_s, kNobodyIsSoFast) << rate.type;
+      EXPECT_EQ(rate.cached_gb_per_s > 0, rate.type != kAttention) << rate.type;
       EXPECT_LT(rate.prefill_gflops, kNobodyIsSoFast) << rate.type;
     }
   }
@@ -45,16 +46,16 @@ TEST(MatmulRates, WhereTimeIsShortFewerWeightsAreEnough) {
 }
 
 TEST(MatmulRates, TextComesBackAndDamagedTextIsRefused) {
-  const std::vector<MatmulRate> rates{{"f32", 10.5, 80}, {"f16", 11, 81},  {"bf16", 12, 82},
-                                      {"q8_0", 13, 83},  {"q4_0", 14, 84}, {"attention", 15, 85}};
+  const std::vector<MatmulRate> rates{{"f32", 10.5, 80, 21}, {"f16", 11, 81, 22},  {"bf16", 12, 82, 23},
+                                      {"q8_0", 13, 83, 24},  {"q4_0", 14, 84, 25}, {"attention", 15, 85}};
   const std::string text = serialize(rates);
   EXPECT_EQ(parse_matmuls(text), rates);
   for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{{"10.5", "nan"},
                                                                                            {"10.5", "-1"},
                                                                                            {"10.5", "inf"},
                                                                                            {"q4_0", "q5_0"},
-                                                                                           {"attention 15 85", ""},
-                                                                                           {"2\n", "1\n"}}) {
+                                                                                           {"attention 15 85 0", ""},
+                                                                                           {"matmuls 3\n", "matmuls 2\n"}}) {
     std::string broken = text;
     broken.replace(broken.find(from), from.size(), to);
     EXPECT_FALSE(parse_matmuls(broken)) << to;
@@ -64,7 +65,7 @@ TEST(MatmulRates, TextComesBackAndDamagedTextIsRefused) {
 class MatmulCache : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "butterfly-productS-XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "butterfly-matmuls-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     home_ = pattern;
     setenv("XDG_CACHE_HOME", home_.c_str(), 1);

@@ -134,9 +134,18 @@ DType measured_type(DType type) {
   return computing == DType::kBytes16 || computing == DType::kBytes32Min ? DType::kQ8_0 : DType::kQ4_0;
 }
 
+/// Bytes per second that one row passes where the whole model has `weight_bytes`.
+double weight_rate(const MatmulRate& matmul, double weight_bytes) {
+  const double beyond = matmul.decode_gb_per_s * 1e9;
+  const double within = std::max(matmul.cached_gb_per_s * 1e9, beyond);
+  const double reach = std::log(kUncachedWeights / std::max(weight_bytes, kCachedWeights));
+  const double share = std::clamp(reach / std::log(kUncachedWeights / kCachedWeights), 0.0, 1.0);
+  return beyond * std::pow(within / beyond, share);
+}
+
 }  // namespace
 
-NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
+NodeRates node_rates(const NodeDescriptor& node, DType weight_type, double weight_bytes) {
   const bool quantised = block_elements(weight_type) > 1;
   const double gflops = quantised && node.int8_gops > 0.0 ? node.int8_gops : node.fp32_gflops;
   NodeRates rates{.weight_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
@@ -155,7 +164,7 @@ NodeRates node_rates(const NodeDescriptor& node, DType weight_type) {
       rates.kv_bytes_per_s = matmul.decode_gb_per_s * 1e9;
       rates.attention_flops_per_s = matmul.prefill_gflops * 1e9;
     } else if (matmul.type == to_string(type)) {
-      rates.weight_bytes_per_s = matmul.decode_gb_per_s * 1e9;
+      rates.weight_bytes_per_s = weight_rate(matmul, weight_bytes);
       rates.flops_per_s = matmul.prefill_gflops * 1e9;
       rates.measured = computing_type(weight_type) == type;
     }

@@ -82,7 +82,10 @@ struct NodeRates {
   bool measured = false;    // matmuls of this type were
   bool known() const { return weight_bytes_per_s > 0.0 && flops_per_s > 0.0 && memory_bytes_per_s > 0.0; }
 };
-NodeRates node_rates(const NodeDescriptor& node, DType weight_type);
+/// `weight_bytes` are those of the whole model: a model of which each node's part, however it is divided, is found in
+/// caches is read as fast as kCachedWeights were; from there to kUncachedWeights the rate falls with the logarithm.
+inline constexpr double kUncachedWeights = 8 * kCachedWeights;
+NodeRates node_rates(const NodeDescriptor& node, DType weight_type, double weight_bytes = kUncachedWeights);
 
 /// One step of a stage: `rows` positions of which each looks back on `past`, of `sequences` sequences.
 struct StepShape {

@@ -226,5 +226,21 @@ TEST(ModelCost, TypesThatArePackedAsAnotherCountItsBytesAndGoAtItsSpeed) {
   EXPECT_EQ(node_rates(described, DType::kQ4_K).flops_per_s, 40e9);
 }
 
+TEST(ModelCost, AModelThatCachesHoldIsReadAtTheirRate) {
+  const NodeDescriptor node{.matmuls = {{"q8_0", 10, 80, 40}}};
+  const auto rate = [&](double bytes) { return node_rates(node, DType::kQ8_0, bytes).weight_bytes_per_s; };
+  EXPECT_DOUBLE_EQ(rate(kCachedWeights / 2), 40e9);
+  EXPECT_DOUBLE_EQ(rate(kCachedWeights), 40e9);
+  EXPECT_NEAR(rate(std::sqrt(kCachedWeights * kUncachedWeights)), 20e9, 1.0);
+  EXPECT_DOUBLE_EQ(rate(kUncachedWeights), 10e9);
+  EXPECT_DOUBLE_EQ(rate(100 * kUncachedWeights), 10e9);
+  EXPECT_DOUBLE_EQ(node_rates(node, DType::kQ8_0).weight_bytes_per_s, 10e9) << "of a model of unknown size";
+  for (const double cached : {0.0, 5.0}) {
+    const NodeDescriptor slow{.matmuls = {{"q8_0", 10, 80, cached}}};
+    EXPECT_DOUBLE_EQ(node_rates(slow, DType::kQ8_0, kCachedWeights).weight_bytes_per_s, 10e9)
+        << "unknown, or another's work";
+  }
+}
+
 }  // namespace
 }  // namespace butterfly

@@ -139,10 +139,13 @@ Status read_matmuls(const Section& section, NodeDescriptor& node) {
                         matmuls.where(), printable(type));
     }
     BF_ASSIGN_OR_RETURN(const Section rates, matmuls.table(type, matmuls.where() + "." + type));
-    BF_TRY(rates.only({"decode_gb_per_s", "prefill_gflops"}));
+    BF_TRY(rates.only({"decode_gb_per_s", "prefill_gflops", "cached_gb_per_s"}));
     MatmulRate rate{.type = type};
     BF_ASSIGN_OR_RETURN(rate.decode_gb_per_s, rates.number("decode_gb_per_s"));
     BF_ASSIGN_OR_RETURN(rate.prefill_gflops, rates.number("prefill_gflops"));
+    if (rates.has("cached_gb_per_s")) {
+      BF_ASSIGN_OR_RETURN(rate.cached_gb_per_s, rates.number("cached_gb_per_s"));
+    }
     node.matmuls.push_back(std::move(rate));
   }
   return {};

@@ -25,6 +25,7 @@ Status check_node(const PlanCluster& cluster, int index) {
   for (const MatmulRate& matmul : node.matmuls) {
     BF_TRY(check_number(name, fmt::format("decode rate for {}", matmul.type), matmul.decode_gb_per_s));
     BF_TRY(check_number(name, fmt::format("prefill rate for {}", matmul.type), matmul.prefill_gflops));
+    BF_TRY(check_number(name, fmt::format("rate from caches for {}", matmul.type), matmul.cached_gb_per_s));
   }
   return {};
 }

@@ -70,15 +70,28 @@ Status make_signer(const std::string& folder, const char* which, std::chrono::se
   return write_file(stem + ".pem", to_pem(certificate.get()), FileAccess::kEveryone);
 }
 
-Status rename_signer(const std::string& folder, const char* from, const char* to) {
-  for (const char* kind : {".key", ".pem"}) {
-    const std::string source = folder + "/" + from + kind;
-    const std::string target = folder + "/" + to + kind;
-    if (std::rename(source.c_str(), target.c_str()) != 0) {
-      return make_error(ErrorCode::kIo, "cannot rename {} to {}: {}", source, target, system_message(errno));
+/// The current signer becomes the former one and the next one current. A process may have died between two of the
+/// renames: what it did not do is done. The lock is held.
+Status promote_next(const std::string& folder) {
+  const auto name = [&](const char* which, const char* kind) { return folder + "/" + which + kind; };
+  const auto move = [&](const char* from, const char* to, const char* kind) -> Status {
+    const std::string source = name(from, kind), target = name(to, kind);
+    if (std::rename(source.c_str(), target.c_str()) == 0) return {};
+    return make_error(ErrorCode::kIo, "cannot rename {} to {}: {}", source, target, system_message(errno));
+  };
+  // The next one's files move last: while its certificate is there, whatever else is missing was moved already.
+  if (exists(name(kNext, ".key"))) {
+    for (const char* kind : {".key", ".pem"}) {
+      if (exists(name(kCurrent, kind))) BF_TRY(move(kCurrent, kFormer, kind));
     }
+    BF_TRY(move(kNext, kCurrent, ".key"));
   }
-  return {};
+  return move(kNext, kCurrent, ".pem");
+}
+
+bool promotion_was_interrupted(const std::string& folder) {
+  const auto there = [&](const char* which, const char* kind) { return exists(folder + "/" + which + kind); };
+  return there(kNext, ".pem") && !(there(kCurrent, ".key") && there(kCurrent, ".pem"));
 }
 
 Result<std::string> read_optional(const std::string& path) {
@@ -215,6 +228,10 @@ Result<Authority> Authority::create(const std::string& folder, const AuthorityOp
 }
 
 Result<Authority> Authority::open(const std::string& folder) {
+  if (promotion_was_interrupted(folder)) {
+    BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder));
+    if (promotion_was_interrupted(folder)) BF_TRY(promote_next(folder));
+  }
   if (!exists(fmt::format("{}/{}.key", folder, kCurrent))) {
     return make_error(ErrorCode::kNotFound,
                       "{} holds no cluster's authority: this runs where `butterfly cluster init` was run", folder);
@@ -377,7 +394,7 @@ Result<std::string> Authority::rotate() {
       return kStep2;
     }
     BF_ASSIGN_OR_RETURN(const FolderLock lock, FolderLock::take(folder_));
-    for (const char* kind : {".key", ".pem"}) std::remove(fmt::format("{}/{}{}", folder_, kFormer, kind).c_str());
+    for (const char* kind : {".pem", ".key"}) std::remove(fmt::format("{}/{}{}", folder_, kFormer, kind).c_str());
     BF_TRY(publish());
     return kStep3;
   }
@@ -391,8 +408,7 @@ Result<std::string> Authority::rotate() {
         BF_TRY(publish());
         return kStep1;
       }
-      BF_TRY(rename_signer(folder_, kCurrent, kFormer));
-      BF_TRY(rename_signer(folder_, kNext, kCurrent));
+      BF_TRY(promote_next(folder_));
     }
     BF_TRY(renew_own());
     return kStep2;

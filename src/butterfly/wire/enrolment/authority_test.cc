@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "butterfly/wire/enrolment/enrolment.h"
@@ -181,6 +182,28 @@ TEST(Authority, AStepOfARotationThatWasCutShortIsCompletedBeforeTheNext) {
   EXPECT_THAT(authority.rotate().value(), HasSubstr("step 2 of 3"));
   EXPECT_THAT(authority.rotate().value(), HasSubstr("step 3 of 3"));
   EXPECT_TRUE(Credentials::load(authority.folder()));
+}
+
+// Fails when a process that dies between two renames leaves a folder without an authority.
+TEST(Authority, ARotationThatDiedBetweenTwoRenamesIsFinishedWhenItIsOpened) {
+  const std::vector<std::pair<std::string, std::string>> renames{{"authority.key", "former-authority.key"},
+                                                                 {"authority.pem", "former-authority.pem"},
+                                                                 {"next-authority.key", "authority.key"},
+                                                                 {"next-authority.pem", "authority.pem"}};
+  for (std::size_t done = 0; done <= renames.size(); ++done) {
+    const TestCluster cluster;
+    Authority authority = cluster.authority();
+    EXPECT_THAT(authority.rotate().value(), HasSubstr("step 1 of 3"));
+    const std::string folder = authority.folder() + "/";
+    for (std::size_t i = 0; i < done; ++i) {
+      std::filesystem::rename(folder + renames[i].first, folder + renames[i].second);
+    }
+    auto again = Authority::open(authority.folder());
+    ASSERT_TRUE(again) << done << ": " << again.error().message;
+    EXPECT_THAT(again->rotate().value(), HasSubstr("step 2 of 3")) << done;
+    EXPECT_THAT(again->rotate().value(), HasSubstr("step 3 of 3")) << done;
+    EXPECT_TRUE(Credentials::load(authority.folder())) << done;
+  }
 }
 
 TEST(Credentials, TheEnrolmentContextIsMadeAgainOnlyWhenTheFilesHaveChanged) {
