@@ -13,8 +13,8 @@
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
-#include "predicted.h"
-#include "running.h"
+#include "shared/predicted.h"
+#include "shared/running.h"
 
 namespace butterfly::app {
 namespace {

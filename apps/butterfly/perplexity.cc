@@ -11,7 +11,7 @@
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
-#include "running.h"
+#include "shared/running.h"
 
 namespace butterfly::app {
 namespace {

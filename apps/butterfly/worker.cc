@@ -13,7 +13,7 @@
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/train/ranks/train_host.h"
 #include "commands.h"
-#include "running.h"
+#include "shared/running.h"
 
 namespace butterfly::app {
 namespace {
