@@ -19,7 +19,7 @@ namespace {
 constexpr int kRowsMax = 512;  // of one step
 
 struct BenchCommand {
-  RunOptions run;
+  InferenceFlags flags;
   int prefill = 512;
   int decode = 128;
   int rounds = 3;
@@ -91,11 +91,11 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, Ben
   return {};
 }
 
-Result<BenchResult> bench_threads(const BenchCommand& command, int threads) {
+Result<BenchResult> bench_threads(const BenchCommand& command, InferenceConfig settings, int threads) {
   BenchResult result;
-  RunOptions run = command.run;
-  result.threads = run.threads = threads;
-  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(run, command.sequences));
+  result.threads = settings.deployment.compute.threads = threads;
+  settings.deployment.plan.sequences = command.sequences;
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(settings));
   const ModelConfig& config = model.checkpoint.config;
   if (command.prefill + command.decode + 1 > config.context) {
     return make_error(ErrorCode::kInvalidArgument, "prefill {} and decode {} do not fit into the context of {}",
@@ -129,20 +129,28 @@ void print(const BenchCommand& command, const BenchResult& r) {
   if (r.predicted) std::printf("%s\n", compare(*r.predicted, r.measured()).c_str());
 }
 
+InferenceConfig quiet_config() {
+  InferenceConfig config;
+  config.quiet = true;
+  return config;
+}
+
 Status run(const BenchCommand& command) {
+  BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_config(command.flags, quiet_config()));
+  const DeploymentConfig& deployment = config.deployment;
   std::vector<int> thread_counts;
-  if (command.run.threads > 0 || !command.run.workers.empty() || command.run.nodes > 1) {
-    thread_counts.push_back(std::max(command.run.threads, 1));
+  if (deployment.compute.threads > 0 || !deployment.membership.workers.empty() || deployment.nodes > 1) {
+    thread_counts.push_back(std::max(deployment.compute.threads, 1));
   } else {
     for (int t = 1; t <= usable_threads(); t *= 2) thread_counts.push_back(t);
   }
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   nlohmann::ordered_json j;
-  j["model"] = command.run.model;
+  j["model"] = config.model;
   j["isa"] = to_string(isa);
   j["sequences"] = command.sequences;
   for (const int threads : thread_counts) {
-    BF_ASSIGN_OR_RETURN(const BenchResult result, bench_threads(command, threads));
+    BF_ASSIGN_OR_RETURN(const BenchResult result, bench_threads(command, config, threads));
     if (!command.json) print(command, result);
     nlohmann::ordered_json one{{"threads", result.threads},
                                {"prefill_tokens", command.prefill},
@@ -168,8 +176,7 @@ Status run(const BenchCommand& command) {
 void add_bench_model(Command bench, Action& action) {
   auto sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, for 1, 2, 4, ... threads");
   auto command = std::make_shared<BenchCommand>();
-  command->run.quiet = true;
-  add_run_options(sub, command->run);
+  add_inference_flags(sub, command->flags, quiet_config());
   sub.add_option("--prefill", command->prefill, "Prompt tokens").in_range(1, 1 << 20).show_default();
   sub.add_option("--decode", command->decode, "Tokens decoded one by one").in_range(1, 1 << 20).show_default();
   sub.add_option("--rounds", command->rounds, "Measured rounds, after a short one that is not")

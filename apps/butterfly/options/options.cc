@@ -125,6 +125,11 @@ Option Command::add_flag(const std::string& names, bool& value, const std::strin
   return Option(*app_->add_flag(names, value, help));
 }
 
+Option Command::add_flag(const std::string& names, const std::string& help) {
+  return Option(*app_->add_flag_callback(
+      names, [] {}, help));
+}
+
 void Command::require_subcommand() {
   app_->require_subcommand(1);
 }

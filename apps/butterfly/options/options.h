@@ -72,6 +72,8 @@ class Command {
   Option add_option(const std::string& names, const std::string& help);
   /// "!--no-x" clears `value`.
   Option add_flag(const std::string& names, bool& value, const std::string& help);
+  /// One whose count() the caller reads.
+  Option add_flag(const std::string& names, const std::string& help);
   void require_subcommand();
   /// The end of the help.
   void footer(const std::string& text);

@@ -2,8 +2,6 @@
 
 #include <cstdio>
 
-#include "butterfly/wire/enrolment/node_access.h"
-
 namespace butterfly::app {
 
 void add_access_options(Command command, AccessOptions& access) {
@@ -12,21 +10,22 @@ void add_access_options(Command command, AccessOptions& access) {
                                         "~/.config/butterfly, where there is one]: talk to members of its cluster "
                                         "alone, encrypted, at any address");
   command
-      .add_flag("--insecure", access.insecure,
+      .add_flag("--insecure", access.any_address,
                 "Talk to any address without authentication or encryption: anyone who reaches the port can use this "
                 "machine")
       .excludes(credentials);
 }
 
+void warn_of_plain_text(const AccessOptions& options) {
+  if (!options.any_address) return;
+  std::fprintf(stderr,
+               "WARNING: --insecure: nothing is authenticated or encrypted. Anyone who reaches a port of this node can "
+               "use this machine, read what it computes, and change it.\n");
+}
+
 Result<NodeAccess> open_access(const AccessOptions& options) {
-  if (options.insecure) {
-    std::fprintf(
-        stderr,
-        "WARNING: --insecure: nothing is authenticated or encrypted. Anyone who reaches a port of this node can "
-        "use this machine, read what it computes, and change it.\n");
-    return NodeAccess{.policy = AddressPolicy::kAnyAddress};
-  }
-  return node_access(options.credentials);
+  warn_of_plain_text(options);
+  return node_access(options);
 }
 
 }  // namespace butterfly::app

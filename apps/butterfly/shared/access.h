@@ -1,23 +1,18 @@
 // Whom a command's node talks to: --credentials and --insecure.
 #pragma once
 
-#include <string>
-
-#include "butterfly/wire/channel/tcp.h"
+#include "butterfly/wire/enrolment/node_access.h"
 #include "options/options.h"
 
 namespace butterfly::app {
 
-struct AccessOptions {
-  std::string credentials;  // a folder; empty: the default one, if there are credentials in it
-  bool insecure = false;
-};
-
 /// --credentials, --insecure.
 void add_access_options(Command command, AccessOptions& access);
 
-/// Reads the credentials, and says loudly on stderr when there shall be none at all. Errors: those of
-/// Credentials::load().
+/// Says loudly on stderr when nothing shall be authenticated.
+void warn_of_plain_text(const AccessOptions& options);
+
+/// Reads the credentials, after such a warning. Errors: those of node_access().
 Result<NodeAccess> open_access(const AccessOptions& options);
 
 }  // namespace butterfly::app

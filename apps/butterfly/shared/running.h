@@ -1,4 +1,4 @@
-// Options and steps that the commands share which run a model.
+// What the commands share that run a model: their settings, and the model made ready.
 #pragma once
 
 #include <memory>
@@ -6,36 +6,27 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
+#include "butterfly/infer/config/inference_keys.h"
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
+#include "options/key_flags.h"
 #include "options/options.h"
-#include "shared/access.h"
 
 namespace butterfly::app {
 
-struct RunOptions {
-  std::string model;
-  int threads = 0;  // 0: every core that this process may use, shared by the nodes of this process
-  int nodes = 1;
-  std::vector<std::string> workers;
-  std::string join_at;
-  int heartbeat_ms = 200;
-  int dead_after_ms = 1500;
-  int recover_within_s = 60;
-  AccessOptions access;
-  std::string split = "auto";
-  std::string goal = "latency";
-  std::string custom;  // file
-  bool measure_links = false;
-  std::string kv_type = "auto";
-  std::string wire_type = "f32";
-  std::string compress = "off";
-  bool quiet = false;
+/// -c FILE, and a flag for each key that the command has.
+struct InferenceFlags {
+  std::string file;
+  KeyFlags<InferenceConfig> keys;
 };
 
-/// -m, --threads, --nodes, --workers and what goes with them, --split, --kv-type, --quiet.
-void add_run_options(Command command, RunOptions& options);
+/// -c and the flags of running_keys().
+void add_inference_flags(Command command, InferenceFlags& flags, const InferenceConfig& standard = {});
+
+/// `standard`, changed by the file and then by the flags. The file may have every key of inference, so that one serves
+/// all commands. Errors: those of the file, of the flags and of validate().
+Result<InferenceConfig> read_config(const InferenceFlags& flags, InferenceConfig standard = {});
 
 struct OpenModel {
   Checkpoint checkpoint;
@@ -44,6 +35,6 @@ struct OpenModel {
 };
 
 /// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both.
-Result<OpenModel> open_model(const RunOptions& options, int sequences);
+Result<OpenModel> open_model(const InferenceConfig& config);
 
 }  // namespace butterfly::app

@@ -1,19 +1,16 @@
-// butterfly train: learns a model from text. The settings are one table of keys (train/run_keys.h): of the file, and of
-// the flags.
+// butterfly train: learns a model from text. The settings are one table of keys (train/config/run_keys.h): of the file,
+// and of the flags.
 #include "train/train.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <vector>
 
 #include "butterfly/base/json.h"
 #include "butterfly/machine/usage/stolen_time.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
 #include "commands.h"
+#include "options/key_flags.h"
 #include "shared/access.h"
 
 namespace butterfly::app {
@@ -21,66 +18,18 @@ namespace {
 
 struct TrainCommand {
   std::string file;
-  std::vector<std::pair<const RunKey*, Option>> flags;
+  KeyFlags<RunConfig> flags;
   bool find_batch = false;
   bool json = false;
   AccessOptions access;
 };
-
-/// "--optimizer.weight_decay,--optimizer.weight-decay", and the shorter name where there is one.
-std::string flag_names(const RunKey& key) {
-  std::string names = "--" + key.name, dashed = key.name;
-  std::ranges::replace(dashed, '_', '-');
-  if (dashed != key.name) names += ",--" + dashed;
-  if (!key.alias.empty()) names += ",--" + key.alias;
-  return names;
-}
-
-bool is_list(const RunKey& key) {
-  return key.get(RunConfig{}).index() >= 4;
-}
-
-const char* group_of(const RunKey& key) {
-  if (key.name.starts_with("data.")) return "Data";
-  if (key.name.starts_with("optimizer.") || key.name.starts_with("schedule.")) return "Optimizer and schedule";
-  if (key.name.starts_with("guard.")) return "Guard against outliers";
-  if (key.name.starts_with("parallel.")) return "Ranks";
-  if (key.name.starts_with("checkpoint.")) return "Checkpoints";
-  return "The run";
-}
-
-void add_key_flags(Command sub, TrainCommand& command) {
-  for (const RunKey& key : run_keys()) {
-    const KeyValue standard = key.get(RunConfig{});
-    const bool is_flag = std::holds_alternative<bool>(standard);
-    const std::string help = fmt::format("{} [{}]", key.help, to_toml(standard));  // const: chooses the overload
-    Option option = sub.add_option(flag_names(key), help);
-    option.group(group_of(key)).type_name(is_flag ? "[true|false]" : is_list(key) ? "A,B,..." : "");
-    // Of one that is given twice the last counts, as flags win over the file.
-    is_list(key) ? option.takes(1, -1).comma_separated() : option.takes_last();
-    if (is_flag) option.takes(0, 1);
-    command.flags.emplace_back(&key, option);
-  }
-}
-
-Status apply(const Option& option, const RunKey& key, RunConfig& config) {
-  const std::vector<std::string>& given = option.values();
-  if (std::holds_alternative<std::vector<std::string>>(key.get(config))) return key.set(config, given);
-  const std::string last = given.empty() ? "" : given.back();
-  if (std::holds_alternative<bool>(key.get(config)) && (last.empty() || last == "{}")) {
-    return set_from_text(config, key, "true");
-  }
-  return set_from_text(config, key, is_list(key) ? fmt::format("{}", fmt::join(given, ",")) : last);
-}
 
 Result<RunConfig> config_of(const TrainCommand& command) {
   RunConfig config;
   if (!command.file.empty()) {
     BF_ASSIGN_OR_RETURN(config, read_run_config(command.file));
   }
-  for (const auto& [key, option] : command.flags) {
-    if (option.count() > 0) BF_TRY(apply(option, *key, config));
-  }
+  BF_TRY(command.flags.apply(config));
   BF_TRY(validate(config));
   return config;
 }
@@ -130,11 +79,11 @@ Result<int> run_train(const TrainCommand& command) {
 void add_train(Command app, Action& action) {
   auto sub = app.add_subcommand("train", "Train a model on text, on one or several ranks, here or on workers");
   auto command = std::make_shared<TrainCommand>();
-  sub.add_option("-c,--config", command->file, "Settings of the run as TOML (docs/formats/run.md); flags win");
+  add_config_option(sub, command->file, "docs/formats/run.md");
   sub.add_flag("--find-batch", command->find_batch,
                "Do not train: double the micro-batch until memory ends, and say which fit and how fast they are");
   sub.add_flag("--json", command->json, "The result as one JSON object on stdout");
-  add_key_flags(sub, *command);
+  command->flags.add(sub, run_keys());
   add_access_options(sub, command->access);
   sub.footer(
       "Every key of the file is a flag, and the other way round. Examples:\n"
