@@ -6,7 +6,7 @@
 Exit status 0: all rules hold; 1: some do not, each case named on stdout.
 
 The rules:
-  folders    no folder of src/butterfly or include has more than 30 files (.h, .cc, .proto)
+  folders    no folder of apps, include or src/butterfly has more than 30 files (.h, .cc, .proto)
   circles    no header includes itself, however long the way
   names      no type, and no function with the same parameters, is declared in two headers of one namespace
   functions  no function has more than 70 lines, from the line of its opening brace to the closing one
@@ -128,7 +128,8 @@ class Checker:
         return self.texts[path]
 
     def check_folders(self):
-        count = collections.Counter(p.parent for p in self.below("src", "include", suffixes=(".h", ".cc", ".proto")))
+        files_of_all = self.below("apps", "include", "src", suffixes=(".h", ".cc", ".proto"))
+        count = collections.Counter(p.parent for p in files_of_all)
         for folder, files in sorted(count.items()):
             if files > FILES_MAX:
                 self.violations.append(f"{self.name(folder)}: has {files} files, {FILES_MAX} at most")

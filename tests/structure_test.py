@@ -12,18 +12,18 @@ LONG = "  f();\n" * 70
 
 
 class Structure(unittest.TestCase):
-    def check(self, files):
+    def check(self, files, below="src/butterfly"):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in files.items():
-                path = pathlib.Path(folder) / "src" / "butterfly" / name
+                path = pathlib.Path(folder) / below / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             run = subprocess.run([sys.executable, str(CHECKER), "--root", folder], capture_output=True, text=True,
                                  check=False, timeout=60)
             return run.returncode, run.stdout + run.stderr
 
-    def expect(self, files, *words):
-        status, output = self.check(files)
+    def expect(self, files, *words, below="src/butterfly"):
+        status, output = self.check(files, below)
         self.assertEqual(status, 1 if words else 0, output)
         self.assertIn(f"{1 if words else 0} violations", output)
         for word in words:
@@ -33,6 +33,8 @@ class Structure(unittest.TestCase):
         files = {f"wire/a{i}.h": "" for i in range(30)}
         self.expect(files)
         self.expect({**files, "wire/control.proto": ""}, "src/butterfly/wire: has 31 files, 30 at most")
+        self.expect({f"a{i}.cc": "" for i in range(31)}, "apps/butterfly: has 31 files, 30 at most",
+                    below="apps/butterfly")
 
     def test_a_header_that_includes_itself_by_way_of_others_is_named(self):
         self.expect({"wire/a.h": '#include "butterfly/wire/b.h"\n', "wire/b.h": '#include "butterfly/base/c.h"\n',

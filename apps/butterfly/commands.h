@@ -6,7 +6,7 @@
 #include <string>
 
 #include "butterfly/base/result.h"
-#include "options.h"
+#include "options/options.h"
 
 namespace butterfly::app {
 

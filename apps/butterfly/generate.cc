@@ -13,8 +13,8 @@
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
-#include "predicted.h"
-#include "running.h"
+#include "shared/predicted.h"
+#include "shared/running.h"
 
 namespace butterfly::app {
 namespace {
@@ -22,11 +22,7 @@ namespace {
 constexpr int kExitPipeClosed = 141;  // the reader of standard output went away: as a shell shows SIGPIPE
 
 struct GenerateCommand {
-  RunOptions run;
-  std::string prompt;
-  Request request;
-  int prefill_chunk = 512;
-  bool echo = false;
+  InferenceFlags flags;
   bool json = false;
 };
 
@@ -70,7 +66,7 @@ std::string describe_slices(const NodeReport& node) {
                      format_seconds(node.exchange_times.one_row_s));
 }
 
-void print_summary(const Report& r, const GenerateCommand& command, const Deployment& deployment) {
+void print_summary(const Report& r, const InferenceConfig& config, const Deployment& deployment) {
   std::fprintf(stderr,
                "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
                r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
@@ -87,9 +83,9 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
                  std::string(r.codec()).c_str(), format_bytes(r.traffic.bytes).c_str(),
                  format_bytes(r.traffic.bytes + r.traffic.bytes_saved).c_str());
   }
-  if (command.run.wire_type != "f32" && deployment.nodes().size() > 1) {
+  if (const DType type = config.deployment.stage.wire_type; type != DType::kF32 && deployment.nodes().size() > 1) {
     std::fprintf(stderr, "activations were rounded to %s between nodes: not the text of one process\n",
-                 command.run.wire_type.c_str());
+                 std::string(to_string(type)).c_str());
   }
   for (const NodeReport& node : deployment.nodes()) {
     std::fprintf(stderr, "  %-22s layers %d-%d%s%s%s, %s\n", one_line(node.name).c_str(), node.assignment.first_layer,
@@ -99,9 +95,10 @@ void print_summary(const Report& r, const GenerateCommand& command, const Deploy
   }
 }
 
-std::string to_json(const GenerateCommand& command, const Report& r, const Deployment& deployment) {
+std::string to_json(const InferenceConfig& config, const Report& r, const Deployment& deployment) {
+  const StageSettings& settings = config.deployment.stage;
   nlohmann::ordered_json j;
-  j["prompt"] = command.prompt;
+  j["prompt"] = config.prompt;
   j["text"] = r.generation.text;
   for (const TokenId token : r.generation.tokens) j["tokens"].push_back(token.value);
   j["finish_reason"] = to_string(r.generation.reason);
@@ -112,9 +109,9 @@ std::string to_json(const GenerateCommand& command, const Report& r, const Deplo
   j["time_to_first_token_s"] = r.generation.first_token_s;
   j["load_s"] = r.load_s;
   j["wire_bytes_per_token"] = r.wire_bytes_per_token();
-  j["wire_type"] = command.run.wire_type;
-  j["lossy"] = command.run.wire_type != "f32" && deployment.nodes().size() > 1;
-  j["compression"] = {{"mode", command.run.compress},
+  j["wire_type"] = to_string(settings.wire_type);
+  j["lossy"] = settings.wire_type != DType::kF32 && deployment.nodes().size() > 1;
+  j["compression"] = {{"mode", to_string(settings.compression)},
                       {"codec", r.codec()},
                       {"wire_bytes_before", r.traffic.bytes + r.traffic.bytes_saved},
                       {"wire_bytes_after", r.traffic.bytes},
@@ -185,34 +182,35 @@ double balance_between(const std::vector<NodeReport>& before, const std::vector<
   return load_balance_factor(of_nodes);
 }
 
-Result<int> run(GenerateCommand& command) {
+Result<int> run(const GenerateCommand& command) {
   const StolenTime loading;
-  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 1));
+  BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_config(command.flags));
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
-  BF_ASSIGN_OR_RETURN(command.request.prompt, encode_prompt(tokenizer, command.prompt));
+  Request request = config.request;
+  BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, config.prompt));
   Output output;
   const std::stop_callback on_interrupt(interrupted(), [&] { output.stop().request_stop(); });
-  if (command.echo && !command.json) output.write(command.prompt);
+  if (config.echo && !command.json) output.write(config.prompt);
   const TextSink sink = [&](std::size_t, std::string_view text) {
     if (!command.json) output.write(text);
   };
   Report report;
-  report.prompt_tokens = command.request.prompt.size();
+  report.prompt_tokens = request.prompt.size();
   report.load_s = model.load_s;
-  const GenerateOptions options{.prefill_chunk = command.prefill_chunk, .context = model.checkpoint.config.context};
+  const GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
   const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells
   const std::vector<NodeReport> before = model.deployment->nodes();
-  const RunShape expected{.prompt = static_cast<int>(report.prompt_tokens),
-                          .generated = command.request.tokens_max,
-                          .chunk = command.prefill_chunk};
+  const RunShape expected{
+      .prompt = static_cast<int>(report.prompt_tokens), .generated = request.tokens_max, .chunk = config.prefill_chunk};
   report.unpredictable = why_not_predicted(*model.deployment, expected, loading);
-  if (!report.unpredictable.empty() && !command.run.quiet) {
+  if (!report.unpredictable.empty() && !config.quiet) {
     std::fprintf(stderr, "%s\n", report.unpredictable.c_str());
   }
   const StolenTime generating;
   BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
-                      generate(model.deployment->pipeline(), tokenizer, std::span(&command.request, 1), options, sink,
-                               output.stop().get_token()));
+                      generate(model.deployment->pipeline(), tokenizer, std::span<const Request>(&request, 1), options,
+                               sink, output.stop().get_token()));
   if (output.failed()) return output.end();
   // A first epoch has read what it needs of the file; later ones read it again.
   if (model.deployment->epochs().size() > 1) BF_TRY(files_unchanged(model.checkpoint.path));
@@ -225,9 +223,9 @@ Result<int> run(GenerateCommand& command) {
   RunShape actual = expected;
   actual.generated = static_cast<int>(report.generation.tokens.size());
   if (report.unpredictable.empty()) report.predicted = predicted_speeds(*model.deployment, actual);
-  output.write(command.json ? to_json(command, report, *model.deployment) + "\n" : "\n");
+  output.write(command.json ? to_json(config, report, *model.deployment) + "\n" : "\n");
   if (output.failed()) return output.end();
-  if (!command.run.quiet) print_summary(report, command, *model.deployment);
+  if (!config.quiet) print_summary(report, config, *model.deployment);
   return report.generation.reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
 }
 
@@ -236,23 +234,15 @@ Result<int> run(GenerateCommand& command) {
 void add_generate(Command app, Action& action) {
   auto sub = app.add_subcommand("generate", "Continue a text, on this machine or split over several");
   auto command = std::make_shared<GenerateCommand>();
-  add_run_options(sub, command->run);
-  sub.add_option("-p,--prompt", command->prompt, "Text to continue; empty: from the beginning-of-text token");
-  sub.add_option("-n,--tokens", command->request.tokens_max, "Tokens to generate at most").show_default();
-  SamplingOptions& sampling = command->request.sampling;
-  sub.add_option("--temp", sampling.temperature, "Temperature; 0: always the most likely token").show_default();
-  sub.add_option("--top-k", sampling.top_k, "Keep the K most likely tokens; 0: all").show_default();
-  sub.add_option("--top-p", sampling.top_p, "Keep the most likely tokens up to this probability").show_default();
-  sub.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the best one").show_default();
-  sub.add_option("--repeat-penalty", sampling.repeat_penalty, "Divide logits of the last 64 tokens; 1: off")
-      .show_default();
-  sub.add_option("--seed", sampling.seed, "Same seed, same text: on any number of nodes").whole_number().show_default();
-  sub.add_option("--stop", command->request.stops, "End before this text; may be given more than once")
-      .takes_one_each_time();
-  sub.add_flag("--ignore-end", command->request.ignore_end, "Go on after the model's end-of-text token");
-  sub.add_option("--prefill-chunk", command->prefill_chunk, "Prompt tokens per step").show_default();
-  sub.add_flag("--echo", command->echo, "Print the prompt before its continuation");
+  add_inference_flags(sub, command->flags);
+  command->flags.keys.add(sub, text_keys());
   sub.add_flag("--json", command->json, "One JSON object on stdout instead of the text");
+  sub.footer(
+      "A model is needed: -m FILE, or `model` in the file of -c. Every key of that file is a flag, and the other way "
+      "round. Examples:\n"
+      "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
+      "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001,127.0.0.1:7002\n"
+      "  butterfly generate -c settings.toml --temp 0.8 --seed 7");
   run_later(sub, action, [command] { return run(*command); });
 }
 

@@ -19,7 +19,7 @@
 #include "butterfly/base/one_line.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "commands.h"
-#include "options.h"
+#include "options/options.h"
 
 namespace butterfly::app {
 namespace {

@@ -11,13 +11,13 @@
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
-#include "running.h"
+#include "shared/running.h"
 
 namespace butterfly::app {
 namespace {
 
 struct PerplexityCommand {
-  RunOptions run;
+  InferenceFlags flags;
   std::string file;
   int window = 512;
   bool json = false;
@@ -32,14 +32,16 @@ Result<std::string> read_text(const std::string& path) {
 }
 
 Result<int> run(const PerplexityCommand& command) {
+  BF_ASSIGN_OR_RETURN(InferenceConfig config, read_config(command.flags));
   BF_ASSIGN_OR_RETURN(const std::string text, read_text(command.file));
-  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(command.run, 2));
+  config.deployment.plan.sequences = 2;
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.encode(text, {.add_bos = false}));
   PerplexityOptions options;
   options.window = std::min(command.window, model.checkpoint.config.context);
   if (tokenizer.vocabulary().add_bos) options.bos = tokenizer.vocabulary().bos;
-  if (!command.run.quiet && isatty(STDERR_FILENO) != 0) {
+  if (!config.quiet && isatty(STDERR_FILENO) != 0) {
     options.progress = [](std::uint64_t done, std::uint64_t total) {
       std::fprintf(stderr, "\r%llu of %llu tokens", static_cast<unsigned long long>(done),
                    static_cast<unsigned long long>(total));
@@ -64,7 +66,7 @@ Result<int> run(const PerplexityCommand& command) {
                 result.perplexity * result.standard_error, static_cast<unsigned long long>(result.predicted),
                 options.window);
   }
-  if (!command.run.quiet) {
+  if (!config.quiet) {
     std::fprintf(stderr, "%.1f tokens/s\n", static_cast<double>(result.predicted) / seconds);
   }
   return kExitOk;
@@ -75,7 +77,7 @@ Result<int> run(const PerplexityCommand& command) {
 void add_perplexity(Command app, Action& action) {
   auto sub = app.add_subcommand("perplexity", "Measure how well a model predicts a text file");
   auto command = std::make_shared<PerplexityCommand>();
-  add_run_options(sub, command->run);
+  add_inference_flags(sub, command->flags);
   sub.add_option("-f,--file", command->file, "UTF-8 text file").required();
   sub.add_option("--window", command->window, "Tokens that are predicted from one beginning")
       .in_range(2, 1 << 20)

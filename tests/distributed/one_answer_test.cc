@@ -89,11 +89,8 @@ Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, const Ca
 }
 
 Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
-  DeploymentOptions options;
-  options.nodes = c.nodes;
-  options.threads = c.threads;
-  options.isas = c.isas;
-  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, options));
+  const DeploymentConfig config{.nodes = c.nodes, .compute = {.threads = c.threads, .isas = c.isas}};
+  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, config));
   return run_on(deployment->pipeline(), checkpoint, c, prompt_tokens, decode_tokens);
 }
 
@@ -212,7 +209,7 @@ TEST_P(DistOneAnswer, MoreNodesThanLayersLeaveTheRestStandingBy) {
   const auto answer = run(*checkpoint, {.nodes = 9, .isas = {fast}}, 10, 3);
   ASSERT_TRUE(expected && answer);
   EXPECT_TRUE(*answer == *expected);
-  const auto deployment = Deployment::create(*checkpoint, {.nodes = 9, .isas = {fast}});
+  const auto deployment = Deployment::create(*checkpoint, {.nodes = 9, .compute = {.threads = 1, .isas = {fast}}});
   ASSERT_TRUE(deployment);
   EXPECT_EQ((*deployment)->nodes().size() + (*deployment)->plan().standby_nodes.size(), 9u);
   EXPECT_FALSE((*deployment)->plan().standby_nodes.empty());

@@ -38,8 +38,8 @@ std::vector<std::int32_t> prompt(std::size_t tokens, int vocab) {
 
 /// logits[tokens, vocab] after each token, given in chunks of that size.
 std::vector<float> logits_of(const Checkpoint& checkpoint, const std::vector<std::int32_t>& ids, std::size_t chunk,
-                             const DeploymentOptions& options = {}) {
-  auto deployment = Deployment::create(checkpoint, options);
+                             const DeploymentConfig& config = {}) {
+  auto deployment = Deployment::create(checkpoint, config);
   EXPECT_TRUE(deployment) << (deployment ? "" : deployment.error().message);
   if (!deployment) return {};
   std::vector<float> logits;
@@ -98,7 +98,7 @@ TEST_P(GoldenFamily, ChunksInstructionSetsAndThreadsGiveTheSameBits) {
   const std::vector<float> whole = logits_of(checkpoint_, ids_, ids_.size());
   for (const Isa isa : supported_isas()) {
     for (const std::size_t chunk : {1, 7}) {
-      const auto logits = logits_of(checkpoint_, ids_, chunk, {.threads = 2, .isas = {isa}});
+      const auto logits = logits_of(checkpoint_, ids_, chunk, {.compute = {.threads = 2, .isas = {isa}}});
       ASSERT_EQ(logits.size(), whole.size());
       EXPECT_EQ(std::memcmp(logits.data(), whole.data(), whole.size() * sizeof(float)), 0)
           << to_string(isa) << " " << chunk;

@@ -20,16 +20,9 @@ Status check_address(const Node& node) {
 
 }  // namespace
 
-Result<NodeAccess> access_of(const std::string& credentials, bool any_address) {
-  if (!any_address) return node_access(credentials);
-  if (credentials.empty()) return NodeAccess{.policy = AddressPolicy::kAnyAddress};
-  return make_error(ErrorCode::kInvalidArgument,
-                    "credentials from {} and any_address: plain text would be spoken where credentials are asked for",
-                    credentials);
-}
-
 Result<std::vector<Node>> ask_nodes(std::span<const std::string> addresses, const AskOptions& options) {
-  BF_ASSIGN_OR_RETURN(const NodeAccess access, access_of(options.credentials, options.any_address));
+  BF_ASSIGN_OR_RETURN(const NodeAccess access,
+                      node_access({.credentials = options.credentials, .any_address = options.any_address}));
   const Deadline deadline = after_ms(options.timeout.count());
   std::vector<Node> nodes;
   for (const std::string& address : addresses) {
@@ -43,7 +36,8 @@ Result<std::vector<Node>> ask_nodes(std::span<const std::string> addresses, cons
 }
 
 Result<std::vector<NodeLink>> measure_links(std::span<Node> nodes, const AskOptions& options) {
-  BF_ASSIGN_OR_RETURN(const NodeAccess access, access_of(options.credentials, options.any_address));
+  BF_ASSIGN_OR_RETURN(const NodeAccess access,
+                      node_access({.credentials = options.credentials, .any_address = options.any_address}));
   const Deadline deadline = after_ms(options.timeout.count());
   for (const Node& node : nodes) BF_TRY(check_address(node));
   std::vector<NodeLink> links;

@@ -8,7 +8,6 @@
 #include "butterfly/node.h"
 #include "butterfly/partition.h"
 #include "butterfly/plan/partition/custom.h"
-#include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
 
@@ -18,10 +17,6 @@ inline constexpr double kGiga = 1e9;
 Result<NodeDescriptor> to_descriptor(const Node& node);
 
 NodeCapability to_capability(const NodeDescriptor& descriptor);
-
-/// Credentials from a folder as node_access() has it, or any address in plain text. Errors: those of node_access();
-/// kInvalidArgument for both.
-Result<NodeAccess> access_of(const std::string& credentials, bool any_address);
 
 /// Nothing for no shares.
 std::optional<CustomPlan> custom_plan(std::span<const LayerShare> shares);

@@ -92,33 +92,21 @@ Status check(const GeneratorOptions& options) {
   return {};
 }
 
-bool looks_at_links(const std::string& split) {
-  return split == "topology" || split == "tensor" || split == "hybrid" || split == "auto";
-}
-
-/// All but what differs between replicas.
-Result<DeploymentOptions> deployment_options(const GeneratorOptions& options) {
-  DeploymentOptions deployment;
-  deployment.threads = options.threads;
-  if (options.threads == 0) {
-    BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-    deployment.threads = std::max(1, topology.usable_threads / (options.nodes * options.replicas));
-  }
-  deployment.nodes = options.nodes;
-  deployment.join_at = options.join_at;
-  deployment.split = options.split;
-  BF_ASSIGN_OR_RETURN(deployment.goal, parse_plan_goal(options.goal));
-  deployment.custom = custom_plan(options.custom);
-  deployment.measure_links = options.measure_links || looks_at_links(options.split);
-  deployment.step_timeout_ms = options.step_timeout.count();
-  deployment.ready_timeout_ms = options.ready_timeout.count();
-  deployment.heartbeat_ms = options.heartbeat.count();
-  deployment.dead_after_ms = options.dead_after.count();
-  deployment.recover_within_ms = options.recover_within.count();
-  if (!options.workers.empty() || !options.join_at.empty()) {
-    BF_ASSIGN_OR_RETURN(deployment.access, access_of(options.credentials, options.any_address));
-  }
-  return deployment;
+/// All but the workers, which differ between replicas.
+Result<DeploymentConfig> deployment_config(const GeneratorOptions& options) {
+  DeploymentConfig config{.nodes = options.nodes,
+                          .compute = {.threads = options.threads},
+                          .membership = {.join_at = options.join_at,
+                                         .cluster = {.heartbeat = options.heartbeat, .dead_after = options.dead_after}},
+                          .access = {.credentials = options.credentials, .any_address = options.any_address},
+                          .timeouts = {.step = options.step_timeout,
+                                       .ready = options.ready_timeout,
+                                       .recover_within = options.recover_within},
+                          .plan = {.strategy = options.split, .custom = custom_plan(options.custom)},
+                          .measure_links = options.measure_links};
+  BF_ASSIGN_OR_RETURN(config.plan.goal, parse_plan_goal(options.goal));
+  if (options.threads == 0) config.compute.threads = std::max(1, usable_threads() / (options.nodes * options.replicas));
+  return config;
 }
 
 /// Workers of one replica: a run of them, as equal as it gets.
@@ -151,26 +139,28 @@ Generator::~Generator() = default;
 
 Result<Generator> Generator::load(const std::string& model, const GeneratorOptions& options) {
   BF_TRY(check(options));
-  BF_ASSIGN_OR_RETURN(DeploymentOptions deployment, deployment_options(options));
+  BF_ASSIGN_OR_RETURN(DeploymentConfig config, deployment_config(options));
   BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model));
   BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(checkpoint.vocabulary));
   auto state =
       std::unique_ptr<State>(new State{.checkpoint = std::move(checkpoint), .tokenizer = std::move(tokenizer)});
+  std::function<void(const std::string&)> progress;
   if (options.progress) {
-    deployment.progress = [&mutex = state->events, progress = options.progress](const std::string& line) {
+    progress = [&mutex = state->events, say = options.progress](const std::string& line) {
       const std::lock_guard lock(mutex);
-      progress(line);
+      say(line);
     };
   }
   for (int number = 0; number < options.replicas; ++number) {
-    deployment.workers = workers_of(options, number);
-    deployment.observer = node_feed(state->nodes, state->events, options.event);
+    config.membership.workers = workers_of(options, number);
+    DeploymentObserver observer = node_feed(state->nodes, state->events, options.event);
+    observer.progress = progress;
     auto replica = std::make_unique<Replica>();
-    BF_ASSIGN_OR_RETURN(replica->deployment, Deployment::create(state->checkpoint, deployment));
+    BF_ASSIGN_OR_RETURN(replica->deployment, Deployment::create(state->checkpoint, config, observer));
     BF_TRY(state->replicas_in_use.register_node({.id = std::to_string(number)}));
-    if (deployment.workers.empty() && deployment.join_at.empty()) {
+    if (config.is_here()) {
       if (number > 0) replica->suffix = fmt::format(" of replica {}", number);
-      BF_TRY(register_threads(*replica, deployment.threads, state->nodes));
+      BF_TRY(register_threads(*replica, config.compute.threads, state->nodes));
     }
     state->replicas.push_back(std::move(replica));
   }

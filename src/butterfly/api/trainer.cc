@@ -7,6 +7,7 @@
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
 #include "butterfly/train/run/run_log.h"
+#include "butterfly/wire/enrolment/node_access.h"
 
 namespace butterfly {
 
@@ -95,7 +96,8 @@ Result<TrainingResult> Trainer::run(std::stop_token stop) {
   const RunConfig& config = state_->config;
   RanksOptions ranks{.member_timeout = state_->options.member_timeout};
   if (!config.parallel.workers.empty()) {
-    BF_ASSIGN_OR_RETURN(ranks.access, access_of(state_->options.credentials, state_->options.any_address));
+    BF_ASSIGN_OR_RETURN(ranks.access, node_access({.credentials = state_->options.credentials,
+                                                   .any_address = state_->options.any_address}));
   }
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   BF_ASSIGN_OR_RETURN(const TrainResult result,

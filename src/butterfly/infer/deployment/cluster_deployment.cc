@@ -21,40 +21,37 @@ constexpr std::int64_t kConnectTimeoutMs = 10'000;
 constexpr std::int64_t kMeasureTimeoutMs = 30'000;
 constexpr std::int64_t kStatsTimeoutMs = 5'000;
 
-DType kv_type_of(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  return options.kv_type.value_or(kv_type_for(checkpoint.config));
-}
-
 class ClusterDeployment final : public Deployment {
  public:
-  ClusterDeployment(const Checkpoint& checkpoint, const DeploymentOptions& options)
-      : model_{.checkpoint = checkpoint, .options = options, .request = start_request(checkpoint, options)},
+  ClusterDeployment(const Checkpoint& checkpoint, const DeploymentConfig& config, const DeploymentObserver& observer,
+                    const std::stop_token& stop)
+      : model_{.checkpoint = checkpoint,
+               .config = config,
+               .observer = observer,
+               .stop = stop,
+               .request = start_request(checkpoint, config.stage)},
         rebalancer_(model_),
         pipeline_({.vocab = checkpoint.config.vocab,
-                   .step_timeout_ms = options.step_timeout_ms,
+                   .step_timeout = config.timeouts.step,
                    .before_step = [this] { return rebalancer_.before_step(); },
                    .recover = [this](const Error& cause) { return epochs_->recover(cause); }}) {}
   ~ClusterDeployment() override { rebalancer_.close(); }
 
   Status start() {
-    const DeploymentOptions& options = model_.options;
+    const DeploymentConfig& config = model_.config;
     BF_ASSIGN_OR_RETURN(model_.request.model.hash, content_hash(model_.checkpoint.path));
     BF_ASSIGN_OR_RETURN(model_.request.model.bytes, content_bytes(model_.checkpoint.path));
-    model_.request.stop = options.stop;
-    const MembershipOptions membership{.workers = options.workers,
-                                       .join_at = options.join_at,
-                                       .cluster = {.heartbeat = std::chrono::milliseconds(options.heartbeat_ms),
-                                                   .dead_after = std::chrono::milliseconds(options.dead_after_ms),
-                                                   .access = options.access},
-                                       .rebalance = [this] { return rebalancer_.rebalance(); }};
+    model_.request.stop = model_.stop;
+    MembershipOptions membership = config.membership;
+    membership.rebalance = [this] { return rebalancer_.rebalance(); };
     BF_ASSIGN_OR_RETURN(membership_, Membership::create(membership, after_ms(kConnectTimeoutMs)));
-    if (!options.join_at.empty()) model_.say(fmt::format("workers may join at {}", membership_->join_address()));
-    if (options.measure_links) {
+    if (!membership.join_at.empty()) model_.say(fmt::format("workers may join at {}", membership_->join_address()));
+    if (config.measure_links) {
       model_.say("measuring the links");
-      model_.known.learn_links(*membership_, membership_->members(), options.access, after_ms(kMeasureTimeoutMs),
-                               options.stop);
+      model_.known.learn_links(*membership_, membership_->members(), membership.cluster.access,
+                               after_ms(kMeasureTimeoutMs), model_.stop);
     }
-    if (options.observer.members) watch_.emplace(*membership_, options.observer.members);
+    if (model_.observer.members) watch_.emplace(*membership_, model_.observer.members);
     epochs_.emplace(model_, *membership_, pipeline_, rebalancer_);
     return epochs_->begin({});
   }
@@ -68,8 +65,8 @@ class ClusterDeployment final : public Deployment {
   std::optional<RunForecast> forecast(const RunShape& run) const override {
     const PlanCluster cluster = with_exchanges(model_.known.cluster(running().members.nodes), running().plan,
                                                running().channels.exchange_times);
-    const DType kv_type = kv_type_of(model_.checkpoint, model_.options);
-    auto prediction = butterfly::forecast(model_.checkpoint.config, cluster, running().plan, kv_type, run);
+    auto prediction =
+        butterfly::forecast(model_.checkpoint.config, cluster, running().plan, model_.config.plan.kv_type, run);
     if (!prediction || !std::isfinite(prediction->plan.token_s)) return std::nullopt;
     return *prediction;
   }
@@ -125,18 +122,14 @@ class ClusterDeployment final : public Deployment {
 
 }  // namespace
 
-Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const DeploymentOptions& options) {
-  PlanOptions planning{.strategy = options.split,
-                       .sequences = options.sequences,
-                       .kv_type = kv_type_of(checkpoint, options),
-                       .goal = options.goal,
-                       .custom = options.custom};
-  if (options.split != "auto") return make_plan(checkpoint.config, cluster, planning);
+Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, const PlanOptions& options) {
+  if (options.strategy != "auto") return make_plan(checkpoint.config, cluster, options);
   // Where a speed is unknown, nothing can be compared.
   const auto slowless = std::ranges::find_if(cluster.nodes, [&](const NodeDescriptor& node) {
     return !node_rates(node, checkpoint.config.weight_type).known();
   });
-  if (slowless == cluster.nodes.end()) return make_plan(checkpoint.config, cluster, planning);
+  if (slowless == cluster.nodes.end()) return make_plan(checkpoint.config, cluster, options);
+  PlanOptions planning = options;
   planning.strategy = "uniform";
   BF_ASSIGN_OR_RETURN(Plan plan, make_plan(checkpoint.config, cluster, planning));
   plan.note = fmt::format("split uniform, as the speed of {} is not known",
@@ -146,25 +139,25 @@ Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, 
 
 Result<Plan> DeployedModel::plan(const Members& members) const {
   if (members.nodes.empty()) return make_error(ErrorCode::kUnavailable, "no worker is left");
-  return plan_for(checkpoint, known.cluster(members.nodes), options);
+  return plan_for(checkpoint, known.cluster(members.nodes), config.plan);
 }
 
 void DeployedModel::say(const std::string& line) const {
-  if (options.progress && !line.empty()) options.progress(line);
+  if (observer.progress && !line.empty()) observer.progress(line);
 }
 
-StartRequest start_request(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+StartRequest start_request(const Checkpoint& checkpoint, const StageSettings& settings) {
   StartRequest request;
   request.model.name = checkpoint.config.name;
   request.config = to_json(checkpoint.config);
-  request.options = to_json(StageSettings{
-      .kv_type = kv_type_of(checkpoint, options), .wire_type = options.wire_type, .compression = options.compression});
+  request.options = to_json(settings);
   request.weights = provide_weights(checkpoint.weights);
   return request;
 }
 
-Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  auto made = std::make_unique<ClusterDeployment>(checkpoint, options);
+Result<std::unique_ptr<Deployment>> deploy_on_workers(const Checkpoint& checkpoint, const DeploymentConfig& config,
+                                                      const DeploymentObserver& observer, const std::stop_token& stop) {
+  auto made = std::make_unique<ClusterDeployment>(checkpoint, config, observer, stop);
   BF_TRY(made->start());
   return std::unique_ptr<Deployment>(std::move(made));
 }

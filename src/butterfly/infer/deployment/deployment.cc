@@ -10,20 +10,20 @@
 namespace butterfly {
 namespace {
 
-Result<Isa> isa_of_node(const DeploymentOptions& options, std::size_t node) {
-  if (options.isas.empty()) return choose_isa();
-  return options.isas[node % options.isas.size()];
+Result<Isa> isa_of_node(const ComputeConfig& compute, std::size_t node) {
+  if (compute.isas.empty()) return choose_isa();
+  return compute.isas[node % compute.isas.size()];
 }
 
 /// Every layer on the caller's thread.
 class LocalDeployment final : public Deployment {
  public:
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
-                                                    const DeploymentOptions& options) {
-    BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(options, 0));
+                                                    const ComputeConfig& compute) {
+    BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                         Stage::load(checkpoint.config, plan.stages[0], checkpoint.weights,
-                                    {.threads = options.threads, .isa = isa, .kv_type = options.kv_type}));
+                                    {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type}));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
 
@@ -48,9 +48,9 @@ class ThreadsDeployment final : public Deployment {
  public:
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
                                                     std::vector<std::unique_ptr<StageHost>> hosts,
-                                                    std::vector<InprocNode> nodes, const DeploymentOptions& options) {
+                                                    std::vector<InprocNode> nodes, const DeploymentConfig& config) {
     std::unique_ptr<ThreadsDeployment> made(new ThreadsDeployment(plan, std::move(hosts), std::move(nodes)));
-    BF_TRY(made->start(checkpoint, options));
+    BF_TRY(made->start(checkpoint, config));
     return std::unique_ptr<Deployment>(std::move(made));
   }
 
@@ -74,12 +74,11 @@ class ThreadsDeployment final : public Deployment {
   ThreadsDeployment(const Plan& plan, std::vector<std::unique_ptr<StageHost>> hosts, std::vector<InprocNode> nodes)
       : plan_(plan), hosts_(std::move(hosts)), session_(make_inproc_cluster(std::move(nodes))) {}
 
-  Status start(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-    StartRequest request = start_request(checkpoint, options);
+  Status start(const Checkpoint& checkpoint, const DeploymentConfig& config) {
+    StartRequest request = start_request(checkpoint, config.stage);
     request.plan = plan_;
-    BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(options.ready_timeout_ms)));
-    pipeline_.emplace(
-        ChannelPipelineOptions{.vocab = checkpoint.config.vocab, .step_timeout_ms = options.step_timeout_ms});
+    BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(config.timeouts.ready.count())));
+    pipeline_.emplace(ChannelPipelineOptions{.vocab = checkpoint.config.vocab, .step_timeout = config.timeouts.step});
     pipeline_->connect(*ends_.input, *ends_.output, pipeline_stages(plan_.stages));
     return {};
   }
@@ -91,52 +90,46 @@ class ThreadsDeployment final : public Deployment {
   std::optional<ChannelPipeline> pipeline_;
 };
 
-Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentOptions& options) {
+Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentConfig& config,
+                                                const DeploymentObserver& observer) {
   // The nodes are alike, so no split depends on their speed; together they have the memory of one process.
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   NodeDescriptor node;
-  node.threads = options.threads;
-  node.memory_bytes = topology.available_memory_bytes / static_cast<std::uint64_t>(options.nodes);
+  node.threads = config.compute.threads;
+  node.memory_bytes = topology.available_memory_bytes / static_cast<std::uint64_t>(config.nodes);
   node.memory_read_gb_per_s = node.fp32_gflops = 1.0;
-  std::vector<NodeDescriptor> nodes(static_cast<std::size_t>(options.nodes), node);
+  std::vector<NodeDescriptor> nodes(static_cast<std::size_t>(config.nodes), node);
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].name = fmt::format("node {}", i);
-  DeploymentOptions planning = options;
-  if (options.split == "auto") {
-    planning.split = "uniform";
-    if (options.progress && options.nodes > 1) options.progress("split uniform, as the nodes of one process are alike");
+  PlanOptions planning = config.plan;
+  if (planning.strategy == "auto") {
+    planning.strategy = "uniform";
+    if (observer.progress && config.nodes > 1)
+      observer.progress("split uniform, as the nodes of one process are alike");
   }
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), planning));
-  if (options.nodes == 1 && plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, options);
-  if (options.progress && !plan.standby_nodes.empty()) {
-    options.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
-                                 options.nodes, checkpoint.config.layers));
+  if (config.nodes == 1 && plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, config.compute);
+  if (observer.progress && !plan.standby_nodes.empty()) {
+    observer.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
+                                  config.nodes, checkpoint.config.layers));
   }
   std::vector<std::unique_ptr<StageHost>> hosts;
   std::vector<InprocNode> members;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(options, i));
-    hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = options.threads, .isa = isa}));
+    BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(config.compute, i));
+    hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = config.compute.threads, .isa = isa}));
     members.push_back({nodes[i], hosts.back().get()});
   }
-  return ThreadsDeployment::create(checkpoint, plan, std::move(hosts), std::move(members), options);
+  return ThreadsDeployment::create(checkpoint, plan, std::move(hosts), std::move(members), config);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpoint, const DeploymentOptions& options) {
-  if (options.threads < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} threads were asked for, at least 1 is needed", options.threads);
-  }
-  if (options.nodes < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} nodes were asked for, at least 1 is needed", options.nodes);
-  }
-  const int block = options.wire_type == DType::kQ8_0 ? 32 : 1;
-  if (!is_wire_type(options.wire_type) || checkpoint.config.model_dim % block != 0) {
-    return make_error(ErrorCode::kInvalidArgument, "activations of {} elements cannot travel as {}",
-                      checkpoint.config.model_dim, to_string(options.wire_type));
-  }
-  const bool here = options.workers.empty() && options.join_at.empty();
-  auto deployment = here ? deploy_here(checkpoint, options) : deploy_on_workers(checkpoint, options);
+Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpoint, const DeploymentConfig& config,
+                                                       const DeploymentObserver& observer,
+                                                       const std::stop_token& stop) {
+  BF_ASSIGN_OR_RETURN(const DeploymentConfig decided, resolved(config, checkpoint.config));
+  auto deployment = decided.is_here() ? deploy_here(checkpoint, decided, observer)
+                                      : deploy_on_workers(checkpoint, decided, observer, stop);
   // Weights that were packed while the file was written to are those of no model.
   if (deployment) BF_TRY(files_unchanged(checkpoint.path));
   return deployment;

@@ -11,6 +11,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/infer/deployment/deployment_config.h"
 #include "butterfly/infer/deployment/pipeline.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/model/core/checkpoint.h"
@@ -30,7 +31,7 @@ struct EpochReport {
   std::uint64_t weight_bytes = 0;  // that the coordinator sent
 };
 
-/// What a deployment on workers tells while it goes. Calls may come before create() returns.
+/// What a deployment tells while it goes; all but progress only on workers. Calls may come before create() returns.
 struct DeploymentObserver {
   /// An epoch began. Called by the thread that computes.
   std::function<void(const EpochReport& epoch)> epoch{};
@@ -39,31 +40,8 @@ struct DeploymentObserver {
   /// The workers that can be given work, first as they were found and then after each change, with a sentence about
   /// it. Called by create(), then from a thread of the deployment's own.
   std::function<void(const std::vector<NodeDescriptor>& members, const std::string& change)> members{};
-};
-
-struct DeploymentOptions {
-  int threads = 1;                     // of each node in this process; workers decide on their own
-  int nodes = 1;                       // in this process, where there are no workers
-  std::vector<std::string> workers{};  // "host:port"
-  std::string join_at{};               // "host:port" where workers may join by themselves; empty: nowhere
-  std::string split = "uniform";
-  PlanGoal goal = PlanGoal::kLatency;
-  std::optional<CustomPlan> custom{};  // for the split of this name
-  bool measure_links = false;          // before the first plan, where that plan or its predictions need them
-  int sequences = 1;                   // that will run side by side, for the plan's memory
-  std::vector<Isa> isas{};             // of the nodes in this process, repeated in turn; empty: choose_isa()
-  std::optional<DType> kv_type{};      // none: kv_type_for(config)
-  DType wire_type = DType::kF32;       // of activations between nodes; is_wire_type(); others than kF32 change the text
-  Compression compression = Compression::kOff;         // of activations between processes: the text stays
-  std::int64_t step_timeout_ms = 600'000;              // for one step to come back
-  std::int64_t ready_timeout_ms = 600'000;             // for all workers to have their weights
-  std::int64_t heartbeat_ms = 200;                     // between two questions whether a worker lives
-  std::int64_t dead_after_ms = 1500;                   // a worker that is silent for so long is dead
-  std::int64_t recover_within_ms = 60'000;             // for workers to come back or join where too few are left
-  std::stop_token stop{};                              // ends waiting for workers
-  std::function<void(const std::string&)> progress{};  // lines for people, on long work
-  DeploymentObserver observer{};
-  NodeAccess access{};
+  /// Lines for people, on long work. Called by the thread that computes.
+  std::function<void(const std::string& line)> progress{};
 };
 
 /// What one working node holds.
@@ -78,8 +56,11 @@ struct NodeReport {
 
 class Deployment {
  public:
-  /// Errors: those of planning (kNoMemory, kInvalidArgument), of the weights, of reaching workers.
-  static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const DeploymentOptions& options);
+  /// `stop` ends waiting for workers. Errors: those of resolved(), of planning (kNoMemory, kInvalidArgument), of the
+  /// weights, of reaching workers.
+  static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const DeploymentConfig& config,
+                                                    const DeploymentObserver& observer = {},
+                                                    const std::stop_token& stop = {});
   virtual ~Deployment() = default;
 
   virtual Pipeline& pipeline() = 0;

@@ -31,8 +31,8 @@ std::string describe_idle(const DeployedModel& model, const RunningEpoch& runnin
   }
   const auto idle = plan.standby_nodes.size();
   const std::string who = fmt::format("{} {} by", names, idle == 1 ? "stands" : "stand");
-  DeploymentOptions all = model.options;
-  all.split = "uniform";
+  PlanOptions all = model.config.plan;
+  all.strategy = "uniform";
   const auto uniform = plan_for(model.checkpoint, model.known.cluster(members.nodes), all);
   const bool by_choice = plan.strategy != "uniform" && uniform && uniform->standby_nodes.size() < idle;
   if (!by_choice) {
@@ -40,7 +40,7 @@ std::string describe_idle(const DeployedModel& model, const RunningEpoch& runnin
   }
   const PlanPrediction& mine = plan.prediction;
   const PlanPrediction& theirs = uniform->prediction;
-  switch (model.options.goal) {
+  switch (model.config.plan.goal) {
     case PlanGoal::kLatency:
       return fmt::format("{}: a token is predicted to take {} without and {} with a uniform split over all", who,
                          format_seconds(mine.token_s), format_seconds(theirs.token_s));
@@ -67,11 +67,11 @@ Status EpochLoop::begin(const std::optional<Error>& cause) {
   const std::uint64_t began_ns = trace::now_ns();
   std::string reason = cause ? cause->message : "";
   if (cause) model_.say(reason);
-  Deadline deadline = after_ms(model_.options.recover_within_ms);
+  Deadline deadline = after_ms(model_.config.timeouts.recover_within.count());
   int alike = 0;
   for (;;) {
     end();
-    if (model_.options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
+    if (model_.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
     if (++fruitless_ > kFruitlessMax) {
       return make_error(ErrorCode::kUnavailable, "{} epochs in a row came to nothing, the last because {}",
                         kFruitlessMax, reason);
@@ -96,7 +96,7 @@ Status EpochLoop::begin(const std::optional<Error>& cause) {
     if (!ends_epoch(started.error())) return started;
     model_.say(started.error().message);
     reason = started.error().message;
-    deadline = after_ms(model_.options.recover_within_ms);
+    deadline = after_ms(model_.config.timeouts.recover_within.count());
     alike = membership_.version() == running_.members.version ? alike + 1 : 0;
     if (alike > 0) retry_alike(alike);
   }
@@ -127,8 +127,9 @@ Status EpochLoop::start() {
     if (line != last) model_.say(line);
     last = line;
   };
-  BF_ASSIGN_OR_RETURN(running_.channels, running_.session->start(request, after_ms(model_.options.ready_timeout_ms)));
-  running_.channels.input->compress({.mode = model_.options.compression});
+  BF_ASSIGN_OR_RETURN(running_.channels,
+                      running_.session->start(request, after_ms(model_.config.timeouts.ready.count())));
+  running_.channels.input->compress({.mode = model_.config.stage.compression});
   pipeline_.connect(*running_.channels.input, *running_.channels.output, pipeline_stages(running_.plan.stages));
   return {};
 }
@@ -143,15 +144,14 @@ void EpochLoop::leave_out_complaining() {
 void EpochLoop::retry_alike(int times) {
   if (times >= kAlikeMax) leave_out_complaining();
   static_cast<void>(membership_.wait_for_change(running_.members.version, after_ms(kRetryPauseMs << std::min(times, 5)),
-                                                model_.options.stop));
+                                                model_.stop));
 }
 
 Status EpochLoop::wait_for_workers(const Error& why, Deadline deadline) {
-  const DeploymentOptions& options = model_.options;
   const bool may_help = why.code == ErrorCode::kNoMemory || why.code == ErrorCode::kUnavailable;
-  const bool first = reports_.empty() && options.join_at.empty();
+  const bool first = reports_.empty() && model_.config.membership.join_at.empty();
   const auto changes_until = [&](Deadline until) {
-    return membership_.wait_for_change(running_.members.version, until, options.stop);
+    return membership_.wait_for_change(running_.members.version, until, model_.stop);
   };
   if (!may_help) return tl::unexpected(why);
   if (first) {
@@ -162,10 +162,11 @@ Status EpochLoop::wait_for_workers(const Error& why, Deadline deadline) {
   }
   fruitless_ = 0;
   model_.say(fmt::format("waiting for a worker: {}", why.message));
-  if (options.observer.waiting) options.observer.waiting(why.message);
+  if (model_.observer.waiting) model_.observer.waiting(why.message);
   if (changes_until(deadline)) return {};
-  if (options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
-  return make_error(why.code, "{}; no other worker came within {} s", why.message, options.recover_within_ms / 1000);
+  if (model_.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
+  return make_error(why.code, "{}; no other worker came within {} s", why.message,
+                    std::chrono::duration_cast<std::chrono::seconds>(model_.config.timeouts.recover_within).count());
 }
 
 void EpochLoop::report(const std::string& cause, std::uint64_t began_ns) {
@@ -178,8 +179,8 @@ void EpochLoop::report(const std::string& cause, std::uint64_t began_ns) {
        .ready_s = seconds_since(began_ns),
        .weight_bytes = sent_weight_bytes_});
   const EpochReport& one = reports_.back();
-  if (model_.options.observer.epoch) model_.options.observer.epoch(one);
-  if (model_.options.split == "auto" && !plan.note.empty() && members.nodes.size() > 1) model_.say(plan.note);
+  if (model_.observer.epoch) model_.observer.epoch(one);
+  if (model_.config.plan.strategy == "auto" && !plan.note.empty() && members.nodes.size() > 1) model_.say(plan.note);
   model_.say(describe_idle(model_, running_));
   if (reports_.size() == 1) return;
   model_.say(fmt::format("epoch {}: {} workers, ready after {}, {} of weights sent", one.epoch, one.workers,

@@ -59,7 +59,7 @@ Status ChannelPipeline::submit(Step step) {
   if (options_.before_step) BF_TRY(options_.before_step());
   if (input_ == nullptr) return make_error(ErrorCode::kUnavailable, "no stage is connected: too few workers were left");
   pending_.push_back({step.id, step.batch});
-  return input_->send(encode_step(std::move(step)), after_ms(options_.step_timeout_ms));
+  return input_->send(encode_step(std::move(step)), after_ms(options_.step_timeout.count()));
 }
 
 Result<Step> ChannelPipeline::next() {
@@ -76,7 +76,7 @@ Result<Step> ChannelPipeline::next() {
     BF_ASSIGN_OR_RETURN(Storage storage, pool_->allocate(bytes));
     return Payload{std::move(storage.owner), storage.bytes};
   };
-  BF_ASSIGN_OR_RETURN(Message message, output_->receive(allocator, after_ms(options_.step_timeout_ms)));
+  BF_ASSIGN_OR_RETURN(Message message, output_->receive(allocator, after_ms(options_.step_timeout.count())));
   if (message.tag != expected.id) {
     return make_error(ErrorCode::kProtocol, "step {} came back where step {} was due", message.tag, expected.id);
   }

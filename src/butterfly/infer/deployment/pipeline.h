@@ -2,6 +2,7 @@
 // Steps go in and come out in order; several may be under way. Not thread-safe: one user.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -41,7 +42,7 @@ std::unique_ptr<Pipeline> make_local_pipeline(std::unique_ptr<Stage> stage);
 
 struct ChannelPipelineOptions {
   int vocab = 0;
-  std::int64_t step_timeout_ms = 600'000;               // a step that takes longer is an error
+  std::chrono::milliseconds step_timeout{600'000};      // a step that takes longer is an error
   std::function<Status()> before_step{};                // an error is submit()'s, and nothing is sent
   std::function<Status(const Error& cause)> recover{};  // what recover() does; empty: nothing can be done
 };

@@ -30,7 +30,8 @@ Status Rebalancer::before_step() {
 }
 
 bool Rebalancer::follows_times() const {
-  return model_.options.split != "uniform" && model_.options.split != "sequential";
+  const std::string& strategy = model_.config.plan.strategy;
+  return strategy != "uniform" && strategy != "sequential";
 }
 
 /// A preparation where another plan is better for the members that there are now.
@@ -56,7 +57,7 @@ void Rebalancer::consider_change() {
 void Rebalancer::consider_straggler() {
   const auto now = std::chrono::steady_clock::now();
   if (!follows_times() || now < next_look_) return;
-  next_look_ = now + std::chrono::milliseconds(model_.options.heartbeat_ms);
+  next_look_ = now + model_.config.membership.cluster.heartbeat;
   const auto slowness = stragglers_.look(epoch_->session->work(), now);
   if (!slowness) return;
   const Plan& running = epoch_->plan;
@@ -94,7 +95,7 @@ Result<std::string> Rebalancer::rebalance() {
   if (!follows_times()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--split {} follows no measured times: there is nothing to balance (--split balanced does)",
-                      model_.options.split);
+                      model_.config.plan.strategy);
   }
   return wishes_.ask(kPatience);
 }
@@ -125,8 +126,8 @@ void Rebalancer::prepare(const Members& members, const Plan& plan, const std::st
   request.epoch = membership_->epoch();
   request.purpose = Purpose::kPrepare;
   request.stop = preparation_->stop.get_token();
-  preparation_->thread =
-      std::jthread([timeout_ms = model_.options.ready_timeout_ms, &mine = *preparation_, asked = std::move(request)] {
+  preparation_->thread = std::jthread(
+      [timeout_ms = model_.config.timeouts.ready.count(), &mine = *preparation_, asked = std::move(request)] {
         const auto prepared = mine.session->start(asked, after_ms(timeout_ms));
         if (!prepared) log().info("weights could not be loaded ahead: {}", prepared.error().message);
         mine.done = true;

@@ -15,7 +15,9 @@ namespace butterfly {
 /// What all epochs have in common.
 struct DeployedModel {
   const Checkpoint checkpoint;
-  const DeploymentOptions options;
+  const DeploymentConfig config;  // resolved
+  const DeploymentObserver observer{};
+  const std::stop_token stop{};
   StartRequest request{};  // all but the plan and the epoch
   KnownCluster known{};
 

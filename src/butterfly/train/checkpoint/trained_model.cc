@@ -20,7 +20,7 @@ Result<std::string> sample_text(const Checkpoint& checkpoint, const SampleTextOp
   BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, options.prompt));
   request.tokens_max = options.tokens_max;
   request.sampling = {.temperature = 0.8f, .top_k = 40, .seed = options.seed};
-  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, {.threads = options.threads}));
+  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, {.compute = {.threads = options.threads}}));
   BF_ASSIGN_OR_RETURN(
       const std::vector<Generation> texts,
       generate(deployment->pipeline(), tokenizer, std::span(&request, 1), {.context = checkpoint.config.context}, {}));

@@ -1,105 +1,29 @@
 #include "butterfly/train/config/run_keys.h"
 
-#include <fmt/ranges.h>
-
-#include <charconv>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 namespace butterfly {
 namespace {
 
-/// Where a key's value is: a function from a config to a reference.
-template <typename Access>
-using ValueAt = std::remove_cvref_t<std::invoke_result_t<Access, RunConfig&>>;
-
-/// Whole numbers of any width are one alternative, every other type is its own.
-template <typename T>
-KeyValue to_value(const T& value) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    return static_cast<std::int64_t>(value);
-  } else {
-    return value;
-  }
-}
-
-template <typename T>
-Status from_value(T& target, const KeyValue& value) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    const std::int64_t number = std::get<std::int64_t>(value);
-    const auto max = static_cast<std::int64_t>(std::min<std::uint64_t>(
-        std::numeric_limits<T>::max(), static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())));
-    if (number < 0 || number > max) {
-      return make_error(ErrorCode::kInvalidArgument, "expected a whole number from 0 to {}", max);
-    }
-    target = static_cast<T>(number);
-  } else {
-    target = std::get<T>(value);
-  }
-  return {};
-}
-
-template <typename Access>
-RunKey key(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at) {
-  return {.name = name,
-          .alias = alias,
-          .role = role,
-          .help = help,
-          .get = [at](const RunConfig& config) { return to_value(at(const_cast<RunConfig&>(config))); },
-          .set = [at](RunConfig& config, const KeyValue& value) { return from_value(at(config), value); }};
-}
-
-template <typename T>
-using Names = std::vector<std::pair<std::string, T>>;
-
-/// One of a few names.
-template <typename Access>
-RunKey choice(const std::string& name, const std::string& alias, KeyRole role, const std::string& help, Access at,
-              Names<ValueAt<Access>> names) {
-  std::vector<std::string> known;
-  for (const auto& [spelling, value] : names) known.push_back(spelling);
-  const std::string all = fmt::format("{}", fmt::join(known, ", "));
-  return {.name = name,
-          .alias = alias,
-          .role = role,
-          .help = help + ": " + all,
-          .get = [at, names](const RunConfig& config) -> KeyValue {
-            for (const auto& [spelling, value] : names) {
-              if (value == at(const_cast<RunConfig&>(config))) return spelling;
-            }
-            return std::string();
-          },
-          .set = [at, names, all](RunConfig& config, const KeyValue& given) -> Status {
-            for (const auto& [spelling, value] : names) {
-              if (spelling != std::get<std::string>(given)) continue;
-              at(config) = value;
-              return {};
-            }
-            return make_error(ErrorCode::kInvalidArgument, "expected one of {}", all);
-          }};
-}
-
-/// What has a to_string() and a parser of its own.
-template <typename Access, typename Parse>
-RunKey parsed(const std::string& name, const std::string& help, Access at, Parse parse) {
-  return {.name = name,
-          .alias = {},
-          .role = KeyRole::kDecides,
-          .help = help,
-          .get = [at](const RunConfig& config) -> KeyValue {
-            return std::string(to_string(at(const_cast<RunConfig&>(config))));
-          },
-          .set = [at, parse](RunConfig& config, const KeyValue& given) -> Status {
-            BF_ASSIGN_OR_RETURN(at(config), parse(std::get<std::string>(given)));
-            return {};
-          }};
-}
-
-#define BF_AT(member) [](RunConfig& config) -> auto& { return config.member; }
 constexpr KeyRole kDecides = KeyRole::kDecides;
 constexpr KeyRole kAround = KeyRole::kAround;
 
+template <typename Access>
+RunKey key(const char* name, const char* alias, KeyRole role, const char* help, Access at) {
+  return value_key({.name = name, .alias = alias, .role = role, .help = help}, at);
+}
+
+template <typename Access>
+RunKey choice(const char* name, const char* alias, KeyRole role, const char* help, Access at, KeyNames<Access> names) {
+  return choice_key({.name = name, .alias = alias, .role = role, .help = help}, at, std::move(names));
+}
+
+template <typename Access, typename Parse>
+RunKey parsed(const char* name, const char* help, Access at, Parse parse) {
+  return parsed_key({.name = name, .role = kDecides, .help = help}, at, parse);
+}
+
+#define BF_AT(member) BF_MEMBER(RunConfig, member)
 void add_run(std::vector<RunKey>& keys) {
   keys.push_back(key("model", "", kAround,
                      "A shape by name, or a checkpoint to continue (GGUF, Hugging Face directory)", BF_AT(model)));
@@ -216,67 +140,6 @@ void add_parallel(std::vector<RunKey>& keys) {
 }
 #undef BF_AT
 
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      result.append("\\").push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      result += fmt::format("\\u{:04X}", static_cast<unsigned char>(c));
-    } else {
-      result.push_back(c);
-    }
-  }
-  return result + "\"";
-}
-
-/// TOML tells numbers from whole numbers by the point or the exponent.
-std::string number_text(double value) {
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".en") == std::string::npos) text += ".0";
-  return text;
-}
-
-template <typename T>
-bool parse_number(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-std::vector<std::string> comma_parts(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-/// False where the text is no value of that kind.
-bool parse_into(KeyValue& value, const std::string& text) {
-  if (auto* flag = std::get_if<bool>(&value)) {
-    *flag = text == "true";
-    return text == "true" || text == "false";
-  }
-  if (auto* number = std::get_if<std::int64_t>(&value)) return parse_number(text, *number);
-  if (auto* number = std::get_if<double>(&value)) return parse_number(text, *number) && std::isfinite(*number);
-  if (std::holds_alternative<std::string>(value)) {
-    value = text;
-    return true;
-  }
-  if (std::holds_alternative<std::vector<std::string>>(value)) {
-    value = comma_parts(text);
-    return true;
-  }
-  std::vector<double> numbers;
-  for (const std::string& part : comma_parts(text)) {
-    if (!parse_number(part, numbers.emplace_back()) || !std::isfinite(numbers.back())) return false;
-  }
-  value = std::move(numbers);
-  return true;
-}
-
 }  // namespace
 
 const std::vector<RunKey>& run_keys() {
@@ -289,43 +152,6 @@ const std::vector<RunKey>& run_keys() {
     return all;
   }();
   return keys;
-}
-
-std::string_view kind_of(const KeyValue& value) {
-  constexpr std::array<std::string_view, 6> kKinds{"true or false", "a whole number",  "a number",
-                                                   "a text",        "a list of texts", "a list of numbers"};
-  static_assert(kKinds.size() == std::variant_size_v<KeyValue>);
-  return kKinds[value.index()];
-}
-
-std::string to_toml(const KeyValue& value) {
-  struct Writer {
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(std::int64_t number) const { return fmt::format("{}", number); }
-    std::string operator()(double number) const { return number_text(number); }
-    std::string operator()(const std::string& text) const { return quoted(text); }
-    std::string operator()(const std::vector<std::string>& texts) const {
-      std::vector<std::string> parts;
-      for (const std::string& text : texts) parts.push_back(quoted(text));
-      return fmt::format("[{}]", fmt::join(parts, ", "));
-    }
-    std::string operator()(const std::vector<double>& numbers) const {
-      std::vector<std::string> parts;
-      for (double number : numbers) parts.push_back(number_text(number));
-      return fmt::format("[{}]", fmt::join(parts, ", "));
-    }
-  };
-  return std::visit(Writer{}, value);
-}
-
-Status set_from_text(RunConfig& config, const RunKey& key, const std::string& text) {
-  KeyValue value = key.get(config);
-  if (!parse_into(value, text)) {
-    return make_error(ErrorCode::kInvalidArgument, "--{} is \"{}\", expected {}", key.name, text, kind_of(value));
-  }
-  const Status set = key.set(config, value);
-  if (set) return {};
-  return make_error(ErrorCode::kInvalidArgument, "--{} is \"{}\", {}", key.name, text, set.error().message);
 }
 
 }  // namespace butterfly

@@ -5,7 +5,14 @@
 
 namespace butterfly {
 
-Result<NodeAccess> node_access(const std::string& folder) {
+Result<NodeAccess> node_access(const AccessOptions& options) {
+  const std::string& folder = options.credentials;
+  if (options.any_address) {
+    if (folder.empty()) return NodeAccess{.policy = AddressPolicy::kAnyAddress};
+    return make_error(ErrorCode::kInvalidArgument,
+                      "credentials from {} and any_address: plain text would be spoken where credentials are asked for",
+                      folder);
+  }
   NodeAccess access;
   const std::string chosen = folder.empty() ? default_credentials_folder() : folder;
   if (folder.empty() && !has_credentials(chosen)) return access;

@@ -7,9 +7,14 @@
 
 namespace butterfly {
 
-/// With the credentials in `folder`: members of its cluster alone, encrypted, at any address. For an empty name, with
-/// those in default_credentials_folder() where there are any; else the loopback interface alone, in plain text.
-/// Errors: those of Credentials::load().
-Result<NodeAccess> node_access(const std::string& folder);
+/// As users say it.
+struct AccessOptions {
+  std::string credentials{};  // a folder; empty: default_credentials_folder(), if there are credentials in it
+  bool any_address = false;   // any address without authentication or encryption; not beside credentials
+};
+
+/// With credentials: members of their cluster alone, encrypted, at any address. Without: the loopback interface alone,
+/// in plain text. Errors: those of Credentials::load(); kInvalidArgument for credentials beside any_address.
+Result<NodeAccess> node_access(const AccessOptions& options);
 
 }  // namespace butterfly

@@ -1,0 +1,42 @@
+// What `butterfly plan` works out, and the faces that it has: text, JSON, a picture.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/plan/cost/training_cost.h"
+#include "butterfly/plan/partition/plan.h"
+#include "butterfly/plan/simulation/simulator.h"
+#include "shared/access.h"
+
+namespace butterfly::app {
+
+struct Planned {
+  ModelConfig config;
+  PlanCluster cluster;
+  PlanOptions options;
+  std::vector<ComparedPlan> all;                                    // every strategy; empty for simulations
+  Plan plan;                                                        // the one that was asked for
+  std::vector<std::pair<TrainStrategy, TrainPrediction>> training;  // empty: not asked for
+  TrainOptions train_options;
+  std::optional<SimulationReport> simulation;
+  SimulationOptions simulation_options;
+
+  /// Tables with bars.
+  std::string text() const;
+  std::string json() const;
+  /// An SVG document that needs nothing else.
+  std::string svg() const;
+  /// "embedding, 0-12", with the slices of a tensor group.
+  static std::string layers_of(const StageAssignment& work);
+};
+
+/// Nodes and links of running workers, measured by themselves. Errors: those of ask_status(), ask_links() and
+/// measure_link(); kInvalidArgument where an address is no worker's.
+Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const AccessOptions& access);
+
+}  // namespace butterfly::app

@@ -1,0 +1,225 @@
+// The tables and bars of butterfly plan.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "butterfly/base/units.h"
+#include "plan/plan.h"
+
+namespace butterfly::app {
+namespace {
+
+constexpr std::size_t kLinksShown = 12;
+constexpr std::size_t kBusyShown = 16;
+
+std::string bar(double share, int width = 16) {
+  const double clamped = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.0;
+  const int full = static_cast<int>(std::lround(clamped * width));
+  std::string text;
+  for (int i = 0; i < width; ++i) text += i < full ? "█" : "░";
+  return text;
+}
+
+std::string time_of(double seconds) {
+  return std::isfinite(seconds) ? format_seconds(seconds) : "unknown";
+}
+
+std::string bytes_of(double bytes) {
+  return format_bytes(static_cast<std::uint64_t>(std::max(bytes, 0.0)));
+}
+
+std::size_t widest_layers(const Plan& plan) {
+  std::size_t width = 6;
+  for (const StageAssignment& work : plan.stages) width = std::max(width, Planned::layers_of(work).size());
+  return width;
+}
+
+std::size_t widest_name(const PlanCluster& cluster) {
+  std::size_t width = 4;
+  for (int node = 0; node < cluster.size(); ++node) width = std::max(width, cluster.name_of(node).size());
+  return width;
+}
+
+void add_head(const Planned& planned, std::string& text) {
+  std::uint64_t weights = 0, cache = 0;
+  for (const StagePrediction& share : planned.plan.predictions) {
+    weights += share.weight_bytes;
+    cache += share.kv_bytes;
+  }
+  text += fmt::format("{}: {} layers, {} weights of {}; {} sequence{} of {} tokens, cache of {} in {}\n",
+                      planned.config.name, planned.config.layers, format_bytes(weights),
+                      to_string(planned.config.weight_type), planned.options.sequences,
+                      planned.options.sequences == 1 ? "" : "s", planned.options.context, format_bytes(cache),
+                      to_string(planned.options.kv_type));
+}
+
+/// One line for each share: what it is, its time beside the slowest, its memory beside what the node has.
+void add_stages(const Planned& planned, std::string& text) {
+  const Plan& plan = planned.plan;
+  const PlanCluster& cluster = planned.cluster;
+  const std::size_t width = widest_name(cluster), layers = widest_layers(plan);
+  double slowest = 0.0;
+  for (const StagePrediction& share : plan.predictions) slowest = std::max(slowest, share.decode_s + share.exchange_s);
+  text += fmt::format("\n{:>5}  {:<{}}  {:<{}}  {:>9}  {:<16}  {:>9}  {:>10}  {:>10}\n", "stage", "node", width,
+                      "layers", layers, "step", "", "prefill", "memory", "of");
+  const std::vector<GroupRange> groups = groups_of(plan.stages);
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (std::size_t i = groups[group].begin; i < groups[group].end; ++i) {
+      const StagePrediction& share = plan.predictions[i];
+      const int node = plan.node_of_stage[i];
+      const std::uint64_t memory = cluster.nodes[static_cast<std::size_t>(node)].memory_bytes;
+      const double step = share.decode_s + share.exchange_s;
+      text += fmt::format(
+          "{:>5}  {:<{}}  {:<{}}  {:>9}  {}  {:>9}  {:>10}  {:>10}  {}\n", group, cluster.name_of(node), width,
+          Planned::layers_of(plan.stages[i]), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
+          format_bytes(share.memory_bytes()), memory > 0 ? format_bytes(memory) : "unknown",
+          memory > 0 ? bar(static_cast<double>(share.memory_bytes()) / static_cast<double>(memory)) : "");
+    }
+  }
+  std::string standby;
+  for (int node : plan.standby_nodes) standby += (standby.empty() ? "" : ", ") + cluster.name_of(node);
+  if (!standby.empty()) text += fmt::format("stand by: {}\n", standby);
+}
+
+void add_links(const Planned& planned, std::string& text) {
+  std::vector<LinkUse> links = planned.plan.prediction.links;
+  if (links.empty()) return;
+  std::ranges::stable_sort(links, std::greater<>(), &LinkUse::decode_bytes);
+  text += fmt::format("\n{:>12}  {:>12}  link\n", "per token", "per prompt");
+  for (std::size_t i = 0; i < std::min(links.size(), kLinksShown); ++i) {
+    text += fmt::format("{:>12}  {:>12}  {} to {}\n", bytes_of(links[i].decode_bytes), bytes_of(links[i].prefill_bytes),
+                        planned.cluster.name_of(links[i].from), planned.cluster.name_of(links[i].to));
+  }
+  if (links.size() > kLinksShown) {
+    text += fmt::format("{:>12}  {:>12}  each of {} others at most\n", bytes_of(links[kLinksShown].decode_bytes), "",
+                        links.size() - kLinksShown);
+  }
+}
+
+void add_prediction(const Planned& planned, std::string& text) {
+  const PlanPrediction& p = planned.plan.prediction;
+  text += fmt::format(
+      "\n{}, for {}: first token {}, then {} per token ({} on the way, {} in exchanges); {:.2f} tokens/s with {} "
+      "sequence{}\n",
+      planned.plan.strategy, to_string(planned.options.goal), time_of(p.ttft_s), time_of(p.token_s), time_of(p.hop_s),
+      time_of(p.exchange_s), p.tokens_per_s, planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
+  if (p.exchange_s > 0) {
+    text += fmt::format("{} for the wake in each exchange are assumed; a group that runs measures its own\n",
+                        time_of(kAssumedWakeS));
+  }
+  text += fmt::format("slowest node {} per step, load_balance_factor {:.3f}, {} stage{}, {} hops per token\n",
+                      time_of(p.slowest_s), p.load_balance_factor, p.groups, p.groups == 1 ? "" : "s", p.hops);
+  if (planned.plan.slowest_bound_s > 0 && std::isfinite(p.slowest_s)) {
+    const double percent = 100 * planned.plan.gap();
+    text += fmt::format("that node takes {:.2f} % {} the least that any plan of whole layers can reach\n",
+                        std::abs(percent), percent < 0 ? "less than" : "more than");
+  }
+  if (!planned.plan.note.empty()) text += planned.plan.note + "\n";
+}
+
+void add_comparison(const Planned& planned, std::string& text) {
+  double fastest = 0.0;
+  for (const ComparedPlan& one : planned.all) {
+    if (one.plan) fastest = std::max(fastest, one.plan->prediction.tokens_per_s);
+  }
+  text += fmt::format("\n{:<12}  {:>11}  {:>9}  {:>9}  {:>5}  {:>7}  {:>8}\n", "strategy", "first token", "per token",
+                      "tokens/s", "hops", "balance", "fullest");
+  for (const ComparedPlan& one : planned.all) {
+    const std::string name = fmt::format("{}{}", one.strategy, one.strategy == planned.plan.strategy ? " *" : "");
+    if (!one.plan) {
+      text += fmt::format("{:<12}  cannot: {}\n", name, one.plan.error().message);
+      continue;
+    }
+    const PlanPrediction& p = one.plan->prediction;
+    text += fmt::format("{:<12}  {:>11}  {:>9}  {:>9.2f}  {:>5}  {:>7.3f}  {:>7.1f}%  {}\n", name, time_of(p.ttft_s),
+                        time_of(p.token_s), p.tokens_per_s, p.hops, p.load_balance_factor, 100 * p.memory_use,
+                        bar(p.tokens_per_s / fastest));
+  }
+}
+
+void add_training(const Planned& planned, std::string& text) {
+  text += fmt::format("{}: a training step of {} sequences of {} tokens over {} nodes\n\n", planned.config.name,
+                      planned.train_options.batch,
+                      planned.train_options.seq > 0 ? planned.train_options.seq : planned.config.context,
+                      planned.cluster.size());
+  text += fmt::format("{:<8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>13}  {:>10}  {:>12}  {:>14}\n", "", "step", "forward",
+                      "backward", "optimizer", "communication", "tokens/s", "sent by each", "memory of each");
+  for (const auto& [strategy, p] : planned.training) {
+    const auto slowest = std::ranges::max_element(p.nodes, {}, &TrainNodePrediction::step_s);
+    const auto fullest = std::ranges::max_element(p.nodes, {}, &TrainNodePrediction::memory_bytes);
+    text += fmt::format("{:<8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>13}  {:>10.1f}  {:>12}  {:>14}\n", to_string(strategy),
+                        time_of(p.step_s), time_of(slowest->forward_s), time_of(slowest->backward_s),
+                        time_of(slowest->optimizer_s), time_of(slowest->communication_s), p.tokens_per_s,
+                        bytes_of(p.bytes_sent_per_node), format_bytes(fullest->memory_bytes()));
+    text += fmt::format("{:<8}  weights {}, gradients {}, moments {}, activations {}\n", "",
+                        format_bytes(fullest->weight_bytes), format_bytes(fullest->gradient_bytes),
+                        format_bytes(fullest->optimizer_bytes), format_bytes(fullest->activation_bytes));
+    for (std::size_t node = 0; node < p.nodes.size(); ++node) {
+      if (p.nodes[node].missing_bytes == 0) continue;
+      text += fmt::format("{:<8}  does not fit: {} lacks {}\n", "", planned.cluster.name_of(static_cast<int>(node)),
+                          format_bytes(p.nodes[node].missing_bytes));
+    }
+  }
+}
+
+void add_simulation(const Planned& planned, std::string& text) {
+  const SimulationOptions& o = planned.simulation_options;
+  const SimulationReport& r = *planned.simulation;
+  text += fmt::format("\nsimulated: {} requests{}, prompts of {}, answers of {} tokens, at most {} at once, seed {}\n",
+                      o.requests, o.rate_per_s > 0 ? fmt::format(" at {} per second", o.rate_per_s) : " at once",
+                      o.prompt, o.generated, o.sequences_max, o.seed);
+  text += fmt::format("{:<12}  {:>9}  {:>9}  {:>9}\n", "", "p50", "p95", "p99");
+  for (const auto& [name, p] : {std::pair("first token", r.first_token_s), std::pair("request", r.request_s)}) {
+    text += fmt::format("{:<12}  {:>9}  {:>9}  {:>9}\n", name, format_seconds(p.p50), format_seconds(p.p95),
+                        format_seconds(p.p99));
+  }
+  text += fmt::format("{:.2f} tokens/s over {}, {} events\n", r.tokens_per_s, format_seconds(r.seconds), r.events);
+  if (o.fail_every_s > 0) {
+    text += fmt::format("{} failures, {} positions read again\n", r.failures, r.replayed_rows);
+  }
+  std::vector<std::pair<double, int>> busy;
+  for (std::size_t node = 0; node < r.utilisation.size(); ++node) {
+    if (r.utilisation[node] > 0) busy.emplace_back(r.utilisation[node], static_cast<int>(node));
+  }
+  std::ranges::stable_sort(busy, std::greater<>(), &std::pair<double, int>::first);
+  const std::size_t width = widest_name(planned.cluster);
+  for (std::size_t i = 0; i < std::min(busy.size(), kBusyShown); ++i) {
+    text += fmt::format("{:<{}}  {}  {:>5.1f}% busy\n", planned.cluster.name_of(busy[i].second), width,
+                        bar(busy[i].first), 100 * busy[i].first);
+  }
+  if (busy.size() > kBusyShown) text += fmt::format("{} others are less busy\n", busy.size() - kBusyShown);
+}
+
+}  // namespace
+
+std::string Planned::layers_of(const StageAssignment& work) {
+  std::string text = work.embedding ? "embedding, " : "";
+  text += work.layers() == 1 ? fmt::format("{}", work.first_layer)
+                             : fmt::format("{}-{}", work.first_layer, work.last_layer - 1);
+  if (work.head) text += ", head";
+  if (work.slices.count() == 1) {
+    text += fmt::format(", slice {}", work.slices.first);
+  } else if (!work.slices.whole()) {
+    text += fmt::format(", slices {}-{}", work.slices.first, work.slices.last - 1);
+  }
+  return text;
+}
+
+std::string Planned::text() const {
+  std::string text;
+  if (!training.empty()) {
+    add_training(*this, text);
+    return text;
+  }
+  add_head(*this, text);
+  add_stages(*this, text);
+  add_links(*this, text);
+  add_prediction(*this, text);
+  if (!all.empty()) add_comparison(*this, text);
+  if (simulation) add_simulation(*this, text);
+  return text;
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,40 @@
+#include "shared/running.h"
+
+#include <cstdio>
+
+#include "butterfly/base/one_line.h"
+#include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/trace/trace.h"
+#include "commands.h"
+#include "shared/access.h"
+
+namespace butterfly::app {
+
+void add_inference_flags(Command command, InferenceFlags& flags, const InferenceConfig& standard) {
+  add_config_option(command, flags.file, "docs/configuration.md");
+  flags.keys.add(command, running_keys(), standard);
+}
+
+Result<InferenceConfig> read_config(const InferenceFlags& flags, InferenceConfig standard) {
+  InferenceConfig config = std::move(standard);
+  if (!flags.file.empty()) BF_TRY(read_inference_config(flags.file, config));
+  BF_TRY(flags.keys.apply(config));
+  BF_TRY(validate(config));
+  return config;
+}
+
+Result<OpenModel> open_model(const InferenceConfig& config) {
+  const std::uint64_t begin = trace::now_ns();
+  OpenModel open;
+  BF_ASSIGN_OR_RETURN(open.checkpoint, open_checkpoint(config.model));
+  if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
+  DeploymentObserver observer;
+  if (!config.quiet) {
+    observer.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", one_line(line).c_str()); };
+  }
+  BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, config.deployment, observer, interrupted()));
+  open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  return open;
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,40 @@
+// What the commands share that run a model: their settings, and the model made ready.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/infer/config/inference_keys.h"
+#include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/core/checkpoint.h"
+#include "butterfly/text/tokenizer.h"
+#include "options/key_flags.h"
+#include "options/options.h"
+
+namespace butterfly::app {
+
+/// -c FILE, and a flag for each key that the command has.
+struct InferenceFlags {
+  std::string file;
+  KeyFlags<InferenceConfig> keys;
+};
+
+/// -c and the flags of running_keys().
+void add_inference_flags(Command command, InferenceFlags& flags, const InferenceConfig& standard = {});
+
+/// `standard`, changed by the file and then by the flags. The file may have every key of inference, so that one serves
+/// all commands. Errors: those of the file, of the flags and of validate().
+Result<InferenceConfig> read_config(const InferenceFlags& flags, InferenceConfig standard = {});
+
+struct OpenModel {
+  Checkpoint checkpoint;
+  std::unique_ptr<Deployment> deployment;
+  double load_s = 0;
+};
+
+/// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both.
+Result<OpenModel> open_model(const InferenceConfig& config);
+
+}  // namespace butterfly::app

@@ -1,0 +1,108 @@
+// butterfly train: learns a model from text. The settings are one table of keys (train/config/run_keys.h): of the file,
+// and of the flags.
+#include "train/train.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "butterfly/base/json.h"
+#include "butterfly/machine/usage/stolen_time.h"
+#include "butterfly/train/config/run_keys.h"
+#include "butterfly/train/ranks/ranks.h"
+#include "commands.h"
+#include "options/key_flags.h"
+#include "shared/access.h"
+
+namespace butterfly::app {
+namespace {
+
+struct TrainCommand {
+  std::string file;
+  KeyFlags<RunConfig> flags;
+  bool find_batch = false;
+  bool json = false;
+  AccessOptions access;
+};
+
+Result<RunConfig> config_of(const TrainCommand& command) {
+  RunConfig config;
+  if (!command.file.empty()) {
+    BF_ASSIGN_OR_RETURN(config, read_run_config(command.file));
+  }
+  BF_TRY(command.flags.apply(config));
+  BF_TRY(validate(config));
+  return config;
+}
+
+int exit_code(const TrainResult& result, const RunConfig& config) {
+  if (interrupted().stop_requested() && result.steps_done < config.steps) return kExitInterrupted;
+  return result.verdict.valid ? kExitOk : kExitInvalid;
+}
+
+void print_json(const TrainResult& result, const TrainAside& aside) {
+  auto json = parse_ordered_json(to_json(result));
+  json["display_s"] = aside.display_s;
+  json["stolen_cpu_share"] = aside.stolen;
+  if (aside.predicted_step_s) json["predicted_step_s"] = *aside.predicted_step_s;
+  std::printf("%s\n", dump_json(json).c_str());
+}
+
+Result<int> run_train(const TrainCommand& command) {
+  BF_ASSIGN_OR_RETURN(const RunConfig config, config_of(command));
+  if (command.find_batch) {
+    BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));
+    return kExitOk;
+  }
+  BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
+  TrainDisplay display(config, *log);
+  RanksOptions options;
+  if (!config.parallel.workers.empty()) {
+    BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
+  }
+  const StolenTime training;
+  const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
+  display.end();
+  if (!result) return tl::unexpected(result.error());
+  log->finished(*result);
+  const TrainAside aside{.display_s = display.spent_s(),
+                         .predicted_step_s = predicted_step_s(config, result->summary.peak_gflops),
+                         .stolen = training.share(),
+                         .disturbance = training.sentence()};
+  if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
+  if (command.json) print_json(*result, aside);
+  BF_TRY(log->status());
+  return exit_code(*result, config);
+}
+
+}  // namespace
+
+void add_train(Command app, Action& action) {
+  auto sub = app.add_subcommand("train", "Train a model on text, on one or several ranks, here or on workers");
+  auto command = std::make_shared<TrainCommand>();
+  add_config_option(sub, command->file, "docs/formats/run.md");
+  sub.add_flag("--find-batch", command->find_batch,
+               "Do not train: double the micro-batch until memory ends, and say which fit and how fast they are");
+  sub.add_flag("--json", command->json, "The result as one JSON object on stdout");
+  command->flags.add(sub, run_keys());
+  add_access_options(sub, command->access);
+  sub.footer(
+      "Every key of the file is a flag, and the other way round. Examples:\n"
+      "  butterfly tokenize --train plays.txt --vocab 2048 --out tokenizer.json\n"
+      "  butterfly train --model tinytransformer-tiny --data plays.txt --tokenizer tokenizer.json --steps 500 --out "
+      "small.gguf\n"
+      "  butterfly generate -m small.gguf -p 'ROMEO:' -n 50\n"
+      "  butterfly train -c run.toml --ranks 2 --deterministic --checkpoints saved --save-every 100\n"
+      "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
+      "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
+      "HOST:7000)\n"
+      "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"
+      "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no "
+      "gradient\n"
+      "or did not move, a loss that learned nothing, utilisation over 100 % or bytes that do not add up make it "
+      "INVALID.\n"
+      "Exit codes: 0 done and valid, 2 bad input or a failed operation, 3 the run ended and is INVALID, 130 "
+      "interrupted.");
+  run_later(sub, action, [command] { return run_train(*command); });
+}
+
+}  // namespace butterfly::app

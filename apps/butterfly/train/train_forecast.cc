@@ -1,0 +1,30 @@
+#include "butterfly/machine/node.h"
+#include "butterfly/plan/cost/training_cost.h"
+#include "train/train.h"
+
+namespace butterfly::app {
+namespace {
+
+// Ranks of one machine pass gradients through its memory: written by one, read by the other.
+constexpr double kCopies = 2.0;
+constexpr double kHandOverUs = 10.0;  // assumed
+
+}  // namespace
+
+std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
+  if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
+  const int ranks = config.parallel.ranks;
+  const auto shape = shape_of_run(config);
+  const auto node = measure_node({.threads = threads_of_run(config) * ranks});
+  if (!shape || !node || peak_gflops <= 0.0) return std::nullopt;
+  NodeDescriptor rank = *node;
+  rank.memory_read_gb_per_s /= ranks;
+  PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks), rank));
+  cluster.default_link = {.latency_us = kHandOverUs, .gb_per_s = rank.memory_read_gb_per_s / kCopies};
+  const auto prediction = predict_training(
+      *shape, cluster, {.batch = config.global_batch, .seq = config.seq, .matmuls_gflops = peak_gflops});
+  if (!prediction) return std::nullopt;
+  return prediction->step_s;
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,74 @@
+#include "butterfly/base/units.h"
+#include "butterfly/plan/simulation/forecast.h"
+#include "train/train.h"
+
+namespace butterfly::app {
+namespace {
+
+std::string row(const char* name, const std::string& text) {
+  return fmt::format("{:<15} {}\n", name, text);
+}
+
+std::string memory(std::uint64_t allocated, std::uint64_t reserved) {
+  return fmt::format("{} allocated, {} reserved", format_bytes(allocated), format_bytes(reserved));
+}
+
+std::string phases(const RunSummary& s) {
+  std::string text = fmt::format("data {}, forward {}, backward {}, optimizer {}", format_seconds(s.phases.data_s),
+                                 format_seconds(s.phases.forward_s), format_seconds(s.phases.backward_s),
+                                 format_seconds(s.phases.optimizer_s));
+  if (s.network_s > 0.0) {
+    text += fmt::format(", communication {} exposed and {} hidden", format_seconds(s.phases.communication_exposed_s),
+                        format_seconds(s.communication_hidden_s));
+  }
+  return text;
+}
+
+std::string work(const RunSummary& s) {
+  const std::string flops = fmt::format("{:.3g} GFLOP per step, {:.3g} MFLOP per token ({})", s.flops_per_step * 1e-9,
+                                        s.flops_per_token * 1e-6, s.flops_convention);
+  return s.mfu > 0.0 ? fmt::format("MFU {:.1f} % of {:.0f} GFLOP/s ({}); {}", 100.0 * s.mfu, s.peak_gflops,
+                                   s.peak_source, flops)
+                     : flops;
+}
+
+}  // namespace
+
+std::string describe(const TrainResult& result, const RunConfig& config, const TrainAside& aside) {
+  const RunSummary& s = result.summary;
+  std::string text = "\n";
+  text += row("steps", result.steps_done == config.steps ? fmt::format("{}", result.steps_done)
+                                                         : fmt::format("{} of {}", result.steps_done, config.steps));
+  text += row("time per step", fmt::format("{} on average, {} to {}", format_seconds(s.avg_step_time),
+                                           format_seconds(s.min_step_time), format_seconds(s.max_step_time)));
+  if (const auto error =
+          aside.predicted_step_s ? prediction_error(*aside.predicted_step_s, s.avg_step_time) : std::nullopt) {
+    text += row("predicted", fmt::format("{} per step, measured {:+.0f} %", format_seconds(*aside.predicted_step_s),
+                                         100.0 * *error));
+  }
+  text += row("speed", fmt::format("{:.0f} tokens/s, {:.1f} samples/s", s.tokens_per_sec, s.samples_per_sec));
+  text += row("phases", phases(s));
+  text += row(
+      "loss",
+      fmt::format("{:.4f} on average, {:.4f} at the end{}", s.avg_loss, s.final_loss,
+                  result.validation_loss > 0.0 ? fmt::format(", {:.4f} in validation", result.validation_loss) : ""));
+  text += row("memory, peak", memory(s.peak_memory_allocated, s.peak_memory_reserved));
+  text += row("memory, average", memory(s.avg_memory_allocated, s.avg_memory_reserved));
+  text += row("work", work(s));
+  if (s.network_s > 0.0) {
+    text += row("transformer",
+                fmt::format("{:.0f} KB/s to each rank's others; {} per step (variance {:.3g} s^2), compression {} "
+                            "(variance {:.3g} s^2)",
+                            s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,
+                            format_seconds(s.compression_s), s.compression_s_variance));
+  }
+  text += row("display, logs", fmt::format("{} in all", format_seconds(aside.display_s)));
+  if (!aside.disturbance.empty()) text += row("disturbed", aside.disturbance);
+  text += row("weights", "sha256 " + result.weights_hash);
+  if (config.log == LogLevel::kVerbose) {
+    for (const std::string& check : result.verdict.checks) text += row("check", check);
+  }
+  return text + row("audit", to_string(result.verdict));
+}
+
+}  // namespace butterfly::app

@@ -1,0 +1,195 @@
+#include "butterfly/infer/config/inference_keys.h"
+
+#include <string>
+
+#include "butterfly/infer/config/access_keys.h"
+#include "butterfly/plan/partition/strategy.h"
+#include "butterfly/wire/channel/codec.h"
+
+namespace butterfly {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr KeyRole kDecides = KeyRole::kDecides;
+constexpr const char* kModel = "The model";
+constexpr const char* kNodes = "Nodes";
+constexpr const char* kSplit = "How the work is shared out";
+constexpr const char* kTransport = "What travels between nodes";
+constexpr const char* kText = "The text";
+
+#define BF_AT(member) BF_MEMBER(InferenceConfig, member)
+
+void add_model(std::vector<InferenceKey>& keys) {
+  keys.push_back(value_key({.name = "model",
+                            .role = kDecides,
+                            .help = "GGUF file, or Hugging Face directory",
+                            .group = kModel,
+                            .letter = 'm'},
+                           BF_AT(model)));
+  keys.push_back(value_key({.name = "threads",
+                            .help = "Threads of each node in this process; 0: all cores, shared by the nodes",
+                            .group = kModel,
+                            .letter = 't',
+                            .range = {0, 1024}},
+                           BF_AT(deployment.compute.threads)));
+  keys.push_back(choice_key({.name = "kv_type",
+                             .role = kDecides,
+                             .help = "Type of cached keys and values (auto: f32 for F32 models, else f16)",
+                             .group = kModel},
+                            BF_AT(deployment.compute.kv_type),
+                            {{"auto", std::nullopt}, {"f32", DType::kF32}, {"f16", DType::kF16}}));
+  keys.push_back(value_key(
+      {.name = "quiet", .help = "No progress and no summary on stderr", .group = kModel, .letter = 'q'}, BF_AT(quiet)));
+}
+
+void add_nodes(std::vector<InferenceKey>& keys) {
+  keys.push_back(value_key({.name = "nodes",
+                            .help = "Split over this number of nodes that are threads of this process",
+                            .group = kNodes,
+                            .range = {1, 256}},
+                           BF_AT(deployment.nodes)));
+  keys.push_back(
+      value_key({.name = "workers", .help = "Split over worker processes: HOST:PORT of each", .group = kNodes},
+                BF_AT(deployment.membership.workers)));
+  keys.push_back(value_key({.name = "join_at",
+                            .help = "HOST:PORT where workers may join at any time (butterfly worker --join HOST:PORT)",
+                            .group = kNodes},
+                           BF_AT(deployment.membership.join_at)));
+  keys.push_back(time_key<milliseconds>({.name = "heartbeat",
+                                         .help = "Milliseconds between two questions whether a worker lives",
+                                         .group = kNodes,
+                                         .range = {10, 60'000}},
+                                        BF_AT(deployment.membership.cluster.heartbeat)));
+  keys.push_back(time_key<milliseconds>({.name = "dead_after",
+                                         .help = "Milliseconds of silence after which a worker is given up",
+                                         .group = kNodes,
+                                         .range = {50, 600'000}},
+                                        BF_AT(deployment.membership.cluster.dead_after)));
+  keys.push_back(time_key<seconds>({.name = "recover_within",
+                                    .help = "Seconds to wait for a worker to come back or join where too few are left",
+                                    .group = kNodes,
+                                    .range = {0, 86'400}},
+                                   BF_AT(deployment.timeouts.recover_within)));
+  add_access_keys(keys, kNodes, BF_AT(deployment.access));
+}
+
+std::string strategy_names() {
+  std::string names;
+  for (const Strategy& strategy : strategies()) names += fmt::format("{}{}", names.empty() ? "" : ", ", strategy.name);
+  return names;
+}
+
+Status set_strategy(InferenceConfig& config, const KeyValue& value) {
+  const std::string& name = std::get<std::string>(value);
+  if (!find_strategy(name)) {
+    return make_error(ErrorCode::kInvalidArgument, "expected one of {}", strategy_names());
+  }
+  config.deployment.plan.strategy = name;
+  return {};
+}
+
+void add_split(std::vector<InferenceKey>& keys) {
+  keys.push_back(config_key<InferenceConfig>(
+      {.name = "split",
+       .help = "Strategy (auto: by prediction, or uniform where a speed is unknown): " + strategy_names(),
+       .group = kSplit},
+      [](const InferenceConfig& config) { return KeyValue(config.deployment.plan.strategy); }, set_strategy));
+  keys.push_back(choice_key(
+      {.name = "goal", .help = "What auto, topology, tensor and hybrid look for", .group = kSplit},
+      BF_AT(deployment.plan.goal),
+      {{"latency", PlanGoal::kLatency}, {"throughput", PlanGoal::kThroughput}, {"memory", PlanGoal::kMemory}}));
+  keys.push_back(value_key({.name = "custom",
+                            .help = "File of the plan that the split custom follows: lines of NODE FIRST-LAST",
+                            .group = kSplit},
+                           BF_AT(deployment.custom_file)));
+  keys.push_back(
+      value_key({.name = "measure_links",
+                 .help = "Measure the links first, a tenth of a second each; splits that depend on links do so anyway",
+                 .group = kSplit},
+                BF_AT(deployment.measure_links)));
+}
+
+void add_transport(std::vector<InferenceKey>& keys) {
+  keys.push_back(choice_key({.name = "wire_type",
+                             .role = kDecides,
+                             .help = "Type of activations between nodes; all but f32 change the text",
+                             .group = kTransport},
+                            BF_AT(deployment.stage.wire_type),
+                            {{"f32", DType::kF32}, {"f16", DType::kF16}, {"q8_0", DType::kQ8_0}}));
+  keys.push_back(choice_key({.name = "compress",
+                             .help = "Lossless packing of activations between machines (auto: where measured to save "
+                                     "time)",
+                             .group = kTransport},
+                            BF_AT(deployment.stage.compression),
+                            {{"off", Compression::kOff},
+                             {"auto", Compression::kAuto},
+                             {"lz4", Compression::kLz4},
+                             {"zstd", Compression::kZstd}}));
+}
+
+KeyText text(const char* name, const char* help, char letter = 0) {
+  return {.name = name, .role = kDecides, .help = help, .group = kText, .letter = letter};
+}
+
+void add_sampling(std::vector<InferenceKey>& keys) {
+  keys.push_back(
+      value_key(text("temp", "Temperature; 0: always the most likely token"), BF_AT(request.sampling.temperature)));
+  keys.push_back(
+      value_key(text("top_k", "Keep this number of the most likely tokens; 0: all"), BF_AT(request.sampling.top_k)));
+  keys.push_back(
+      value_key(text("top_p", "Keep the most likely tokens up to this probability"), BF_AT(request.sampling.top_p)));
+  keys.push_back(
+      value_key(text("min_p", "Drop tokens below this share of the best one"), BF_AT(request.sampling.min_p)));
+  keys.push_back(value_key(text("repeat_penalty", "Divide logits of the last 64 tokens; 1: off"),
+                           BF_AT(request.sampling.repeat_penalty)));
+  keys.push_back(wide_key(text("seed", "Same seed, same text: on any number of nodes"), BF_AT(request.sampling.seed)));
+}
+
+}  // namespace
+
+const std::vector<InferenceKey>& running_keys() {
+  static const std::vector<InferenceKey> keys = [] {
+    std::vector<InferenceKey> all;
+    add_model(all);
+    add_nodes(all);
+    add_split(all);
+    add_transport(all);
+    return all;
+  }();
+  return keys;
+}
+
+const std::vector<InferenceKey>& text_keys() {
+  static const std::vector<InferenceKey> keys = [] {
+    std::vector<InferenceKey> all;
+    all.push_back(
+        value_key(text("prompt", "Text to continue; empty: from the beginning-of-text token", 'p'), BF_AT(prompt)));
+    all.push_back(value_key(text("tokens", "Tokens to generate at most", 'n'), BF_AT(request.tokens_max)));
+    add_sampling(all);
+    KeyText stop = text("stop", "End before this text; the flag may be given more than once");
+    stop.list = ListForm::kRepeated;
+    all.push_back(value_key(std::move(stop), BF_AT(request.stops)));
+    all.push_back(
+        value_key(text("ignore_end", "Go on after the model's end-of-text token"), BF_AT(request.ignore_end)));
+    all.push_back(
+        value_key({.name = "prefill_chunk", .help = "Prompt tokens per step", .group = kText}, BF_AT(prefill_chunk)));
+    all.push_back(
+        value_key({.name = "echo", .help = "Print the prompt before its continuation", .group = kText}, BF_AT(echo)));
+    return all;
+  }();
+  return keys;
+}
+#undef BF_AT
+
+const std::vector<InferenceKey>& inference_keys() {
+  static const std::vector<InferenceKey> keys = [] {
+    std::vector<InferenceKey> all = running_keys();
+    all.insert(all.end(), text_keys().begin(), text_keys().end());
+    return all;
+  }();
+  return keys;
+}
+
+}  // namespace butterfly
