@@ -41,6 +41,18 @@ LLAMA3 = {
 }
 
 
+# Every layer is dense. Heads are not as long as what is cached, nor values as long as queries.
+LATENT = {
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 99,
+}
+
+
 def longrope(pairs: int) -> dict:
     return {
         "rope_type": "longrope",
@@ -120,7 +132,33 @@ FAMILIES = {
     "mpt_six_heads": ("MptConfig", {"vocab_size": VOCAB, "d_model": 48, "n_heads": 6, "n_layers": 1,
                                     "expansion_ratio": 4, "max_seq_len": 128}),
     "cohere": family("CohereConfig"),
+    "deepseek_v2_lite": family("DeepseekV2Config", **LATENT | {"q_lora_rank": None}),
+    "deepseek_v2": family("DeepseekV2Config", **LATENT),
+    "deepseek_v3": family(
+        "DeepseekV3Config", **LATENT, rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 1.1}
+    ),
+    # Attention of gpt-oss; a plain MLP in place of the experts.
+    "gpt_oss_dense": family(
+        "GptOssConfig",
+        head_dim=16,
+        sliding_window=8,
+        num_local_experts=2,
+        rope_parameters=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    ),
 }
+
+
+class DenseMlp(torch.nn.Module):
+    """What a block of gpt-oss would have without experts; its place returns two things."""
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(dim, width, bias=False)
+        self.up_proj = torch.nn.Linear(dim, width, bias=False)
+        self.down_proj = torch.nn.Linear(width, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple:
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)), None
 
 
 def widen(model: torch.nn.Module) -> None:
@@ -141,10 +179,16 @@ def make(name: str, out: Path) -> None:
     config = getattr(transformers, config_class)(**values)
     config.dtype = torch.float32
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    if name == "gpt_oss_dense":
+        for layer in model.model.layers:
+            layer.mlp = DenseMlp(config.hidden_size, config.intermediate_size)
     widen(model)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
+    if name == "gpt_oss_dense":
+        path = folder / "config.json"
+        path.write_text(path.read_text().replace('"num_local_experts": 2', '"num_local_experts": 0'))
     (folder / "generation_config.json").unlink(missing_ok=True)
     ids = torch.tensor([[(7 * i * i + 3 * i) % config.vocab_size for i in range(TOKENS)]])
     with torch.no_grad():

@@ -46,8 +46,13 @@ std::vector<Output> group(const ModelConfig& config, const std::vector<WeightInf
     const std::string name = gguf_weight_name(config, fused_name(weight.name, fusion));
     const auto same = std::ranges::find_if(outputs, [&](const Output& output) { return output.tensor.name == name; });
     if (same == outputs.end()) {
-      outputs.push_back(
-          {.tensor = {.name = name, .type = weight.type, .rows = weight.rows, .cols = weight.cols}, .parts = {weight}});
+      const bool of_heads = name.ends_with(".attn_k_b.weight") || name.ends_with(".attn_v_b.weight");
+      outputs.push_back({.tensor = {.name = name,
+                                    .type = weight.type,
+                                    .rows = weight.rows,
+                                    .cols = weight.cols,
+                                    .planes = of_heads ? config.heads : 1},
+                         .parts = {weight}});
       continue;
     }
     same->parts.push_back(weight);

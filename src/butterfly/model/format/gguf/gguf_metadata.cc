@@ -1,6 +1,7 @@
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 
 #include "butterfly/model/format/gguf/gguf_families.h"
+#include "butterfly/model/format/gguf/gguf_latent.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
 namespace butterfly {
@@ -107,7 +108,9 @@ Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
   integer("feed_forward_length", config.ff_dim);
   integer("attention.head_count", config.heads);
   integer("attention.head_count_kv", config.kv_heads);
-  if (config.head_dim * config.heads != config.model_dim) {
+  if (config.has_latent()) {
+    write_gguf_latent_sizes(config, writer);
+  } else if (config.head_dim * config.heads != config.model_dim) {
     integer("attention.key_length", config.head_dim);
     integer("attention.value_length", config.head_dim);
   }

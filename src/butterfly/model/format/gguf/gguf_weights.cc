@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
@@ -24,7 +25,7 @@ bool replace_once(std::string& text, std::string_view from, std::string_view to)
 class GgufWeights final : public WeightSource {
  public:
   GgufWeights(GgufFile file, const ModelConfig& config, std::shared_ptr<const MappedFile> mapping)
-      : file_(std::move(file)), mapping_(std::move(mapping)) {
+      : file_(std::move(file)), mapping_(std::move(mapping)), config_(config) {
     const std::int64_t q = config.q_dim();
     const std::int64_t kv = config.kv_dim();
     const std::int64_t qkv = q + 2 * kv;
@@ -37,7 +38,7 @@ class GgufWeights final : public WeightSource {
     }
     // What the file calls otherwise.
     WeightRange all{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
-    if (config.architecture == "falcon") {
+    if (config.architecture == "falcon" || config.architecture == "gpt-oss") {
       for (const WeightInfo& weight : expected_weights(config, all)) {
         const std::string name = gguf_weight_name(config, weight.name);
         if (name != weight.name) renamed_[weight.name] = name;
@@ -50,6 +51,20 @@ class GgufWeights final : public WeightSource {
     for (const GgufTensor& tensor : file_.tensors()) {
       const std::string name = canonical(std::string(tensor.name));
       bool fused = false;
+      for (const bool keys : {true, false}) {
+        std::string part_name = name;
+        if (!tensor.type || !replace_once(part_name, kLatentBoth, keys ? kLatentKeys : kLatentValues)) continue;
+        fused = true;
+        const DType type = keys ? latent_key_type(*tensor.type) : *tensor.type;
+        const std::int64_t rows = config_.heads * (keys ? config_.latent.dim : config_.latent.value_dim);
+        const std::int64_t cols = keys ? config_.head_dim - config_.rope.dim : config_.latent.dim;
+        const auto row = row_bytes(type, static_cast<std::uint64_t>(cols)).value_or(0);
+        result.push_back({.name = part_name,
+                          .type = type,
+                          .rows = rows,
+                          .cols = cols,
+                          .bytes = row * static_cast<std::uint64_t>(rows)});
+      }
       for (const Part& part : parts_) {
         std::string part_name = name;
         if (!replace_once(part_name, part.fused, part.infix)) continue;
@@ -61,10 +76,13 @@ class GgufWeights final : public WeightSource {
     return result;
   }
 
-  bool contains(const std::string& name) const override { return locate(name).has_value(); }
+  bool contains(const std::string& name) const override {
+    return locate(name).has_value() || latent_tensor(name) != nullptr;
+  }
 
   Result<WeightView> find(const std::string& name) const override {
     const std::optional<Location> location = locate(name);
+    if (!location && latent_tensor(name) != nullptr) return latent_part(name);
     if (!location) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", file_.source(), printable(name));
     BF_ASSIGN_OR_RETURN(const WeightView whole, view_of(*location->tensor));
     if (!location->part) return whole;
@@ -80,6 +98,9 @@ class GgufWeights final : public WeightSource {
  private:
   static constexpr std::string_view kQkv = ".attn_qkv.";
   static constexpr std::string_view kGateUp = ".ffn_up.";
+  static constexpr std::string_view kLatentBoth = ".attn_kv_b.";
+  static constexpr std::string_view kLatentKeys = ".attn_k_b.";
+  static constexpr std::string_view kLatentValues = ".attn_v_b.";
 
   /// Rows [begin, begin + count) of the fused matrix, which has `total`.
   struct Part {
@@ -121,11 +142,28 @@ class GgufWeights final : public WeightSource {
       return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are {}", file_.source(),
                         printable(tensor.name), tensor.type_name, computable_gguf_types());
     }
-    if (tensor.dims > 2) {
-      return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 or 2", file_.source(),
+    if (tensor.dims > 3) {
+      return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 to 3", file_.source(),
                         printable(tensor.name), tensor.dims);
     }
-    return WeightView{.type = *tensor.type, .rows = tensor.shape[1], .cols = tensor.shape[0], .bytes = tensor.bytes};
+    // The bytes are there, so the product is small.
+    const std::int64_t rows = tensor.shape[1] * tensor.shape[2];
+    return WeightView{.type = *tensor.type, .rows = rows, .cols = tensor.shape[0], .bytes = tensor.bytes};
+  }
+
+  /// The tensor that has attn_k_b and attn_v_b, where one of them is asked for and the file has it; else null.
+  const GgufTensor* latent_tensor(std::string name) const {
+    if (!config_.has_latent()) return nullptr;
+    const bool found = replace_once(name, kLatentKeys, kLatentBoth) || replace_once(name, kLatentValues, kLatentBoth);
+    return found ? file_.find_tensor(name) : nullptr;
+  }
+
+  Result<WeightView> latent_part(const std::string& name) const {
+    const std::string both(latent_tensor(name)->name);
+    BF_ASSIGN_OR_RETURN(const WeightView view,
+                        find_checked(*this, {.name = both, .rows = latent_rows(config_), .cols = config_.latent.dim}));
+    const bool keys = name.find(kLatentKeys) != std::string::npos;
+    return keys ? latent_keys(config_, view) : latent_values(config_, view);
   }
 
   Result<WeightView> slice(const std::string& name, const WeightView& whole, const Location& location) const {
@@ -158,6 +196,7 @@ class GgufWeights final : public WeightSource {
 
   GgufFile file_;
   std::shared_ptr<const MappedFile> mapping_;
+  ModelConfig config_;
   std::vector<Part> parts_;
   std::map<std::string, std::string, std::less<>> renamed_;  // canonical to stored
 };

@@ -4,13 +4,14 @@
 #include <map>
 
 #include "butterfly/base/printable.h"
+#include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
 namespace {
 
-enum class Order { kAsStored, kRows, kTransposed, kPlusOne };
+enum class Order { kAsStored, kRows, kTransposed, kPlusOne, kLatentKeys, kLatentValues };
 
 /// Where a canonical weight is in the files and how its rows come out of them.
 struct Recipe {
@@ -194,6 +195,9 @@ class HuggingFaceWeights final : public WeightSource {
       const bool fused = hugging_face_name(gate, config_.architecture) == hugging_face_name(up, config_.architecture);
       if (fused) shape.front() *= 2;
       if (fused && parts.stem == "ffn_up") recipe.first = config_.ff_dim;
+    } else if (parts.stem == "attn_k_b" || parts.stem == "attn_v_b") {
+      recipe.order = parts.stem == "attn_k_b" ? Order::kLatentKeys : Order::kLatentValues;
+      shape = {latent_rows(config_), config_.latent.dim};
     } else if (norms_around_one(config_.architecture) && parts.stem.ends_with("norm")) {
       recipe.order = Order::kPlusOne;
       recipe.stored_type = recipe.type;
@@ -222,6 +226,12 @@ class HuggingFaceWeights final : public WeightSource {
   }
 
   WeightView materialise(const Recipe& recipe, const WeightPart& part) const {
+    if (recipe.order == Order::kLatentKeys || recipe.order == Order::kLatentValues) {
+      const WeightView both{
+          .type = recipe.type, .rows = latent_rows(config_), .cols = config_.latent.dim, .bytes = recipe.entry->bytes};
+      const bool keys = recipe.order == Order::kLatentKeys;
+      return (keys ? latent_keys(config_, both) : latent_values(config_, both)).cut(part.of_rows, part.of_cols);
+    }
     const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
     WeightView view{.type = recipe.type, .rows = recipe.rows, .cols = recipe.cols};
     if (recipe.order == Order::kAsStored) {
@@ -278,6 +288,9 @@ class HuggingFaceWeights final : public WeightSource {
         std::memcpy(copy.data(), values.data(), copy.size());
         return;
       }
+      case Order::kLatentKeys:
+      case Order::kLatentValues:
+        return;
       case Order::kTransposed: {
         const std::int64_t cols = recipe.entry->shape[1];
         const std::int64_t first = part.of_cols.begin * cols + recipe.first + part.of_rows.begin;
