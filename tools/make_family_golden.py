@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -137,6 +138,8 @@ FAMILIES = {
     "deepseek_v3": family(
         "DeepseekV3Config", **LATENT, rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 1.1}
     ),
+    # Matrices of blocks in FP8 with a scale for each 128 x 128, some of which are cut off.
+    "deepseek_v3_fp8": family("DeepseekV3Config", **LATENT, intermediate_size=150),
     # Attention of gpt-oss; a plain MLP in place of the experts.
     "gpt_oss_dense": family(
         "GptOssConfig",
@@ -173,6 +176,28 @@ def widen(model: torch.nn.Module) -> None:
                 parameter.normal_(0.0, 0.3)
 
 
+def to_fp8(model: torch.nn.Module) -> dict:
+    """Rounds the matrices of blocks to what FP8 holds, read as bf16; returns the tensors of the file."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2 or ".layers." not in name:
+            tensors[name] = parameter.detach().clone()
+            continue
+        rows, cols = (-(-size // 128) for size in parameter.shape)
+        scales = torch.ones(rows, cols)
+        quantised = torch.empty(parameter.shape, dtype=torch.float8_e4m3fn)
+        for row in range(rows):
+            for col in range(cols):
+                block = (slice(128 * row, 128 * row + 128), slice(128 * col, 128 * col + 128))
+                scales[row, col] = parameter[block].abs().max() / 448
+                quantised[block] = (parameter[block] / scales[row, col]).to(torch.float8_e4m3fn)
+                value = (quantised[block].float() * scales[row, col]).to(torch.bfloat16)
+                parameter.data[block] = value.float()
+        tensors[name] = quantised
+        tensors[name + "_scale_inv"] = scales
+    return tensors
+
+
 def make(name: str, out: Path) -> None:
     config_class, values = FAMILIES[name]
     torch.manual_seed(sum(name.encode()))
@@ -185,7 +210,12 @@ def make(name: str, out: Path) -> None:
     widen(model)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    if name.endswith("_fp8"):
+        safetensors.torch.save_file(to_fp8(model), folder / "model.safetensors", metadata={"format": "pt"})
+        config.quantization_config = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+        config.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder)
     if name == "gpt_oss_dense":
         path = folder / "config.json"
         path.write_text(path.read_text().replace('"num_local_experts": 2', '"num_local_experts": 0'))
