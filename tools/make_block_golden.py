@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/block_{llama,qwen2,gpt2}.{json,bin} and block_rope.json: single transformer blocks and rotary
+"""Writes tests/golden/block_{llama,qwen2,gpt2,sinks}.{json,bin} and block_rope.json: single transformer blocks and rotary
 frequencies, computed in F64 by NumPy.
 
     python tools/make_block_golden.py --out tests/golden
@@ -36,6 +36,8 @@ class Block:
     attention_output_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
+    sinks: bool = False  # a score for each query head that takes part in the softmax without a value
+    window: int = 0  # keys that a query sees; 0: all
     model_dim: int = 64
     heads: int = 4
     kv_heads: int = 2
@@ -58,6 +60,8 @@ BLOCKS = {
         norm_bias=True,
         kv_heads=4,
     ),
+    # Attention of gpt-oss.
+    "sinks": Block(rope_pairs="halves", qkv_bias=True, attention_output_bias=True, sinks=True, window=3),
 }
 
 
@@ -82,6 +86,8 @@ def random_weights(block: Block, generator: np.random.Generator) -> dict[str, np
     linear("attn_k", block.kv_heads * block.head_dim, block.model_dim, block.qkv_bias)
     linear("attn_v", block.kv_heads * block.head_dim, block.model_dim, block.qkv_bias)
     linear("attn_output", block.model_dim, block.heads * block.head_dim, block.attention_output_bias)
+    if block.sinks:
+        weights["attn_sinks.weight"] = grid(generator.normal(0, 1, block.heads))
     norm("ffn_norm")
     if block.mlp == "gated":
         linear("ffn_gate", block.ff_dim, block.model_dim, block.mlp_bias)
@@ -115,16 +121,17 @@ def rotate(block: Block, x: np.ndarray) -> np.ndarray:
     return np.concatenate((turned.real, turned.imag), axis=-1)
 
 
-def attend(block: Block, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def attend(block: Block, q: np.ndarray, k: np.ndarray, v: np.ndarray, sinks: np.ndarray | None) -> np.ndarray:
     """Causal softmax attention; query head h reads key-value head h * kv_heads / heads."""
     tokens = len(q)
     mixed = np.zeros_like(q)
     for head in range(block.heads):
         source = head * block.kv_heads // block.heads
         for token in range(tokens):
-            scores = k[: token + 1, source] @ q[token, head] / math.sqrt(block.head_dim)
-            probabilities = np.exp(scores - scores.max())
-            mixed[token, head] = probabilities / probabilities.sum() @ v[: token + 1, source]
+            first = max(0, token + 1 - block.window) if block.window else 0
+            scores = k[first : token + 1, source] @ q[token, head] / math.sqrt(block.head_dim)
+            total = np.exp(scores).sum() + (0 if sinks is None else np.exp(sinks[head]))
+            mixed[token, head] = np.exp(scores) / total @ v[first : token + 1, source]
     return mixed.reshape(tokens, -1)
 
 
@@ -140,7 +147,7 @@ def run(block: Block, x: np.ndarray, weights: dict) -> tuple[np.ndarray, np.ndar
     q = apply_linear(inner, weights, "attn_q").reshape(len(x), block.heads, block.head_dim)
     k = apply_linear(inner, weights, "attn_k").reshape(len(x), block.kv_heads, block.head_dim)
     v = apply_linear(inner, weights, "attn_v").reshape(len(x), block.kv_heads, block.head_dim)
-    mixed = attend(block, rotate(block, q), rotate(block, k), v)
+    mixed = attend(block, rotate(block, q), rotate(block, k), v, weights.get("attn_sinks.weight"))
     middle = x + apply_linear(mixed, weights, "attn_output")
     inner = normalise(block, middle, weights, "ffn_norm")
     up = apply_linear(inner, weights, "ffn_up")

@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -38,6 +39,18 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+
+
+# Every layer is dense. Heads are not as long as what is cached, nor values as long as queries.
+LATENT = {
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 99,
 }
 
 
@@ -120,7 +133,35 @@ FAMILIES = {
     "mpt_six_heads": ("MptConfig", {"vocab_size": VOCAB, "d_model": 48, "n_heads": 6, "n_layers": 1,
                                     "expansion_ratio": 4, "max_seq_len": 128}),
     "cohere": family("CohereConfig"),
+    "deepseek_v2_lite": family("DeepseekV2Config", **LATENT | {"q_lora_rank": None}),
+    "deepseek_v2": family("DeepseekV2Config", **LATENT),
+    "deepseek_v3": family(
+        "DeepseekV3Config", **LATENT, rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 1.1}
+    ),
+    # Matrices of blocks in FP8 with a scale for each 128 x 128, some of which are cut off.
+    "deepseek_v3_fp8": family("DeepseekV3Config", **LATENT, intermediate_size=150),
+    # Attention of gpt-oss; a plain MLP in place of the experts.
+    "gpt_oss_dense": family(
+        "GptOssConfig",
+        head_dim=16,
+        sliding_window=8,
+        num_local_experts=2,
+        rope_parameters=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    ),
 }
+
+
+class DenseMlp(torch.nn.Module):
+    """What a block of gpt-oss would have without experts; its place returns two things."""
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(dim, width, bias=False)
+        self.up_proj = torch.nn.Linear(dim, width, bias=False)
+        self.down_proj = torch.nn.Linear(width, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple:
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)), None
 
 
 def widen(model: torch.nn.Module) -> None:
@@ -135,16 +176,49 @@ def widen(model: torch.nn.Module) -> None:
                 parameter.normal_(0.0, 0.3)
 
 
+def to_fp8(model: torch.nn.Module) -> dict:
+    """Rounds the matrices of blocks to what FP8 holds, read as bf16; returns the tensors of the file."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2 or ".layers." not in name:
+            tensors[name] = parameter.detach().clone()
+            continue
+        rows, cols = (-(-size // 128) for size in parameter.shape)
+        scales = torch.ones(rows, cols)
+        quantised = torch.empty(parameter.shape, dtype=torch.float8_e4m3fn)
+        for row in range(rows):
+            for col in range(cols):
+                block = (slice(128 * row, 128 * row + 128), slice(128 * col, 128 * col + 128))
+                scales[row, col] = parameter[block].abs().max() / 448
+                quantised[block] = (parameter[block] / scales[row, col]).to(torch.float8_e4m3fn)
+                value = (quantised[block].float() * scales[row, col]).to(torch.bfloat16)
+                parameter.data[block] = value.float()
+        tensors[name] = quantised
+        tensors[name + "_scale_inv"] = scales
+    return tensors
+
+
 def make(name: str, out: Path) -> None:
     config_class, values = FAMILIES[name]
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, config_class)(**values)
     config.dtype = torch.float32
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    if name == "gpt_oss_dense":
+        for layer in model.model.layers:
+            layer.mlp = DenseMlp(config.hidden_size, config.intermediate_size)
     widen(model)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    if name.endswith("_fp8"):
+        safetensors.torch.save_file(to_fp8(model), folder / "model.safetensors", metadata={"format": "pt"})
+        config.quantization_config = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+        config.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder)
+    if name == "gpt_oss_dense":
+        path = folder / "config.json"
+        path.write_text(path.read_text().replace('"num_local_experts": 2', '"num_local_experts": 0'))
     (folder / "generation_config.json").unlink(missing_ok=True)
     ids = torch.tensor([[(7 * i * i + 3 * i) % config.vocab_size for i in range(TOKENS)]])
     with torch.no_grad():

@@ -240,23 +240,48 @@ class DistSubBlockAnswer : public DistGroupAnswer {
     config.ff_dim = 768;
     return config;
   }
+  void expect_same_of_workers() const {
+    std::vector<std::unique_ptr<Worker>> workers;
+    MembershipOptions options;
+    for (int i = 0; i < 8; ++i) {
+      workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+      options.workers.push_back(workers.back()->address());
+    }
+    const auto membership = Membership::create(options, after_ms(20'000)).value();
+    for (const Groups& groups : kGroups) {
+      expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
+      const auto session = membership->next_epoch(membership->members());
+      expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
+                  "workers: " + to_string(groups));
+    }
+  }
 };
 
 TEST_P(DistSubBlockAnswer, OfWorkersWhateverTheGroups) {
-  std::vector<std::unique_ptr<Worker>> workers;
-  MembershipOptions options;
-  for (int i = 0; i < 8; ++i) {
-    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
-    options.workers.push_back(workers.back()->address());
-  }
-  const auto membership = Membership::create(options, after_ms(20'000)).value();
-  for (const Groups& groups : kGroups) {
-    expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
-    const auto session = membership->next_epoch(membership->members());
-    expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
-                "workers: " + to_string(groups));
-  }
+  expect_same_of_workers();
 }
+
+/// Latent attention, whose cache all members have whole, and sinks in windows.
+class DistLatentAnswer : public DistSubBlockAnswer {
+ protected:
+  ModelConfig config() const override {
+    ModelConfig config = small_config();
+    config.kv_heads = 1;
+    config.head_dim = 48;
+    config.rope.dim = 16;
+    config.latent = {.dim = 64, .query_rank = 96, .value_dim = 32};
+    config.attention_sinks = true;
+    config.windows = {0, 5, 0};
+    return config;
+  }
+};
+
+TEST_P(DistLatentAnswer, OfWorkersWhateverTheGroups) {
+  expect_same_of_workers();
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistLatentAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_1),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 INSTANTIATE_TEST_SUITE_P(Types, DistSubBlockAnswer,
                          testing::Values(DType::kQ4_1, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,

@@ -2,7 +2,7 @@
 // byte.
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
-#include "butterfly/model/format/hugging_face/safetensors.h"
+#include "butterfly/model/format/safetensors/safetensors.h"
 #include "seeds.h"
 
 namespace {

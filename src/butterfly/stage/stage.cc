@@ -25,7 +25,8 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       block_arena_(pool_),
       cache_({.layers = assignment.last_layer - assignment.first_layer,
               .kv_heads = static_cast<int>(shard_of(config, assignment.slices).kv_heads.size()),
-              .head_dim = config.head_dim,
+              .head_dim = config.cached_key_dim(),
+              .value_dim = config.cached_value_dim(),
               .type = options.kv_type.value_or(kv_type_for(config)),
               .bytes_max = options.kv_bytes_max}) {
   frequencies_ = rotary_frequencies(config);

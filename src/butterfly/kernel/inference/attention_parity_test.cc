@@ -39,6 +39,7 @@ struct CachedHead {
 
 /// What a row of attention may have besides its keys, [rows] each where it is not empty.
 struct AttentionExtras {
+  int value_dim = 0;  // 0: values of their own; else the first elements of the keys
   std::vector<int> first{};
   float cap = 0;
   std::vector<float> slopes{}, sinks{};
@@ -47,20 +48,22 @@ struct AttentionExtras {
 std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool half, const std::vector<int>& visible,
                           int first, int rows, const AttentionExtras& extras = {}) {
   const auto q = random_floats(visible.size() * static_cast<std::size_t>(head_dim), 23);
-  std::vector<float> out(static_cast<std::size_t>(rows * head_dim));
+  const int value_dim = extras.value_dim > 0 ? extras.value_dim : head_dim;
+  std::vector<float> out(static_cast<std::size_t>(rows * value_dim));
   std::vector<const float*> q_rows;
   std::vector<float*> out_rows;
   for (int r = 0; r < rows; ++r) {
     q_rows.push_back(q.data() + (first + r) * head_dim);
-    out_rows.push_back(out.data() + r * head_dim);
+    out_rows.push_back(out.data() + r * value_dim);
   }
   std::vector<float> scratch(static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * head.v_stride)));
   AttentionArgs args;
   args.k_pages = head.k_pages.data();
-  args.v_pages = head.v_pages.data();
+  if (extras.value_dim == 0) args.v_pages = head.v_pages.data();
+  args.value_dim = extras.value_dim;
   args.half = half;
   args.head_dim = head_dim;
-  args.v_stride = head.v_stride;
+  args.v_stride = (value_dim + kPanel - 1) / kPanel * kPanel;
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   args.rows = rows;
   args.q = q_rows.data();
@@ -127,11 +130,48 @@ TEST(ParityAttention, WindowsCapsSlopesAndSinksEqualReference) {
   }
 }
 
+TEST(ParityAttention, ValuesWithinKeysEqualReferenceAndValuesKeptApart) {
+  for (const auto& [head_dim, value_dim] : {std::pair{24, 17}, {40, 32}, {72, 64}, {80, 3}}) {
+    for (const bool half : {false, true}) {
+      for (const int keys : {1, 15, 17, 63, 256, 300}) {
+        CachedHead head(keys, head_dim, half);
+        std::vector<int> visible;
+        AttentionExtras extras{.value_dim = value_dim};
+        for (int r = 0; r < 8; ++r) {
+          visible.push_back(std::max(1, keys - 7 + r));
+          extras.sinks.push_back(static_cast<float>(r) - 4.0f);
+        }
+        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8, extras);
+        // The same numbers as values that are stored apart.
+        const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+        for (int key = 0; key < keys; ++key) {
+          unsigned char* value = head.v_data.data() + static_cast<long>(key) * head.v_stride * head.size;
+          kReferenceKernels.store_value(k.data() + key * head_dim, head_dim, half, value);
+        }
+        const auto apart = attend(Isa::kReference, head, head_dim, half, visible, 0, 8, {.sinks = extras.sinks});
+        for (int r = 0; r < 8; ++r) {
+          EXPECT_EQ(std::memcmp(expected.data() + r * value_dim, apart.data() + r * head_dim,
+                                static_cast<std::size_t>(value_dim) * 4),
+                    0);
+        }
+        for (const Isa isa : supported_isas()) {
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8, extras), expected))
+              << to_string(isa) << " " << head_dim << " of which " << value_dim << " keys " << keys << " half " << half;
+          for (int r = 0; r < 8; ++r) {
+            const auto row = attend(isa, head, head_dim, half, visible, r, 1, extras);
+            EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * value_dim, row.size() * 4), 0) << to_string(isa);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ParityAttention, ExtrasThatChangeNothingKeepEveryBit) {
   const int head_dim = 32, keys = 600;
   const CachedHead head(keys, head_dim, false);
   const auto plain = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
-  const AttentionExtras extras{.first = {0}, .slopes = {0.0f}, .sinks = {-1e30f}};
+  const AttentionExtras extras{.first = {0}, .cap = 0, .slopes = {0.0f}, .sinks = {-1e30f}};
   EXPECT_TRUE(same_bits(attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1, extras), plain));
 }
 

@@ -74,14 +74,15 @@ struct LinearArgs {
 /// L = fma(L, k, exp(sink - M)), O * k.
 struct AttentionArgs {
   const unsigned char* const* k_pages = nullptr;  // this head's part: [kKvPageTokens/16][head_dim][16]
-  const unsigned char* const* v_pages = nullptr;  // this head's part: [kKvPageTokens][v_stride]
+  const unsigned char* const* v_pages = nullptr;  // likewise: [kKvPageTokens][v_stride]; null: values lie in their keys
   bool half = false;                              // cache type: IEEE half, else float
   int head_dim = 0;
-  int v_stride = 0;  // head_dim rounded up to 16; the padding is zero
+  int value_dim = 0;  // without v_pages: a value is that many elements, the first of its key; else it has head_dim
+  int v_stride = 0;   // of a value, rounded up to 16; the padding is zero
   float scale = 1;
   int rows = 0;                     // at most kAttentionRows
   const float* const* q = nullptr;  // [rows] -> [head_dim]
-  float* const* out = nullptr;      // [rows] -> [head_dim]
+  float* const* out = nullptr;      // [rows] -> a value
   const int* visible = nullptr;     // [rows], each at least 1
   const int* first = nullptr;       // [rows], each at least 0 and below visible; null: all 0
   float cap = 0;                    // of the scores; 0: none

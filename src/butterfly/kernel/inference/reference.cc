@@ -157,11 +157,21 @@ float cached(const unsigned char* page, long index, bool half) {
               : reinterpret_cast<const float*>(page)[index];
 }
 
+/// Element d of the value of a key.
+float cached_value(const AttentionArgs& a, int key, int d) {
+  if (a.v_pages == nullptr) {
+    const long group = static_cast<long>(key % kKvPageTokens / kPanel) * a.head_dim * kPanel + key % kPanel;
+    return cached(a.k_pages[key / kKvPageTokens], group + d * kPanel, a.half);
+  }
+  return cached(a.v_pages[key / kKvPageTokens], static_cast<long>(key % kKvPageTokens) * a.v_stride + d, a.half);
+}
+
 void attention_row(const AttentionArgs& a, int row, float* scores, float* segment, float* total) {
   float total_max = 0.0f;
   float total_sum = 0.0f;
   const int first = a.first != nullptr ? a.first[row] : 0;
   const int first_segment = first / kAttentionSegment * kAttentionSegment;
+  const int value_dim = a.v_pages == nullptr ? a.value_dim : a.head_dim;
   for (int begin = first_segment; begin < a.visible[row]; begin += kAttentionSegment) {
     const int from = first > begin ? first - begin : 0;
     const int keys = a.visible[row] - begin < kAttentionSegment ? a.visible[row] - begin : kAttentionSegment;
@@ -176,33 +186,28 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
     float max = scores[from];
     for (int j = from + 1; j < keys; ++j) max = scores[j] > max ? scores[j] : max;
     float sums[kPanel] = {};
-    for (int d = 0; d < a.head_dim; ++d) segment[d] = 0.0f;
+    for (int d = 0; d < value_dim; ++d) segment[d] = 0.0f;
     for (int j = from; j < keys; ++j) {
-      const int key = begin + j;
-      const unsigned char* page = a.v_pages[key / kKvPageTokens];
       const float p = exp_scalar(scores[j] - max);
       sums[j % kPanel] = sums[j % kPanel] + p;
-      for (int d = 0; d < a.head_dim; ++d) {
-        const long index = static_cast<long>(key % kKvPageTokens) * a.v_stride + d;
-        segment[d] = std::fmaf(p, cached(page, index, a.half), segment[d]);
-      }
+      for (int d = 0; d < value_dim; ++d) segment[d] = std::fmaf(p, cached_value(a, begin + j, d), segment[d]);
     }
     const float sum = fold16(sums);
     if (begin == first_segment) {
       total_max = max;
       total_sum = sum;
-      for (int d = 0; d < a.head_dim; ++d) total[d] = segment[d];
+      for (int d = 0; d < value_dim; ++d) total[d] = segment[d];
       continue;
     }
     const float new_max = max > total_max ? max : total_max;
     const float keep = exp_scalar(total_max - new_max);
     const float take = exp_scalar(max - new_max);
     total_sum = std::fmaf(total_sum, keep, sum * take);
-    for (int d = 0; d < a.head_dim; ++d) total[d] = std::fmaf(total[d], keep, segment[d] * take);
+    for (int d = 0; d < value_dim; ++d) total[d] = std::fmaf(total[d], keep, segment[d] * take);
     total_max = new_max;
   }
   const float keep = add_sink(a, row, total_max, &total_sum);
-  for (int d = 0; d < a.head_dim; ++d) a.out[row][d] = total[d] * keep / total_sum + 0.0f;
+  for (int d = 0; d < value_dim; ++d) a.out[row][d] = total[d] * keep / total_sum + 0.0f;
 }
 
 void attention(const AttentionArgs& a) {

@@ -327,6 +327,51 @@ inline void mix_values(const AttentionArgs& a, int begin, int keys, long d, cons
   }
 }
 
+/// C elements of the values of 16 keys, from d on, where values lie in their keys: acc[c] has a lane for each row.
+template <class V, bool kHalf, int C>
+inline void add_values_in_keys(const unsigned char* group, long d, int count, const float* weights, V* acc) {
+  alignas(64) float values[C][kPanel];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) V::store(values[c], load_cached<V, kHalf>(group, (d + c) * kPanel));
+  for (int j = 0; j < count; ++j) {
+    const V weight = V::load(weights + j * kPanel);
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) acc[c] = V::fma(weight, V::set1(values[c][j]), acc[c]);
+  }
+}
+
+/// mix_values where values lie in their keys, which are interleaved by 16: lanes are rows instead of elements.
+template <class V, bool kHalf, int R>
+inline void mix_values_in_keys(const AttentionArgs& a, int begin, int keys, const float* p, float* out) {
+  constexpr int kAtOnce = 4, kKeyBytes = kHalf ? 2 : 4;
+  alignas(64) float weights[kAttentionSegment * kPanel];
+  for (int j = 0; j < keys; ++j) {
+    for (int r = 0; r < kPanel; ++r) weights[j * kPanel + r] = r < R ? p[r * kAttentionSegment + j] : 0.0f;
+  }
+  for (long d = 0; d < a.value_dim; d += kAtOnce) {
+    const int elements = static_cast<int>(min_of(kAtOnce, a.value_dim - d));
+    V acc[kAtOnce];
+    for (int c = 0; c < kAtOnce; ++c) acc[c] = V::set1(0.0f);
+    for (int first = 0; first < keys; first += kPanel) {
+      const int key = begin + first;
+      const unsigned char* group =
+          a.k_pages[key / kKvPageTokens] + static_cast<long>(key % kKvPageTokens) * a.head_dim * kKeyBytes;
+      const int count = static_cast<int>(min_of(kPanel, keys - first));
+      const float* own = weights + first * kPanel;
+      if (elements == kAtOnce) {
+        add_values_in_keys<V, kHalf, kAtOnce>(group, d, count, own, acc);
+      } else {
+        for (int c = 0; c < elements; ++c) add_values_in_keys<V, kHalf, 1>(group, d + c, count, own, acc + c);
+      }
+    }
+    for (int c = 0; c < elements; ++c) {
+      float of_rows[kPanel];
+      V::store(of_rows, acc[c]);
+      for (int r = 0; r < R; ++r) out[r * a.v_stride + d + c] = of_rows[r];
+    }
+  }
+}
+
 /// Turns one row's scores of keys [from, keys) into exp(score - max), the others to zero; returns max and sum.
 template <class V>
 inline void softmax_segment(float* scores, int from, int keys, int keys_all, float* max, float* sum) {
@@ -409,20 +454,25 @@ void attention_rows(const AttentionArgs& a, int row) {
       const int from = first[r] > begin ? first[r] - begin : 0;
       softmax_segment<V>(own, from, keys, keys_all, &max[r], &sum[r]);
     }
-    long d = 0;
-    for (; d + C * kPanel <= a.v_stride; d += C * kPanel) {
-      mix_values<V, kHalf, R, C>(a, begin, keys_all, d, scores, segment);
+    if (a.v_pages == nullptr) {
+      mix_values_in_keys<V, kHalf, R>(a, begin, keys_all, scores, segment);
+    } else {
+      long d = 0;
+      for (; d + C * kPanel <= a.v_stride; d += C * kPanel) {
+        mix_values<V, kHalf, R, C>(a, begin, keys_all, d, scores, segment);
+      }
+      for (; d < a.v_stride; d += kPanel) mix_values<V, kHalf, R, 1>(a, begin, keys_all, d, scores, segment);
     }
-    for (; d < a.v_stride; d += kPanel) mix_values<V, kHalf, R, 1>(a, begin, keys_all, d, scores, segment);
     for (int r = 0; r < R; ++r) {
       if (visible[r] <= begin || begin < first_segment[r]) continue;
       fold_segment<V>(a, max[r], sum[r], segment + r * a.v_stride, begin == first_segment[r], &total_max[r],
                       &total_sum[r], total + r * a.v_stride);
     }
   }
+  const int value_dim = a.v_pages == nullptr ? a.value_dim : a.head_dim;
   for (int r = 0; r < R; ++r) {
     const float keep = add_sink(a, row + r, total_max[r], &total_sum[r]);
-    for (int d = 0; d < a.head_dim; ++d) a.out[row + r][d] = total[r * a.v_stride + d] * keep / total_sum[r] + 0.0f;
+    for (int d = 0; d < value_dim; ++d) a.out[row + r][d] = total[r * a.v_stride + d] * keep / total_sum[r] + 0.0f;
   }
 }
 

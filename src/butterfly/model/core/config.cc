@@ -111,6 +111,32 @@ Status check_block(const ModelConfig& config) {
   return {};
 }
 
+Status check_latent(const ModelConfig& config) {
+  const LatentConfig& latent = config.latent;
+  if (latent.dim == 0) return {};
+  BF_TRY(check_range("latent", latent.dim, kMaxWidth / config.heads));
+  BF_TRY(check_range("size of a value", latent.value_dim, kMaxWidth / config.heads));
+  if (latent.query_rank < 0 || latent.query_rank > kMaxWidth) {
+    return make_error(ErrorCode::kBadData, "the rank of the queries is {}, expected 0 to {}", latent.query_rank,
+                      kMaxWidth);
+  }
+  if (config.kv_heads != 1) {
+    return make_error(ErrorCode::kBadData, "a latent is read by all heads, the model has {} key-value heads",
+                      config.kv_heads);
+  }
+  const bool rotates = config.position == PositionKind::kRope && config.ropes.empty();
+  if (!rotates || config.rope.dim >= config.head_dim) {
+    return make_error(ErrorCode::kBadData,
+                      "latent attention rotates {} of {} elements of a head, expected a part of it",
+                      rotates ? config.rope.dim : 0, config.head_dim);
+  }
+  if (config.qkv_bias || config.qk_norm != QkNorm::kNone) {
+    return make_error(ErrorCode::kUnsupported,
+                      "latent attention with biases or norms of queries and keys, supported is neither");
+  }
+  return {};
+}
+
 struct LlamaShape {
   int layers, model_dim, heads, kv_heads, ff_dim, vocab, context;
   float rope_base = 10000.0f;
@@ -235,6 +261,7 @@ Status validate(const ModelConfig& config) {
   BF_TRY(check_block(config));
   if (config.position == PositionKind::kRope) BF_TRY(check_rope(config, config.rope));
   if (config.has_local_rope()) BF_TRY(check_rope(config, config.local_rope));
+  BF_TRY(check_latent(config));
   return {};
 }
 

@@ -41,6 +41,15 @@ struct RopeConfig {
   float magnitude = 1.0f;         // of the rotated elements (yarn, longrope)
 };
 
+/// Multi-head latent attention (https://arxiv.org/abs/2405.04434): all heads read one cached row per token, the latent
+/// from which each head's keys and values come and a key that is rotated. The last rope.dim elements of a head of
+/// queries are rotated; kv_heads is 1.
+struct LatentConfig {
+  int dim = 0;         // of the latent; 0: attention is of another kind
+  int query_rank = 0;  // queries come from a vector this long; 0: from the block's input
+  int value_dim = 0;   // of each head
+};
+
 /// What a layer does about positions.
 inline constexpr int kNoRope = -1;
 inline constexpr int kMainRope = 0;   // ModelConfig::rope
@@ -71,6 +80,8 @@ struct ModelConfig {
   float attention_scale = 0.0f;  // of the scores; 0: 1 / sqrt(head_dim)
   float attention_cap = 0.0f;    // scores become cap * tanh(score / cap); 0: none
   float logit_cap = 0.0f;        // logits likewise
+  bool attention_sinks = false;  // a learned score for each query head, of a key without a value
+  LatentConfig latent;
   float alibi_max_bias = 8.0f;   // kAlibi: slopes are powers of 2^(-this / heads)
   bool parallel_block = false;   // x + attention(norm(x)) + mlp(norm(x))
   bool shared_norm = false;      // of a parallel block: the MLP reads what attention reads
@@ -86,6 +97,13 @@ struct ModelConfig {
   DType weight_type = DType::kF32;  // of the large matrices, for information
 
   int q_dim() const { return heads * head_dim; }
+  bool has_latent() const { return latent.dim > 0; }
+  /// Elements of what attention gives for one head, and for all.
+  int value_dim() const { return has_latent() ? latent.value_dim : head_dim; }
+  int mixed_dim() const { return heads * value_dim(); }
+  /// Elements of what is cached for one token and key/value head; with a latent, a value is a part of its key.
+  int cached_key_dim() const { return has_latent() ? latent.dim + rope.dim : head_dim; }
+  int cached_value_dim() const { return has_latent() ? 0 : head_dim; }
   int kv_dim() const { return kv_heads * head_dim; }
   bool norms_outputs() const { return norm_place == NormPlace::kOutput || norm_place == NormPlace::kBoth; }
   int rope_of(int layer) const {

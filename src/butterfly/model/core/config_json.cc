@@ -131,6 +131,10 @@ void visit_variants(StatusClient& field, Config& c) {
   field.optional("residual_scale", c.residual_scale, off.residual_scale);
   field.optional("logit_scale", c.logit_scale, off.logit_scale);
   field.optional("head_bias", c.head_bias, off.head_bias);
+  field.optional("attention_sinks", c.attention_sinks, off.attention_sinks);
+  field.optional("latent_dim", c.latent.dim, off.latent.dim);
+  field.optional("latent_query_rank", c.latent.query_rank, off.latent.query_rank);
+  field.optional("latent_value_dim", c.latent.value_dim, off.latent.value_dim);
 }
 
 template <typename StatusClient, typename Config>

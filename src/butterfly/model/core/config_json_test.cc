@@ -38,6 +38,7 @@ TEST(ConfigJson, ChoicesOfOtherFamiliesSurviveAndAreLeftOutWhereTheyAreOff) {
   config.residual_scale = 0.22f;
   config.logit_scale = 0.125f;
   config.head_bias = true;
+  config.attention_sinks = true;
   const auto parsed = parse_config(to_json(config));
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(to_json(*parsed), to_json(config));
@@ -46,6 +47,26 @@ TEST(ConfigJson, ChoicesOfOtherFamiliesSurviveAndAreLeftOutWhereTheyAreOff) {
   EXPECT_EQ(parsed->local_rope.base, 1e6f);
   config.windows.pop_back();
   EXPECT_EQ(parse_config(to_json(config)).error().message, "4 sliding windows for 5 layers");
+}
+
+TEST(ConfigJson, LatentAttentionSurvivesAndIsChecked) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.kv_heads = 1;
+  config.rope.dim = 16;
+  config.latent = {.dim = 40, .query_rank = 24, .value_dim = 12};
+  const auto parsed = parse_config(to_json(config));
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(to_json(*parsed), to_json(config));
+  EXPECT_EQ(parsed->latent.query_rank, 24);
+  EXPECT_EQ(parsed->cached_key_dim(), 56);
+  EXPECT_EQ(parsed->mixed_dim(), 8 * 12);
+  config.kv_heads = 2;
+  EXPECT_EQ(parse_config(to_json(config)).error().message,
+            "a latent is read by all heads, the model has 2 key-value heads");
+  config.kv_heads = 1;
+  config.rope.dim = 32;
+  EXPECT_EQ(parse_config(to_json(config)).error().message,
+            "latent attention rotates 32 of 32 elements of a head, expected a part of it");
 }
 
 TEST(ConfigJson, HostileTextGivesAnErrorThatNamesTheField) {

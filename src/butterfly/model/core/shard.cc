@@ -14,7 +14,7 @@ std::int64_t vocab_at(const ModelConfig& config, int slice) {
 }  // namespace
 
 SliceBorders attention_slices(const ModelConfig& config) {
-  return SliceBorders::canonical(config.q_dim(), config.head_dim);
+  return SliceBorders::canonical(config.mixed_dim(), config.value_dim());
 }
 
 SliceBorders mlp_slices(const ModelConfig& config) {
@@ -27,12 +27,14 @@ Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
   Shard shard;
   shard.slices = slices;
   shard.head_dim = config.head_dim;
-  shard.heads = {attention.at(slices.first) / config.head_dim, attention.at(slices.last) / config.head_dim};
+  shard.value_dim = config.value_dim();
+  shard.heads = {attention.at(slices.first) / shard.value_dim, attention.at(slices.last) / shard.value_dim};
   const std::int64_t group = config.heads / config.kv_heads;
   if (shard.heads.size() > 0) shard.kv_heads = {shard.heads.begin / group, (shard.heads.end + group - 1) / group};
   const bool all = config.qk_norm == QkNorm::kWidth && shard.heads.size() > 0;
   shard.q_rows = all ? IndexRange{0, config.q_dim()} : shard.q();
   shard.k_rows = all ? IndexRange{0, config.kv_dim()} : shard.kv();
+  if (config.has_latent()) shard.k_rows = {0, shard.heads.size() > 0 ? config.cached_key_dim() : 0};
   shard.ff = {mlp.at(slices.first), mlp.at(slices.last)};
   shard.vocab = {vocab_at(config, slices.first), vocab_at(config, slices.last)};
   return shard;

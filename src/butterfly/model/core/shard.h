@@ -13,11 +13,13 @@ namespace butterfly {
 struct Shard {
   SliceRange slices;
   IndexRange heads;     // query heads, whole attention slices
-  IndexRange kv_heads;  // that those read; the neighbours may hold the first and the last as well
+  IndexRange kv_heads;  // that those read; the neighbours may hold the first and the last as well (a latent: all)
   IndexRange ff;        // rows of gate and up, columns of down
   IndexRange vocab;     // rows of the token embedding and of the head
   int head_dim = 0;
+  int value_dim = 0;  // of what attention gives for a head
   // Rows of the query and key matrices: those of the heads, and all where a norm over the full width needs them.
+  // With a latent, the key rows are those of what is cached, which all members compute alike.
   IndexRange q_rows, k_rows;
 
   std::int64_t q_dim() const { return heads.size() * head_dim; }
@@ -25,6 +27,9 @@ struct Shard {
   /// The same ranges in rows or columns of the matrices.
   IndexRange q() const { return {heads.begin * head_dim, heads.end * head_dim}; }
   IndexRange kv() const { return {kv_heads.begin * head_dim, kv_heads.end * head_dim}; }
+  /// What attention gives: columns of its output matrix.
+  std::int64_t mixed_dim() const { return heads.size() * value_dim; }
+  IndexRange mixed() const { return {heads.begin * value_dim, heads.end * value_dim}; }
 };
 
 /// Slices of the reduced dimension of the attention output and of MLP down.

@@ -58,15 +58,41 @@ class Expectation {
   std::vector<ExpectedPart> parts_;
 };
 
+void expect_latent(Expectation& expect, const ModelConfig& config, const std::string& block) {
+  const Shard& held = expect.shard();
+  const std::int64_t dim = config.latent.dim;
+  const std::int64_t rank = config.latent.query_rank;
+  const std::int64_t plain = config.head_dim - config.rope.dim;
+  const auto of_heads = [&](std::int64_t rows) { return IndexRange{held.heads.begin * rows, held.heads.end * rows}; };
+  const auto wanted = [&](std::int64_t size) { return IndexRange{0, held.heads.size() > 0 ? size : 0}; };
+  if (rank > 0) {
+    expect.rows(block + "attn_q_a", rank, wanted(rank), false);
+    expect.vector(block + "attn_q_a_norm.weight", rank, {0, rank});
+    expect.matrix(block + "attn_q_b.weight", {config.q_dim(), rank, held.q_rows, {0, rank}});
+  } else {
+    expect.rows(block + "attn_q", config.q_dim(), held.q_rows, false);
+  }
+  expect.rows(block + "attn_kv_a_mqa", config.cached_key_dim(), held.k_rows, false);
+  expect.vector(block + "attn_kv_a_norm.weight", dim, {0, dim});
+  expect.matrix(block + "attn_k_b.weight", {config.heads * dim, plain, of_heads(dim), {0, plain}});
+  const std::int64_t values = config.latent.value_dim;
+  expect.matrix(block + "attn_v_b.weight", {config.heads * values, dim, of_heads(values), {0, dim}});
+}
+
 void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
   const std::string block = "blk." + std::to_string(layer) + ".";
   const Shard& held = expect.shard();
   const bool input_norms = config.norm_place != NormPlace::kOutput;
   if (input_norms) expect.norm(block + "attn_norm");
-  expect.rows(block + "attn_q", config.q_dim(), held.q_rows, config.qkv_bias);
-  expect.rows(block + "attn_k", config.kv_dim(), held.k_rows, config.qkv_bias);
-  expect.rows(block + "attn_v", config.kv_dim(), held.kv(), config.qkv_bias);
-  expect.cols(block + "attn_output", config.q_dim(), held.q(), config.attention_output_bias);
+  if (config.has_latent()) {
+    expect_latent(expect, config, block);
+  } else {
+    expect.rows(block + "attn_q", config.q_dim(), held.q_rows, config.qkv_bias);
+    expect.rows(block + "attn_k", config.kv_dim(), held.k_rows, config.qkv_bias);
+    expect.rows(block + "attn_v", config.kv_dim(), held.kv(), config.qkv_bias);
+  }
+  expect.cols(block + "attn_output", config.mixed_dim(), held.mixed(), config.attention_output_bias);
+  if (config.attention_sinks) expect.vector(block + "attn_sinks.weight", config.heads, held.heads);
   if (config.qk_norm != QkNorm::kNone) {
     const bool head = config.qk_norm == QkNorm::kHead;
     const std::int64_t q_width = head ? config.head_dim : config.q_dim();

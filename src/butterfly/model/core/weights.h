@@ -5,7 +5,9 @@
 // Canonical names are GGUF's: token_embd.weight, position_embd.weight, output_norm.{weight,bias}, output.weight,
 // rope_freqs.weight,
 // output.bias, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_q_norm,attn_k_norm,attn_output,post_attention_norm,ffn_norm,
-// ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}. Matrices are
+// ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}, blk.N.attn_sinks.weight, and of latent attention
+// blk.N.{attn_q_a,attn_q_a_norm,attn_q_b,attn_kv_a_mqa,attn_kv_a_norm,attn_k_b,attn_v_b}.weight: attn_k_b has for each
+// head latent x not rotated elements (queries to the latent), attn_v_b values x latent. Matrices are
 // [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
 #pragma once
 

@@ -56,6 +56,12 @@ Result<float*> norm_queries_or_keys(const Compute& compute, const ModelConfig& c
   return part.data();
 }
 
+void rotate_head(const Compute& compute, const LayerAttention& layer, const float* cos, const float* sin, float* x) {
+  const std::int64_t pairs = layer.rope.dim / 2;
+  compute.kernels->rope(x, cos, sin, pairs, layer.rope.pairs == RopePairs::kAdjacent);
+  if (layer.rope.magnitude != 1.0f) compute.kernels->scale(layer.rope.magnitude, 2 * pairs, x);
+}
+
 void rotate_and_store(const Compute& compute, const ModelConfig& config, const LayerAttention& layer,
                       const Shard& shard, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
                       const QueryKeyValue& qkv) {
@@ -64,13 +70,9 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
   const std::int64_t head_dim = config.head_dim;
   const std::int64_t pairs = layer.rope.dim / 2;
   const std::int64_t all_pairs = batch.rows() > 0 ? static_cast<std::int64_t>(rotary.cos.size()) / batch.rows() : 0;
-  const bool adjacent = layer.rope.pairs == RopePairs::kAdjacent;
   const bool half = cache.options().type == DType::kF16;
   const auto rotate = [&](float* x, int count, const float* cos, const float* sin) {
-    for (int head = 0; head < count; ++head, x += head_dim) {
-      compute.kernels->rope(x, cos, sin, pairs, adjacent);
-      if (layer.rope.magnitude != 1.0f) compute.kernels->scale(layer.rope.magnitude, 2 * pairs, x);
-    }
+    for (int head = 0; head < count; ++head, x += head_dim) rotate_head(compute, layer, cos, sin, x);
   };
   std::int64_t first_row = 0;
   for (const SequenceRun& run : batch.runs) {
@@ -99,6 +101,19 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
 
 namespace {
 
+/// What all tiles of one call share.
+struct Attending {
+  const Compute& compute;
+  const ModelConfig& config;
+  const LayerAttention& layer;
+  const KvCache& cache;
+  const HeadRows<const float>& q;
+  const HeadRows<float>& out;
+  int key_dim = 0;
+  int value_dim = 0;  // of what is mixed: with a latent, the latent
+  int v_stride = 0;
+};
+
 /// Up to kAttentionRows (token, query head) pairs that share one sequence and one key/value head.
 struct Tile {
   const SequenceRun* run = nullptr;
@@ -117,51 +132,61 @@ IndexRange heads_of(const ModelConfig& config, const Shard& shard, int kv_head) 
           std::min(first + group, shard.heads.end) - shard.heads.begin};
 }
 
-void run_tile(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
-              const KvCache& cache, const Tile& tile, const float* q, float* out, float* scratch) {
+void run_tile(const Attending& all, const Tile& tile, float* scratch) {
+  const LayerAttention& layer = all.layer;
   const float* q_rows[kAttentionRows];
   float* out_rows[kAttentionRows];
   int visible[kAttentionRows];
   int first[kAttentionRows];
   float slopes[kAttentionRows];
+  float sinks[kAttentionRows];
   int rows = 0;
   for (std::int64_t pair = tile.pair_begin; pair < tile.pair_end; ++pair, ++rows) {
     const std::int64_t token = pair / tile.heads.size();
     const std::int64_t head = tile.heads.begin + pair % tile.heads.size();
-    const std::int64_t at = (tile.first_row + token) * shard.q_dim() + head * shard.head_dim;
-    q_rows[rows] = q + at;
-    out_rows[rows] = out + at;
+    const std::int64_t row = tile.first_row + token;
+    q_rows[rows] = all.q.values + row * all.q.row_step + head * all.q.head_step;
+    out_rows[rows] = all.out.values + row * all.out.row_step + head * all.out.head_step;
     visible[rows] = static_cast<int>(tile.run->position + token + 1);
     first[rows] = std::max(0, visible[rows] - layer.window);
     if (!layer.slopes.empty()) slopes[rows] = layer.slopes[static_cast<std::size_t>(head)];
+    if (!layer.sinks.empty()) sinks[rows] = layer.sinks[static_cast<std::size_t>(head)];
   }
   AttentionArgs args;
   args.k_pages = tile.pages->keys.data();
-  args.v_pages = tile.pages->values.data();
-  args.half = cache.options().type == DType::kF16;
-  args.head_dim = shard.head_dim;
-  args.v_stride = cache.value_stride();
+  if (!all.config.has_latent()) args.v_pages = tile.pages->values.data();
+  args.half = all.cache.options().type == DType::kF16;
+  args.head_dim = all.key_dim;
+  args.value_dim = all.value_dim;
+  args.v_stride = all.v_stride;
   args.scale = layer.scale;
-  args.cap = config.attention_cap;
+  args.cap = all.config.attention_cap;
   args.rows = rows;
   args.q = q_rows;
   args.out = out_rows;
   args.visible = visible;
   if (layer.window > 0) args.first = first;
   if (!layer.slopes.empty()) args.slopes = slopes;
+  if (!layer.sinks.empty()) args.sinks = sinks;
   args.scratch = scratch;
-  compute.kernels->attention(args);
+  all.compute.kernels->attention(args);
 }
 
 }  // namespace
 
 Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
-              const Batch& batch, int cache_layer, const KvCache& cache, const float* q, float* out) {
+              const Batch& batch, int cache_layer, const KvCache& cache, const HeadRows<const float>& q,
+              const HeadRows<float>& out) {
   const trace::Scope scope(trace::Zone::kKernelAttention, static_cast<std::uint32_t>(batch.rows()));
   const auto kv_heads = static_cast<int>(shard.kv_heads.size());
   std::vector<KvCache::HeadPages> pages;
   pages.reserve(batch.runs.size() * static_cast<std::size_t>(kv_heads));
   std::vector<Tile> tiles;
+  Attending all{compute, config, layer, cache, q, out};
+  all.key_dim = config.cached_key_dim();
+  all.value_dim = config.has_latent() ? config.latent.dim : config.head_dim;
+  all.v_stride = (all.value_dim + kPanel - 1) / kPanel * kPanel;
+  const std::int64_t width = shard.heads.size() * (all.key_dim + all.value_dim) / 2;
   std::int64_t first_row = 0;
   std::int64_t work = 0;
   for (const SequenceRun& run : batch.runs) {
@@ -173,22 +198,22 @@ Status attend(const Compute& compute, const ModelConfig& config, const LayerAtte
         tiles.push_back({&run, &pages.back(), first_row, heads, pair, std::min(pair + kAttentionRows, pairs)});
       }
     }
-    work += static_cast<std::int64_t>(run.rows) * (run.position + run.rows) * shard.q_dim();
+    work += static_cast<std::int64_t>(run.rows) * (run.position + run.rows) * width;
     first_row += run.rows;
   }
   const int members = compute.team->size();
-  const std::int64_t per_member = kAttentionRows * (kAttentionSegment + 2 * cache.value_stride());
+  const std::int64_t per_member = kAttentionRows * (kAttentionSegment + 2 * all.v_stride);
   BF_ASSIGN_OR_RETURN(const auto scratch,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(per_member * members)));
   constexpr std::int64_t kWorthWaking = 128 * 1024;  // multiply-adds; see for_each_row
   if (members == 1 || work < kWorthWaking) {
-    for (const Tile& tile : tiles) run_tile(compute, config, layer, shard, cache, tile, q, out, scratch.data());
+    for (const Tile& tile : tiles) run_tile(all, tile, scratch.data());
     return {};
   }
   std::atomic<std::size_t> next{0};
   compute.team->run([&](int member) {
     for (std::size_t i = next++; i < tiles.size(); i = next++) {
-      run_tile(compute, config, layer, shard, cache, tiles[i], q, out, scratch.data() + per_member * member);
+      run_tile(all, tiles[i], scratch.data() + per_member * member);
     }
   });
   return {};

@@ -34,9 +34,21 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
                       const Shard& shard, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
                       const QueryKeyValue& qkv);
 
-/// out[rows, heads * head_dim] of the shard's heads; a query sees the keys up to its own position, or as many of them
-/// as the layer's window has. Errors: kNoMemory (scratch).
+/// Turns `pairs` of consecutive elements of a head, and scales them, as the layer does; x[0] is the first of them.
+void rotate_head(const Compute& compute, const LayerAttention& layer, const float* cos, const float* sin, float* x);
+
+/// A vector for each head of each row: that of head h of row r begins at values[r * row_step + h * head_step].
+template <typename T>
+struct HeadRows {
+  T* values = nullptr;
+  std::int64_t row_step = 0;
+  std::int64_t head_step = 0;
+};
+
+/// out of the shard's heads, from queries as long as cached keys; a query sees the keys up to its own position, or as
+/// many of them as the layer's window has. Errors: kNoMemory (scratch).
 Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
-              const Batch& batch, int cache_layer, const KvCache& cache, const float* q, float* out);
+              const Batch& batch, int cache_layer, const KvCache& cache, const HeadRows<const float>& q,
+              const HeadRows<float>& out);
 
 }  // namespace butterfly

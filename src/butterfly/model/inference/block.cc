@@ -7,6 +7,7 @@
 #include "butterfly/model/core/finite_weights.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/inference/attention.h"
+#include "butterfly/model/inference/latent_attention.h"
 #include "butterfly/model/inference/tensor_group.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/trace/trace.h"
@@ -132,16 +133,33 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   };
   block.layer_ = layer_attention(config, layer, shard);
   BF_TRY(block.load_norms(source, prefix));
-  BF_TRY(rows_of(block.q_, "attn_q", config.q_dim(), shard.q_rows, config.qkv_bias));
-  BF_TRY(rows_of(block.k_, "attn_k", config.kv_dim(), shard.k_rows, config.qkv_bias));
-  BF_TRY(rows_of(block.v_, "attn_v", config.kv_dim(), shard.kv(), config.qkv_bias));
-  BF_TRY(cols_of(block.attn_output_, "attn_output", config.q_dim(), shard.q(), config.attention_output_bias));
+  BF_TRY(block.load_attention(source, prefix, team));
+  BF_TRY(cols_of(block.attn_output_, "attn_output", config.mixed_dim(), shard.mixed(), config.attention_output_bias));
   if (config.mlp == MlpKind::kGated) {
     BF_TRY(rows_of(block.gate_, "ffn_gate", config.ff_dim, shard.ff, config.mlp_bias));
   }
   BF_TRY(rows_of(block.up_, "ffn_up", config.ff_dim, shard.ff, config.mlp_bias));
   BF_TRY(cols_of(block.down_, "ffn_down", config.ff_dim, shard.ff, config.mlp_bias));
   return block;
+}
+
+Status Block::load_attention(const WeightSource& source, const std::string& prefix, ThreadTeam& team) {
+  if (config_.attention_sinks && shard_.heads.size() > 0) {
+    BF_ASSIGN_OR_RETURN(layer_.sinks, load_vector(source, prefix + "attn_sinks.weight", config_.heads, shard_.heads));
+  }
+  if (config_.has_latent()) {
+    BF_ASSIGN_OR_RETURN(LatentWeights latent, load_latent_weights(config_, shard_, source, prefix, team));
+    latent_ = std::make_shared<const LatentWeights>(std::move(latent));
+    return {};
+  }
+  const auto load = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held) -> Status {
+    const LinearPart part{{rows, config_.model_dim, held, {0, config_.model_dim}}, config_.qkv_bias};
+    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
+    return {};
+  };
+  BF_TRY(load(q_, "attn_q", config_.q_dim(), shard_.q_rows));
+  BF_TRY(load(k_, "attn_k", config_.kv_dim(), shard_.k_rows));
+  return load(v_, "attn_v", config_.kv_dim(), shard_.kv());
 }
 
 Status Block::load_norms(const WeightSource& source, const std::string& prefix) {
@@ -176,17 +194,6 @@ Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * config.model_dim)));
   apply_norm(compute, config, norm, rows, x, normed.data());
   return normed.data();
-}
-
-/// Quantises the rows where one of the matrices that read them is quantised.
-void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
-  if (!quantised) return;
-  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
-}
-
-Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::int64_t cols) {
-  BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * cols)));
-  return values.data();
 }
 
 /// y += x * weights^T + bias over all slices, the members' of a group included.
@@ -253,16 +260,20 @@ Status Block::attention(const Compute& compute, const Batch& batch, const Rotary
                         KvCache& cache, float* input, float* x) const {
   const std::int64_t rows = batch.rows();
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
-  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.q_dim()));
+  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.mixed_dim()));
   if (shard_.heads.size() > 0) BF_TRY(mix_heads(compute, batch, rotary, cache_layer, cache, a, mixed));
 
-  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.q_dim(), mixed));
+  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.mixed_dim(), mixed));
   prepare_rows(compute, o, attn_output_.matrix.quantised());
   return add_output(compute, DividedMatmul::kAttentionOutput, o, x);
 }
 
 Status Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                         KvCache& cache, const ActivationRows& input, float* mixed) const {
+  if (latent_ != nullptr) {
+    return mix_latent_heads({compute, config_, layer_, shard_, batch, rotary, cache_layer, cache}, *latent_, input,
+                            mixed);
+  }
   const std::int64_t rows = batch.rows();
   prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
   BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_rows.size()));
@@ -278,7 +289,9 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
     BF_ASSIGN_OR_RETURN(k, norm_queries_or_keys(compute, config_, {k_norm_, rows, shard_.k_rows, shard_.kv()}, k));
   }
   rotate_and_store(compute, config_, layer_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
-  return attend(compute, config_, layer_, shard_, batch, cache_layer, cache, q, mixed);
+  const std::int64_t head_dim = config_.head_dim;
+  return attend(compute, config_, layer_, shard_, batch, cache_layer, cache, {q, shard_.q_dim(), head_dim},
+                {mixed, shard_.mixed_dim(), head_dim});
 }
 
 Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const {
@@ -325,6 +338,11 @@ const PackedMatrix* Block::matrix(std::string_view name) const {
                                                                               {"ffn_gate", &gate_},
                                                                               {"ffn_up", &up_},
                                                                               {"ffn_down", &down_}}};
+  if (latent_ != nullptr) {
+    if (name == "attn_q_a") return &latent_->query_down.matrix;
+    if (name == "attn_q" || name == "attn_q_b") return &latent_->query.matrix;
+    if (name == "attn_kv_a_mqa") return &latent_->latent.matrix;
+  }
   for (const auto& [known, linear] : all) {
     if (known == name) return &linear->matrix;
   }
@@ -336,6 +354,8 @@ std::uint64_t Block::packed_bytes() const {
   for (const LinearWeights* linear : {&q_, &k_, &v_, &attn_output_, &gate_, &up_, &down_}) {
     bytes += linear->matrix.bytes() + linear->bias.size() * sizeof(float);
   }
+  bytes += layer_.sinks.size() * sizeof(float);
+  if (latent_ != nullptr) bytes += latent_->packed_bytes();
   bytes += (q_norm_.size() + k_norm_.size()) * sizeof(float);
   for (const NormWeights* norm : {&attn_norm_, &ffn_norm_, &post_attention_norm_, &post_ffw_norm_}) {
     bytes += (norm->weight.size() + norm->bias.size()) * sizeof(float);

@@ -2,6 +2,7 @@
 // Weights are packed once and immutable; forward() is thread-compatible (one call at a time per Compute).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -56,15 +57,18 @@ struct RotaryRows {
 };
 Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch);
 
-/// What one layer's attention does apart from its matmuls.
+/// What one layer's attention does apart from its matmuls; the sinks are weights, and filled in by who loads them.
 struct LayerAttention {
   int window = 0;  // keys that a query sees; 0: all
   float scale = 1.0f;
   RopeConfig rope;              // dim is 0 where nothing is rotated
   std::int64_t first_pair = 0;  // of its frequencies among the model's
   std::vector<float> slopes;    // of the shard's query heads; empty: none
+  std::vector<float> sinks;     // likewise
 };
 LayerAttention layer_attention(const ModelConfig& config, int layer, const Shard& shard);
+
+struct LatentWeights;  // latent_attention.h
 
 class Block {
  public:
@@ -84,6 +88,7 @@ class Block {
   const PackedMatrix* matrix(std::string_view name) const;
 
  private:
+  Status load_attention(const WeightSource& source, const std::string& prefix, ThreadTeam& team);
   Status load_norms(const WeightSource& source, const std::string& prefix);
   Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                    KvCache& cache, float* input, float* x) const;
@@ -100,7 +105,8 @@ class Block {
   NormWeights post_attention_norm_, post_ffw_norm_;  // of what attention and MLP give
   std::vector<float> q_norm_, k_norm_;
   LinearWeights q_, k_, v_, attn_output_;
-  LinearWeights gate_, up_, down_;  // gate only where the MLP is gated
+  std::shared_ptr<const LatentWeights> latent_;  // instead of q_, k_ and v_; copies of a block share it
+  LinearWeights gate_, up_, down_;               // gate only where the MLP is gated
 };
 
 }  // namespace butterfly

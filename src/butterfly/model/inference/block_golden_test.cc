@@ -86,6 +86,8 @@ ModelConfig config_of(const nlohmann::json& j) {
   c.attention_output_bias = j["attention_output_bias"];
   c.mlp_bias = j["mlp_bias"];
   c.norm_bias = j["norm_bias"];
+  c.attention_sinks = j["sinks"];
+  if (const int window = j["window"]; window > 0) c.windows = {window};
   return c;
 }
 
@@ -133,8 +135,21 @@ TEST_P(GoldenBlock, ChunksAndInstructionSetsGiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GoldenBlock, testing::Values("llama", "qwen2", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Families, GoldenBlock, testing::Values("llama", "qwen2", "gpt2", "sinks"),
                          [](const auto& parameter) { return std::string(parameter.param); });
+
+TEST(GoldenBlockErrors, AMemberWithoutHeadsNeedsNoSinks) {
+  const GoldenSource source("sinks");
+  ModelConfig config = config_of(source.config());
+  const auto parts = expected_parts(config, {.first_layer = 0, .last_layer = 1}, {2, 4});
+  const auto sinks =
+      std::ranges::find(parts, "blk.0.attn_sinks.weight", [](const ExpectedPart& part) { return part.whole.name; });
+  ASSERT_NE(sinks, parts.end());
+  EXPECT_EQ(sinks->part.of_cols, shard_of(config, {2, 4}).heads) << "the sinks of its own heads";
+  for (const ExpectedPart& part : expected_parts(config, {.first_layer = 0, .last_layer = 1}, {0, 1})) {
+    EXPECT_NE(part.whole.name, "blk.0.attn_sinks.weight");
+  }
+}
 
 TEST(GoldenBlockErrors, AMissingWeightIsNamed) {
   const GoldenSource source("llama");

@@ -34,6 +34,18 @@ void for_each_row(const Compute& compute, std::int64_t rows, std::int64_t elemen
   });
 }
 
+/// Scratch. Errors: kNoMemory.
+inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::int64_t cols) {
+  BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * cols)));
+  return values.data();
+}
+
+/// Quantises the rows where one of the matrices that read them is quantised.
+inline void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
+  if (!quantised) return;
+  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
+}
+
 /// Scratch for activations that `weights` will be multiplied with. Errors: kNoMemory.
 Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values);
 

@@ -18,7 +18,7 @@ int round_up_to_panel(int n) {
 }  // namespace
 
 std::uint64_t KvCache::page_bytes(const KvCacheOptions& o) {
-  const std::int64_t per_token = o.head_dim + round_up_to_panel(o.head_dim);
+  const std::int64_t per_token = o.head_dim + round_up_to_panel(o.value_dim.value_or(o.head_dim));
   return static_cast<std::uint64_t>(per_token * kKvPageTokens * element_bytes(o.type) * o.kv_heads) *
          static_cast<std::uint64_t>(o.layers);
 }
@@ -26,7 +26,7 @@ std::uint64_t KvCache::page_bytes(const KvCacheOptions& o) {
 KvCache::KvCache(const KvCacheOptions& options) : options_(options) {
   BF_CHECK(options.type == DType::kF16 || options.type == DType::kF32, "the cache holds halves or floats");
   element_bytes_ = element_bytes(options.type);
-  value_stride_ = round_up_to_panel(options.head_dim);
+  value_stride_ = round_up_to_panel(options.value_dim.value_or(options.head_dim));
   key_bytes_ = static_cast<std::int64_t>(kKvPageTokens) * options.head_dim * element_bytes_;
   head_bytes_ = key_bytes_ + static_cast<std::int64_t>(kKvPageTokens) * value_stride_ * element_bytes_;
   page_bytes_ = page_bytes(options);

@@ -1,10 +1,12 @@
 // Keys and values of the sequences that a node works on, for the layers it holds, in pages of kKvPageTokens tokens.
 // Inside a page, per layer and key/value head: keys in groups of 16, [group][head_dim][16], so that one vector
-// register holds 16 keys; then values [token][head_dim rounded up to 16]. One thread reserves and releases; between
-// those calls any number of threads may read and write distinct tokens. The cache owns the pages and reuses them.
+// register holds 16 keys; then values [token][head_dim rounded up to 16], where they are not a part of the keys. One
+// thread reserves and releases; between those calls any number of threads may read and write distinct tokens. The cache
+// owns the pages and reuses them.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -20,8 +22,9 @@ struct KvCacheOptions {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  DType type = DType::kF16;     // kF16 or kF32
-  std::uint64_t bytes_max = 0;  // 0: no limit
+  std::optional<int> value_dim{};  // none: head_dim; 0: values are parts of their keys and nothing is kept for them
+  DType type = DType::kF16;        // kF16 or kF32
+  std::uint64_t bytes_max = 0;     // 0: no limit
 };
 
 class KvCache {

@@ -25,6 +25,8 @@ Status check_supported(const ModelConfig& config) {
   if (config.norm_place == NormPlace::kAfter) return refuse("norms after the sums have no backward pass");
   if (config.norms_outputs()) return refuse("norms of what attention and MLP give have no backward pass");
   if (config.position == PositionKind::kAlibi) return refuse("ALiBi has no backward pass");
+  if (config.attention_sinks) return refuse("attention sinks have no backward pass");
+  if (config.has_latent()) return refuse("latent attention has no backward pass");
   if (config.qk_norm != QkNorm::kNone) return refuse("norms of queries and keys have no backward pass");
   if (std::ranges::any_of(config.windows, [](int window) { return window != 0; })) {
     return refuse("sliding windows have no backward pass");

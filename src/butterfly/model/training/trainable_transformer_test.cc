@@ -357,6 +357,7 @@ TEST(TrainableTransformer, NamesWhatHasNoBackwardPass) {
   };
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_place = NormPlace::kAfter; }), HasSubstr("norms after the sums"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.norm_place = NormPlace::kBoth; }), HasSubstr("norms of what attention"));
+  EXPECT_THAT(refusal([](ModelConfig& c) { c.attention_sinks = true; }), HasSubstr("attention sinks"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.qk_norm = QkNorm::kHead; }), HasSubstr("norms of queries and keys"));
   EXPECT_THAT(refusal([](ModelConfig& c) { c.windows.assign(static_cast<std::size_t>(c.layers), 4); }),
               HasSubstr("sliding windows"));

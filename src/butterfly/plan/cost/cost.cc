@@ -25,6 +25,9 @@ struct Widths {
   std::uint64_t k = 0;
   std::uint64_t q_rows = 0;  // of the matrix: more than q where a norm needs all
   std::uint64_t k_rows = 0;
+  std::uint64_t mixed = 0;  // what attention gives
+  std::uint64_t heads = 0;
+  std::uint64_t kv_heads = 0;
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
 };
@@ -35,8 +38,50 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
           .k = static_cast<std::uint64_t>(shard.kv_dim()),
           .q_rows = static_cast<std::uint64_t>(shard.q_rows.size()),
           .k_rows = static_cast<std::uint64_t>(shard.k_rows.size()),
+          .mixed = static_cast<std::uint64_t>(shard.mixed_dim()),
+          .heads = static_cast<std::uint64_t>(shard.heads.size()),
+          .kv_heads = static_cast<std::uint64_t>(shard.kv_heads.size()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
           .vocab = static_cast<std::uint64_t>(shard.vocab.size())};
+}
+
+/// Attention's own part of a block, beside the block's norms.
+struct AttentionCost {
+  std::uint64_t weight_bytes = 0;  // of matrices
+  std::uint64_t vectors = 0;       // elements of norms, biases and sinks
+  double weights = 0.0;            // elements of matrices
+  double past = 0.0;               // multiply-adds for each earlier position
+};
+
+AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  AttentionCost cost;
+  const auto matrix = [&](std::uint64_t rows, std::uint64_t cols) {
+    cost.weight_bytes += matrix_bytes(config.weight_type, rows, cols);
+    cost.weights += static_cast<double>(rows) * static_cast<double>(cols);
+  };
+  if (config.attention_output_bias) cost.vectors += d;
+  if (config.attention_sinks) cost.vectors += own.heads;
+  matrix(d, own.mixed);
+  if (!config.has_latent()) {
+    matrix(own.q_rows + own.k_rows + own.k, d);
+    cost.past = 2.0 * static_cast<double>(own.q);
+    if (config.qk_norm == QkNorm::kHead) cost.vectors += 2 * static_cast<std::uint64_t>(config.head_dim);
+    if (config.qk_norm == QkNorm::kWidth) cost.vectors += static_cast<std::uint64_t>(config.q_dim() + config.kv_dim());
+    if (config.qkv_bias) cost.vectors += own.q_rows + own.k_rows + own.k;
+    return cost;
+  }
+  const auto latent = static_cast<std::uint64_t>(config.latent.dim);
+  const auto rank = static_cast<std::uint64_t>(config.latent.query_rank);
+  const auto plain = static_cast<std::uint64_t>(config.head_dim - config.rope.dim);
+  if (rank > 0 && own.heads > 0) matrix(rank, d);
+  matrix(own.q_rows, rank > 0 ? rank : d);
+  matrix(own.k_rows, d);
+  matrix(own.heads * latent, plain);
+  matrix(own.mixed, latent);
+  cost.vectors += rank + latent;
+  cost.past = static_cast<double>(own.heads) * static_cast<double>(own.k_rows + latent);
+  return cost;
 }
 
 std::uint64_t norms_of_block(const ModelConfig& config) {
@@ -52,20 +97,16 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
   ShareCost cost;
-  std::uint64_t vectors = norms_of_block(config) * norm;
-  if (config.qk_norm == QkNorm::kHead) vectors += 2 * static_cast<std::uint64_t>(config.head_dim);
-  if (config.qk_norm == QkNorm::kWidth) vectors += static_cast<std::uint64_t>(config.q_dim() + config.kv_dim());
-  if (config.qkv_bias) vectors += own.q_rows + own.k_rows + own.k;
-  if (config.attention_output_bias) vectors += d;
+  const AttentionCost attention = attention_cost(config, own);
+  std::uint64_t vectors = norms_of_block(config) * norm + attention.vectors;
   if (config.mlp_bias) vectors += up + d;
-  cost.block.weight_bytes = matrix_bytes(type, own.q_rows + own.k_rows + own.k, d) + matrix_bytes(type, d, own.q) +
-                            matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
-  cost.block.flops =
-      2.0 * static_cast<double>(d) * static_cast<double>(own.q + own.q_rows + own.k_rows + own.k + up + own.f);
+  cost.block.weight_bytes =
+      attention.weight_bytes + matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
+  cost.block.flops = 2.0 * (attention.weights + static_cast<double>(d) * static_cast<double>(up + own.f));
   cost.block.moved_bytes =
       kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
-  cost.attention_flops = 4.0 * static_cast<double>(own.q);
-  cost.kv_bytes = 2 * own.k / static_cast<std::uint64_t>(config.head_dim) * kv_head_bytes;
+  cost.attention_flops = 2.0 * attention.past;
+  cost.kv_bytes = own.kv_heads * kv_head_bytes;
 
   const std::uint64_t table = matrix_bytes(type, own.vocab, d);
   cost.embedding.weight_bytes = table;
@@ -78,6 +119,17 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   cost.logit_bytes = own.vocab * sizeof(float);
   cost.subtrees = subtrees;
   return cost;
+}
+
+/// Floats of attention's intermediate results for each row.
+std::uint64_t attention_workspace(const ModelConfig& config) {
+  const auto q = static_cast<std::uint64_t>(config.q_dim());
+  if (!config.has_latent()) return 2 * q + 2 * static_cast<std::uint64_t>(config.kv_dim());
+  const auto key = static_cast<std::uint64_t>(config.cached_key_dim());
+  const auto latent = static_cast<std::uint64_t>(config.latent.dim);
+  // Queries as they come, as they are taken apart, and as they meet the cache; mixed latents and values.
+  const auto heads = static_cast<std::uint64_t>(config.heads);
+  return 2 * q + key + heads * (key + latent) + static_cast<std::uint64_t>(config.mixed_dim());
 }
 
 /// A rate of 0 is unknown: whatever needs it takes forever.
@@ -98,29 +150,29 @@ double matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
 
 Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   BF_TRY(validate(config));
-  const auto head_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.head_dim));
-  if (!head_bytes) {
+  const auto key_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.cached_key_dim()));
+  const auto value_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.cached_value_dim()));
+  if (!key_bytes || !value_bytes) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a {} cache cannot hold heads of {} elements, they are no whole blocks", to_string(kv_type),
-                      config.head_dim);
+                      config.cached_key_dim());
   }
   const auto d = static_cast<std::uint64_t>(config.model_dim);
-  const auto q = static_cast<std::uint64_t>(config.q_dim());
-  const auto k = static_cast<std::uint64_t>(config.kv_dim());
   const auto f = static_cast<std::uint64_t>(config.ff_dim);
   ModelCost cost;
   for (int first = 0; first < kReductionSlices; ++first) {
     for (int last = first + 1; last <= kReductionSlices; ++last) {
       const SliceRange slices{.first = first, .last = last};
       cost.of_slices[static_cast<std::size_t>(first * kReductionSlices + last - 1)] =
-          share_cost(config, widths_of(config, slices), *head_bytes, subtree_count(slices));
+          share_cost(config, widths_of(config, slices), *key_bytes + *value_bytes, subtree_count(slices));
     }
   }
   static_cast<ShareCost&>(cost) = cost.share({});
   cost.weight_type = config.weight_type;
   cost.row_bytes = d * sizeof(float);
   // Residual and norm, then the wider of attention's and the MLP's intermediate results.
-  cost.workspace_bytes = sizeof(float) * (2 * d + std::max(2 * q + 2 * k, (config.mlp == MlpKind::kGated ? 3 : 2) * f));
+  cost.workspace_bytes =
+      sizeof(float) * (2 * d + std::max(attention_workspace(config), (config.mlp == MlpKind::kGated ? 3 : 2) * f));
   cost.parameters = parameter_count(config);
   return cost;
 }

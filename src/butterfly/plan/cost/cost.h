@@ -27,7 +27,7 @@ struct ShareCost {
   PartCost head;                  // with its matrix, tied or not
   std::uint64_t tied_bytes = 0;   // stored once where embedding and tied head meet on one node
   std::uint64_t kv_bytes = 0;     // per block and position
-  double attention_flops = 0.0;   // per block, position and past position: 4 * q (scores and weighted sum)
+  double attention_flops = 0.0;   // per block, position and past position: scores and weighted sum, 4 * q
   std::uint64_t logit_bytes = 0;  // per position, f32
   int subtrees = 1;               // sums of model_dim that each exchange sends per position
 };
@@ -40,6 +40,9 @@ struct ShareCost {
 ///   sums, two rows made ready for matmuls), 5*q and
 ///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
+/// With latent attention (l = latent.dim, r = rope.dim, v = value_dim, h = heads): d*q (or d*rank + rank*q) + d*(l+r) +
+/// h*l*(head_dim-r) + h*v*l + h*v*d instead of the first three, 2*h*(2*l+r) operations for each earlier position, and
+/// one row of l+r elements in the cache of each member.
 /// A share of slices has their heads, the key-value heads that those use, their columns of the MLP and their slice of
 /// the vocabulary; norms and the biases of sums are everyone's.
 struct ModelCost : ShareCost {

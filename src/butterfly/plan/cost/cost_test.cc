@@ -49,6 +49,31 @@ TEST(ModelCost, CacheCountsKeysAndValuesOfTheKvHeadsInTheCachesType) {
   EXPECT_EQ(must_cost(config, DType::kQ8_0).kv_bytes, 2u * 4 * 2 * 34);
 }
 
+/// Four times as many heads as fit into what is cached.
+ModelConfig latent_config() {
+  ModelConfig config = must_named("llama-1.1b");
+  config.kv_heads = 1;
+  config.head_dim = 192;
+  config.rope.dim = 64;
+  config.latent = {.dim = 512, .query_rank = 1536, .value_dim = 128};
+  return config;
+}
+
+TEST(ModelCost, LatentAttentionCachesOneRowAndAddsUpToItsParameters) {
+  for (const int rank : {0, 1536}) {
+    ModelConfig config = latent_config();
+    config.latent.query_rank = rank;
+    const ModelCost cost = must_cost(config);
+    EXPECT_EQ(cost.kv_bytes, (512u + 64) * 2);
+    EXPECT_EQ(cost.attention_flops, 2.0 * 32 * (512 + 64 + 512));
+    EXPECT_EQ(cost.share({.first = 0, .last = 4}).kv_bytes, cost.kv_bytes) << "every member has the latent";
+    EXPECT_EQ(cost.share({.first = 0, .last = 4}).attention_flops, cost.attention_flops / 2);
+    config.weight_type = DType::kF32;
+    config.attention_sinks = true;
+    EXPECT_EQ(must_cost(config).block.weight_bytes, 4 * block_parameter_count(config));
+  }
+}
+
 TEST(ModelCost, CacheTypeThatCutsHeadsIsRefused) {
   ModelConfig config = must_named("llama-1.1b");
   config.head_dim = 48;

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "butterfly/model/format/gguf/gguf_families.h"
+#include "butterfly/model/format/gguf/gguf_latent.h"
 
 namespace butterfly {
 namespace {
@@ -27,6 +28,7 @@ Status read_dimensions(const GgufFile& file, const GgufKeys& keys, ModelConfig& 
     return make_error(ErrorCode::kBadData, "{}: {} is {}, expected at least 1", file.source(),
                       keys.full("attention.head_count"), config.heads);
   }
+  if (has_gguf_latent(config.architecture)) return read_gguf_latent_sizes(keys, config);
   const bool has_head_dim = file.has(keys.full("attention.key_length"));
   if (!has_head_dim && config.model_dim % config.heads != 0) {
     return make_error(ErrorCode::kBadData, "{}: a width of {} does not divide into {} heads, and {} is missing",

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "butterfly/model/format/gguf/gguf_latent.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 
@@ -96,6 +97,8 @@ constexpr Family kFamilies[] = {
      .pairs = RopePairs::kAdjacent,
      .parallel = true,
      .shared_norm = true},
+    {.name = "gpt-oss", .full_each = 2},
+    {.name = "deepseek2", .pairs = RopePairs::kAdjacent},
 };
 
 const Family* find_family(std::string_view name) {
@@ -179,6 +182,7 @@ void read_biases(const GgufFile& file, ModelConfig& config) {
   config.mlp_bias = has("blk.0.ffn_down.bias");
   config.norm_bias = has("blk.0.attn_norm.bias");
   config.head_bias = has("output.bias");
+  config.attention_sinks = has("blk.0.attn_sinks.weight");
 }
 
 Status cannot_have(const ModelConfig& config, const char* what) {
@@ -199,6 +203,8 @@ Status check_fixed(const Family& family, const ModelConfig& config) {
     return cannot_have(config, "other positions");
   }
   if (config.qk_norm != family.qk_norm) return cannot_have(config, "other norms of queries and keys");
+  if (config.has_latent() != has_gguf_latent(family.name)) return cannot_have(config, "this kind of attention");
+  if (config.attention_sinks && family.name != "gpt-oss") return cannot_have(config, "attention sinks");
   if (config.parallel_block != family.parallel && !neox) return cannot_have(config, "another order of its sums");
   if (config.shared_norm != family.shared_norm && !falcon) return cannot_have(config, "these norms");
   return {};
@@ -247,13 +253,18 @@ GgufFusion gguf_fusion(std::string_view architecture) {
 }
 
 std::string gguf_weight_name(const ModelConfig& config, const std::string& canonical) {
-  if (config.architecture != "falcon" || config.shared_norm) return canonical;
+  const bool falcon = config.architecture == "falcon" && !config.shared_norm;
+  if (!falcon && config.architecture != "gpt-oss") return canonical;
   std::string name = canonical;
   const auto replace = [&](std::string_view from, std::string_view to) {
     const std::size_t at = name.find(from);
     if (at != std::string::npos) name.replace(at, from.size(), to);
     return at != std::string::npos;
   };
+  if (!falcon) {
+    replace(".ffn_norm.", ".post_attention_norm.");
+    return name;
+  }
   if (!replace(".attn_norm.", ".attn_norm_2.")) replace(".ffn_norm.", ".attn_norm.");
   return name;
 }
@@ -295,7 +306,8 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
   config.ropes = ropes_of(family, config);
   if (config.position != PositionKind::kRope) return {};
   config.rope.pairs = config.local_rope.pairs = family.pairs;
-  return read_gguf_rope(keys, config);
+  BF_TRY(read_gguf_rope(keys, config));
+  return config.has_latent() ? read_gguf_latent_scale(keys, config) : Status{};
 }
 
 Status write_gguf_family(const ModelConfig& config, GgufWriter& writer) {

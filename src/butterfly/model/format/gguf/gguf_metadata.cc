@@ -1,6 +1,7 @@
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 
 #include "butterfly/model/format/gguf/gguf_families.h"
+#include "butterfly/model/format/gguf/gguf_latent.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
 namespace butterfly {
@@ -91,14 +92,14 @@ void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
 
 }  // namespace
 
-Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
+Status write_gguf_config(const ModelConfig& config, GgufWriter& writer, std::optional<std::uint32_t> file_type) {
   const std::string prefix = config.architecture + ".";
   const auto integer = [&](const char* key, int value) {
     writer.add_integer(prefix + key, static_cast<std::uint32_t>(value));
   };
   writer.add_string("general.architecture", config.architecture);
   writer.add_string("general.name", config.name);
-  writer.add_integer("general.file_type", file_type_number(config.weight_type));
+  writer.add_integer("general.file_type", file_type.value_or(file_type_number(config.weight_type)));
   if (block_elements(config.weight_type) > 1) writer.add_integer("general.quantization_version", 2);
   integer("vocab_size", config.vocab);
   integer("context_length", config.context);
@@ -107,7 +108,9 @@ Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
   integer("feed_forward_length", config.ff_dim);
   integer("attention.head_count", config.heads);
   integer("attention.head_count_kv", config.kv_heads);
-  if (config.head_dim * config.heads != config.model_dim) {
+  if (config.has_latent()) {
+    write_gguf_latent_sizes(config, writer);
+  } else if (config.head_dim * config.heads != config.model_dim) {
     integer("attention.key_length", config.head_dim);
     integer("attention.value_length", config.head_dim);
   }

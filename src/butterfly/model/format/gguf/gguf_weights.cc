@@ -5,9 +5,11 @@
 #include <map>
 #include <optional>
 
+#include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
+#include "butterfly/model/format/gguf/gguf_shards.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
@@ -21,10 +23,12 @@ bool replace_once(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
+using Mappings = std::vector<std::shared_ptr<const MappedFile>>;  // kept as long as views of their bytes
+
 class GgufWeights final : public WeightSource {
  public:
-  GgufWeights(GgufFile file, const ModelConfig& config, std::shared_ptr<const MappedFile> mapping)
-      : file_(std::move(file)), mapping_(std::move(mapping)) {
+  GgufWeights(GgufFile file, const ModelConfig& config, Mappings mappings)
+      : file_(std::move(file)), mappings_(std::move(mappings)), config_(config) {
     const std::int64_t q = config.q_dim();
     const std::int64_t kv = config.kv_dim();
     const std::int64_t qkv = q + 2 * kv;
@@ -37,7 +41,7 @@ class GgufWeights final : public WeightSource {
     }
     // What the file calls otherwise.
     WeightRange all{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
-    if (config.architecture == "falcon") {
+    if (config.architecture == "falcon" || config.architecture == "gpt-oss") {
       for (const WeightInfo& weight : expected_weights(config, all)) {
         const std::string name = gguf_weight_name(config, weight.name);
         if (name != weight.name) renamed_[weight.name] = name;
@@ -50,6 +54,20 @@ class GgufWeights final : public WeightSource {
     for (const GgufTensor& tensor : file_.tensors()) {
       const std::string name = canonical(std::string(tensor.name));
       bool fused = false;
+      for (const bool keys : {true, false}) {
+        std::string part_name = name;
+        if (!tensor.type || !replace_once(part_name, kLatentBoth, keys ? kLatentKeys : kLatentValues)) continue;
+        fused = true;
+        const DType type = keys ? latent_key_type(*tensor.type) : *tensor.type;
+        const std::int64_t rows = config_.heads * (keys ? config_.latent.dim : config_.latent.value_dim);
+        const std::int64_t cols = keys ? config_.head_dim - config_.rope.dim : config_.latent.dim;
+        const auto row = row_bytes(type, static_cast<std::uint64_t>(cols)).value_or(0);
+        result.push_back({.name = part_name,
+                          .type = type,
+                          .rows = rows,
+                          .cols = cols,
+                          .bytes = row * static_cast<std::uint64_t>(rows)});
+      }
       for (const Part& part : parts_) {
         std::string part_name = name;
         if (!replace_once(part_name, part.fused, part.infix)) continue;
@@ -61,10 +79,13 @@ class GgufWeights final : public WeightSource {
     return result;
   }
 
-  bool contains(const std::string& name) const override { return locate(name).has_value(); }
+  bool contains(const std::string& name) const override {
+    return locate(name).has_value() || latent_tensor(name) != nullptr;
+  }
 
   Result<WeightView> find(const std::string& name) const override {
     const std::optional<Location> location = locate(name);
+    if (!location && latent_tensor(name) != nullptr) return latent_part(name);
     if (!location) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", file_.source(), printable(name));
     BF_ASSIGN_OR_RETURN(const WeightView whole, view_of(*location->tensor));
     if (!location->part) return whole;
@@ -74,12 +95,15 @@ class GgufWeights final : public WeightSource {
   std::string description() const override { return file_.source(); }
 
   void release(const WeightView& view) const override {
-    if (mapping_) mapping_->drop(view.bytes);
+    for (const auto& mapping : mappings_) mapping->drop(view.bytes);
   }
 
  private:
   static constexpr std::string_view kQkv = ".attn_qkv.";
   static constexpr std::string_view kGateUp = ".ffn_up.";
+  static constexpr std::string_view kLatentBoth = ".attn_kv_b.";
+  static constexpr std::string_view kLatentKeys = ".attn_k_b.";
+  static constexpr std::string_view kLatentValues = ".attn_v_b.";
 
   /// Rows [begin, begin + count) of the fused matrix, which has `total`.
   struct Part {
@@ -121,11 +145,28 @@ class GgufWeights final : public WeightSource {
       return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are {}", file_.source(),
                         printable(tensor.name), tensor.type_name, computable_gguf_types());
     }
-    if (tensor.dims > 2) {
-      return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 or 2", file_.source(),
+    if (tensor.dims > 3) {
+      return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 to 3", file_.source(),
                         printable(tensor.name), tensor.dims);
     }
-    return WeightView{.type = *tensor.type, .rows = tensor.shape[1], .cols = tensor.shape[0], .bytes = tensor.bytes};
+    // The bytes are there, so the product is small.
+    const std::int64_t rows = tensor.shape[1] * tensor.shape[2];
+    return WeightView{.type = *tensor.type, .rows = rows, .cols = tensor.shape[0], .bytes = tensor.bytes};
+  }
+
+  /// The tensor that has attn_k_b and attn_v_b, where one of them is asked for and the file has it; else null.
+  const GgufTensor* latent_tensor(std::string name) const {
+    if (!config_.has_latent()) return nullptr;
+    const bool found = replace_once(name, kLatentKeys, kLatentBoth) || replace_once(name, kLatentValues, kLatentBoth);
+    return found ? file_.find_tensor(name) : nullptr;
+  }
+
+  Result<WeightView> latent_part(const std::string& name) const {
+    const std::string both(latent_tensor(name)->name);
+    BF_ASSIGN_OR_RETURN(const WeightView view,
+                        find_checked(*this, {.name = both, .rows = latent_rows(config_), .cols = config_.latent.dim}));
+    const bool keys = name.find(kLatentKeys) != std::string::npos;
+    return keys ? latent_keys(config_, view) : latent_values(config_, view);
   }
 
   Result<WeightView> slice(const std::string& name, const WeightView& whole, const Location& location) const {
@@ -157,7 +198,8 @@ class GgufWeights final : public WeightSource {
   }
 
   GgufFile file_;
-  std::shared_ptr<const MappedFile> mapping_;
+  Mappings mappings_;
+  ModelConfig config_;
   std::vector<Part> parts_;
   std::map<std::string, std::string, std::less<>> renamed_;  // canonical to stored
 };
@@ -173,9 +215,8 @@ Status check_all_weights(const WeightSource& source, const ModelConfig& config) 
   return {};
 }
 
-Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_ptr<const MappedFile> mapping,
-                        const OpenOptions& options) {
-  BF_ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes, source));
+Result<Checkpoint> open(GgufFile file, Mappings mappings, const OpenOptions& options) {
+  const std::string source = file.source();
   Checkpoint checkpoint;
   checkpoint.path = source;
   checkpoint.format = fmt::format("gguf v{}", file.version());
@@ -194,7 +235,7 @@ Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_p
     return make_error(ErrorCode::kBadData, "{}: the vocabulary has {} tokens, the model {}", source,
                       checkpoint.vocabulary.size(), checkpoint.config.vocab);
   }
-  checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mapping));
+  checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mappings));
   if (options.weights_required) BF_TRY(check_all_weights(*checkpoint.weights, checkpoint.config));
   return checkpoint;
 }
@@ -202,13 +243,15 @@ Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_p
 }  // namespace
 
 Result<Checkpoint> open_gguf(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
-  const ByteSpan bytes = file->bytes();
-  const std::string path = file->path();
-  return open(bytes, path, std::move(file), options);
+  BF_ASSIGN_OR_RETURN(GgufFile parsed, GgufFile::parse(file->bytes(), file->path()));
+  BF_ASSIGN_OR_RETURN(Mappings mappings, add_gguf_shards(file->path(), parsed));
+  mappings.push_back(std::move(file));
+  return open(std::move(parsed), std::move(mappings), options);
 }
 
 Result<Checkpoint> open_gguf_bytes(ByteSpan bytes, const std::string& source, const OpenOptions& options) {
-  return open(bytes, source, nullptr, options);
+  BF_ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes, source));
+  return open(std::move(file), {}, options);
 }
 
 }  // namespace butterfly

@@ -122,9 +122,11 @@ Status GgufWriter::declare(const Tensor& tensor) {
   }
   std::string& list = impl_->tensor_list;
   append_string(list, tensor.name);
-  append(list, std::uint32_t{tensor.rows == 1 ? 1u : 2u});
+  const bool planes = tensor.planes > 1;
+  append(list, std::uint32_t{planes ? 3u : tensor.rows == 1 ? 1u : 2u});
   append(list, static_cast<std::uint64_t>(tensor.cols));
-  if (tensor.rows != 1) append(list, static_cast<std::uint64_t>(tensor.rows));
+  if (planes || tensor.rows != 1) append(list, static_cast<std::uint64_t>(tensor.rows / tensor.planes));
+  if (planes) append(list, static_cast<std::uint64_t>(tensor.planes));
   append(list, gguf_tensor_type(tensor.type));
   append(list, impl_->data_bytes);
   impl_->sizes.push_back(*bytes);

@@ -39,6 +39,7 @@ class GgufWriter {
     DType type = DType::kF32;
     std::int64_t rows = 1;
     std::int64_t cols = 0;
+    std::int64_t planes = 1;  // a third dimension that divides the rows; 1: none
   };
   Status declare(const Tensor& tensor);
 

@@ -1,11 +1,14 @@
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <climits>
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_families.h"
+#include "butterfly/model/format/safetensors/scaled_tensors.h"
 
 namespace butterfly {
 namespace {
@@ -29,6 +32,24 @@ Status add_end_tokens(const json& object, const std::string& source, HuggingFace
   return {};
 }
 
+/// How weights are quantised shows in their tensors; here, what could not be read is refused by name.
+Status check_quantisation(const JsonObject& object) {
+  const json* found = object.find("quantization_config");
+  if (!found) return {};
+  if (!found->is_object()) return unsupported(object, "quantization_config", found->type_name(), "an object or null");
+  const JsonObject quantisation(*found, object.source() + ": quantization_config");
+  BF_ASSIGN_OR_RETURN(const std::string method, quantisation.text_or("quant_method", "missing"));
+  if (method == "mxfp4") return {};
+  if (method != "fp8") return unsupported(quantisation, "quant_method", method, "fp8 or mxfp4");
+  BF_ASSIGN_OR_RETURN(const std::string format, quantisation.text_or("fmt", "e4m3"));
+  if (format != "e4m3") return unsupported(quantisation, "fmt", format, "e4m3");
+  BF_ASSIGN_OR_RETURN(const auto block, quantisation.numbers("weight_block_size"));
+  if (block != std::vector<float>{kFp8Block, kFp8Block}) {
+    return unsupported(quantisation, "weight_block_size", fmt::format("[{}]", fmt::join(block, ", ")), "[128, 128]");
+  }
+  return {};
+}
+
 Result<json> parse_object(const std::string& text, const std::string& source) {
   json object = parse_json(text);
   if (!object.is_object())
@@ -43,7 +64,7 @@ Result<HuggingFaceConfig> read_hugging_face_config(const std::string& config_jso
   const std::string config_source = source + "/config.json";
   BF_ASSIGN_OR_RETURN(const json parsed, parse_object(config_json, config_source));
   const JsonObject object(parsed, config_source);
-  if (object.find("quantization_config")) return unsupported(object, "quantization_config", "set", "null");
+  BF_TRY(check_quantisation(object));
   HuggingFaceConfig result;
   ModelConfig& config = result.model;
   BF_ASSIGN_OR_RETURN(config, read_hugging_face_family(object));

@@ -327,6 +327,35 @@ Status read_mpt(const JsonObject& object, ModelConfig& config) {
   return {};
 }
 
+Status refuse_experts(const JsonObject& object, const char* key, int usual) {
+  BF_ASSIGN_OR_RETURN(const int experts, object.integer_or(key, usual));
+  if (experts == 0) return {};
+  return unsupported(object, key, std::to_string(experts), "0");
+}
+
+Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_activation(object, "hidden_act", "silu", config));
+  if (!object.find("head_dim")) config.head_dim = 64;
+  BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kTrue));
+  config.attention_output_bias = config.qkv_bias;
+  config.attention_sinks = true;
+  BF_TRY(read_hugging_face_rope(object, {.base = 150000.0f}, config));
+  BF_TRY(read_windows(
+      object, [](int layer) { return layer % 2 == 0; }, config));
+  return refuse_experts(object, "num_local_experts", 128);
+}
+
+Status read_deepseek(const JsonObject& object, ModelConfig& config) {
+  const bool third = object.text_or("model_type", "").value_or("") == "deepseek_v3";
+  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_activation(object, "hidden_act", "silu", config));
+  BF_TRY(read_hugging_face_latent(object, config));
+  BF_ASSIGN_OR_RETURN(const int dense, object.integer_or("first_k_dense_replace", third ? 3 : 0));
+  return dense >= config.layers ? Status{} : refuse_experts(object, "n_routed_experts", third ? 256 : 64);
+}
+
 Status read_cohere(const JsonObject& object, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   BF_TRY(read_shape(object, {.epsilon = "layer_norm_eps", .usual_epsilon = 1e-5f}, config));
@@ -399,6 +428,9 @@ constexpr std::array kFamilies{
     Family{"falcon", "falcon", RopePairs::kHalves, read_falcon},
     Family{"mpt", "mpt", RopePairs::kHalves, read_mpt},
     Family{"cohere", "command-r", RopePairs::kAdjacent, read_cohere},
+    Family{"gpt_oss", "gpt-oss", RopePairs::kHalves, read_gpt_oss},
+    Family{"deepseek_v2", "deepseek2", RopePairs::kAdjacent, read_deepseek},
+    Family{"deepseek_v3", "deepseek2", RopePairs::kAdjacent, read_deepseek},
     Family{"gpt2", "gpt2", RopePairs::kAdjacent, read_gpt2},
 };
 

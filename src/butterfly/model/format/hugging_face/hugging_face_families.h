@@ -23,4 +23,7 @@ struct RopeDefaults {
 };
 Status read_hugging_face_rope(const JsonObject& object, const RopeDefaults& defaults, ModelConfig& config);
 
+/// Sizes and positions of latent attention, and its scale.
+Status read_hugging_face_latent(const JsonObject& object, ModelConfig& config);
+
 }  // namespace butterfly

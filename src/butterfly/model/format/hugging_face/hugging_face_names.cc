@@ -15,12 +15,25 @@ using Names = std::span<const NamePair>;
 
 constexpr NamePair kLlamaTop[] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-constexpr NamePair kLlamaBlock[] = {{"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-                                    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-                                    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-                                    {"attn_output", "self_attn.o_proj"}, {"ffn_norm", "post_attention_layernorm"},
-                                    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-                                    {"ffn_down", "mlp.down_proj"}};
+constexpr NamePair kLlamaBlock[] = {{"attn_norm", "input_layernorm"},
+                                    {"attn_q", "self_attn.q_proj"},
+                                    {"attn_k", "self_attn.k_proj"},
+                                    {"attn_v", "self_attn.v_proj"},
+                                    {"attn_q_norm", "self_attn.q_norm"},
+                                    {"attn_k_norm", "self_attn.k_norm"},
+                                    {"attn_output", "self_attn.o_proj"},
+                                    {"ffn_norm", "post_attention_layernorm"},
+                                    {"ffn_gate", "mlp.gate_proj"},
+                                    {"ffn_up", "mlp.up_proj"},
+                                    {"ffn_down", "mlp.down_proj"},
+                                    {"attn_sinks", "self_attn.sinks"},
+                                    {"attn_q_a", "self_attn.q_a_proj"},
+                                    {"attn_q_a_norm", "self_attn.q_a_layernorm"},
+                                    {"attn_q_b", "self_attn.q_b_proj"},
+                                    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
+                                    {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
+                                    {"attn_k_b", "self_attn.kv_b_proj"},
+                                    {"attn_v_b", "self_attn.kv_b_proj"}};
 constexpr NamePair kGpt2Top[] = {{"token_embd", "transformer.wte"},
                                  {"position_embd", "transformer.wpe"},
                                  {"output_norm", "transformer.ln_f"},
@@ -139,6 +152,7 @@ std::string hugging_face_name(std::string_view canonical, std::string_view archi
   const bool gpt2 = architecture == "gpt2";
   const std::string_view stem = translate(family.block, gpt2 ? Names{} : Names(kLlamaBlock), parts.stem);
   if (stem.empty()) return "";
+  if (parts.stem == "attn_sinks") return fmt::format("{}.{}.{}", family.blocks, parts.layer, stem);
   return fmt::format("{}.{}.{}.{}", family.blocks, parts.layer, stem, parts.kind);
 }
 

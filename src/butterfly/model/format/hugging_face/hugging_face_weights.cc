@@ -4,23 +4,26 @@
 #include <map>
 
 #include "butterfly/base/printable.h"
+#include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
+#include "butterfly/model/format/safetensors/scaled_tensors.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
 namespace {
 
-enum class Order { kAsStored, kRows, kTransposed, kPlusOne };
+enum class Order { kAsStored, kRows, kTransposed, kPlusOne, kLatentKeys, kLatentValues, kMxfp4 };
 
 /// Where a canonical weight is in the files and how its rows come out of them.
 struct Recipe {
   const SafetensorsEntry* entry = nullptr;
+  const SafetensorsEntry* scales = nullptr;  // of FP8 and MXFP4
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   Order order = Order::kAsStored;
   DType stored_type = DType::kF32;  // kPlusOne
-  std::int64_t first = 0;           // element where the weight begins; kTransposed: column; kRows: row
+  std::int64_t first = 0;           // element where the weight begins; kTransposed: column; kRows, kMxfp4: row
   std::int64_t head_dim = 0;        // kRows
   bool halves = false;              // kRows: the file has heads for halves, this weight has them for adjacent pairs
   std::int64_t group = 0;  // kRows: heads of this weight between those of the others in one tensor; 0: nothing between
@@ -143,12 +146,17 @@ class HuggingFaceWeights final : public WeightSource {
     bool found = locate(name, recipe);
     // A tied matrix may be stored under the name of its other use.
     if (!found && config_.tied_head && expected.name == "token_embd.weight") found = locate("lm_head.weight", recipe);
+    if (!found && locate_mxfp4(name, recipe)) return place_mxfp4(name, std::move(recipe));
     if (!found) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {} ({})", source_, name, expected.name);
-    if (!recipe.entry->type) {
-      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16 and BF16", source_,
-                        name, printable(recipe.entry->type_name));
+    if (recipe.entry->type_name == "F8_E4M3") {
+      BF_TRY(find_fp8_scales(name, recipe));
+      recipe.type = DType::kBF16;
+    } else if (recipe.entry->type) {
+      recipe.type = *recipe.entry->type;
+    } else {
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16, BF16 and F8_E4M3",
+                        source_, name, printable(recipe.entry->type_name));
     }
-    recipe.type = *recipe.entry->type;
     std::vector<std::int64_t> shape = {expected.rows, expected.cols};
     if (expected.rows == 1) shape = {expected.cols};
     if (gpt2) {
@@ -160,6 +168,43 @@ class HuggingFaceWeights final : public WeightSource {
       return make_error(ErrorCode::kBadData, "{}: {} has the shape {}, the model's configuration says {}", source_,
                         name, shape_text(recipe.entry->shape), shape_text(shape));
     }
+    return recipe;
+  }
+
+  Status find_fp8_scales(const std::string& name, Recipe& recipe) const {
+    Recipe scales;
+    if (!locate(name + "_scale_inv", scales)) {
+      return make_error(ErrorCode::kNotFound, "{}: {} is stored as F8_E4M3, its scales {}_scale_inv are missing",
+                        source_, name, name);
+    }
+    recipe.scales = scales.entry;
+    if (const auto fits = check_fp8({recipe.entry, recipe.scales}, name); !fits) {
+      return make_error(fits.error().code, "{}: {}", source_, fits.error().message);
+    }
+    return {};
+  }
+
+  /// A matrix X that the files have as X_blocks and X_scales.
+  bool locate_mxfp4(const std::string& name, Recipe& recipe) const {
+    const std::string stem = name.substr(0, name.rfind(".weight"));
+    Recipe scales;
+    if (!locate(stem + "_scales", scales) || !locate(stem + "_blocks", recipe)) return false;
+    recipe.scales = scales.entry;
+    return true;
+  }
+
+  Result<Recipe> place_mxfp4(const std::string& name, Recipe recipe) const {
+    if (const auto fits = check_mxfp4({recipe.entry, recipe.scales}, name); !fits) {
+      return make_error(fits.error().code, "{}: {}", source_, fits.error().message);
+    }
+    const std::vector<std::int64_t> shape{recipe.rows, recipe.cols / kQuantBlock};
+    if (recipe.scales->shape != shape || recipe.cols % kQuantBlock != 0) {
+      return make_error(ErrorCode::kBadData,
+                        "{}: the scales of {} have the shape {}, the model's configuration says {}", source_, name,
+                        shape_text(recipe.scales->shape), shape_text(shape));
+    }
+    recipe.type = DType::kMXFP4;
+    recipe.order = Order::kMxfp4;
     return recipe;
   }
 
@@ -194,6 +239,9 @@ class HuggingFaceWeights final : public WeightSource {
       const bool fused = hugging_face_name(gate, config_.architecture) == hugging_face_name(up, config_.architecture);
       if (fused) shape.front() *= 2;
       if (fused && parts.stem == "ffn_up") recipe.first = config_.ff_dim;
+    } else if (parts.stem == "attn_k_b" || parts.stem == "attn_v_b") {
+      recipe.order = parts.stem == "attn_k_b" ? Order::kLatentKeys : Order::kLatentValues;
+      shape = {latent_rows(config_), config_.latent.dim};
     } else if (norms_around_one(config_.architecture) && parts.stem.ends_with("norm")) {
       recipe.order = Order::kPlusOne;
       recipe.stored_type = recipe.type;
@@ -221,7 +269,35 @@ class HuggingFaceWeights final : public WeightSource {
     }
   }
 
+  /// FP8 as the bf16 that it stands for, of which the rest knows; of a matrix that is not reordered the wanted rows.
+  WeightView materialise_fp8(const Recipe& recipe, const WeightPart& part) const {
+    const bool in_order = recipe.order == Order::kAsStored && recipe.first == 0;
+    const IndexRange rows = in_order ? part.of_rows : IndexRange{0, recipe.entry->shape[0]};
+    const WeightView stored = fp8_rows({recipe.entry, recipe.scales}, rows);
+    if (const auto& mapping = shards_[recipe.shard].mapping; mapping && !in_order) mapping->drop(recipe.entry->bytes);
+    if (in_order) return stored.cut({0, rows.size()}, part.of_cols);
+    const SafetensorsEntry entry{
+        .type_name = "BF16", .type = DType::kBF16, .shape = recipe.entry->shape, .bytes = stored.bytes};
+    Recipe plain = recipe;
+    plain.entry = &entry;
+    plain.scales = nullptr;
+    WeightView view = materialise(plain, part);
+    if (!view.owner) view.owner = stored.owner;
+    return view;
+  }
+
   WeightView materialise(const Recipe& recipe, const WeightPart& part) const {
+    if (recipe.order == Order::kMxfp4) {
+      const RowSteps rows{.first = recipe.first + part.of_rows.begin, .count = part.of_rows.size()};
+      return mxfp4_rows({recipe.entry, recipe.scales}, rows).cut({0, rows.count}, part.of_cols);
+    }
+    if (recipe.scales != nullptr) return materialise_fp8(recipe, part);
+    if (recipe.order == Order::kLatentKeys || recipe.order == Order::kLatentValues) {
+      const WeightView both{
+          .type = recipe.type, .rows = latent_rows(config_), .cols = config_.latent.dim, .bytes = recipe.entry->bytes};
+      const bool keys = recipe.order == Order::kLatentKeys;
+      return (keys ? latent_keys(config_, both) : latent_values(config_, both)).cut(part.of_rows, part.of_cols);
+    }
     const auto element = static_cast<std::size_t>(block_bytes(recipe.type));
     WeightView view{.type = recipe.type, .rows = recipe.rows, .cols = recipe.cols};
     if (recipe.order == Order::kAsStored) {
@@ -278,6 +354,10 @@ class HuggingFaceWeights final : public WeightSource {
         std::memcpy(copy.data(), values.data(), copy.size());
         return;
       }
+      case Order::kLatentKeys:
+      case Order::kLatentValues:
+      case Order::kMxfp4:
+        return;
       case Order::kTransposed: {
         const std::int64_t cols = recipe.entry->shape[1];
         const std::int64_t first = part.of_cols.begin * cols + recipe.first + part.of_rows.begin;

@@ -10,7 +10,7 @@
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/files/mapped_file.h"
-#include "butterfly/model/format/hugging_face/safetensors.h"
+#include "butterfly/model/format/safetensors/safetensors.h"
 
 namespace butterfly {
 

@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/safetensors.h"
+#include "butterfly/model/format/safetensors/safetensors.h"
 
 #include <algorithm>
 #include <set>
@@ -26,6 +26,7 @@ constexpr TypeInfo kTypes[] = {
     {"I16", 2, {}},          {"I8", 1, {}},           {"U64", 8, {}},
     {"U32", 4, {}},          {"U16", 2, {}},          {"U8", 1, {}},
     {"BOOL", 1, {}},         {"F8_E4M3", 1, {}},      {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
 };
 
 /// Parses an object; a key that occurs twice at the top is an error, which a plain parse would hide.

@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/safetensors.h"
+#include "butterfly/model/format/safetensors/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
