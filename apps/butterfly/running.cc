@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "butterfly/base/one_line.h"
+#include "butterfly/base/read_file.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/trace/trace.h"
@@ -28,13 +27,6 @@ std::string strategy_names() {
 /// Strategies whose choice depends on links.
 bool looks_at_links(const std::string& split) {
   return split == "topology" || split == "tensor" || split == "hybrid" || split == "auto";
-}
-
-Result<std::string> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be read", path);
-  return text;
 }
 
 }  // namespace
@@ -110,7 +102,7 @@ Result<OpenModel> open_model(const RunOptions& options, int sequences) {
   deployment.split = options.split;
   BF_ASSIGN_OR_RETURN(deployment.goal, parse_plan_goal(options.goal));
   if (!options.custom.empty()) {
-    BF_ASSIGN_OR_RETURN(const std::string text, read_file(options.custom));
+    BF_ASSIGN_OR_RETURN(const std::string text, read_file(options.custom, kAnySize));
     BF_ASSIGN_OR_RETURN(deployment.custom, parse_custom_plan(text));
   }
   deployment.measure_links = options.measure_links || looks_at_links(options.split);
