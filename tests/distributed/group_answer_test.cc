@@ -53,12 +53,12 @@ Plan plan_of(const ModelConfig& config, const Groups& groups, int nodes) {
   for (int g = 0; g < stages; ++g) {
     int first_slice = 0;
     for (const int last_slice : groups[static_cast<std::size_t>(g)]) {
-      plan.node_of_stage.push_back(static_cast<int>(plan.stages.size()) % nodes);
-      plan.stages.push_back({.first_layer = config.layers * g / stages,
-                             .last_layer = config.layers * (g + 1) / stages,
-                             .embedding = g == 0,
-                             .head = g + 1 == stages,
-                             .slices = {.first = first_slice, .last = last_slice}});
+      plan.shares.push_back({.node = static_cast<int>(plan.shares.size()) % nodes,
+                             .work = {.first_layer = config.layers * g / stages,
+                                      .last_layer = config.layers * (g + 1) / stages,
+                                      .embedding = g == 0,
+                                      .head = g + 1 == stages,
+                                      .slices = {.first = first_slice, .last = last_slice}}});
       first_slice = last_slice;
     }
   }
@@ -117,7 +117,7 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint
     if (weight_bytes != nullptr) *weight_bytes = progress.weight_bytes;
   };
   request.epoch = epoch;
-  request.model.hash = "00";
+  request.model.hash = std::string(64, '0');
   request.plan = plan_of(checkpoint.config, groups, nodes);
   BF_ASSIGN_OR_RETURN(PipelineChannels ends, session.start(request, after_ms(60'000)));
   ChannelPipeline pipeline({.vocab = checkpoint.config.vocab});
@@ -201,10 +201,11 @@ TEST_P(DistGroupAnswer, OfWorkersThatReceiveTheirSharesAlone) {
   expect_same(run_session(*session, checkpoint, groups, 3, membership->epoch(), &sent), "shares alone");
   const ModelCost cost = model_cost(checkpoint.config, DType::kF16).value();
   std::uint64_t shares = 0;
-  for (const StageAssignment& share : plan_of(checkpoint.config, groups, 3).stages)
+  for (const StageAssignment& share : plan_of(checkpoint.config, groups, 3).stages())
     shares += share_bytes(cost, share, {}).weights;
   EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(shares), 0.01 * static_cast<double>(shares));
-  const auto whole = static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{8}}, 1).stages[0], {}).weights);
+  const auto whole =
+      static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{8}}, 1).shares[0].work, {}).weights);
   EXPECT_LT(static_cast<double>(sent), 1.25 * whole) << "norms, and keys and values that neighbours share";
 }
 

@@ -120,7 +120,7 @@ void expect_survivors_go_on(std::size_t victim, int signal, SharedMemoryUse use)
     request.epoch = membership->epoch();
     auto ends = session->start(request, after_ms(20'000));
     ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_EQ(ends->exchanges[0],
+    EXPECT_EQ(ends->shares[0].exchange,
               use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels);
     std::thread killer([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));

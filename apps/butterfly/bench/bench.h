@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "butterfly/base/statistics.h"
 #include "commands.h"
 #include "options/options.h"
 
@@ -30,11 +31,5 @@ void finish_bench(Command sub, Action& action, const std::shared_ptr<Options>& o
 
 /// On stdout, indented.
 void print_json(const nlohmann::ordered_json& json);
-
-/// The middle of at least one value.
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace butterfly::app

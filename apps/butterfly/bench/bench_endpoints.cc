@@ -17,7 +17,8 @@ constexpr std::int64_t kTimeoutMs = 30'000;
 /// Sockets as everybody writes them: send() and recv() until all bytes are through.
 class RawEnd final : public End {
  public:
-  RawEnd(Fd fd, Waiting waiting, std::size_t bytes_max) : fd_(std::move(fd)), waiting_(waiting), buffer_(bytes_max) {}
+  RawEnd(Descriptor fd, Waiting waiting, std::size_t bytes_max)
+      : fd_(std::move(fd)), waiting_(waiting), buffer_(bytes_max) {}
 
   Status send(std::size_t bytes) override {
     return move_all(bytes, POLLOUT, [&](std::byte* data, std::size_t count) {
@@ -53,7 +54,7 @@ class RawEnd final : public End {
     return {};
   }
 
-  const Fd fd_;
+  const Descriptor fd_;
   const Waiting waiting_;
   std::vector<std::byte> buffer_;
 };
@@ -88,13 +89,13 @@ class ChannelEnd final : public End {
 
 Result<Endpoints> make_raw_endpoints(Waiting waiting, std::size_t bytes_max) {
   BF_ASSIGN_OR_RETURN(const auto addresses, resolve("127.0.0.1:0", after_ms(1000)));
-  BF_ASSIGN_OR_RETURN(const Fd listening, listen_on(addresses.front(), "127.0.0.1:0"));
+  BF_ASSIGN_OR_RETURN(const Descriptor listening, listen_on(addresses.front(), "127.0.0.1:0"));
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(listening));
-  Fd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(near.get(), bound.get(), bound.length) != 0) {
     return make_error(ErrorCode::kUnavailable, "cannot connect to a socket of our own: {}", system_message(errno));
   }
-  Fd far(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  Descriptor far(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!far.valid()) return make_error(ErrorCode::kUnavailable, "cannot accept: {}", system_message(errno));
   disable_nagle(near.get());
   disable_nagle(far.get());

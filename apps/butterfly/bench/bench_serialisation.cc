@@ -112,7 +112,7 @@ Status measure_frames(const Payload& gradient, Frames& frames) {
 }
 
 /// Root may go over the system's limit.
-void set_buffers(const Fd& fd, int bytes) {
+void set_buffers(const Descriptor& fd, int bytes) {
   const auto set = [&](int forced, int limited) {
     if (::setsockopt(fd.get(), SOL_SOCKET, forced, &bytes, sizeof(bytes)) == 0) return;
     ::setsockopt(fd.get(), SOL_SOCKET, limited, &bytes, sizeof(bytes));
@@ -122,7 +122,7 @@ void set_buffers(const Fd& fd, int bytes) {
 }
 
 /// The kernel counts its own overhead with as much again.
-int buffer_of(const Fd& fd, int option) {
+int buffer_of(const Descriptor& fd, int option) {
   int bytes = 0;
   socklen_t size = sizeof(bytes);
   ::getsockopt(fd.get(), SOL_SOCKET, option, &bytes, &size);
@@ -136,15 +136,15 @@ struct Link {
 /// A connection whose buffers are as asked for: set before it is made, since that decides the window.
 Result<Link> make_link(Crossing& crossing) {
   BF_ASSIGN_OR_RETURN(const auto addresses, resolve("127.0.0.1:0", after_ms(1000)));
-  BF_ASSIGN_OR_RETURN(const Fd listening, listen_on(addresses.front(), "127.0.0.1:0"));
+  BF_ASSIGN_OR_RETURN(const Descriptor listening, listen_on(addresses.front(), "127.0.0.1:0"));
   set_buffers(listening, crossing.asked);  // what it accepts inherits them
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(listening));
-  Fd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   set_buffers(near, crossing.asked);
   if (::connect(near.get(), bound.get(), bound.length) != 0) {
     return make_error(ErrorCode::kUnavailable, "cannot connect to a socket of our own: {}", system_message(errno));
   }
-  Fd far(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Descriptor far(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!far.valid()) return make_error(ErrorCode::kUnavailable, "cannot accept: {}", system_message(errno));
   if (::fcntl(near.get(), F_SETFL, O_NONBLOCK) != 0) {
     return make_error(ErrorCode::kIo, "a socket stays blocking: {}", system_message(errno));

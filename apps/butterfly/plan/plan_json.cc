@@ -30,12 +30,12 @@ Json prediction_json(const PlanPrediction& p) {
 Json shares_json(const Planned& planned) {
   const Plan& plan = planned.plan;
   Json shares = Json::array();
-  const std::vector<GroupRange> groups = groups_of(plan.stages);
+  const std::vector<GroupRange> groups = groups_of(plan.stages());
   for (std::size_t group = 0; group < groups.size(); ++group) {
     for (std::size_t i = groups[group].begin; i < groups[group].end; ++i) {
-      const StageAssignment& work = plan.stages[i];
-      const StagePrediction& share = plan.predictions[i];
-      const int node = plan.node_of_stage[i];
+      const StageAssignment& work = plan.shares[i].work;
+      const StagePrediction& share = plan.shares[i].prediction;
+      const int node = plan.shares[i].node;
       shares.push_back({{"stage", group},
                         {"node", planned.cluster.name_of(node)},
                         {"first_layer", work.first_layer},

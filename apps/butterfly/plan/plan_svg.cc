@@ -73,9 +73,9 @@ std::string_view colour_of(int node) {
 void draw_layers(const Planned& planned, Drawing& drawing) {
   constexpr double kHeight = 88;
   const double per_layer = kInner / planned.config.layers;
-  for (std::size_t i = 0; i < planned.plan.stages.size(); ++i) {
-    const StageAssignment& work = planned.plan.stages[i];
-    const int node = planned.plan.node_of_stage[i];
+  for (const PlannedShare& share : planned.plan.shares) {
+    const StageAssignment& work = share.work;
+    const int node = share.node;
     const double x = kMargin + per_layer * work.first_layer, width = per_layer * work.layers();
     const double top = drawing.y + kHeight * work.slices.first / kReductionSlices,
                  height = kHeight * work.slices.count() / kReductionSlices;
@@ -99,10 +99,10 @@ void draw_nodes(const Planned& planned, Drawing& drawing) {
     std::uint64_t bytes = 0;
   };
   std::map<int, Sum> sums;
-  for (std::size_t i = 0; i < planned.plan.stages.size(); ++i) {
-    Sum& sum = sums[planned.plan.node_of_stage[i]];
-    sum.seconds += planned.plan.predictions[i].decode_s + planned.plan.predictions[i].exchange_s;
-    sum.bytes += planned.plan.predictions[i].memory_bytes();
+  for (const PlannedShare& share : planned.plan.shares) {
+    Sum& sum = sums[share.node];
+    sum.seconds += share.prediction.decode_s + share.prediction.exchange_s;
+    sum.bytes += share.prediction.memory_bytes();
   }
   double slowest = 0.0;
   for (const auto& [node, sum] : sums) slowest = std::max(slowest, sum.seconds);

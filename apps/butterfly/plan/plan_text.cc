@@ -32,7 +32,7 @@ std::string bytes_of(double bytes) {
 
 std::size_t widest_layers(const Plan& plan) {
   std::size_t width = 6;
-  for (const StageAssignment& work : plan.stages) width = std::max(width, Planned::layers_of(work).size());
+  for (const StageAssignment& work : plan.stages()) width = std::max(width, Planned::layers_of(work).size());
   return width;
 }
 
@@ -44,9 +44,9 @@ std::size_t widest_name(const PlanCluster& cluster) {
 
 void add_head(const Planned& planned, std::string& text) {
   std::uint64_t weights = 0, cache = 0;
-  for (const StagePrediction& share : planned.plan.predictions) {
-    weights += share.weight_bytes;
-    cache += share.kv_bytes;
+  for (const PlannedShare& share : planned.plan.shares) {
+    weights += share.prediction.weight_bytes;
+    cache += share.prediction.kv_bytes;
   }
   text += fmt::format("{}: {} layers, {} weights of {}; {} sequence{} of {} tokens, cache of {} in {}\n",
                       planned.config.name, planned.config.layers, format_bytes(weights),
@@ -61,19 +61,21 @@ void add_stages(const Planned& planned, std::string& text) {
   const PlanCluster& cluster = planned.cluster;
   const std::size_t width = widest_name(cluster), layers = widest_layers(plan);
   double slowest = 0.0;
-  for (const StagePrediction& share : plan.predictions) slowest = std::max(slowest, share.decode_s + share.exchange_s);
+  for (const PlannedShare& share : plan.shares) {
+    slowest = std::max(slowest, share.prediction.decode_s + share.prediction.exchange_s);
+  }
   text += fmt::format("\n{:>5}  {:<{}}  {:<{}}  {:>9}  {:<16}  {:>9}  {:>10}  {:>10}\n", "stage", "node", width,
                       "layers", layers, "step", "", "prefill", "memory", "of");
-  const std::vector<GroupRange> groups = groups_of(plan.stages);
+  const std::vector<GroupRange> groups = groups_of(plan.stages());
   for (std::size_t group = 0; group < groups.size(); ++group) {
     for (std::size_t i = groups[group].begin; i < groups[group].end; ++i) {
-      const StagePrediction& share = plan.predictions[i];
-      const int node = plan.node_of_stage[i];
+      const StagePrediction& share = plan.shares[i].prediction;
+      const int node = plan.shares[i].node;
       const std::uint64_t memory = cluster.nodes[static_cast<std::size_t>(node)].memory_bytes;
       const double step = share.decode_s + share.exchange_s;
       text += fmt::format(
           "{:>5}  {:<{}}  {:<{}}  {:>9}  {}  {:>9}  {:>10}  {:>10}  {}\n", group, cluster.name_of(node), width,
-          Planned::layers_of(plan.stages[i]), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
+          Planned::layers_of(plan.shares[i].work), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
           format_bytes(share.memory_bytes()), memory > 0 ? format_bytes(memory) : "unknown",
           memory > 0 ? bar(static_cast<double>(share.memory_bytes()) / static_cast<double>(memory)) : "");
     }

@@ -4,10 +4,9 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
 #include <iterator>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/text/utf8.h"
@@ -31,16 +30,8 @@ struct TokenizeCommand {
 
 Result<std::string> read_input(const TokenizeCommand& command) {
   if (command.file.empty()) return command.text;
-  if (command.file == "-") {
-    std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-    if (std::cin.bad()) return make_error(ErrorCode::kIo, "standard input cannot be read");
-    return text;
-  }
-  std::ifstream in(command.file, std::ios::binary);
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be opened", command.file);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) return make_error(ErrorCode::kIo, "{} cannot be read", command.file);
-  return text;
+  if (command.file == "-") return read_to_end(Descriptor(::dup(STDIN_FILENO)), "standard input", kAnySize);
+  return read_file(command.file, kAnySize);
 }
 
 /// Integers between white space or commas. Errors: kInvalidArgument for anything else and for ids outside [0, vocab).

@@ -4,21 +4,17 @@
 
 #include <cstdio>
 
+#include "butterfly/base/clock.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
 #include "butterfly/text/bpe_trainer.h"
-#include "butterfly/trace/trace.h"
 #include "butterfly/train/data/token_file.h"
 #include "butterfly/train/data/token_source.h"
 
 namespace butterfly::app {
 namespace {
-
-double seconds_since(std::uint64_t begin_ns) {
-  return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9;
-}
 
 /// A percentage on a terminal, nothing elsewhere.
 void show_progress(std::uint64_t done, std::uint64_t total) {
@@ -30,7 +26,7 @@ void show_progress(std::uint64_t done, std::uint64_t total) {
 }  // namespace
 
 Status train_tokenizer(const TrainTokenizerCommand& command) {
-  const std::uint64_t begin = trace::now_ns();
+  const auto begin = std::chrono::steady_clock::now();
   PendingFile out(command.out);
   BF_TRY(out.open());  // before the work, which would be in vain
   BF_ASSIGN_OR_RETURN(BpeTrainer trainer, BpeTrainer::create({.vocab = command.vocab}));
@@ -55,7 +51,7 @@ Status train_tokenizer(const TrainTokenizerCommand& command) {
 }
 
 Status pack_tokens(const std::vector<std::string>& files, const Tokenizer& tokenizer, const std::string& out) {
-  const std::uint64_t begin = trace::now_ns();
+  const auto begin = std::chrono::steady_clock::now();
   const Vocabulary& vocabulary = tokenizer.vocabulary();
   std::uint64_t bytes = 0;
   BF_ASSIGN_OR_RETURN(TokenFileWriter writer, TokenFileWriter::create(out, vocabulary.size(), hash_of(vocabulary)));

@@ -21,26 +21,28 @@ PartitionQuality judge(const Plan& plan) {
   quality.slowest_stage_s = plan.predicted_slowest_s();
   quality.load_balance_factor = plan.prediction.load_balance_factor;
   quality.memory_use = plan.prediction.memory_use;
-  for (const StagePrediction& stage : plan.predictions) quality.stage_memory_bytes.push_back(stage.memory_bytes());
+  for (const PlannedShare& share : plan.shares) {
+    quality.stage_memory_bytes.push_back(share.prediction.memory_bytes());
+  }
   return quality;
 }
 
 Partition to_partition(const Plan& plan, const std::vector<NodeDescriptor>& nodes) {
   Partition partition;
   partition.strategy = plan.strategy;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const StageAssignment& stage = plan.stages[i];
-    partition.stages.push_back({.node_id = nodes[static_cast<std::size_t>(plan.node_of_stage[i])].name,
+  for (const PlannedShare& share : plan.shares) {
+    const StageAssignment& stage = share.work;
+    partition.stages.push_back({.node_id = nodes[static_cast<std::size_t>(share.node)].name,
                                 .first_layer = stage.first_layer,
                                 .last_layer = stage.last_layer,
                                 .embedding = stage.embedding,
                                 .head = stage.head,
                                 .first_slice = stage.slices.first,
                                 .last_slice = stage.slices.last,
-                                .weight_bytes = plan.predictions[i].weight_bytes,
-                                .cache_bytes = plan.predictions[i].kv_bytes,
-                                .activation_bytes = plan.predictions[i].activation_bytes,
-                                .decode_s = plan.predictions[i].decode_s});
+                                .weight_bytes = share.prediction.weight_bytes,
+                                .cache_bytes = share.prediction.kv_bytes,
+                                .activation_bytes = share.prediction.activation_bytes,
+                                .decode_s = share.prediction.decode_s});
   }
   for (int node : plan.standby_nodes) partition.standby.push_back(nodes[static_cast<std::size_t>(node)].name);
   partition.quality = judge(plan);

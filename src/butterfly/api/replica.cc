@@ -75,7 +75,7 @@ BalanceReport Replica::balance() const {
       share.steps = work[i].steps;
       share.step_s = static_cast<double>(work[i].busy_ns) * 1e-9 / static_cast<double>(work[i].steps);
     }
-    const double predicted_s = deployment->plan().predictions[i].decode_s;
+    const double predicted_s = deployment->plan().shares[i].prediction.decode_s;
     if (std::isfinite(predicted_s)) share.predicted_s = predicted_s;
     report.shares.push_back(std::move(share));
   }

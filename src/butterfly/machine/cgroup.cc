@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <sstream>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/machine/topology.h"
 
 namespace butterfly {
@@ -13,11 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Empty where there is no such file.
 std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return read_file(path.string(), kAnySize).value_or("");
 }
 
 /// The number at the start of the text; nothing for "max", an absent file or no number.

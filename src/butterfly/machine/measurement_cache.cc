@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
 #include "butterfly/base/log.h"
+#include "butterfly/base/read_file.h"
 
 namespace butterfly {
 namespace {
@@ -62,10 +62,8 @@ std::optional<MeasurementCache> MeasurementCache::open(std::string_view kind, st
 }
 
 std::string MeasurementCache::load() const {
-  std::ifstream file(path_);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  constexpr std::size_t kBytesMax = 1 << 20;
+  return read_file(path_.string(), kBytesMax).value_or("");
 }
 
 void MeasurementCache::store(const std::string& text) const {
@@ -92,17 +90,15 @@ std::optional<MeasurementCache::Lock> MeasurementCache::lock_host() {
   return std::optional<Lock>(std::in_place, *directory);
 }
 
-MeasurementCache::Lock::Lock(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+MeasurementCache::Lock::Lock(const fs::path& path)
+    : directory_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   constexpr auto kPatience = std::chrono::seconds(15);  // a process that holds it longer is stopped
   constexpr auto kPause = std::chrono::milliseconds(5);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < deadline) {
+  while (directory_.valid() && ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0 &&
+         std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kPause);
   }
-}
-
-MeasurementCache::Lock::~Lock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace butterfly

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "butterfly/base/descriptor.h"
+
 namespace butterfly {
 
 /// $XDG_CACHE_HOME/butterfly, else ~/.cache/butterfly; nothing where BUTTERFLY_CACHE=off or there is no home.
@@ -27,12 +29,9 @@ class MeasurementCache {
   class Lock {
    public:
     explicit Lock(const std::filesystem::path& path);
-    ~Lock();
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
 
    private:
-    int fd_ = -1;
+    Descriptor directory_;
   };
   Lock lock() const { return Lock(path_.parent_path()); }
   /// Of a measurement that is not cached; nothing where there is no cache.

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/base/clock.h"
+#include "butterfly/base/statistics.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/peak_loops.h"
 #include "butterfly/machine/thread_team.h"
@@ -24,7 +26,7 @@ constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
 double seconds_of(const auto& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 /// Keeps results alive without a fence in the timed loops.
@@ -113,11 +115,6 @@ TeamLatency measure_team(int threads) {
   if (threads < 2) return {};
   ThreadTeam team(threads);
   const auto round_us = [&] { return 1e6 * seconds_of([&] { team.run([](int) {}); }); };
-  const auto median = [](std::vector<double> values) {
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::ranges::nth_element(values, middle);
-    return *middle;
-  };
   std::vector<double> awake, asleep;
   for (int i = 0; i < kRounds; ++i) awake.push_back(round_us());
   for (int i = 0; i < kSleeps; ++i) {

@@ -47,13 +47,12 @@ void* reserve_aligned(std::uint64_t bytes) {
 
 SharedMemory::~SharedMemory() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 Status SharedMemory::map(std::uint64_t bytes) {
   void* const place = reserve_aligned(bytes);
   const int flags = place == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
-  void* memory = ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, descriptor_, 0);
+  void* memory = ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, descriptor_.get(), 0);
   if (memory == MAP_FAILED) return failed("cannot map shared memory");
   bytes_ = {static_cast<std::byte*>(memory), static_cast<std::size_t>(bytes)};
   if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);
@@ -62,17 +61,17 @@ Status SharedMemory::map(std::uint64_t bytes) {
 
 Result<SharedMemory> SharedMemory::create(std::uint64_t bytes) {
   SharedMemory made(::memfd_create("butterfly", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (made.descriptor_ < 0) return failed("cannot create shared memory");
-  if (::ftruncate(made.descriptor_, static_cast<off_t>(bytes)) != 0) return failed("cannot size shared memory");
+  if (!made.descriptor_.valid()) return failed("cannot create shared memory");
+  if (::ftruncate(made.descriptor(), static_cast<off_t>(bytes)) != 0) return failed("cannot size shared memory");
   BF_TRY(made.map(bytes));
   // Pages become huge ones when they are touched through the mapping, and not when the file system allocates them.
   if (bytes >= kHugePage) ::madvise(made.bytes_.data(), bytes, MADV_POPULATE_WRITE);
   // All of them, now: running out later would be a signal and no error.
-  if (const int error = ::posix_fallocate(made.descriptor_, 0, static_cast<off_t>(bytes)); error != 0) {
+  if (const int error = ::posix_fallocate(made.descriptor(), 0, static_cast<off_t>(bytes)); error != 0) {
     return make_error(ErrorCode::kNoMemory, "the operating system refused {} of shared memory: {}", format_bytes(bytes),
                       message_of(error));
   }
-  if (::fcntl(made.descriptor_, F_ADD_SEALS, kSeals) != 0) return failed("cannot seal shared memory");
+  if (::fcntl(made.descriptor(), F_ADD_SEALS, kSeals) != 0) return failed("cannot seal shared memory");
   return made;
 }
 

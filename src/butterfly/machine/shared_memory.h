@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "butterfly/base/bytes.h"
+#include "butterfly/base/descriptor.h"
 #include "butterfly/base/result.h"
 
 namespace butterfly {
@@ -23,7 +24,7 @@ class SharedMemory {
   static Result<SharedMemory> adopt(int descriptor, std::uint64_t bytes);
 
   SharedMemory(SharedMemory&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(std::exchange(other.bytes_, {})) {}
+      : descriptor_(std::move(other.descriptor_)), bytes_(std::exchange(other.bytes_, {})) {}
   SharedMemory& operator=(SharedMemory&& other) noexcept {
     std::swap(descriptor_, other.descriptor_);
     std::swap(bytes_, other.bytes_);
@@ -32,13 +33,13 @@ class SharedMemory {
   ~SharedMemory();
 
   MutableByteSpan bytes() const { return bytes_; }
-  int descriptor() const { return descriptor_; }  // -1: none
+  int descriptor() const { return descriptor_.get(); }  // -1: none
 
  private:
   explicit SharedMemory(int descriptor) : descriptor_(descriptor) {}
   Status map(std::uint64_t bytes);
 
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   MutableByteSpan bytes_;
 };
 

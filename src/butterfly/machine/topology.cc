@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <thread>
 #include <type_traits>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/base/units.h"
 
 namespace butterfly {
@@ -56,16 +56,9 @@ std::vector<CacheLevel> read_caches(hwloc_topology_t topology) {
   return caches;
 }
 
-std::string read_text(const char* path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 /// A line of /proc/meminfo; 0 where there is none.
 std::uint64_t read_meminfo(const std::string& key) {
-  std::istringstream words(read_text("/proc/meminfo"));
+  std::istringstream words(read_file("/proc/meminfo", kAnySize).value_or(""));
   for (std::string word; words >> word;) {
     std::uint64_t kibibytes = 0;
     if (word == key && words >> kibibytes) return kibibytes * 1024;
@@ -88,14 +81,14 @@ int affinity_threads(int fallback) {
 
 /// The first digits of the identifier that the kernel drew when it started; containers of one machine share it.
 std::uint64_t read_machine() {
-  const std::string id = read_text("/proc/sys/kernel/random/boot_id");
+  const std::string id = read_file("/proc/sys/kernel/random/boot_id", kAnySize).value_or("");
   std::uint64_t machine = 0;
   std::from_chars(id.data(), id.data() + std::min<std::size_t>(id.size(), 8), machine, 16);
   return machine;
 }
 
 CgroupLimits read_own_limits() {
-  return read_cgroup_limits(read_text("/proc/self/cgroup"), "/sys/fs/cgroup");
+  return read_cgroup_limits(read_file("/proc/self/cgroup", kAnySize).value_or(""), "/sys/fs/cgroup");
 }
 
 }  // namespace

@@ -34,11 +34,6 @@ struct StageOptions {
   std::uint64_t kv_bytes_max = 0;  // 0: no limit
 };
 
-/// Types that activations may travel in: floats as they are, or rounded to halves or to int8 in blocks of 32.
-inline bool is_wire_type(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kQ8_0;
-}
-
 /// Floats for F32 models, halves for all others: a property of the model, since it shows in the bits.
 DType kv_type_for(const ModelConfig& config);
 

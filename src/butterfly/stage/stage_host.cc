@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "butterfly/base/json.h"
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/config_json.h"
@@ -12,33 +11,6 @@
 #include "butterfly/wire/channel/codec.h"
 
 namespace butterfly {
-
-std::string to_json(const StageSettings& settings) {
-  return dump_json(nlohmann::json{{"kv_type", to_string(settings.kv_type)},
-                                  {"wire_type", to_string(settings.wire_type)},
-                                  {"compression", to_string(settings.compression)}});
-}
-
-Result<StageSettings> parse_settings(const std::string& text) {
-  const auto json = parse_json(text);
-  const auto text_of = [&](const char* name) {
-    const auto found = json.is_object() ? json.find(name) : json.end();
-    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  const auto kv_type = parse_dtype(text_of("kv_type"));
-  const auto wire_type = parse_dtype(text_of("wire_type"));
-  const auto compression = parse_compression(text_of("compression"));
-  if (kv_type != DType::kF16 && kv_type != DType::kF32) {
-    return make_error(ErrorCode::kProtocol, "the assignment's settings name no cache type of f16 or f32");
-  }
-  if (!wire_type || !is_wire_type(*wire_type)) {
-    return make_error(ErrorCode::kProtocol, "the assignment's settings name no wire type of f32, f16 or q8_0");
-  }
-  if (!compression) {
-    return make_error(ErrorCode::kProtocol, "the assignment's settings name no compression of off, auto, lz4 or zstd");
-  }
-  return StageSettings{.kv_type = *kv_type, .wire_type = *wire_type, .compression = *compression};
-}
 
 namespace {
 
@@ -102,11 +74,10 @@ int element_bytes(const Stage& stage) {
 Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> assignments, WeightFetcher& weights,
                                                    std::stop_token stop) {
   const Assignment& any = assignments.front();
-  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(any.config));
-  BF_ASSIGN_OR_RETURN(const StageSettings settings, parse_settings(any.options));
+  const ModelConfig& config = any.config;
   BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
-  compression_ = settings.compression;
-  kept_.set_model(any.model.hash + any.config);
+  compression_ = any.settings.compression;
+  kept_.set_model(any.model.hash + to_json(any.config));
   if (options_.weight_bytes_max > 0) {
     // Room first: what is kept may have to give way to what is needed.
     BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
@@ -115,8 +86,8 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
   const auto crew = std::make_shared<Crew>(options_.threads);  // shared by the stages, which end one after another
   StageOptions options{.team = std::shared_ptr<ThreadTeam>(crew, &crew->team),
                        .isa = options_.isa,
-                       .kv_type = settings.kv_type,
-                       .wire_type = settings.wire_type};
+                       .kv_type = any.settings.kv_type,
+                       .wire_type = any.settings.wire_type};
   const PacedStageOptions pace{.crew = crew, .emulated_speed = options_.emulated_speed, .counters = &counters_};
   std::vector<std::uint64_t> memory_bytes;
   for (const Assignment& one : assignments) {
@@ -132,9 +103,9 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
 
 Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher& weights, std::stop_token stop) {
   const Assignment& any = assignments.front();
-  BF_ASSIGN_OR_RETURN(const ModelConfig config, parse_config(any.config));
+  const ModelConfig& config = any.config;
   BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
-  kept_.set_model(any.model.hash + any.config);
+  kept_.set_model(any.model.hash + to_json(any.config));
   BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
   const std::uint64_t held = kept_.bytes();
   if (options_.weight_bytes_max > 0 && held + missing > options_.weight_bytes_max) {

@@ -12,15 +12,6 @@
 
 namespace butterfly {
 
-/// What the coordinator decides for every stage alike: what shows in the bits, and how they travel.
-struct StageSettings {
-  DType kv_type = DType::kF16;
-  DType wire_type = DType::kF32;  // of activations between stages; kF16 and kQ8_0 lose something
-  Compression compression = Compression::kOff;
-};
-std::string to_json(const StageSettings& settings);
-Result<StageSettings> parse_settings(const std::string& json);
-
 struct StageHostOptions {
   int threads = 1;
   Isa isa = Isa::kReference;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "butterfly/base/clock.h"
 #include "butterfly/base/hash/crc32c.h"
 #include "butterfly/base/hash/digest.h"
 
@@ -60,7 +61,7 @@ Result<SgdRun> train_small_mlp(Collectives& collectives, const SgdOptions& optio
     if (step == 0) run.first_loss = loss;
     if (step >= options.steps - tail) tail_losses += loss;
   }
-  run.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  run.seconds = seconds_since(begin);
   run.last_loss = tail_losses / tail;
   return run;
 }

@@ -6,9 +6,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/descriptor.h"
 
 namespace butterfly {
 
@@ -32,6 +32,21 @@ std::string to_hex(ByteSpan bytes) {
   return text;
 }
 
+std::optional<std::vector<std::byte>> from_hex(std::string_view text) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    const int high = digit(text[i]), low = digit(text[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes.push_back(static_cast<std::byte>(high << 4 | low));
+  }
+  return bytes;
+}
+
 struct Sha256Hasher::Context {
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
   bool ok = false;
@@ -48,16 +63,14 @@ void Sha256Hasher::add(ByteSpan bytes) {
 }
 
 Status Sha256Hasher::add_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return make_error(ErrorCode::kIo, "{}: cannot be opened: {}", path, std::strerror(errno));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return make_error(ErrorCode::kIo, "{}: cannot be opened: {}", path, std::strerror(errno));
   std::vector<std::byte> buffer(1 << 20);
   ssize_t got = 0;
-  while ((got = ::read(file, buffer.data(), buffer.size())) > 0) {
+  while ((got = ::read(file.get(), buffer.data(), buffer.size())) > 0) {
     add(ByteSpan(buffer.data(), static_cast<std::size_t>(got)));
   }
-  const int reason = errno;
-  ::close(file);
-  if (got < 0) return make_error(ErrorCode::kIo, "{}: cannot be read: {}", path, std::strerror(reason));
+  if (got < 0) return make_error(ErrorCode::kIo, "{}: cannot be read: {}", path, std::strerror(errno));
   return {};
 }
 

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
@@ -17,6 +20,9 @@ Sha256 sha256(ByteSpan bytes);
 
 /// Lower-case.
 std::string to_hex(ByteSpan bytes);
+
+/// What to_hex() was given; nothing for anything that it does not write.
+std::optional<std::vector<std::byte>> from_hex(std::string_view text);
 
 class Sha256Hasher {
  public:

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "butterfly/base/ids.h"
+#include "butterfly/model/core/config.h"
 #include "butterfly/plan/partition/plan.h"
+#include "butterfly/wire/channel/channel.h"
 
 namespace butterfly {
 
@@ -25,12 +27,24 @@ struct StageWork {
   std::uint64_t busy_ns = 0;
 };
 
-/// Its epoch, model, config, options and number of stages are those of every other one of the same epoch.
+/// Types that activations may travel in: floats as they are, or rounded to halves or to int8 in blocks of 32.
+inline bool is_wire_type(DType type) {
+  return type == DType::kF32 || type == DType::kF16 || type == DType::kQ8_0;
+}
+
+/// What the coordinator decides for every stage alike: what shows in the bits, and how they travel.
+struct StageSettings {
+  DType kv_type = DType::kF16;    // or kF32
+  DType wire_type = DType::kF32;  // of activations between stages; kF16 and kQ8_0 lose something
+  Compression compression = Compression::kOff;
+};
+
+/// Its epoch, model, config, settings and number of stages are those of every other one of the same epoch.
 struct Assignment {
   Epoch epoch{};
   ModelIdentity model{};
-  std::string config{};   // the model's configuration, as the layer above serialises it
-  std::string options{};  // threads, cache type and the like, as the layer above serialises them
+  ModelConfig config{};
+  StageSettings settings{};
   StageAssignment stage{};
   Rank rank{};  // of the stage in the pipeline, the same for all members of a tensor group
   int stages = 1;

@@ -5,7 +5,10 @@
 #include <charconv>
 #include <cmath>
 
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/cluster/control/control.pb.h"
+#include "butterfly/cluster/control/message_bytes.h"
+#include "butterfly/cluster/control/model_config_message.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
@@ -16,16 +19,6 @@ constexpr int kLayersMax = 1 << 20;
 constexpr int kStagesMax = 1 << 16;
 constexpr int kHoldersMax = 16;
 
-thread_local bool protobuf_complained = false;
-
-/// protobuf writes to stderr of text that is not UTF-8, and sends it nevertheless.
-void listen_to_protobuf() {
-  static const auto before = google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel, const char*, int, const std::string&) { protobuf_complained = true; });
-  (void)before;
-  protobuf_complained = false;
-}
-
 }  // namespace
 
 Result<Payload> refuse_payload(std::uint64_t bytes) {
@@ -33,23 +26,16 @@ Result<Payload> refuse_payload(std::uint64_t bytes) {
 }
 
 Status ControlLink::send(const control::ControlMessage& message) {
-  listen_to_protobuf();
   Message framed;
-  framed.meta.resize(message.ByteSizeLong());
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(framed.meta.data()));
-  if (protobuf_complained) {
-    return make_error(ErrorCode::kInvalidArgument, "a message to {} has a name that is not UTF-8", peer());
-  }
+  BF_ASSIGN_OR_RETURN(framed.meta, write_message(message, peer()));
   std::lock_guard lock(sending_);
   return channel_->send(std::move(framed), after_ms(kSendTimeoutMs));
 }
 
 Result<control::ControlMessage> ControlLink::receive(Deadline deadline) {
   BF_ASSIGN_OR_RETURN(const Message framed, channel_->receive(refuse_payload, deadline));
-  listen_to_protobuf();
   control::ControlMessage message;
-  if (!message.ParseFromArray(framed.meta.data(), static_cast<int>(framed.meta.size())) ||
-      message.body_case() == control::ControlMessage::BODY_NOT_SET) {
+  if (!read_message(framed.meta, message) || message.body_case() == control::ControlMessage::BODY_NOT_SET) {
     return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no control message whose names are UTF-8",
                       peer(), framed.meta.size());
   }
@@ -220,6 +206,11 @@ void store(const ExchangeTimes& times, control::ReadyShare& message) {
   message.set_many_rows_block_us(times.many_rows_block_s * 1e6);
 }
 
+ExchangeEngine read_exchange(const control::ReadyShare& message) {
+  const bool known = message.exchange() <= static_cast<std::uint32_t>(ExchangeEngine::kBoth);
+  return known ? static_cast<ExchangeEngine>(message.exchange()) : ExchangeEngine::kNone;
+}
+
 ExchangeTimes read_exchange_times(const control::ReadyShare& message) {
   const std::array times_us{message.one_row_us(), message.many_rows_us(), message.one_row_block_us(),
                             message.many_rows_block_us()};
@@ -231,14 +222,48 @@ ExchangeTimes read_exchange_times(const control::ReadyShare& message) {
           .many_rows_block_s = times_us[3] * 1e-6};
 }
 
+namespace {
+
+void store(const StageSettings& settings, control::StageSettings& message) {
+  message.set_kv_type(static_cast<std::uint32_t>(settings.kv_type));
+  message.set_wire_type(static_cast<std::uint32_t>(settings.wire_type));
+  message.set_compression(static_cast<std::uint32_t>(settings.compression));
+}
+
+Result<StageSettings> read_settings(const control::StageSettings& message) {
+  const auto type_of = [](std::uint32_t number) {
+    return number < kAllDTypes.size() ? std::optional(static_cast<DType>(number)) : std::nullopt;
+  };
+  const auto kv_type = type_of(message.kv_type()), wire_type = type_of(message.wire_type());
+  if (kv_type != DType::kF16 && kv_type != DType::kF32) {
+    return make_error(ErrorCode::kProtocol, "an assignment with a cache of type {}, expected {} (f32) or {} (f16)",
+                      message.kv_type(), static_cast<int>(DType::kF32), static_cast<int>(DType::kF16));
+  }
+  if (!wire_type || !is_wire_type(*wire_type)) {
+    return make_error(ErrorCode::kProtocol,
+                      "an assignment with activations of type {}, expected {} (f32), {} (f16) or {} (q8_0)",
+                      message.wire_type(), static_cast<int>(DType::kF32), static_cast<int>(DType::kF16),
+                      static_cast<int>(DType::kQ8_0));
+  }
+  if (message.compression() > static_cast<std::uint32_t>(Compression::kZstd)) {
+    return make_error(ErrorCode::kProtocol, "an assignment with compression {}, the last one is {} (zstd)",
+                      message.compression(), static_cast<int>(Compression::kZstd));
+  }
+  return StageSettings{
+      .kv_type = *kv_type, .wire_type = *wire_type, .compression = static_cast<Compression>(message.compression())};
+}
+
+}  // namespace
+
 void store(std::span<const Assignment> assignments, control::Assign& message) {
   const Assignment& any = assignments.front();
   message.set_epoch(any.epoch.value);
-  message.set_model_hash(any.model.hash);
+  const auto hash = from_hex(any.model.hash).value_or(std::vector<std::byte>{});
+  message.set_model_sha256(std::string(as_text(hash)));
   message.set_model_bytes(any.model.bytes);
   message.set_model_name(any.model.name);
-  message.set_config(any.config);
-  message.set_options(any.options);
+  store(any.config, *message.mutable_config());
+  store(any.settings, *message.mutable_settings());
   message.set_stages(any.stages);
   for (const std::string& holder : any.holders) message.add_holders(holder);
   for (const Assignment& assignment : assignments) {
@@ -286,6 +311,15 @@ Status check_share(const control::Share& share, int stages) {
   return {};
 }
 
+Result<ModelIdentity> read_model(const control::Assign& message) {
+  if (message.model_sha256().size() != sizeof(Sha256)) {
+    return make_error(ErrorCode::kProtocol, "an assignment of a model with a SHA-256 of {} bytes, expected {}",
+                      message.model_sha256().size(), sizeof(Sha256));
+  }
+  return ModelIdentity{
+      .hash = to_hex(as_bytes(message.model_sha256())), .bytes = message.model_bytes(), .name = message.model_name()};
+}
+
 }  // namespace
 
 Result<std::vector<Assignment>> read_assignments(const control::Assign& message) {
@@ -297,6 +331,9 @@ Result<std::vector<Assignment>> read_assignments(const control::Assign& message)
     return make_error(ErrorCode::kProtocol, "an assignment with {} holders of its weights, the limit is {}",
                       message.holders_size(), kHoldersMax);
   }
+  BF_ASSIGN_OR_RETURN(const ModelIdentity model, read_model(message));
+  BF_ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(message.config()));
+  BF_ASSIGN_OR_RETURN(const StageSettings settings, read_settings(message.settings()));
   std::vector<Assignment> assignments;
   for (const control::Share& share : message.shares()) {
     BF_TRY(check_share(share, message.stages()));
@@ -304,18 +341,17 @@ Result<std::vector<Assignment>> read_assignments(const control::Assign& message)
       return make_error(ErrorCode::kProtocol, "an assignment of stage {} after stage {}", share.rank(),
                         assignments.back().rank.value);
     }
-    assignments.push_back(
-        {.epoch = Epoch(message.epoch()),
-         .model = {.hash = message.model_hash(), .bytes = message.model_bytes(), .name = message.model_name()},
-         .config = message.config(),
-         .options = message.options(),
-         .stage = read_stage(share.stage()),
-         .rank = Rank(share.rank()),
-         .stages = message.stages(),
-         .next_address = share.next_address(),
-         .holders = {message.holders().begin(), message.holders().end()},
-         .group = {share.group().begin(), share.group().end()},
-         .member = share.member()});
+    assignments.push_back({.epoch = Epoch(message.epoch()),
+                           .model = model,
+                           .config = config,
+                           .settings = settings,
+                           .stage = read_stage(share.stage()),
+                           .rank = Rank(share.rank()),
+                           .stages = message.stages(),
+                           .next_address = share.next_address(),
+                           .holders = {message.holders().begin(), message.holders().end()},
+                           .group = {share.group().begin(), share.group().end()},
+                           .member = share.member()});
   }
   return assignments;
 }

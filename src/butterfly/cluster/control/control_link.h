@@ -15,6 +15,7 @@
 #include "butterfly/cluster/control/control_messages.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/wire/channel/channel.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 
@@ -82,12 +83,15 @@ void store(const StageAssignment& stage, control::Stage& message);
 StageAssignment read_stage(const control::Stage& message);
 
 void store(const ExchangeTimes& times, control::ReadyShare& message);
+/// kNone where the number says nothing here.
+ExchangeEngine read_exchange(const control::ReadyShare& message);
 /// Nothing measured where no clock can show such numbers.
 ExchangeTimes read_exchange_times(const control::ReadyShare& message);
 
 /// What one worker has in one epoch; at least one.
 void store(std::span<const Assignment> assignments, control::Assign& message);
-/// Errors: kProtocol for layers, slices, ranks or members that contradict each other.
+/// Errors: kProtocol for layers, slices, ranks or members that contradict each other, and for settings that no stage
+/// has; those of read_model_config().
 Result<std::vector<Assignment>> read_assignments(const control::Assign& message);
 
 }  // namespace butterfly

@@ -101,9 +101,17 @@ TEST(ControlLink, ExchangeTimesTravelAndWhatNoClockShowsIsNothingMeasured) {
   EXPECT_FALSE(read_exchange_times(message).measured());
 }
 
-/// RemoteWorker 1 of 3 of the second of two stages.
-control::Assign member_of_a_group() {
+/// Of a model that could be one.
+Assignment some_assignment() {
   Assignment assignment;
+  assignment.model = {.hash = std::string(62, '0') + "a7", .bytes = 5, .name = "some"};
+  assignment.config = *named_config("butterfly-demo");
+  return assignment;
+}
+
+/// Member 1 of 3 of the second of two stages.
+control::Assign member_of_a_group() {
+  Assignment assignment = some_assignment();
   assignment.epoch = Epoch(7);
   assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {.first = 3, .last = 5}};
   assignment.rank = Rank(1);
@@ -125,6 +133,53 @@ TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsSlicesAndWhoTheOthersAre) {
   EXPECT_EQ(read->member, 1);
   EXPECT_FALSE(read->leads());
   EXPECT_EQ(describe(*read), "stage 2 of 2, slices 3-4");
+}
+
+TEST(ReadAssignment, TheModelAndItsSettingsArrive) {
+  Assignment assignment = some_assignment();
+  assignment.settings = {.kv_type = DType::kF32, .wire_type = DType::kQ8_0, .compression = Compression::kZstd};
+  control::Assign message;
+  store(std::span(&assignment, 1), message);
+  EXPECT_EQ(message.model_sha256().size(), 32u);
+  const auto assignments = read_assignments(message);
+  ASSERT_TRUE(assignments) << assignments.error().message;
+  const Assignment& read = assignments->front();
+  EXPECT_EQ(read.model.hash, assignment.model.hash);
+  EXPECT_EQ(read.model.bytes, 5u);
+  EXPECT_EQ(read.model.name, "some");
+  EXPECT_EQ(read.config.vocab, assignment.config.vocab);
+  EXPECT_EQ(read.settings.kv_type, DType::kF32);
+  EXPECT_EQ(read.settings.wire_type, DType::kQ8_0);
+  EXPECT_EQ(read.settings.compression, Compression::kZstd);
+}
+
+TEST(ReadAssignment, ModelsAndSettingsThatNoStageHasAreRefused) {
+  const std::vector<std::pair<const char*, std::function<void(control::Assign&)>>> spoilt{
+      {"a SHA-256 of 31 bytes", [](auto& m) { m.mutable_model_sha256()->pop_back(); }},
+      {"a SHA-256 of 0 bytes", [](auto& m) { m.clear_model_sha256(); }},
+      {"number of layers is 0", [](auto& m) { m.clear_config(); }},
+      {"a model's mlp is number 7", [](auto& m) { m.mutable_config()->set_mlp(7); }},
+      {"a cache of type 3", [](auto& m) { m.mutable_settings()->set_kv_type(3); }},
+      {"a cache of type 4294967295", [](auto& m) { m.mutable_settings()->set_kv_type(~0u); }},
+      {"activations of type 4", [](auto& m) { m.mutable_settings()->set_wire_type(4); }},
+      {"activations of type 256", [](auto& m) { m.mutable_settings()->set_wire_type(256); }},
+      {"compression 4", [](auto& m) { m.mutable_settings()->set_compression(4); }},
+  };
+  for (const auto& [sentence, spoil] : spoilt) {
+    control::Assign message = member_of_a_group();
+    spoil(message);
+    const auto read = read_assignments(message);
+    ASSERT_FALSE(read) << sentence;
+    EXPECT_NE(read.error().message.find(sentence), std::string::npos) << read.error().message;
+  }
+}
+
+TEST(ControlLink, AnExchangeThatIsNotKnownHereIsNone) {
+  control::ReadyShare message;
+  message.set_exchange(static_cast<std::uint32_t>(ExchangeEngine::kBoth));
+  EXPECT_EQ(read_exchange(message), ExchangeEngine::kBoth);
+  message.set_exchange(4);
+  EXPECT_EQ(read_exchange(message), ExchangeEngine::kNone);
 }
 
 control::Share& share(control::Assign& message) {
@@ -160,7 +215,7 @@ TEST(ReadAssignment, GroupsThatContradictThemselvesAreRefused) {
 
 /// The first and the third of three stages, and who comes between them.
 std::vector<Assignment> scattered() {
-  Assignment first;
+  Assignment first = some_assignment();
   first.stage = {.first_layer = 0, .last_layer = 2, .embedding = true};
   first.stages = 3;
   first.next_address = "b:2";

@@ -9,11 +9,13 @@ class ControlMessage;
 class CoordinatorStatus;
 class Failure;
 class MeasureLinks;
+class ModelConfig;
 class Node;
 class Ready;
 class ReadyShare;
 class Share;
 class Stage;
+class StageSettings;
 class WeightMessage;
 class WorkerStatus;
 

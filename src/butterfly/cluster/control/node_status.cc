@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "butterfly/base/clock.h"
+#include "butterfly/base/statistics.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 
@@ -160,9 +161,7 @@ Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, De
     BF_TRY(channel.receive(refuse_payload, deadline));
     seconds.push_back(seconds_since(begin));
   }
-  const auto middle = seconds.begin() + times / 2;
-  std::ranges::nth_element(seconds, middle);
-  return *middle;
+  return median(std::move(seconds));
 }
 
 }  // namespace

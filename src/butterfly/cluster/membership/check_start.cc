@@ -13,16 +13,13 @@ Status check_start(const StartRequest& request, std::size_t nodes, bool started)
   const Plan& plan = request.plan;
   if (started) return make_error(ErrorCode::kInvalidArgument, "a session starts once, this one has started");
   if (!request.weights) return make_error(ErrorCode::kInvalidArgument, "a session without a provider of weights");
-  if (plan.stages.empty() || plan.stages.size() != plan.node_of_stage.size()) {
-    return make_error(ErrorCode::kInvalidArgument, "a plan of {} stages on {} nodes", plan.stages.size(),
-                      plan.node_of_stage.size());
-  }
+  if (plan.shares.empty()) return make_error(ErrorCode::kInvalidArgument, "a plan of no stages");
   std::map<int, int> stages_of_node;
-  BF_ASSIGN_OR_RETURN(const auto groups, share_groups(plan.stages));
+  BF_ASSIGN_OR_RETURN(const auto groups, share_groups(plan.stages()));
   for (const ShareGroup& group : groups) {
     std::set<int> members;
     for (std::size_t share = group.first; share < group.last; ++share) {
-      const int node = plan.node_of_stage[share];
+      const int node = plan.shares[share].node;
       if (node < 0 || static_cast<std::size_t>(node) >= nodes) {
         return make_error(ErrorCode::kInvalidArgument, "a plan that puts a stage on node {}, there are {}", node,
                           nodes);
@@ -40,9 +37,9 @@ Status check_start(const StartRequest& request, std::size_t nodes, bool started)
 
 std::vector<Assignment> make_assignments(const StartRequest& request, const std::vector<NodeDescriptor>& nodes) {
   const Plan& plan = request.plan;
-  const auto groups = share_groups(plan.stages).value();
+  const auto groups = share_groups(plan.stages()).value();
   const auto address = [&](std::size_t share) {
-    return nodes[static_cast<std::size_t>(plan.node_of_stage[share])].address;
+    return nodes[static_cast<std::size_t>(plan.shares[share].node)].address;
   };
   std::vector<Assignment> assignments;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -50,8 +47,8 @@ std::vector<Assignment> make_assignments(const StartRequest& request, const std:
       Assignment one{.epoch = request.epoch,
                      .model = request.model,
                      .config = request.config,
-                     .options = request.options,
-                     .stage = plan.stages[share],
+                     .settings = request.settings,
+                     .stage = plan.shares[share].work,
                      .rank = Rank(static_cast<int>(g)),
                      .stages = static_cast<int>(groups.size()),
                      .member = static_cast<int>(share - groups[g].first)};

@@ -49,14 +49,12 @@ class NodesTest : public ::testing::TestWithParam<std::string> {
   void run(Nodes& nodes, const Plan& plan, int stages) const {
     auto ends = nodes.session->start(fake_request(plan), after_ms(20'000));
     ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_EQ(ends->memory_bytes.size(), plan.stages.size());
-    EXPECT_EQ(ends->exchanges.size(), plan.stages.size());
-    ASSERT_EQ(ends->exchange_times.size(), plan.stages.size());
-    for (std::size_t share = 0; share < plan.stages.size(); ++share) {
-      const bool alone = plan.stages[share].slices.whole();
-      const ExchangeTimes& times = ends->exchange_times[share];
+    ASSERT_EQ(ends->shares.size(), plan.shares.size());
+    for (std::size_t share = 0; share < plan.shares.size(); ++share) {
+      const bool alone = plan.shares[share].work.slices.whole();
+      const ExchangeTimes& times = ends->shares[share].times;
       EXPECT_EQ(times.measured(), !alone);
-      EXPECT_DOUBLE_EQ(times.one_row_s, alone ? 0.0 : 1e-6 * plan.stages[share].first_layer) << "of its own group";
+      EXPECT_DOUBLE_EQ(times.one_row_s, alone ? 0.0 : 1e-6 * plan.shares[share].work.first_layer) << "of its own group";
     }
     const Status pumped = pump(*ends, stages, 20);
     EXPECT_TRUE(pumped) << pumped.error().message;

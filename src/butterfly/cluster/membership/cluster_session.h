@@ -36,21 +36,32 @@ struct StartRequest {
   Purpose purpose = Purpose::kRun;
   Plan plan{};
   ModelIdentity model{};
-  std::string config{};                                  // see Assignment
-  std::string options{};                                 // see Assignment
+  ModelConfig config{};
+  StageSettings settings{};
   WeightProvider weights{};                              // called from other threads until every node is ready
   std::function<void(const StartProgress&)> progress{};  // called by start()'s thread, at most every 100 ms
   std::stop_token stop{};                                // gives the start up
 };
 
+/// What is known of a share when it is ready.
+struct ReadyShare {
+  std::uint64_t memory_bytes = 0;
+  ExchangeEngine exchange = ExchangeEngine::kNone;  // that its group moves sums with
+  ExchangeTimes times{};                            // that its group measured before
+};
+
 /// The two ends of a running pipeline; null where nothing runs. Their errors name the worker that caused them where one
 /// did.
 struct PipelineChannels {
-  ChannelPtr input;                           // into the first stage, at the leader of its group
-  ChannelPtr output;                          // from the last
-  std::vector<std::uint64_t> memory_bytes;    // of each share
-  std::vector<ExchangeEngine> exchanges;      // that its group moves sums with, for each share
-  std::vector<ExchangeTimes> exchange_times;  // that its group measured before it was ready, for each share
+  ChannelPtr input;                // into the first stage, at the leader of its group
+  ChannelPtr output;               // from the last
+  std::vector<ReadyShare> shares;  // as those of the plan
+
+  std::vector<ExchangeTimes> exchange_times() const {
+    std::vector<ExchangeTimes> times;
+    for (const ReadyShare& share : shares) times.push_back(share.times);
+    return times;
+  }
 };
 
 /// Whether an error is a reason to begin another epoch, with the nodes that remain, rather than to give up: a node or a

@@ -30,9 +30,12 @@ TEST_P(ClusterTest, DataPassesEveryStageInOrder) {
       EXPECT_EQ(stage.unloads, 1);
       EXPECT_EQ(stage.assignment.rank, Rank(i));
       EXPECT_EQ(stage.assignment.stages, count);
-      EXPECT_EQ(stage.assignment.stage, fake_plan(count).stages[static_cast<std::size_t>(i)]);
-      EXPECT_EQ(stage.assignment.config, "the configuration");
-      EXPECT_EQ(stage.assignment.options, "the options");
+      EXPECT_EQ(stage.assignment.stage, fake_plan(count).shares[static_cast<std::size_t>(i)].work);
+      EXPECT_EQ(stage.assignment.model.hash, std::string(64, '0'));
+      EXPECT_EQ(stage.assignment.config.name, "butterfly-demo");
+      EXPECT_EQ(stage.assignment.settings.kv_type, DType::kF32);
+      EXPECT_EQ(stage.assignment.settings.wire_type, DType::kQ8_0);
+      EXPECT_EQ(stage.assignment.settings.compression, Compression::kLz4);
     }
   }
 }
@@ -167,7 +170,9 @@ TEST_P(ClusterTest, WeightsArriveWhole) {
   }
   auto ends = nodes.session->start(request, after_ms(20'000));
   ASSERT_TRUE(ends) << ends.error().message;
-  EXPECT_EQ(ends->memory_bytes, (std::vector<std::uint64_t>{77, 78}));
+  ASSERT_EQ(ends->shares.size(), 2u);
+  EXPECT_EQ(ends->shares[0].memory_bytes, 77u);
+  EXPECT_EQ(ends->shares[1].memory_bytes, 78u);
   EXPECT_GT(reports, 0);
   for (const auto& weights : got) {
     ASSERT_EQ(weights.size(), 20u);
@@ -203,6 +208,25 @@ TEST_P(ClusterTest, APlanThatDoesNotFitTheNodesIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ClusterTest, kNodeKinds, name_of_kind);
+
+TEST(RemoteWorker, AnAssignmentOfWhatNoModelCanBeIsAnsweredWithTheReason) {
+  const ThreadWorker worker;
+  ConnectOptions options;
+  options.introduction = {.role = ConnectionRole::kControl, .session = make_session_id(), .label = "test"};
+  ControlLink link(connect_tcp(worker.address(), options, after_ms(20'000)).value());
+  ASSERT_TRUE(link.receive(after_ms(20'000)).value().has_worker_hello());
+  control::ControlMessage message;
+  message.mutable_assign()->set_epoch(3);
+  message.mutable_assign()->set_model_sha256(std::string(32, 'a'));
+  message.mutable_assign()->set_stages(1);
+  message.mutable_assign()->add_shares();
+  ASSERT_TRUE(link.send(message));
+  const auto answer = link.receive(after_ms(20'000));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->failure().epoch(), 3u);
+  EXPECT_THAT(answer->failure().message(), HasSubstr("number of layers is 0"));
+  EXPECT_FALSE(link.receive(after_ms(20'000))) << "and the session is over";
+}
 
 TEST(InprocCluster, WeightsAreTheProvidersOwnBytes) {
   FakeStage stage;

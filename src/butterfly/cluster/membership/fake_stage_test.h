@@ -158,16 +158,16 @@ inline Result<std::unique_ptr<ClusterSession>> connect_cluster(const std::vector
 inline Plan fake_plan(int stages) {
   Plan plan;
   for (int i = 0; i < stages; ++i) {
-    plan.stages.push_back({.first_layer = i, .last_layer = i + 1, .embedding = i == 0, .head = i + 1 == stages});
-    plan.node_of_stage.push_back(i);
+    const StageAssignment work{.first_layer = i, .last_layer = i + 1, .embedding = i == 0, .head = i + 1 == stages};
+    plan.shares.push_back({.node = i, .work = work});
   }
   return plan;
 }
 
 /// One layer for each of these nodes, which may be named again: a plan of scattered layers.
-inline Plan fake_scattered_plan(std::vector<int> node_of_stage) {
-  Plan plan = fake_plan(static_cast<int>(node_of_stage.size()));
-  plan.node_of_stage = std::move(node_of_stage);
+inline Plan fake_scattered_plan(const std::vector<int>& nodes) {
+  Plan plan = fake_plan(static_cast<int>(nodes.size()));
+  for (std::size_t i = 0; i < nodes.size(); ++i) plan.shares[i].node = nodes[i];
   return plan;
 }
 
@@ -178,12 +178,12 @@ inline Plan fake_group_plan(const std::vector<int>& groups) {
     const int layer = static_cast<int>(g);
     for (int member = 0; member < groups[g]; ++member) {
       const int last = member + 1 == groups[g] ? kReductionSlices : member + 1;
-      plan.stages.push_back({.first_layer = layer,
-                             .last_layer = layer + 1,
-                             .embedding = g == 0,
-                             .head = g + 1 == groups.size(),
-                             .slices = {.first = member, .last = last}});
-      plan.node_of_stage.push_back(static_cast<int>(plan.node_of_stage.size()));
+      plan.shares.push_back({.node = static_cast<int>(plan.shares.size()),
+                             .work = {.first_layer = layer,
+                                      .last_layer = layer + 1,
+                                      .embedding = g == 0,
+                                      .head = g + 1 == groups.size(),
+                                      .slices = {.first = member, .last = last}}});
     }
   }
   return plan;
@@ -198,9 +198,9 @@ inline NamedBytes fake_weight(const std::string& name, std::size_t bytes) {
 
 inline StartRequest fake_request(Plan plan) {
   return {.plan = std::move(plan),
-          .model = {.hash = "00", .bytes = 1, .name = "fake"},
-          .config = "the configuration",
-          .options = "the options",
+          .model = {.hash = std::string(64, '0'), .bytes = 1, .name = "fake"},
+          .config = *named_config("butterfly-demo"),
+          .settings = {.kv_type = DType::kF32, .wire_type = DType::kQ8_0, .compression = Compression::kLz4},
           .weights = [](const std::string& name, const WeightPart&) -> Result<NamedBytes> {
             return fake_weight(name, 1000);
           }};

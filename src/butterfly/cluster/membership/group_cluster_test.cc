@@ -39,7 +39,7 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
     run(nodes, plan, stages);
     for (int i = 0; i < nodes_wanted; ++i) {
       const Assignment& assignment = nodes.stage(static_cast<std::size_t>(i)).assignment;
-      EXPECT_EQ(assignment.stage, plan.stages[static_cast<std::size_t>(i)]);
+      EXPECT_EQ(assignment.stage, plan.shares[static_cast<std::size_t>(i)].work);
       EXPECT_EQ(assignment.stages, stages);
       const auto group = static_cast<std::size_t>(groups[static_cast<std::size_t>(assignment.rank.value)]);
       EXPECT_EQ(assignment.group.size(), group == 1 ? 0 : group);
@@ -50,7 +50,8 @@ TEST_P(GroupClusterTest, EachStageIsWorkedOnByItsWholeGroup) {
 TEST_P(GroupClusterTest, ANodeMayBeAMemberOfSeveralGroups) {
   Nodes nodes = make(3);
   Plan plan = fake_group_plan({2, 2, 1, 3});
-  plan.node_of_stage = {0, 1, 1, 0, 2, 2, 0, 1};
+  const std::vector<int> placed{0, 1, 1, 0, 2, 2, 0, 1};
+  for (std::size_t i = 0; i < placed.size(); ++i) plan.shares[i].node = placed[i];
   run(nodes, plan, 4);
 }
 
@@ -97,10 +98,10 @@ TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
 TEST_P(GroupClusterTest, SlicesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {
   Nodes nodes = make(2);
   StartRequest gap = fake_request(fake_group_plan({2}));
-  gap.plan.stages[1].slices.first = 3;
+  gap.plan.shares[1].work.slices.first = 3;
   EXPECT_EQ(nodes.session->start(gap, after_ms(1000)).error().code, ErrorCode::kInvalidArgument);
   StartRequest twice = fake_request(fake_group_plan({2}));
-  twice.plan.node_of_stage = {1, 1};
+  for (PlannedShare& share : twice.plan.shares) share.node = 1;
   const auto refused = nodes.session->start(twice, after_ms(1000));
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(refused.error().message, HasSubstr("node 1 twice in one tensor group"));
@@ -116,8 +117,8 @@ TEST(GroupCluster, WorkersOfOneHostShareMemoryUnlessOneForbidsIt) {
     const auto session = connect_cluster({first.address(), second.address()}, after_ms(10'000)).value();
     auto ends = session->start(fake_request(fake_group_plan({2})), after_ms(20'000));
     ASSERT_TRUE(ends) << ends.error().message;
-    EXPECT_THAT(ends->exchanges,
-                Each(use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels));
+    const auto engine = use == SharedMemoryUse::kAllowed ? ExchangeEngine::kSharedMemory : ExchangeEngine::kChannels;
+    EXPECT_THAT(ends->shares, Each(::testing::Field(&ReadyShare::exchange, engine)));
     EXPECT_TRUE(pump(*ends, 1, 10));
   }
 }

@@ -34,14 +34,11 @@ class InprocCluster final : public ClusterSession {
     BF_TRY(wait_until_ready(request, deadline));
     PipelineChannels ends{.input = make_pipeline_channel(input_, health_),
                           .output = make_pipeline_channel(std::move(output), health_),
-                          .memory_bytes = std::vector<std::uint64_t>(shares_.size()),
-                          .exchanges = std::vector(shares_.size(), ExchangeEngine::kNone),
-                          .exchange_times = std::vector<ExchangeTimes>(shares_.size())};
+                          .shares = std::vector<ReadyShare>(shares_.size())};
     std::lock_guard lock(mutex_);
     for (const auto& node : working_) {
       for (std::size_t i = 0; i < node->shares.size(); ++i) {
-        ends.memory_bytes[node->shares[i]] = node->memory_bytes[i];
-        ends.exchange_times[node->shares[i]] = node->exchange_times[i];
+        ends.shares[node->shares[i]] = {.memory_bytes = node->memory_bytes[i], .times = node->exchange_times[i]};
       }
     }
     return ends;
@@ -117,7 +114,7 @@ class InprocCluster final : public ClusterSession {
     input_ = std::move(first);
     for (Assignment& assignment : make_assignments(request, nodes_)) {
       auto share = std::make_unique<Share>();
-      const int node = request.plan.node_of_stage[shares_.size()];
+      const int node = request.plan.shares[shares_.size()].node;
       share->title = fmt::format("node {} ({})", node, describe(assignment));
       working(node).shares.push_back(shares_.size());
       share->assignment = std::move(assignment);

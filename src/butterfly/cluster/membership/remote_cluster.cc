@@ -95,9 +95,8 @@ void RemoteCluster::hear_ready(Worker& worker, const control::Ready& ready) {
   const std::size_t said = std::min(worker.shares.size(), static_cast<std::size_t>(ready.shares_size()));
   for (std::size_t i = 0; i < said; ++i) {
     const control::ReadyShare& share = ready.shares(static_cast<int>(i));
-    worker.memory_bytes[i] = share.memory_bytes();
-    worker.exchanges[i] = parse_exchange_engine(share.exchange());
-    worker.exchange_times[i] = read_exchange_times(share);
+    worker.ready_shares[i] = {
+        .memory_bytes = share.memory_bytes(), .exchange = read_exchange(share), .times = read_exchange_times(share)};
   }
 }
 
@@ -223,7 +222,7 @@ Status RemoteCluster::wait_until_ready(const StartRequest& request, Deadline dea
 void RemoteCluster::make_workers(const StartRequest& request) {
   for (Assignment& assignment : make_assignments(request, nodes_)) {
     const std::size_t share = worker_of_share_.size();
-    const RemoteWorkerPtr& member = members_[static_cast<std::size_t>(request.plan.node_of_stage[share])];
+    const RemoteWorkerPtr& member = members_[static_cast<std::size_t>(request.plan.shares[share].node)];
     const auto known = std::ranges::find(workers_, member, [](const auto& worker) { return worker->member; });
     worker_of_share_.push_back(static_cast<std::size_t>(known - workers_.begin()));
     if (known == workers_.end()) workers_.push_back(std::make_unique<Worker>(Worker{.member = member}));
@@ -233,9 +232,7 @@ void RemoteCluster::make_workers(const StartRequest& request) {
   }
   for (const auto& worker : workers_) {
     worker->title = fmt::format("worker {} ({})", worker->member->address, describe(worker->assignments));
-    worker->memory_bytes.resize(worker->shares.size());
-    worker->exchanges.resize(worker->shares.size());
-    worker->exchange_times.resize(worker->shares.size());
+    worker->ready_shares.resize(worker->shares.size());
   }
 }
 
@@ -268,16 +265,10 @@ Result<PipelineChannels> RemoteCluster::start(const StartRequest& request, Deadl
   if (purpose_ == Purpose::kPrepare) return PipelineChannels{};
   PipelineChannels ends{.input = make_pipeline_channel(input_, health_),
                         .output = make_pipeline_channel(output_, health_),
-                        .memory_bytes = std::vector<std::uint64_t>(worker_of_share_.size()),
-                        .exchanges = std::vector<ExchangeEngine>(worker_of_share_.size()),
-                        .exchange_times = std::vector<ExchangeTimes>(worker_of_share_.size())};
+                        .shares = std::vector<ReadyShare>(worker_of_share_.size())};
   std::lock_guard lock(mutex_);
   for (const auto& worker : workers_) {
-    for (std::size_t i = 0; i < worker->shares.size(); ++i) {
-      ends.memory_bytes[worker->shares[i]] = worker->memory_bytes[i];
-      ends.exchanges[worker->shares[i]] = worker->exchanges[i];
-      ends.exchange_times[worker->shares[i]] = worker->exchange_times[i];
-    }
+    for (std::size_t i = 0; i < worker->shares.size(); ++i) ends.shares[worker->shares[i]] = worker->ready_shares[i];
   }
   return ends;
 }

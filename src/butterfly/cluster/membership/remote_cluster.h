@@ -38,9 +38,7 @@ class RemoteCluster final : public ClusterSession, private MemberObserver {
     std::uint64_t pong_sequence = 0;
     ChannelStats sent{};  // to the next stages, as its last pong said
     StageWork work{};
-    std::vector<std::uint64_t> memory_bytes{};  // of each share
-    std::vector<ExchangeEngine> exchanges{};
-    std::vector<ExchangeTimes> exchange_times{};
+    std::vector<ReadyShare> ready_shares{};  // for each share
     std::unique_ptr<Channel> weights{};
     std::thread weight_server{};
   };

@@ -49,7 +49,7 @@ class Tarpit {
   const std::string& address() const { return address_; }
 
  private:
-  Fd socket_;
+  Descriptor socket_;
   std::string address_;
 };
 

@@ -6,6 +6,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/control/message_bytes.h"
 
 namespace butterfly {
 namespace {
@@ -14,15 +15,9 @@ constexpr std::size_t kAhead = 4;  // requests under way: the coordinator reads 
 constexpr std::int64_t kWeightTimeoutMs = 120'000;  // for one weight, on a slow link or from a slow disk
 constexpr std::int64_t kIdleTimeoutMs = 3'600'000;  // between two requests; the session closes the channel long before
 
-std::vector<std::byte> serialise(const control::WeightMessage& message) {
-  std::vector<std::byte> bytes(message.ByteSizeLong());
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(bytes.data()));
-  return bytes;
-}
-
 Result<control::WeightMessage> parse(const Message& framed, const std::string& peer) {
   control::WeightMessage message;
-  if (!message.ParseFromArray(framed.meta.data(), static_cast<int>(framed.meta.size()))) {
+  if (!read_message(framed.meta, message)) {
     return make_error(ErrorCode::kProtocol, "{} sent {} bytes that are no message about weights", peer,
                       framed.meta.size());
   }
@@ -42,7 +37,8 @@ Status RemoteWeightFetcher::ask(Peer& peer, const WeightRequest& request, Wanted
   wanted.set_last_row(request.part.of_rows.end);
   wanted.set_first_col(request.part.of_cols.begin);
   wanted.set_last_col(request.part.of_cols.end);
-  return peer.channel.send({.tag = tag, .meta = serialise(message)}, after_ms(kWeightTimeoutMs));
+  BF_ASSIGN_OR_RETURN(auto meta, write_message(message, peer.channel.peer()));
+  return peer.channel.send({.tag = tag, .meta = std::move(meta)}, after_ms(kWeightTimeoutMs));
 }
 
 Result<NamedBytes> RemoteWeightFetcher::take(Peer& peer, const WeightRequest& request, Wanted what, std::uint64_t tag) {
@@ -170,7 +166,7 @@ WeightPart part_of(const control::WeightWanted& wanted) {
           .of_cols = {wanted.first_col(), wanted.last_col()}};
 }
 
-Message answer(const control::WeightMessage& asked, const WeightProvider& provider) {
+Result<Message> answer(const control::WeightMessage& asked, const WeightProvider& provider, const std::string& peer) {
   control::WeightMessage said;
   Message framed;
   Result<NamedBytes> weight = asked.has_wanted()
@@ -190,7 +186,7 @@ Message answer(const control::WeightMessage& asked, const WeightProvider& provid
   } else {
     store(weight.error(), *said.mutable_failure());
   }
-  framed.meta = serialise(said);
+  BF_ASSIGN_OR_RETURN(framed.meta, write_message(said, peer));
   return framed;
 }
 
@@ -200,7 +196,7 @@ Status serve_weights(Channel& channel, const WeightProvider& provider, std::atom
   for (;;) {
     BF_ASSIGN_OR_RETURN(const Message framed, channel.receive(refuse_payload, after_ms(kIdleTimeoutMs)));
     BF_ASSIGN_OR_RETURN(const auto asked, parse(framed, channel.peer()));
-    Message answered = answer(asked, provider);
+    BF_ASSIGN_OR_RETURN(Message answered, answer(asked, provider, channel.peer()));
     answered.tag = framed.tag;
     // Before its receiver can be ready: a thread that sees it ready also sees these bytes.
     bytes_sent.fetch_add(answered.payload.bytes.size());

@@ -173,13 +173,15 @@ bool WorkerSession::handle(const control::ControlMessage& message) {
       return true;
     case control::ControlMessage::kAssign:
     case control::ControlMessage::kPrepare: {
-      auto assignments = read_assignments(message.has_assign() ? message.assign() : message.prepare().assign());
+      const control::Assign& said = message.has_assign() ? message.assign() : message.prepare().assign();
+      auto assignments = read_assignments(said);
       if (assignments && message.has_assign()) return begin(std::move(*assignments));
       if (assignments) {
         begin_preparation(std::move(*assignments));
         return true;
       }
       log().warn("coordinator {}: {}", coordinator_, assignments.error().message);
+      complain(Epoch(said.epoch()), assignments.error());
       return false;
     }
     default:
@@ -375,7 +377,7 @@ Status WorkerSession::serve(std::span<const Assignment> assignments, std::span<c
     BF_ASSIGN_OR_RETURN(links.emplace_back(), connections[i]->complete());
     control::ReadyShare& share = *ready.add_shares();
     share.set_memory_bytes(memory_bytes[i]);
-    share.set_exchange(std::string(to_string(connections[i]->engine())));
+    share.set_exchange(static_cast<std::uint32_t>(connections[i]->engine()));
     if (connections[i]->exchange() == nullptr) continue;
     BF_TRY(connections[i]->await_loaded());
     BF_ASSIGN_OR_RETURN(const ExchangeTimes times, delegate_.join_group(assignments[i], *connections[i]->exchange()));

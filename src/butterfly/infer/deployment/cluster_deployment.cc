@@ -8,7 +8,6 @@
 #include "butterfly/infer/deployment/epoch_loop.h"
 #include "butterfly/infer/deployment/membership_watch.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/core/config_json.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
@@ -64,7 +63,7 @@ class ClusterDeployment final : public Deployment {
 
   std::optional<RunForecast> forecast(const RunShape& run) const override {
     const PlanCluster cluster = with_exchanges(model_.known.cluster(running().members.nodes), running().plan,
-                                               running().channels.exchange_times);
+                                               running().channels.exchange_times());
     auto prediction =
         butterfly::forecast(model_.checkpoint.config, cluster, running().plan, model_.config.plan.kv_type, run);
     if (!prediction || !std::isfinite(prediction->plan.token_s)) return std::nullopt;
@@ -79,7 +78,7 @@ class ClusterDeployment final : public Deployment {
     // Threads of workers beside us share cores, and each other's caches; of other hosts we do not know the cores.
     int threads = 0;
     std::set<int> here;
-    for (const int node : running().plan.node_of_stage) {
+    for (const int node : running().plan.nodes()) {
       const NodeDescriptor& one = running().members.nodes[static_cast<std::size_t>(node)];
       if (one.address.starts_with("127.") && here.insert(node).second) threads += one.threads;
     }
@@ -92,11 +91,11 @@ class ClusterDeployment final : public Deployment {
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
     if (!session()) return reports;  // too few workers were left
-    const PipelineChannels& channels = running().channels;
     const std::vector<StageWork> done = work();
-    for (std::size_t i = 0; i < running().plan.stages.size(); ++i) {
-      reports.push_back({running().node_of_stage(i).address, running().plan.stages[i], channels.memory_bytes[i],
-                         channels.exchanges[i], channels.exchange_times[i],
+    for (std::size_t i = 0; i < running().plan.shares.size(); ++i) {
+      const ReadyShare& ready = running().channels.shares[i];
+      reports.push_back({running().node_of_stage(i).address, running().plan.shares[i].work, ready.memory_bytes,
+                         ready.exchange, ready.times,
                          i < done.size() ? static_cast<double>(done[i].busy_ns) * 1e-9 : 0});
     }
     return reports;
@@ -149,8 +148,8 @@ void DeployedModel::say(const std::string& line) const {
 StartRequest start_request(const Checkpoint& checkpoint, const StageSettings& settings) {
   StartRequest request;
   request.model.name = checkpoint.config.name;
-  request.config = to_json(checkpoint.config);
-  request.options = to_json(settings);
+  request.config = checkpoint.config;
+  request.settings = settings;
   request.weights = provide_weights(checkpoint.weights);
   return request;
 }

@@ -22,7 +22,7 @@ class LocalDeployment final : public Deployment {
                                                     const ComputeConfig& compute) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                        Stage::load(checkpoint.config, plan.stages[0], checkpoint.weights,
+                        Stage::load(checkpoint.config, plan.shares[0].work, checkpoint.weights,
                                     {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type}));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
@@ -59,11 +59,11 @@ class ThreadsDeployment final : public Deployment {
   Pipeline& pipeline() override { return *pipeline_; }
   std::vector<NodeReport> nodes() const override {
     std::vector<NodeReport> reports;
-    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      const NodeDescriptor& node = session_->nodes()[static_cast<std::size_t>(plan_.node_of_stage[i])];
-      reports.push_back(
-          {node.name, plan_.stages[i], ends_.memory_bytes[i], ends_.exchanges[i], ends_.exchange_times[i],
-           static_cast<double>(hosts_[static_cast<std::size_t>(plan_.node_of_stage[i])]->done().busy_ns) * 1e-9});
+    for (std::size_t i = 0; i < plan_.shares.size(); ++i) {
+      const auto node = static_cast<std::size_t>(plan_.shares[i].node);
+      const ReadyShare& ready = ends_.shares[i];
+      reports.push_back({session_->nodes()[node].name, plan_.shares[i].work, ready.memory_bytes, ready.exchange,
+                         ready.times, static_cast<double>(hosts_[node]->done().busy_ns) * 1e-9});
     }
     return reports;
   }
@@ -79,7 +79,7 @@ class ThreadsDeployment final : public Deployment {
     request.plan = plan_;
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(config.timeouts.ready.count())));
     pipeline_.emplace(ChannelPipelineOptions{.vocab = checkpoint.config.vocab, .step_timeout = config.timeouts.step});
-    pipeline_->connect(*ends_.input, *ends_.output, pipeline_stages(plan_.stages));
+    pipeline_->connect(*ends_.input, *ends_.output, pipeline_stages(plan_.stages()));
     return {};
   }
 
@@ -107,7 +107,7 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
       observer.progress("split uniform, as the nodes of one process are alike");
   }
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), planning));
-  if (config.nodes == 1 && plan.stages.size() == 1) return LocalDeployment::create(checkpoint, plan, config.compute);
+  if (config.nodes == 1 && plan.shares.size() == 1) return LocalDeployment::create(checkpoint, plan, config.compute);
   if (observer.progress && !plan.standby_nodes.empty()) {
     observer.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
                                   config.nodes, checkpoint.config.layers));

@@ -1,9 +1,8 @@
 #include "butterfly/infer/deployment/deployment_config.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/plan/partition/custom.h"
 
@@ -15,9 +14,7 @@ bool looks_at_links(const std::string& strategy) {
 }
 
 Result<CustomPlan> read_custom_plan(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be read", path);
+  BF_ASSIGN_OR_RETURN(const std::string text, read_file(path, kAnySize));
   return parse_custom_plan(text);
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "butterfly/base/clock.h"
 #include "butterfly/base/units.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/plan/partition/share_groups.h"
-#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
@@ -15,10 +15,6 @@ constexpr std::int64_t kBackAtStartMs = 1000;
 constexpr std::int64_t kRetryPauseMs = 20;  // before the same members are tried again; doubled each time
 constexpr int kAlikeMax = 2;                // epochs that fail over the same members before one of them is left out
 constexpr int kFruitlessMax = 12;           // epochs in a row that computed nothing
-
-double seconds_since(std::uint64_t begin_ns) {
-  return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9;
-}
 
 /// The workers without work, and why; empty where all have some.
 std::string describe_idle(const DeployedModel& model, const RunningEpoch& running) {
@@ -64,7 +60,7 @@ Status EpochLoop::recover(const Error& cause) {
 }
 
 Status EpochLoop::begin(const std::optional<Error>& cause) {
-  const std::uint64_t began_ns = trace::now_ns();
+  const auto began = std::chrono::steady_clock::now();
   std::string reason = cause ? cause->message : "";
   if (cause) model_.say(reason);
   Deadline deadline = after_ms(model_.config.timeouts.recover_within.count());
@@ -84,13 +80,13 @@ Status EpochLoop::begin(const std::optional<Error>& cause) {
     }
     running_.plan = *plan;
     running_.planned_slowness.clear();
-    for (std::size_t i = 0; i < plan->stages.size(); ++i) {
+    for (std::size_t i = 0; i < plan->shares.size(); ++i) {
       running_.planned_slowness.push_back(model_.known.slowness(running_.node_of_stage(i).address));
     }
     const Status started = start();
     if (started) {
       rebalancer_.watch(running_, membership_);
-      report(reason, began_ns);
+      report(reason, began);
       return {};
     }
     if (!ends_epoch(started.error())) return started;
@@ -130,7 +126,7 @@ Status EpochLoop::start() {
   BF_ASSIGN_OR_RETURN(running_.channels,
                       running_.session->start(request, after_ms(model_.config.timeouts.ready.count())));
   running_.channels.input->compress({.mode = model_.config.stage.compression});
-  pipeline_.connect(*running_.channels.input, *running_.channels.output, pipeline_stages(running_.plan.stages));
+  pipeline_.connect(*running_.channels.input, *running_.channels.output, pipeline_stages(running_.plan.stages()));
   return {};
 }
 
@@ -169,15 +165,15 @@ Status EpochLoop::wait_for_workers(const Error& why, Deadline deadline) {
                     std::chrono::duration_cast<std::chrono::seconds>(model_.config.timeouts.recover_within).count());
 }
 
-void EpochLoop::report(const std::string& cause, std::uint64_t began_ns) {
+void EpochLoop::report(const std::string& cause, std::chrono::steady_clock::time_point began) {
   const Plan& plan = running_.plan;
   const Members& members = running_.members;
-  reports_.push_back(
-      {.epoch = membership_.epoch().value,
-       .workers = static_cast<int>(std::set(plan.node_of_stage.begin(), plan.node_of_stage.end()).size()),
-       .cause = cause,
-       .ready_s = seconds_since(began_ns),
-       .weight_bytes = sent_weight_bytes_});
+  const std::vector<int> nodes = plan.nodes();
+  reports_.push_back({.epoch = membership_.epoch().value,
+                      .workers = static_cast<int>(std::set(nodes.begin(), nodes.end()).size()),
+                      .cause = cause,
+                      .ready_s = seconds_since(began),
+                      .weight_bytes = sent_weight_bytes_});
   const EpochReport& one = reports_.back();
   if (model_.observer.epoch) model_.observer.epoch(one);
   if (model_.config.plan.strategy == "auto" && !plan.note.empty() && members.nodes.size() > 1) model_.say(plan.note);

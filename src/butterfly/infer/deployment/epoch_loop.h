@@ -39,7 +39,7 @@ class EpochLoop {
   Status wait_for_workers(const Error& why, Deadline deadline);
   void leave_out_complaining();
   void retry_alike(int times);
-  void report(const std::string& cause, std::uint64_t began_ns);
+  void report(const std::string& cause, std::chrono::steady_clock::time_point began);
 
   const DeployedModel& model_;
   Membership& membership_;

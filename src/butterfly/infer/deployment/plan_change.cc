@@ -11,9 +11,9 @@ namespace {
 
 std::string share_of(const Plan& plan, int node) {
   std::vector<std::string> layers;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    if (plan.node_of_stage[i] != node) continue;
-    layers.push_back(fmt::format("{}-{}", plan.stages[i].first_layer, plan.stages[i].last_layer - 1));
+  for (const PlannedShare& share : plan.shares) {
+    if (share.node != node) continue;
+    layers.push_back(fmt::format("{}-{}", share.work.first_layer, share.work.last_layer - 1));
   }
   return layers.empty() ? "none" : fmt::format("{}", fmt::join(layers, " and "));
 }

@@ -8,10 +8,10 @@ namespace {
 TEST(PlanChange, NodesWhoseLayersChangeAreNamed) {
   const std::vector<NodeDescriptor> nodes{{.address = "a:1"}, {.address = "b:1"}, {.address = "c:1"}};
   Plan before, after;
-  before.stages = {{.first_layer = 0, .last_layer = 2}, {.first_layer = 2, .last_layer = 4}};
-  before.node_of_stage = {0, 1};
-  after.stages = {{.first_layer = 0, .last_layer = 1}, {.first_layer = 1, .last_layer = 4}};
-  after.node_of_stage = {0, 2};
+  before.shares = {{.node = 0, .work = {.first_layer = 0, .last_layer = 2}},
+                   {.node = 1, .work = {.first_layer = 2, .last_layer = 4}}};
+  after.shares = {{.node = 0, .work = {.first_layer = 0, .last_layer = 1}},
+                  {.node = 2, .work = {.first_layer = 1, .last_layer = 4}}};
   EXPECT_EQ(describe_change(before, after, nodes),
             "a:1 layers 0-0 (before: 0-1), b:1 layers none (before: 2-3), c:1 layers 1-3 (before: none)");
   EXPECT_EQ(describe_change(before, before, nodes), "no layer moves");

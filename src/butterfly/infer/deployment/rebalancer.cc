@@ -43,9 +43,9 @@ void Rebalancer::consider_change() {
   const auto plan = model_.plan(members);
   if (!plan) return;  // a worker that leaves cannot be replaced yet
   const auto same = [&] {
-    if (plan->stages != epoch_->plan.stages) return false;
-    for (std::size_t i = 0; i < plan->stages.size(); ++i) {
-      const auto node = static_cast<std::size_t>(plan->node_of_stage[i]);
+    if (plan->stages() != epoch_->plan.stages()) return false;
+    for (std::size_t i = 0; i < plan->shares.size(); ++i) {
+      const auto node = static_cast<std::size_t>(plan->shares[i].node);
       if (members.nodes[node].address != epoch_->node_of_stage(i).address) return false;
     }
     return true;
@@ -65,8 +65,8 @@ void Rebalancer::consider_straggler() {
   double slowest_s = 0;
   std::size_t slowest = 0;
   for (std::size_t i = 0; i < slowness->size(); ++i) {
-    double& needed = needed_s[running.node_of_stage[i]];
-    needed += running.predictions[i].decode_s * (*slowness)[i];
+    double& needed = needed_s[running.shares[i].node];
+    needed += running.shares[i].prediction.decode_s * (*slowness)[i];
     if (needed > slowest_s) slowest = i;
     slowest_s = std::max(slowest_s, needed);
   }
@@ -108,7 +108,7 @@ void Rebalancer::consider_wish() {
   if (!slowness) return;  // after some more steps
   const auto plan = plan_again(*slowness);
   if (!plan) return wishes_.answer(tl::unexpected(plan.error()));
-  if (plan->stages == epoch_->plan.stages && plan->node_of_stage == epoch_->plan.node_of_stage) {
+  if (plan->placement() == epoch_->plan.placement()) {
     return wishes_.answer(std::string("nothing changes: the plan that runs is the best for the times measured now"));
   }
   const std::string change = describe_change(epoch_->plan, *plan, epoch_->members.nodes);

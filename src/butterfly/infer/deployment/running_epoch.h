@@ -36,7 +36,7 @@ struct RunningEpoch {
   PipelineChannels channels{};
 
   const NodeDescriptor& node_of_stage(std::size_t stage) const {
-    return members.nodes[static_cast<std::size_t>(plan.node_of_stage[stage])];
+    return members.nodes[static_cast<std::size_t>(plan.shares[stage].node)];
   }
 };
 

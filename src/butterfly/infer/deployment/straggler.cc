@@ -20,12 +20,12 @@ bool enough_steps(std::span<const StageWork> before, std::span<const StageWork> 
 void StragglerDetector::watch(const Plan& plan, Clock::time_point now) {
   predicted_s_.clear();
   // A node with several stages counts all their steps together: what it shows is the mean of them.
-  for (const int node : plan.node_of_stage) {
+  for (const PlannedShare& share : plan.shares) {
     double sum_s = 0;
     int stages = 0;
-    for (std::size_t i = 0; i < plan.node_of_stage.size(); ++i) {
-      if (plan.node_of_stage[i] != node) continue;
-      sum_s += plan.predictions[i].decode_s;
+    for (const PlannedShare& other : plan.shares) {
+      if (other.node != share.node) continue;
+      sum_s += other.prediction.decode_s;
       ++stages;
     }
     predicted_s_.push_back(sum_s / stages);

@@ -8,8 +8,9 @@ namespace {
 /// Three stages that were predicted to need 1, 2 and 1 ms for a step.
 Plan plan() {
   Plan plan;
-  plan.node_of_stage = {0, 1, 2};
-  plan.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.001}};
+  plan.shares = {{.node = 0, .prediction = {.decode_s = 0.001}},
+                 {.node = 1, .prediction = {.decode_s = 0.002}},
+                 {.node = 2, .prediction = {.decode_s = 0.001}}};
   return plan;
 }
 
@@ -57,8 +58,7 @@ TEST(StragglerDetector, AStageThatStaysSlowIsOneAfterSomeWindows) {
 // Fails when the steps of a node with two stages are compared with what one of them needs.
 TEST(StragglerDetector, ANodeWithSeveralStagesIsAsSlowAsTheirMean) {
   Plan scattered = plan();
-  scattered.node_of_stage = {0, 1, 0};
-  scattered.predictions = {{.decode_s = 0.001}, {.decode_s = 0.002}, {.decode_s = 0.003}};
+  scattered.shares[2] = {.node = 0, .prediction = {.decode_s = 0.003}};
   StragglerDetector straggler({.windows = 1});
   StragglerDetector::Clock::time_point now{std::chrono::hours(1)};
   straggler.watch(scattered, now);

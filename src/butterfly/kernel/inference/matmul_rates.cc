@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "butterfly/base/clock.h"
 #include "butterfly/base/log.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/linear.h"
@@ -34,7 +35,7 @@ template <typename Work>
 double seconds_of(const Work& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 /// Rows of activations with memory of their own.

@@ -1,13 +1,10 @@
 #include "butterfly/model/core/config_json.h"
 
-#include <limits>
-
 #include "butterfly/base/json.h"
 
 namespace butterfly {
 namespace {
 
-/// Writes fields into JSON and reads them back by the same list, so that the two cannot disagree.
 class Writer {
  public:
   template <typename T>
@@ -26,89 +23,8 @@ class Writer {
   nlohmann::ordered_json json;
 };
 
-class Reader {
- public:
-  explicit Reader(const nlohmann::json& json) : json_(json) {}
-
-  template <typename T>
-  void operator()(const char* name, T& value) {
-    const auto found = json_.find(name);
-    if (found == json_.end() || !take(*found, value)) {
-      if (bad_.empty()) bad_ = name;
-    }
-  }
-
-  template <typename T>
-  void optional(const char* name, T& value, const T&) {
-    if (json_.contains(name)) (*this)(name, value);
-  }
-
-  const std::string& bad() const { return bad_; }
-
- private:
-  static bool take(const nlohmann::json& j, std::string& value) {
-    if (!j.is_string()) return false;
-    value = j.get<std::string>();
-    return true;
-  }
-  static bool take(const nlohmann::json& j, bool& value) {
-    if (!j.is_boolean()) return false;
-    value = j.get<bool>();
-    return true;
-  }
-  static bool take(const nlohmann::json& j, float& value) {
-    if (!j.is_number()) return false;
-    value = j.get<float>();
-    return true;
-  }
-  static bool take(const nlohmann::json& j, int& value) {
-    if (!j.is_number_integer()) return false;
-    const auto wide = j.get<std::int64_t>();
-    if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) return false;
-    value = static_cast<int>(wide);
-    return true;
-  }
-  static bool take(const nlohmann::json& j, std::vector<int>& values) {
-    if (!j.is_array()) return false;
-    for (const auto& item : j) {
-      if (!take(item, values.emplace_back())) return false;
-    }
-    return true;
-  }
-  static bool take(const nlohmann::json& j, std::vector<float>& values) {
-    if (!j.is_array()) return false;
-    for (const auto& item : j) {
-      if (!item.is_number()) return false;
-      values.push_back(item.get<float>());
-    }
-    return true;
-  }
-  template <typename Enum>
-    requires std::is_enum_v<Enum>
-  static bool take(const nlohmann::json& j, Enum& value) {
-    int number = 0;
-    if (!take(j, number) || number < 0 || number > count_of(value) - 1) return false;
-    value = static_cast<Enum>(number);
-    return true;
-  }
-  static constexpr int count_of(RopeConfig::Scaling) { return 3; }
-  static constexpr int count_of(DType) { return static_cast<int>(kAllDTypes.size()); }
-  static constexpr int count_of(NormPlace) { return 4; }
-  static constexpr int count_of(QkNorm) { return 3; }
-  static constexpr int count_of(Activation) { return 3; }
-  static constexpr int count_of(PositionKind) { return 3; }
-  template <typename Enum>
-  static constexpr int count_of(Enum) {
-    return 2;
-  }
-
-  const nlohmann::json& json_;
-  std::string bad_;
-};
-
 /// What only some families have. Left out where it is off, so that the text of the others stays what it was.
-template <typename StatusClient, typename Config>
-void visit_variants(StatusClient& field, Config& c) {
+void write_variants(Writer& field, const ModelConfig& c) {
   const ModelConfig off;
   field.optional("rope_magnitude", c.rope.magnitude, off.rope.magnitude);
   field.optional("local_rope_base", c.local_rope.base, off.local_rope.base);
@@ -137,8 +53,7 @@ void visit_variants(StatusClient& field, Config& c) {
   field.optional("latent_value_dim", c.latent.value_dim, off.latent.value_dim);
 }
 
-template <typename StatusClient, typename Config>
-void visit(StatusClient& field, Config& c) {
+void write(Writer& field, const ModelConfig& c) {
   field("architecture", c.architecture);
   field("name", c.name);
   field("layers", c.layers);
@@ -170,30 +85,15 @@ void visit(StatusClient& field, Config& c) {
   field("norm_bias", c.norm_bias);
   field("tied_head", c.tied_head);
   field("weight_type", c.weight_type);
-  visit_variants(field, c);
+  write_variants(field, c);
 }
 
 }  // namespace
 
 std::string to_json(const ModelConfig& config) {
   Writer writer;
-  visit(writer, config);
+  write(writer, config);
   return dump_json(writer.json);
-}
-
-Result<ModelConfig> parse_config(const std::string& text) {
-  const auto json = parse_json(text);
-  if (!json.is_object())
-    return make_error(ErrorCode::kBadData, "a model's configuration of {} bytes is no JSON object", text.size());
-  ModelConfig config;
-  Reader reader(json);
-  visit(reader, config);
-  if (!reader.bad().empty()) {
-    return make_error(ErrorCode::kBadData, "the field {} of a model's configuration is missing or of another type",
-                      reader.bad());
-  }
-  BF_TRY(validate(config));
-  return config;
 }
 
 }  // namespace butterfly

@@ -14,15 +14,10 @@
 #include <mutex>
 #include <string_view>
 
+#include "butterfly/base/descriptor.h"
+
 namespace butterfly {
 namespace {
-
-struct Descriptor {
-  int value = -1;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
 
 /// What is mapped, for the signal handler, which can take no lock: `begin` is set last and cleared first.
 struct Mapping {
@@ -47,7 +42,7 @@ void watch(const MappedFile& mapped, Descriptor& file, const struct stat& opened
   for (Mapping& mapping : mappings) {
     if (mapping.begin != 0) continue;
     mapping.size = mapped.bytes().size();
-    mapping.file = std::exchange(file.value, -1);
+    mapping.file = file.release();
     mapping.path = mapped.path().c_str();
     mapping.opened = opened;
     mapping.begin = address_of(mapped.bytes());
@@ -166,19 +161,19 @@ void on_lost_page(int /*signal*/, siginfo_t* info, void* /*context*/) {
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.value < 0) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) {
     const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
     return make_error(code, "{}: cannot be opened: {}", path, std::strerror(errno));
   }
   struct stat info {};
-  if (::fstat(file.value, &info) != 0) {
+  if (::fstat(file.get(), &info) != 0) {
     return make_error(ErrorCode::kIo, "{}: cannot be examined: {}", path, std::strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return make_error(ErrorCode::kBadData, "{}: is no regular file", path);
   if (info.st_size == 0) return make_error(ErrorCode::kBadData, "{}: is empty", path);
   const auto size = static_cast<std::size_t>(info.st_size);
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) {
     return make_error(ErrorCode::kIo, "{}: cannot be mapped: {}", path, std::strerror(errno));
   }

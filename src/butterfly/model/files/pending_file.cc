@@ -17,18 +17,18 @@ Status PendingFile::open() {
   }
   // A name that is taken may be a link to another file, or the file of another writer: it stays as it is.
   constexpr int kNamesMost = 1000;
-  for (int number = 0; file_ < 0; ++number) {
+  for (int number = 0; !file_.valid(); ++number) {
     const std::string name = fmt::format("{}.partial-{}-{}", path_, ::getpid(), number);
-    file_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (file_ >= 0) temporary_ = name;
-    if (file_ < 0 && (errno != EEXIST || number == kNamesMost)) return fail("created");
+    file_ = Descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (file_.valid()) temporary_ = name;
+    if (!file_.valid() && (errno != EEXIST || number == kNamesMost)) return fail("created");
   }
   return {};
 }
 
 Status PendingFile::write(const char* data, std::size_t size) {
   while (size > 0) {
-    const ssize_t written = ::write(file_, data, size);
+    const ssize_t written = ::write(file_.get(), data, size);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return fail("written");
     data += written;
@@ -39,7 +39,7 @@ Status PendingFile::write(const char* data, std::size_t size) {
 
 Status PendingFile::overwrite(std::size_t offset, const char* data, std::size_t size) {
   while (size > 0) {
-    const ssize_t written = ::pwrite(file_, data, size, static_cast<off_t>(offset));
+    const ssize_t written = ::pwrite(file_.get(), data, size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return fail("written");
     data += written;
@@ -50,17 +50,13 @@ Status PendingFile::overwrite(std::size_t offset, const char* data, std::size_t 
 }
 
 Status PendingFile::commit() {
-  if (::fsync(file_) != 0) return fail("written");
-  const int file = std::exchange(file_, -1);
-  if (::close(file) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) return fail("written");
+  if (::fsync(file_.get()) != 0) return fail("written");
+  if (::close(file_.release()) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) return fail("written");
   temporary_.clear();
   // The new name lasts once the folder is on disk too; the file is complete either way.
   const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const int directory = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory >= 0) {
-    (void)::fsync(directory);
-    ::close(directory);
-  }
+  const Descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.valid()) (void)::fsync(directory.get());
   return {};
 }
 
@@ -72,7 +68,7 @@ tl::unexpected<Error> PendingFile::fail(const char* what) {
 }
 
 void PendingFile::discard() {
-  if (file_ >= 0) ::close(std::exchange(file_, -1));
+  file_ = Descriptor();
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
   temporary_.clear();
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/base/result.h"
 
 namespace butterfly {
@@ -31,7 +32,7 @@ class PendingFile {
 
   std::string path_;
   std::string temporary_;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace butterfly

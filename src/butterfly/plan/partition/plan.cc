@@ -79,16 +79,15 @@ Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
   plan.strategy = strategy.name;
   plan.note = std::move(split.note);
   std::vector<char> works(problem.cluster->nodes.size(), 0);
-  for (const Share& share : split.shares) {
-    plan.stages.push_back(share.work);
-    plan.node_of_stage.push_back(share.node);
+  Prediction prediction = predict(problem, split.shares);
+  for (std::size_t i = 0; i < split.shares.size(); ++i) {
+    const Share& share = split.shares[i];
+    plan.shares.push_back({.node = share.node, .work = share.work, .prediction = prediction.shares[i]});
     works[static_cast<std::size_t>(share.node)] = 1;
   }
   for (int node = 0; node < problem.nodes(); ++node) {
     if (works[static_cast<std::size_t>(node)] == 0) plan.standby_nodes.push_back(node);
   }
-  Prediction prediction = predict(problem, split.shares);
-  plan.predictions = std::move(prediction.shares);
   plan.prediction = std::move(prediction.whole);
   plan.slowest_bound_s = slowest_bound_s(problem);
   return plan;
@@ -98,9 +97,9 @@ Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
 
 double Plan::predicted_latency_s() const {
   double sum = 0.0;
-  for (const GroupRange& group : groups_of(std::span(stages))) {
+  for (const GroupRange& group : groups_of(stages())) {
     double slowest = 0.0;
-    for (std::size_t i = group.begin; i < group.end; ++i) slowest = std::max(slowest, predictions[i].decode_s);
+    for (std::size_t i = group.begin; i < group.end; ++i) slowest = std::max(slowest, shares[i].prediction.decode_s);
     sum += slowest;
   }
   return sum;
@@ -114,10 +113,22 @@ double Plan::gap() const {
   return slowest_bound_s > 0.0 ? predicted_slowest_s() / slowest_bound_s - 1.0 : 0.0;
 }
 
-std::vector<Share> Plan::shares() const {
-  std::vector<Share> shares;
-  for (std::size_t i = 0; i < stages.size(); ++i) shares.push_back({.node = node_of_stage[i], .work = stages[i]});
-  return shares;
+std::vector<Share> Plan::placement() const {
+  std::vector<Share> all;
+  for (const PlannedShare& share : shares) all.push_back({.node = share.node, .work = share.work});
+  return all;
+}
+
+std::vector<StageAssignment> Plan::stages() const {
+  std::vector<StageAssignment> all;
+  for (const PlannedShare& share : shares) all.push_back(share.work);
+  return all;
+}
+
+std::vector<int> Plan::nodes() const {
+  std::vector<int> all;
+  for (const PlannedShare& share : shares) all.push_back(share.node);
+  return all;
 }
 
 std::string_view to_string(PlanGoal goal) {
@@ -176,17 +187,17 @@ Result<std::vector<ComparedPlan>> compare_plans(const ModelConfig& config, const
 
 std::string describe(const Plan& plan, std::span<const NodeDescriptor> nodes) {
   std::size_t width = std::string_view("node").size();
-  for (int node : plan.node_of_stage) width = std::max(width, name_of(nodes, node).size());
+  for (const PlannedShare& share : plan.shares) width = std::max(width, name_of(nodes, share.node).size());
   constexpr std::string_view kRow = "{:>5}  {:<{}}  {:<24}  {:>10}  {:>10}  {:>12}\n";
   std::string text = fmt::format(kRow, "stage", "node", width, "layers", "weights", "cache", "decode step");
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const StageAssignment& stage = plan.stages[i];
-    const StagePrediction& prediction = plan.predictions[i];
+  for (std::size_t i = 0; i < plan.shares.size(); ++i) {
+    const StageAssignment& stage = plan.shares[i].work;
+    const StagePrediction& prediction = plan.shares[i].prediction;
     const std::string layers = fmt::format("{}{}-{}{}{}", stage.embedding ? "embedding, " : "", stage.first_layer,
                                            stage.last_layer - 1, stage.head ? ", head" : "", slices_text(stage.slices));
-    text += fmt::format(kRow, i, name_of(nodes, plan.node_of_stage[i]), width, layers,
-                        format_bytes(prediction.weight_bytes), format_bytes(prediction.kv_bytes),
-                        time_or_unknown(prediction.decode_s));
+    text +=
+        fmt::format(kRow, i, name_of(nodes, plan.shares[i].node), width, layers, format_bytes(prediction.weight_bytes),
+                    format_bytes(prediction.kv_bytes), time_or_unknown(prediction.decode_s));
   }
   for (int node : plan.standby_nodes) text += fmt::format("{} stands by\n", name_of(nodes, node));
   text += fmt::format("strategy {}; predicted: {}\n", plan.strategy, times(plan));

@@ -20,17 +20,21 @@
 
 namespace butterfly {
 
+struct PlannedShare {
+  int node = 0;  // index into the nodes that the plan was made for, in any order; only plans of scattered layers
+                 // (greedy, custom) name a node twice
+  StageAssignment work{};
+  StagePrediction prediction{};
+};
+
 struct Plan {
   std::string strategy;
-  std::vector<StageAssignment> stages;  // in pipeline order, covering every layer and slice once: a tensor group is
-                                        // a run of shares of the same layers with ascending slices
-  std::vector<int> node_of_stage;       // index into the nodes that the plan was made for, in any order; only
-                                        // plans of scattered layers (greedy, custom) name a node twice
-  std::vector<StagePrediction> predictions;  // one per stage
-  std::vector<int> standby_nodes;            // without a stage, ascending
-  PlanPrediction prediction;                 // of the whole
-  double slowest_bound_s = 0.0;  // no contiguous plan of whole layers has a faster slowest stage; 0 where unknown
-  std::string note;              // how good the result is known to be, a sentence; may be empty
+  std::vector<PlannedShare> shares;  // in pipeline order, covering every layer and slice once: a tensor group is a run
+                                     // of shares of the same layers with ascending slices
+  std::vector<int> standby_nodes;    // without a share, ascending
+  PlanPrediction prediction;         // of the whole
+  double slowest_bound_s = 0.0;      // no contiguous plan of whole layers has a faster slowest stage; 0 where unknown
+  std::string note;                  // how good the result is known to be, a sentence; may be empty
 
   /// One token of one request passes every stage: the sum. Many requests wait for the busiest node: the maximum.
   /// Compute alone, seconds.
@@ -38,7 +42,11 @@ struct Plan {
   double predicted_slowest_s() const;
   /// How far the slowest stage is above that bound: 0 is optimal, negative what groups or scattered layers gained.
   double gap() const;
-  std::vector<Share> shares() const;
+
+  /// The shares without what is predicted of them, and one side of them alone.
+  std::vector<Share> placement() const;
+  std::vector<StageAssignment> stages() const;
+  std::vector<int> nodes() const;
 };
 
 /// What `auto`, `topology`, `tensor` and `hybrid` look for: the least token_s, the most tokens_per_s, the least

@@ -42,25 +42,23 @@ Plan must_plan(const ModelConfig& config, const std::vector<NodeDescriptor>& nod
 
 std::vector<int> layer_counts(const Plan& plan) {
   std::vector<int> counts;
-  for (const StageAssignment& stage : plan.stages) counts.push_back(stage.last_layer - stage.first_layer);
+  for (const StageAssignment& stage : plan.stages()) counts.push_back(stage.last_layer - stage.first_layer);
   return counts;
 }
 
 /// What every plan promises, whatever made it.
 void expect_whole(const Plan& plan, int layers, int nodes) {
-  ASSERT_FALSE(plan.stages.empty());
-  ASSERT_EQ(plan.stages.size(), plan.node_of_stage.size());
-  ASSERT_EQ(plan.stages.size(), plan.predictions.size());
+  ASSERT_FALSE(plan.shares.empty());
   int next = 0;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    EXPECT_EQ(plan.stages[i].first_layer, next);
-    EXPECT_GT(plan.stages[i].last_layer, next);
-    next = plan.stages[i].last_layer;
-    EXPECT_EQ(plan.stages[i].embedding, i == 0);
-    EXPECT_EQ(plan.stages[i].head, i + 1 == plan.stages.size());
+  for (std::size_t i = 0; i < plan.shares.size(); ++i) {
+    EXPECT_EQ(plan.shares[i].work.first_layer, next);
+    EXPECT_GT(plan.shares[i].work.last_layer, next);
+    next = plan.shares[i].work.last_layer;
+    EXPECT_EQ(plan.shares[i].work.embedding, i == 0);
+    EXPECT_EQ(plan.shares[i].work.head, i + 1 == plan.shares.size());
   }
   EXPECT_EQ(next, layers);
-  std::vector<int> all = plan.node_of_stage;
+  std::vector<int> all = plan.nodes();
   all.insert(all.end(), plan.standby_nodes.begin(), plan.standby_nodes.end());
   std::sort(all.begin(), all.end());
   ASSERT_EQ(static_cast<int>(all.size()), nodes);
@@ -90,14 +88,14 @@ TEST_P(EveryEvenStrategy, EveryLayerHasOneStageForAnyNumbersOfLayersAndNodes) {
 TEST_P(EveryEvenStrategy, MoreNodesThanLayersLeaveTheLastOnesStandingBy) {
   const Plan plan = must_plan(small_model(3), equal_nodes(5), {.strategy = GetParam()});
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{1, 1, 1}));
-  EXPECT_EQ(plan.node_of_stage, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(plan.nodes(), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(plan.standby_nodes, (std::vector<int>{3, 4}));
 }
 
 TEST_P(EveryEvenStrategy, MissingMemoryNamesTheNodeAndTheBytes) {
   std::vector<NodeDescriptor> nodes = equal_nodes(2);
   const Plan plan = must_plan(small_model(4), nodes, {.strategy = GetParam()});
-  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].memory_bytes = plan.predictions[i].memory_bytes();
+  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i].memory_bytes = plan.shares[i].prediction.memory_bytes();
   EXPECT_TRUE(make_plan(small_model(4), nodes, {.strategy = GetParam()}).has_value());
   nodes[1].memory_bytes -= 1;
   const Result<Plan> refused = make_plan(small_model(4), nodes, {.strategy = GetParam()});
@@ -153,7 +151,7 @@ TEST(Plan, TwiceAsFastNodeGetsTwiceTheLayers) {
   config.vocab = 16;  // a head that weighs nothing
   const Plan plan = must_plan(config, nodes, {.strategy = "balanced"});
   // Last, as it is the fastest with the head too.
-  EXPECT_EQ(plan.node_of_stage.back(), 1);
+  EXPECT_EQ(plan.shares.back().node, 1);
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{20, 20, 40}));
 }
 
@@ -177,10 +175,10 @@ TEST(Plan, PredictionsAreTheSumsOfTheirParts) {
   const StepShape step = decode_shape({.context = 64, .sequences = 2});
   const NodeRates rates = node_rates(nodes[0], cost.weight_type);
   const double block = block_s(cost, step, rates);
-  EXPECT_DOUBLE_EQ(plan.predictions[0].decode_s, 2 * block + embedding_s(step, rates));
-  EXPECT_DOUBLE_EQ(plan.predictions[1].decode_s, 3 * block + head_s(cost, step, rates));
-  EXPECT_DOUBLE_EQ(plan.predicted_latency_s(), plan.predictions[0].decode_s + plan.predictions[1].decode_s);
-  EXPECT_EQ(plan.predicted_slowest_s(), plan.predictions[1].decode_s);
+  EXPECT_DOUBLE_EQ(plan.shares[0].prediction.decode_s, 2 * block + embedding_s(step, rates));
+  EXPECT_DOUBLE_EQ(plan.shares[1].prediction.decode_s, 3 * block + head_s(cost, step, rates));
+  EXPECT_DOUBLE_EQ(plan.predicted_latency_s(), plan.shares[0].prediction.decode_s + plan.shares[1].prediction.decode_s);
+  EXPECT_EQ(plan.predicted_slowest_s(), plan.shares[1].prediction.decode_s);
 }
 
 TEST(Plan, HeadCountsAsWorkOfTheLastStage) {
@@ -195,19 +193,19 @@ TEST(Plan, NodeTooSlowToHelpStandsBy) {
   std::vector<NodeDescriptor> nodes = equal_nodes(3);
   nodes[0].memory_read_gb_per_s = 0.001;
   const Plan plan = must_plan(small_model(4), nodes, {.strategy = "balanced"});
-  EXPECT_EQ(plan.node_of_stage, (std::vector<int>{1, 2}));
+  EXPECT_EQ(plan.nodes(), (std::vector<int>{1, 2}));
   EXPECT_EQ(plan.standby_nodes, (std::vector<int>{0}));
-  EXPECT_TRUE(plan.stages[0].embedding);
+  EXPECT_TRUE(plan.shares[0].work.embedding);
 }
 
 TEST(Plan, SmallNodeTakesOnlyWhatItHolds) {
   std::vector<NodeDescriptor> nodes = equal_nodes(2);
   const Plan even = must_plan(small_model(8), nodes, {.strategy = "balanced"});
   ASSERT_EQ(layer_counts(even)[0], 4);
-  nodes[0].memory_bytes = even.predictions[0].memory_bytes() - 1;
+  nodes[0].memory_bytes = even.shares[0].prediction.memory_bytes() - 1;
   // The larger node goes first: with the head it would be slower.
   const Plan plan = must_plan(small_model(8), nodes, {.strategy = "balanced"});
-  EXPECT_EQ(plan.node_of_stage, (std::vector<int>{1, 0}));
+  EXPECT_EQ(plan.nodes(), (std::vector<int>{1, 0}));
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{5, 3}));
 }
 
@@ -217,10 +215,11 @@ TEST(Plan, Gpt3OverFourEqualNodesIsOptimalAndOnePercentAboveTheMean) {
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{24, 24, 24, 24}));
   EXPECT_EQ(plan.gap(), 0.0);
   // The head makes the last stage the slowest, and is less than a layer: nobody can take anything off it.
-  EXPECT_EQ(plan.predicted_slowest_s(), plan.predictions[3].decode_s);
+  EXPECT_EQ(plan.predicted_slowest_s(), plan.shares[3].prediction.decode_s);
   EXPECT_GT(plan.prediction.load_balance_factor, 0.97);
   EXPECT_LT(plan.prediction.load_balance_factor, 0.995);
-  EXPECT_DOUBLE_EQ(plan.prediction.load_balance_factor, plan.predictions[1].decode_s / plan.predicted_slowest_s());
+  EXPECT_DOUBLE_EQ(plan.prediction.load_balance_factor,
+                   plan.shares[1].prediction.decode_s / plan.predicted_slowest_s());
 }
 
 TEST(Plan, RefusalsSayWhatWouldHelp) {
@@ -253,7 +252,7 @@ TEST(Plan, EveryStrategyGivesEverySliceOfEveryLayerToOneNodeOnce) {
         const Plan plan = must_plan(small_model(6), equal_nodes(nodes),
                                     {.strategy = std::string(strategy.name), .sequences = 4, .goal = goal});
         std::vector<int> owners(6 * kReductionSlices, 0);
-        for (const StageAssignment& stage : plan.stages) {
+        for (const StageAssignment& stage : plan.stages()) {
           EXPECT_EQ(stage.embedding, stage.first_layer == 0);
           EXPECT_EQ(stage.head, stage.last_layer == 6);
           for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) {
@@ -282,7 +281,7 @@ TEST(Plan, ComparisonHasEveryStrategyAndCustomOnlyWhereOneIsGiven) {
   for (const ComparedPlan& one : *with_custom) {
     if (one.strategy != "custom") continue;
     ASSERT_TRUE(one.plan.has_value());
-    EXPECT_EQ(one.plan->node_of_stage, (std::vector<int>{1, 0}));
+    EXPECT_EQ(one.plan->nodes(), (std::vector<int>{1, 0}));
   }
   EXPECT_FALSE(make_plan(small_model(4), cluster, {.strategy = "custom"}).has_value());
 }
@@ -299,16 +298,16 @@ TEST(Plan, TiedHeadIsStoredOnceWhereItMeetsTheEmbedding) {
   ASSERT_TRUE(config.tied_head);
   const Result<ModelCost> cost = model_cost(config, DType::kF16);
   ASSERT_TRUE(cost.has_value());
-  const std::uint64_t one = must_plan(config, equal_nodes(1), {}).predictions[0].weight_bytes;
+  const std::uint64_t one = must_plan(config, equal_nodes(1), {}).shares[0].prediction.weight_bytes;
   const Plan two = must_plan(config, equal_nodes(2), {});
-  EXPECT_EQ(two.predictions[0].weight_bytes + two.predictions[1].weight_bytes, one + cost->tied_bytes);
+  EXPECT_EQ(two.shares[0].prediction.weight_bytes + two.shares[1].prediction.weight_bytes, one + cost->tied_bytes);
   EXPECT_EQ(one, 4 * parameter_count(config));
 }
 
 TEST(Plan, CacheGrowsWithContextAndSequences) {
-  const std::uint64_t one = must_plan(small_model(4), equal_nodes(1), {.context = 100}).predictions[0].kv_bytes;
+  const std::uint64_t one = must_plan(small_model(4), equal_nodes(1), {.context = 100}).shares[0].prediction.kv_bytes;
   EXPECT_EQ(one, 100u * 4 * 2 * 4 * 32 * 2);  // positions, layers, keys and values, heads, elements, bytes
-  EXPECT_EQ(must_plan(small_model(4), equal_nodes(1), {.context = 200, .sequences = 3}).predictions[0].kv_bytes,
+  EXPECT_EQ(must_plan(small_model(4), equal_nodes(1), {.context = 200, .sequences = 3}).shares[0].prediction.kv_bytes,
             6 * one);
 }
 

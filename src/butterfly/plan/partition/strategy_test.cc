@@ -135,7 +135,7 @@ Tried try_everything(const PlanningProblem& problem) {
 }
 
 double score_of(const PlanningProblem& problem, const Result<Plan>& plan) {
-  return plan ? problem.score(plan->shares()) : kInfinity;
+  return plan ? problem.score(plan->placement()) : kInfinity;
 }
 
 TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances) {
@@ -156,7 +156,7 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
     if (balanced) {
       ASSERT_EQ(balanced->predicted_slowest_s(), tried.slowest) << "instance " << instance;
       ASSERT_EQ(balanced->gap(), 0.0);
-      if (!std::is_sorted(balanced->node_of_stage.begin(), balanced->node_of_stage.end())) ++reordered;
+      if (!std::ranges::is_sorted(balanced->shares, {}, &PlannedShare::node)) ++reordered;
     }
     // Only scattered layers are no pipeline; they may fit or be better where no pipeline is.
     const double least = std::min(tried.score, score_of(problem, plan_by("greedy")));
@@ -169,8 +169,8 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
     }
     ++feasible;
     if (tried.score > least) ++scattered;
-    ASSERT_NEAR(problem.score(best->shares()), least, 1e-9 * least) << "instance " << instance;
-    if (groups_of(best->shares()).size() < best->stages.size()) ++grouped;
+    ASSERT_NEAR(problem.score(best->placement()), least, 1e-9 * least) << "instance " << instance;
+    if (groups_of(best->placement()).size() < best->shares.size()) ++grouped;
   }
   // The instances must be worth trying.
   EXPECT_GT(feasible, 500);
@@ -214,8 +214,8 @@ PlanCluster two_sites() {
 
 int crossings(const Plan& plan) {
   int count = 0;
-  for (std::size_t i = 1; i < plan.node_of_stage.size(); ++i) {
-    if (plan.node_of_stage[i] % 2 != plan.node_of_stage[i - 1] % 2) ++count;
+  for (std::size_t i = 1; i < plan.shares.size(); ++i) {
+    if (plan.shares[i].node % 2 != plan.shares[i - 1].node % 2) ++count;
   }
   return count;
 }
@@ -236,7 +236,7 @@ TEST(Strategies, TopologyCrossesAThinLinkOnceWhereBalancedCrossesItAllTheTime) {
   EXPECT_LT(annealed->prediction.token_s, 0.5 * balanced->prediction.token_s);
   const Result<Plan> again = make_plan(config, cluster, options);
   ASSERT_TRUE(again.has_value());
-  EXPECT_EQ(again->shares(), annealed->shares());
+  EXPECT_EQ(again->placement(), annealed->placement());
 }
 
 TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
@@ -249,7 +249,7 @@ TEST(Strategies, GreedyScattersLayersAndPaysInHops) {
   ASSERT_TRUE(greedy.has_value()) << greedy.error().message;
   options.strategy = "balanced";
   const Result<Plan> balanced = make_plan(config, cluster, options);
-  EXPECT_GT(greedy->stages.size(), balanced->stages.size());
+  EXPECT_GT(greedy->shares.size(), balanced->shares.size());
   EXPECT_GT(greedy->prediction.hops, balanced->prediction.hops);
   EXPECT_GT(greedy->prediction.token_s, balanced->prediction.token_s);
   EXPECT_NE(greedy->note.find("scattered"), std::string::npos);
@@ -263,9 +263,9 @@ TEST(Strategies, TensorGivesSlicesInProportionToSpeed) {
   }
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
   ASSERT_TRUE(plan.has_value());
-  ASSERT_EQ(plan->stages.size(), 2u);
-  EXPECT_EQ(plan->stages[0].slices, (SliceRange{.first = 0, .last = 2}));
-  EXPECT_EQ(plan->stages[1].slices, (SliceRange{.first = 2, .last = 8}));
+  ASSERT_EQ(plan->shares.size(), 2u);
+  EXPECT_EQ(plan->shares[0].work.slices, (SliceRange{.first = 0, .last = 2}));
+  EXPECT_EQ(plan->shares[1].work.slices, (SliceRange{.first = 2, .last = 8}));
   EXPECT_EQ(plan->prediction.groups, 1);
   EXPECT_GT(plan->prediction.exchange_s, 0.0);
   const Result<Plan> alone = make_plan(config, cluster, {.strategy = "uniform", .context = 128});
@@ -281,7 +281,7 @@ TEST(Strategies, TensorOverMoreNodesThanSlicesTakesTheFastest) {
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->standby_nodes, (std::vector<int>{3, 7}));
-  EXPECT_EQ(plan->stages.size(), static_cast<std::size_t>(kReductionSlices));
+  EXPECT_EQ(plan->shares.size(), static_cast<std::size_t>(kReductionSlices));
 }
 
 TEST(Strategies, HybridDividesWhatNoSingleNodeHolds) {
@@ -316,7 +316,7 @@ TEST(Strategies, OneSequenceHasNoUseForBalanceEvenWhereThroughputIsTheGoal) {
   options.goal = PlanGoal::kThroughput;
   const Result<Plan> throughput = make_plan(config, cluster, options);
   ASSERT_TRUE(latency.has_value() && throughput.has_value());
-  EXPECT_EQ(throughput->shares(), latency->shares());
+  EXPECT_EQ(throughput->placement(), latency->placement());
   EXPECT_GT(throughput->gap(), 0.1);
 }
 

@@ -8,10 +8,12 @@
 namespace butterfly {
 
 PlanCluster with_exchanges(PlanCluster cluster, const Plan& plan, std::span<const ExchangeTimes> exchanges) {
-  for (const GroupRange& group : groups_of(std::span(plan.stages))) {
+  for (const GroupRange& group : groups_of(plan.stages())) {
     if (group.size() < 2 || group.end > exchanges.size() || !exchanges[group.begin].measured()) continue;
-    const auto nodes = std::span(plan.node_of_stage).subspan(group.begin, group.size());
-    cluster.measured_groups.push_back({.nodes = {nodes.begin(), nodes.end()}, .times = exchanges[group.begin]});
+    MeasuredGroup measured;
+    measured.times = exchanges[group.begin];
+    for (std::size_t i = group.begin; i < group.end; ++i) measured.nodes.push_back(plan.shares[i].node);
+    cluster.measured_groups.push_back(std::move(measured));
   }
   return cluster;
 }
@@ -24,7 +26,7 @@ Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& clust
   input.load.context = static_cast<std::uint64_t>(2 * run.prompt + run.generated);
   input.load.prompt = static_cast<std::uint64_t>(std::max(run.prompt, 1));
   input.load.chunk = static_cast<std::uint64_t>(std::max(run.chunk, 1));
-  RunForecast forecast{.plan = predict(input, plan.shares()).whole};
+  RunForecast forecast{.plan = predict(input, plan.placement()).whole};
   const auto simulation = simulate(simulated(input, plan), {.requests = run.sequences,
                                                             .prompt = std::max(run.prompt, 1),
                                                             .generated = run.generated + 1,

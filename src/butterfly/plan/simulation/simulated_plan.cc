@@ -23,7 +23,7 @@ struct Tables {
 }  // namespace
 
 SimulatedPipeline simulated(const PredictionInput& input, const Plan& plan) {
-  std::vector<Share> shares = plan.shares();
+  std::vector<Share> shares = plan.placement();
   std::vector<GroupRange> groups = groups_of(shares);
   const auto tables = std::make_shared<const Tables>(Tables{input, std::move(shares), std::move(groups)});
   SimulatedPipeline pipeline;

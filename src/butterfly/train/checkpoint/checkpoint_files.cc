@@ -9,6 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "butterfly/base/descriptor.h"
+
 namespace butterfly {
 namespace {
 
@@ -17,20 +19,6 @@ namespace fs = std::filesystem;
 tl::unexpected<Error> failed(const std::string& path, const char* what, int reason) {
   return make_error(ErrorCode::kIo, "{}: cannot be {}: {}", path, what, std::strerror(reason));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 class DiskFiles final : public CheckpointFiles {
  public:
@@ -43,7 +31,7 @@ class DiskFiles final : public CheckpointFiles {
 
   Status write(const std::string& path, ByteSpan bytes) override {
     const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (file.get() < 0) return failed(path, "created", errno);
+    if (!file.valid()) return failed(path, "created", errno);
     while (!bytes.empty()) {
       constexpr std::size_t kAtOnce = std::size_t{1} << 30;  // the system takes no more than 2 GiB
       const ssize_t written = ::write(file.get(), bytes.data(), std::min(bytes.size(), kAtOnce));
@@ -57,7 +45,7 @@ class DiskFiles final : public CheckpointFiles {
 
   Status sync_directory(const std::string& path) override {
     const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (directory.get() < 0 || ::fsync(directory.get()) != 0) return failed(path, "written", errno);
+    if (!directory.valid() || ::fsync(directory.get()) != 0) return failed(path, "written", errno);
     return {};
   }
 

@@ -12,6 +12,7 @@
 
 #include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
+#include "butterfly/base/read_file.h"
 
 namespace butterfly {
 namespace {
@@ -92,7 +93,7 @@ Result<std::uint64_t> size_of(const std::string& path) {
   return size;
 }
 
-Status read_file(const std::string& path, MutableByteSpan bytes) {
+Status read_into(MutableByteSpan bytes, const std::string& path) {
   struct Close {
     void operator()(std::FILE* file) const { (void)std::fclose(file); }
   };
@@ -110,9 +111,7 @@ Result<std::string> read_text(const std::string& path) {
   if (size > kTextBytesMax) {
     return make_error(ErrorCode::kBadData, "{}: has {} bytes, at most {} make sense", path, size, kTextBytesMax);
   }
-  std::string text(size, '\0');
-  BF_TRY(read_file(path, std::as_writable_bytes(std::span(text))));
-  return text;
+  return read_file(path, kTextBytesMax);
 }
 
 Status check_hash(const std::string& path, ByteSpan bytes, const CheckpointFile& file) {
@@ -262,7 +261,7 @@ Status read_array(const SavedRun& run, const RunArray& array) {
     return make_error(ErrorCode::kBadData, "{}: has {} bytes, the model needs {}", path, file->bytes,
                       array.values.size_bytes());
   }
-  BF_TRY(read_file(path, std::as_writable_bytes(array.values)));
+  BF_TRY(read_into(std::as_writable_bytes(array.values), path));
   return check_hash(path, std::as_bytes(array.values), *file);
 }
 

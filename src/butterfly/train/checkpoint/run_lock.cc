@@ -52,14 +52,15 @@ Result<RunLock> RunLock::take(const std::string& directory) {
   const std::string path = directory + "/.lock";
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    RunLock lock(path, ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (lock.file_ < 0) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", path, std::strerror(errno));
-    const int reason = ::flock(lock.file_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    if (reason == 0 && !is_in_place(lock.file_, path)) lock.path_.clear();
+    RunLock lock(path, Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)));
+    if (!lock.file_.valid()) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", path, std::strerror(errno));
+    const int reason = ::flock(lock.file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (reason == 0 && !is_in_place(lock.file_.get(), path)) lock.path_.clear();
     if (reason == EINTR || lock.path_.empty()) continue;
     if (reason == 0) {
       const std::string text = this_process();
-      const bool said = ::ftruncate(lock.file_, 0) == 0 && ::pwrite(lock.file_, text.data(), text.size(), 0) > 0;
+      const bool said =
+          ::ftruncate(lock.file_.get(), 0) == 0 && ::pwrite(lock.file_.get(), text.data(), text.size(), 0) > 0;
       if (!said) log().info("{}: cannot be written: {}", path, std::strerror(errno));
       return lock;
     }
@@ -68,7 +69,7 @@ Result<RunLock> RunLock::take(const std::string& directory) {
       return make_error(ErrorCode::kUnavailable,
                         "{}: {} trains into this folder, and so would this process, {}: give one of them another "
                         "checkpoint.directory",
-                        directory, holder_of(lock.file_), ::getpid());
+                        directory, holder_of(lock.file_.get()), ::getpid());
     }
     if (!has_no_locks(reason)) {
       return make_error(ErrorCode::kIo, "{}: cannot be locked: {}", path, std::strerror(reason));
@@ -80,14 +81,13 @@ Result<RunLock> RunLock::take(const std::string& directory) {
                     directory, kAttempts);
 }
 
-RunLock::RunLock(RunLock&& other) noexcept
-    : path_(std::exchange(other.path_, {})), file_(std::exchange(other.file_, -1)) {}
+RunLock::RunLock(RunLock&& other) noexcept : path_(std::exchange(other.path_, {})), file_(std::move(other.file_)) {}
 
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
   if (this == &other) return *this;
   release();
   path_ = std::exchange(other.path_, {});
-  file_ = std::exchange(other.file_, -1);
+  file_ = std::move(other.file_);
   return *this;
 }
 
@@ -96,10 +96,9 @@ RunLock::~RunLock() {
 }
 
 void RunLock::release() {
-  if (file_ < 0) return;
   // While it is locked, so that the name of another run's lock is never removed.
-  if (!path_.empty()) ::unlink(path_.c_str());
-  ::close(std::exchange(file_, -1));
+  if (file_.valid() && !path_.empty()) ::unlink(path_.c_str());
+  file_ = Descriptor();
 }
 
 }  // namespace butterfly

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/base/result.h"
 
 namespace butterfly {
@@ -18,11 +19,11 @@ class RunLock {
   ~RunLock();
 
  private:
-  RunLock(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  RunLock(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
   void release();
 
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace butterfly

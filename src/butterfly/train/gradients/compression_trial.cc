@@ -6,7 +6,7 @@ namespace butterfly {
 namespace {
 
 /// The smaller of the two in the middle: a step that something else made long counts for less.
-double median(const std::vector<double>& sorted) {
+double lower_median(const std::vector<double>& sorted) {
   return sorted[(sorted.size() - 1) / 2];
 }
 
@@ -17,7 +17,7 @@ struct Rule {
 
 /// Compares two ascending lists.
 bool is_faster(const std::vector<double>& a, const std::vector<double>& b, const Rule& rule) {
-  return median(a) * rule.lead < median(b) && a[a.size() - 1 - rule.outliers] < b[rule.outliers];
+  return lower_median(a) * rule.lead < lower_median(b) && a[a.size() - 1 - rule.outliers] < b[rule.outliers];
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ class Child {
   }
 
   Status train(const RankMessage& message) {
-    BF_ASSIGN_OR_RETURN(const auto members, parse_members(message.text));
+    const std::vector<RankProcess>& members = message.members;
+    BF_TRY(check_speeds(members));
     const auto me = std::ranges::find(members, child_.number, &RankProcess::number);
     if (me == members.end()) {
       return make_error(ErrorCode::kProtocol, "epoch {} has no rank for process {}", message.epoch.value,
@@ -98,6 +99,17 @@ class Child {
     if (child_.observer.note)
       child_.observer.note(fmt::format("epoch {}: rank {} of {}", message.epoch.value, rank, members.size()));
     BF_TRY(trainer_->run(child_.observer, std::stop_token{}));
+    return {};
+  }
+
+  /// Each member's speed is in the configuration, where any is.
+  Status check_speeds(const std::vector<RankProcess>& members) const {
+    const std::size_t speeds = config_.parallel.speeds.size();
+    for (const RankProcess& one : members) {
+      if (speeds == 0 || static_cast<std::size_t>(one.number) < speeds) continue;
+      return make_error(ErrorCode::kProtocol, "an epoch with rank {}, the run has the speeds of {}", one.number,
+                        speeds);
+    }
     return {};
   }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "butterfly/train/ranks/rank_task.h"
 #include "butterfly/wire/channel/channel.h"
 
 namespace butterfly {
@@ -17,24 +19,30 @@ struct RankProcess {
 };
 
 /// Every process answers kAbandon of its epoch with kLost, unless it has said so before: one kLost ends each epoch.
-enum class RankMessageKind : std::uint16_t {
-  kHello = 1,    // to rank 0: this process's listener
-  kEpoch = 2,    // from rank 0: take part in an epoch of these members
-  kAbandon = 3,  // from rank 0: the epoch has ended
-  kLost = 4,     // to rank 0: out of the epoch, and why
-  kFailed = 5,   // to rank 0: an error that another epoch would not mend; the process ends
-  kEnd = 6,      // from rank 0: the run is over
-  kTask = 7,     // from rank 0, to a worker: what the run is (rank_task.h)
-  kWanted = 8,   // to rank 0: which of the run's token files are not here, their places with blanks between
-  kReady = 9,    // to rank 0: all of them are here
+enum class RankMessageKind : std::uint8_t {
+  kHello,    // to rank 0: this process's listener
+  kEpoch,    // from rank 0: take part in an epoch of these members
+  kAbandon,  // from rank 0: the epoch has ended
+  kLost,     // to rank 0: out of the epoch, and why
+  kFailed,   // to rank 0: an error that another epoch would not mend; the process ends
+  kEnd,      // from rank 0: the run is over
+  kTask,     // from rank 0, to a worker: what the run is
+  kWanted,   // to rank 0: which of the run's token files are not here
+  kReady,    // to rank 0: all of them are here
 };
 
 struct RankMessage {
   RankMessageKind kind = RankMessageKind::kEnd;
   Epoch epoch{};
-  std::string text{};
-  ErrorCode code = ErrorCode::kUnavailable;  // of kLost and kFailed
+  std::vector<RankProcess> members{};        // of kHello: the one that says it; of kEpoch: all, rank 0 first
+  std::vector<std::size_t> wanted{};         // of kWanted: places in the task's list of token files
+  std::optional<RankTask> task{};            // of kTask
+  std::string text{};                        // of kLost and kFailed: why
+  ErrorCode code = ErrorCode::kUnavailable;  // of the same
 };
+
+/// What rank 0 or a rank said. Errors: kProtocol for bytes that are no message of theirs; those of read_rank_task().
+Result<RankMessage> parse_rank_message(ByteSpan bytes);
 
 class RankControl {
  public:
@@ -50,9 +58,5 @@ class RankControl {
  private:
   std::shared_ptr<Channel> channel_;  // shared with the thread that closes it when its session ends
 };
-
-/// Members of an epoch as the text of kEpoch, and back. Errors: kProtocol.
-std::string members_text(const std::vector<RankProcess>& members);
-Result<std::vector<RankProcess>> parse_members(const std::string& text);
 
 }  // namespace butterfly

@@ -68,7 +68,7 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
   std::vector<RankProcess> members{{.number = 0, .address = kNoAddress}};
   for (const LedRank& rank : others_) members.push_back({.number = rank.number, .address = rank.address});
   for (LedRank& rank : others_) {
-    BF_TRY(rank.control.send({.kind = RankMessageKind::kEpoch, .epoch = epoch, .text = members_text(members)}));
+    BF_TRY(rank.control.send({.kind = RankMessageKind::kEpoch, .epoch = epoch, .members = members}));
   }
   Collectives* collectives = nullptr;
   if (!others_.empty()) {

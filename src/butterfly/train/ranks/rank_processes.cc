@@ -39,8 +39,8 @@ Result<RankControl> introduce(int number, const Parent& parent, const Listener& 
   options.peer_name = "rank 0";
   BF_ASSIGN_OR_RETURN(auto channel, connect_tcp(parent.address, options, deadline));
   RankControl control(std::move(channel));
-  BF_TRY(control.send(
-      {.kind = RankMessageKind::kHello, .text = members_text({{.number = number, .address = listener.address()}})}));
+  BF_TRY(
+      control.send({.kind = RankMessageKind::kHello, .members = {{.number = number, .address = listener.address()}}}));
   return control;
 }
 
@@ -148,13 +148,17 @@ Status Processes::handshake(Arrival arrival, std::vector<LedRank>& ranks) const 
   if (said.role != ConnectionRole::kControl || said.session != session_) return {};
   RankControl control(std::move(arrival.channel));
   BF_ASSIGN_OR_RETURN(const RankMessage hello, control.receive(after_ms(5000)));
-  BF_ASSIGN_OR_RETURN(const auto who, parse_members(hello.text));
-  const auto rank = std::ranges::find(ranks, who.front().number, &LedRank::number);
-  if (hello.kind != RankMessageKind::kHello || rank == ranks.end()) {
-    return make_error(ErrorCode::kProtocol, "a process says that it is rank {}, there are ranks 0 to {}",
-                      who.front().number, ranks.size());
+  if (hello.kind != RankMessageKind::kHello) {
+    return make_error(ErrorCode::kProtocol, "a process said {} before it said which rank it is",
+                      static_cast<int>(hello.kind));
   }
-  rank->address = who.front().address;
+  const RankProcess& who = hello.members.front();
+  const auto rank = std::ranges::find(ranks, who.number, &LedRank::number);
+  if (rank == ranks.end()) {
+    return make_error(ErrorCode::kProtocol, "a process says that it is rank {}, there are ranks 0 to {}", who.number,
+                      ranks.size());
+  }
+  rank->address = who.address;
   rank->control = std::move(control);
   return {};
 }

@@ -1,20 +1,21 @@
 #include "butterfly/train/ranks/rank_task.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "butterfly/base/hash/digest.h"
-#include "butterfly/base/json.h"
-#include "butterfly/model/core/config_json.h"
+#include "butterfly/base/printable.h"
+#include "butterfly/cluster/control/model_config_message.h"
+#include "butterfly/train/config/run_keys.h"
+#include "butterfly/train/ranks/ranks.pb.h"
 
 namespace butterfly {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::uint16_t kTokensPiece = 100;  // a frame with a piece of a token file; no RankMessageKind
 constexpr std::size_t kPieceBytes = 4 << 20;
-constexpr std::size_t kTokensMax = 4096;
+constexpr int kSettingsMax = 1024;
 
 /// Places are of one machine: none of another's is looked at. Rank 0 alone saves, but all ranks have to know that it
 /// does.
@@ -29,24 +30,71 @@ void leave_at_rank_zero(RunConfig& config) {
   config.threads = 0;
 }
 
-template <typename T>
-Result<T> field(const Json& json, const char* name) {
-  const auto found = json.is_object() ? json.find(name) : json.end();
-  const bool there = json.is_object() && found != json.end();
-  if constexpr (std::is_same_v<T, std::string>) {
-    if (there && found->is_string()) return found->template get<T>();
-  } else {
-    if (there && found->is_number_unsigned()) return found->template get<T>();
-  }
-  return make_error(ErrorCode::kProtocol, "a rank's task has no {}, or one of another type", name);
+void store(const KeyValue& value, ranks::Setting& message) {
+  struct Writer {
+    ranks::Setting& to;
+    void operator()(bool flag) const { to.set_flag(flag); }
+    void operator()(std::int64_t number) const { to.set_whole(number); }
+    void operator()(double number) const { to.set_number(number); }
+    void operator()(const std::string& text) const { to.set_text(text); }
+    void operator()(const std::vector<std::string>& texts) const {
+      to.mutable_texts()->mutable_texts()->Assign(texts.begin(), texts.end());
+    }
+    void operator()(const std::vector<double>& numbers) const {
+      to.mutable_numbers()->mutable_numbers()->Assign(numbers.begin(), numbers.end());
+    }
+  };
+  std::visit(Writer{message}, value);
 }
 
-Result<TaskTokens> parse_tokens(const Json& json) {
-  TaskTokens tokens;
-  BF_ASSIGN_OR_RETURN(tokens.name, field<std::string>(json, "name"));
-  BF_ASSIGN_OR_RETURN(tokens.bytes, field<std::uint64_t>(json, "bytes"));
-  BF_ASSIGN_OR_RETURN(tokens.sha256, field<std::string>(json, "sha256"));
-  return tokens;
+/// Nothing for a message without a value, or with a number that is none.
+std::optional<KeyValue> read_value(const ranks::Setting& message) {
+  const auto finite = [](double number) { return std::isfinite(number); };
+  switch (message.value_case()) {
+    case ranks::Setting::kFlag:
+      return message.flag();
+    case ranks::Setting::kWhole:
+      return message.whole();
+    case ranks::Setting::kNumber:
+      return finite(message.number()) ? std::optional<KeyValue>(message.number()) : std::nullopt;
+    case ranks::Setting::kText:
+      return message.text();
+    case ranks::Setting::kTexts:
+      return std::vector<std::string>(message.texts().texts().begin(), message.texts().texts().end());
+    case ranks::Setting::kNumbers: {
+      const auto& numbers = message.numbers().numbers();
+      if (!std::ranges::all_of(numbers, finite)) return std::nullopt;
+      return std::vector<double>(numbers.begin(), numbers.end());
+    }
+    case ranks::Setting::VALUE_NOT_SET:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+Status read_setting(const ranks::Setting& message, RunConfig& config) {
+  const auto key = std::ranges::find(run_keys(), message.key(), &RunKey::name);
+  if (key == run_keys().end()) {
+    return make_error(ErrorCode::kProtocol, "a rank's task sets {}, there is no such key", printable(message.key()));
+  }
+  const KeyValue before = key->get(config);
+  const auto value = read_value(message);
+  if (!value || value->index() != before.index()) {
+    return make_error(ErrorCode::kProtocol, "a rank's task sets {} to {}, expected {}", key->name,
+                      value ? kind_of(*value) : "nothing that is a value", kind_of(before));
+  }
+  const Status set = key->set(config, *value);
+  if (set) return {};
+  return make_error(ErrorCode::kProtocol, "a rank's task sets {} to what it cannot be: {}", key->name,
+                    set.error().message);
+}
+
+Result<TaskTokens> read_tokens(const ranks::TokenFile& message) {
+  if (message.sha256().size() != sizeof(Sha256)) {
+    return make_error(ErrorCode::kProtocol, "a rank's task has a token file with a SHA-256 of {} bytes, expected {}",
+                      message.sha256().size(), sizeof(Sha256));
+  }
+  return TaskTokens{.name = message.name(), .bytes = message.bytes(), .sha256 = to_hex(as_bytes(message.sha256()))};
 }
 
 /// Every file of the configuration is one of these, or a corpus that is made up.
@@ -71,45 +119,48 @@ Result<std::string> hash_of_bytes(ByteSpan header, ByteSpan ids) {
 
 }  // namespace
 
-std::string to_json(const RankTask& task) {
+void store(const RankTask& task, ranks::Task& message) {
   RunConfig config = task.config;
   leave_at_rank_zero(config);
-  Json tokens = Json::array();
-  for (const TaskTokens& one : task.tokens) {
-    tokens.push_back({{"name", one.name}, {"bytes", one.bytes}, {"sha256", one.sha256}});
+  message.set_number(task.number);
+  for (const RunKey& key : run_keys()) {
+    ranks::Setting& setting = *message.add_settings();
+    setting.set_key(key.name);
+    store(key.get(config), setting);
   }
-  const Json json = {{"number", static_cast<std::uint64_t>(task.number)},
-                     {"run", to_toml(config)},
-                     {"shape", to_json(config.shape)},
-                     {"isa", std::string(to_string(task.isa))},
-                     {"receives_state", static_cast<std::uint64_t>(task.first_state == FirstState::kReceived)},
-                     {"tokens", tokens}};
-  return dump_json(json);
+  store(config.shape, *message.mutable_shape());
+  message.set_isa(static_cast<std::uint32_t>(task.isa));
+  message.set_receives_state(task.first_state == FirstState::kReceived);
+  for (const TaskTokens& one : task.tokens) {
+    ranks::TokenFile& file = *message.add_tokens();
+    file.set_name(one.name);
+    file.set_bytes(one.bytes);
+    const auto hash = from_hex(one.sha256).value_or(std::vector<std::byte>{});
+    file.set_sha256(std::string(as_text(hash)));
+  }
 }
 
-Result<RankTask> parse_rank_task(const std::string& text) {
-  const Json json = parse_json(text);
-  if (json.is_discarded()) return make_error(ErrorCode::kProtocol, "a rank's task of {} bytes is no JSON", text.size());
-  RankTask task;
-  BF_ASSIGN_OR_RETURN(const auto number, field<std::uint64_t>(json, "number"));
-  if (number < 1 || number > 1024) {
-    return make_error(ErrorCode::kProtocol, "a rank's task has the number {}, those of workers are 1 to 1024", number);
+Result<RankTask> read_rank_task(const ranks::Task& message) {
+  if (message.number() < 1 || message.number() > kRankNumberMax) {
+    return make_error(ErrorCode::kProtocol, "a rank's task has the number {}, those of workers are 1 to {}",
+                      message.number(), kRankNumberMax);
   }
-  task.number = static_cast<int>(number);
-  BF_ASSIGN_OR_RETURN(const auto run, field<std::string>(json, "run"));
-  BF_ASSIGN_OR_RETURN(const auto shape, field<std::string>(json, "shape"));
-  BF_ASSIGN_OR_RETURN(const auto isa, field<std::string>(json, "isa"));
-  BF_ASSIGN_OR_RETURN(const auto receives, field<std::uint64_t>(json, "receives_state"));
-  BF_ASSIGN_OR_RETURN(task.config, parse_run_config(run, "a rank's task"));
-  BF_ASSIGN_OR_RETURN(task.config.shape, parse_config(shape));
-  BF_ASSIGN_OR_RETURN(task.isa, parse_isa(isa));
-  task.first_state = receives == 0 ? FirstState::kOwn : FirstState::kReceived;
-  const auto tokens = json.find("tokens");
-  if (tokens == json.end() || !tokens->is_array() || tokens->size() > kTokensMax) {
-    return make_error(ErrorCode::kProtocol, "a rank's task has no list of at most {} token files", kTokensMax);
+  if (message.isa() >= kAllIsas.size()) {
+    return make_error(ErrorCode::kProtocol, "a rank's task has instruction set {}, there are {}", message.isa(),
+                      kAllIsas.size());
   }
-  for (const Json& one : *tokens) {
-    BF_ASSIGN_OR_RETURN(task.tokens.emplace_back(), parse_tokens(one));
+  if (message.settings_size() > kSettingsMax || message.tokens_size() > kTaskTokensMax) {
+    return make_error(ErrorCode::kProtocol,
+                      "a rank's task has {} settings and {} token files, the limits are {} and {}",
+                      message.settings_size(), message.tokens_size(), kSettingsMax, kTaskTokensMax);
+  }
+  RankTask task{.number = message.number(),
+                .isa = static_cast<Isa>(message.isa()),
+                .first_state = message.receives_state() ? FirstState::kReceived : FirstState::kOwn};
+  for (const ranks::Setting& setting : message.settings()) BF_TRY(read_setting(setting, task.config));
+  BF_ASSIGN_OR_RETURN(task.config.shape, read_model_config(message.shape()));
+  for (const ranks::TokenFile& file : message.tokens()) {
+    BF_ASSIGN_OR_RETURN(task.tokens.emplace_back(), read_tokens(file));
   }
   leave_at_rank_zero(task.config);
   BF_TRY(check_files(task.config, task.tokens));

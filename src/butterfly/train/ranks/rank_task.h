@@ -1,5 +1,5 @@
-// What a rank on another machine has to know of a run before it can take part, as text, and the run's tokens on their
-// way there. The text comes from a peer: parse_rank_task() leaves nothing in it that would open a file here.
+// What a rank on another machine has to know of a run before it can take part, as a message, and the run's tokens on
+// their way there. The message comes from a peer: read_rank_task() leaves nothing in it that would open a file here.
 #pragma once
 
 #include <string>
@@ -7,8 +7,12 @@
 
 #include "butterfly/machine/isa.h"
 #include "butterfly/tensor/aligned_buffer.h"
-#include "butterfly/train/ranks/rank_control.h"
 #include "butterfly/train/run/run_parts.h"
+#include "butterfly/wire/channel/channel.h"
+
+namespace butterfly::ranks {
+class Task;
+}  // namespace butterfly::ranks
 
 namespace butterfly {
 
@@ -27,10 +31,16 @@ struct RankTask {
   std::vector<TaskTokens> tokens{};
 };
 
+/// Ranks have numbers up to this.
+inline constexpr int kRankNumberMax = 1024;
+
+/// How many token files a task may name.
+inline constexpr int kTaskTokensMax = 4096;
+
 /// Without what is about rank 0's machine: files, folders, logs.
-std::string to_json(const RankTask& task);
-/// Errors: kProtocol naming what is missing or cannot be.
-Result<RankTask> parse_rank_task(const std::string& json);
+void store(const RankTask& task, ranks::Task& message);
+/// Errors: kProtocol naming what is missing or cannot be; those of read_model_config().
+Result<RankTask> read_rank_task(const ranks::Task& message);
 
 /// A token file in two pieces, of the run's dataset or of a file.
 struct TokenBytes {

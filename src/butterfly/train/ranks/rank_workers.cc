@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <sstream>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
@@ -89,9 +88,9 @@ Status naming(const LedRank& rank, Status status) {
 }
 
 /// The next thing that a worker says before the first epoch. Errors: what it could not do.
-Result<std::string> hear(LedRank& rank, RankMessageKind expected) {
-  BF_ASSIGN_OR_RETURN(const RankMessage message, rank.control.receive(std::chrono::steady_clock::now() + kLookTimeout));
-  if (message.kind == expected) return message.text;
+Result<RankMessage> hear(LedRank& rank, RankMessageKind expected) {
+  BF_ASSIGN_OR_RETURN(RankMessage message, rank.control.receive(std::chrono::steady_clock::now() + kLookTimeout));
+  if (message.kind == expected) return message;
   if (message.kind == RankMessageKind::kFailed) return make_error(message.code, "{}", message.text);
   return make_error(ErrorCode::kProtocol, "said {} where {} was expected", static_cast<int>(message.kind),
                     static_cast<int>(expected));
@@ -169,16 +168,15 @@ Result<LedRank> Workers::introduce(int number, const RankTask& task) {
   }
   RankTask its = task;
   its.number = number;
-  BF_TRY(naming(rank, rank.control.send({.kind = RankMessageKind::kTask, .text = to_json(its)})));
+  BF_TRY(naming(rank, rank.control.send({.kind = RankMessageKind::kTask, .task = its})));
   return rank;
 }
 
 /// Sends what the worker has not got.
 Status Workers::provide(LedRank& rank, const std::vector<TokenBytes>& tokens) const {
-  BF_ASSIGN_OR_RETURN(const std::string wanted, hear(rank, RankMessageKind::kWanted));
-  std::istringstream words(wanted);
+  BF_ASSIGN_OR_RETURN(const RankMessage message, hear(rank, RankMessageKind::kWanted));
   std::set<std::size_t> sent;
-  for (std::size_t place = 0; words >> place;) {
+  for (const std::size_t place : message.wanted) {
     if (place >= tokens.size() || !sent.insert(place).second) {
       return make_error(ErrorCode::kProtocol, "wants token file {}, or wants it again, there are {}", place,
                         tokens.size());

@@ -1,7 +1,5 @@
 #include "butterfly/train/ranks/train_host.h"
 
-#include <fmt/ranges.h>
-
 #include <optional>
 
 #include "butterfly/base/log.h"
@@ -81,13 +79,12 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
 /// What the run is, and everything that it is about.
 Result<RankTask> TrainHost::prepare(const RankConnections& connections, Tokens& tokens) {
   RankControl leader(connections.leader);
-  BF_ASSIGN_OR_RETURN(const RankMessage message,
-                      leader.receive(std::chrono::steady_clock::now() + options_.member_timeout));
+  BF_ASSIGN_OR_RETURN(RankMessage message, leader.receive(std::chrono::steady_clock::now() + options_.member_timeout));
   if (message.kind != RankMessageKind::kTask) {
     return make_error(ErrorCode::kProtocol, "rank 0 said {} before it said what the run is",
                       static_cast<int>(message.kind));
   }
-  BF_ASSIGN_OR_RETURN(RankTask task, parse_rank_task(message.text));
+  RankTask task = std::move(*message.task);
   BF_TRY(check(task));
   BF_TRY(fetch(connections, task, tokens));
   task.config.threads = options_.threads;
@@ -136,7 +133,7 @@ Status TrainHost::fetch(const RankConnections& connections, const RankTask& task
     left -= bytes;
   }
   RankControl leader(connections.leader);
-  BF_TRY(leader.send({.kind = RankMessageKind::kWanted, .text = fmt::format("{}", fmt::join(missing, " "))}));
+  BF_TRY(leader.send({.kind = RankMessageKind::kWanted, .wanted = missing}));
   for (const std::size_t place : missing) {
     const TaskTokens& wanted = task.tokens[place];
     BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, receive_tokens(*connections.leader, wanted, options_.member_timeout));

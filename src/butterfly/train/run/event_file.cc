@@ -9,47 +9,10 @@
 #include <filesystem>
 
 #include "butterfly/base/hash/crc32c.h"
+#include "butterfly/train/run/events.pb.h"
 
 namespace butterfly {
 namespace {
-
-/// A protobuf message, field after field (https://protobuf.dev/programming-guides/encoding).
-class Message {
- public:
-  Message& number(int field, std::uint64_t value) {
-    tag(field, 0);
-    varint(value);
-    return *this;
-  }
-  Message& real64(int field, double value) {
-    tag(field, 1);
-    return raw(&value, sizeof(value));
-  }
-  Message& real32(int field, float value) {
-    tag(field, 5);
-    return raw(&value, sizeof(value));
-  }
-  Message& bytes(int field, std::string_view value) {
-    tag(field, 2);
-    varint(value.size());
-    text_.append(value);
-    return *this;
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  void tag(int field, unsigned wire_type) { varint((static_cast<unsigned>(field) << 3) | wire_type); }
-  void varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) text_.push_back(static_cast<char>((value & 0x7F) | 0x80));
-    text_.push_back(static_cast<char>(value));
-  }
-  Message& raw(const void* value, std::size_t size) {
-    text_.append(static_cast<const char*>(value), size);
-    return *this;
-  }
-
-  std::string text_;
-};
 
 template <typename T>
 std::string little_endian(T value) {
@@ -59,11 +22,6 @@ std::string little_endian(T value) {
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-
-// Fields of Event, Summary and Summary.Value.
-constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
-constexpr int kValue = 1;
-constexpr int kTag = 1, kSimpleValue = 2;
 
 }  // namespace
 
@@ -85,27 +43,31 @@ Result<EventFile> EventFile::create(const std::string& directory) {
   if (error) return make_error(ErrorCode::kIo, "{}: cannot be made: {}", directory, error.message());
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '-';
-  EventFile events;
-  events.path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", directory, static_cast<std::int64_t>(now_s()),
-                             host.data(), ::getpid());
-  events.file_.reset(std::fopen(events.path_.c_str(), "ab"));
-  if (!events.file_) {
-    return make_error(ErrorCode::kIo, "{}: cannot be created: {}", events.path_, std::strerror(errno));
+  EventFile file;
+  file.path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", directory, static_cast<std::int64_t>(now_s()),
+                           host.data(), ::getpid());
+  file.file_.reset(std::fopen(file.path_.c_str(), "ab"));
+  if (!file.file_) {
+    return make_error(ErrorCode::kIo, "{}: cannot be created: {}", file.path_, std::strerror(errno));
   }
-  BF_TRY(events.write(Message().real64(kWallTime, now_s()).bytes(kFileVersion, "brain.Event:2").text()));
-  return events;
+  events::Event first;
+  first.set_wall_time(now_s());
+  first.set_file_version("brain.Event:2");
+  BF_TRY(file.write(first.SerializeAsString()));
+  return file;
 }
 
 Status EventFile::add(std::int64_t step, const Scalars& scalars) {
-  Message summary;
+  events::Event event;
+  event.set_wall_time(now_s());
+  event.set_step(step);
+  events::Summary& summary = *event.mutable_summary();
   for (const auto& [tag, value] : scalars) {
-    summary.bytes(kValue, Message().bytes(kTag, tag).real32(kSimpleValue, static_cast<float>(value)).text());
+    events::Value& one = *summary.add_value();
+    one.set_tag(std::string(tag));
+    one.set_simple_value(static_cast<float>(value));
   }
-  return write(Message()
-                   .real64(kWallTime, now_s())
-                   .number(kStep, static_cast<std::uint64_t>(step))
-                   .bytes(kSummary, summary.text())
-                   .text());
+  return write(event.SerializeAsString());
 }
 
 Status EventFile::write(const std::string& event) {

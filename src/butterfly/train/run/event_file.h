@@ -1,5 +1,5 @@
-// TensorBoard's files of events, as far as numbers over steps need it: records of length, masked CRC-32C and a protobuf
-// message (tensorflow/core/util/event.proto). For one thread.
+// TensorBoard's files of events, as far as numbers over steps need it: records of length, masked CRC-32C and a message
+// of events.proto. For one thread.
 #pragma once
 
 #include <cstdint>

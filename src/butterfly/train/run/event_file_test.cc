@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "butterfly/base/test_folder_test.h"
+
 namespace butterfly {
 namespace {
 
@@ -63,6 +65,19 @@ TEST(EventFile, BeginsWithItsVersionAndHoldsEveryValue) {
   const std::string summary =
       std::string("\x0A") + static_cast<char>(loss.size()) + loss + "\x0A" + static_cast<char>(b.size()) + b;
   EXPECT_EQ(found[1].substr(9), std::string("\x10\xAC\x02\x2A") + static_cast<char>(summary.size()) + summary);
+}
+
+// Fails when a zero is left out: TensorBoard would show no point of a loss that is 0, nor the first step.
+TEST(EventFile, ZeroesAreWritten) {
+  const TestFolder folder;
+  auto events = EventFile::create(folder.path());
+  ASSERT_TRUE(events) << events.error().message;
+  ASSERT_TRUE(events->add(0, {{"a", 0.0}}));
+  const std::vector<std::string> found = messages(bytes_of(events->path()));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[1].substr(9), std::string("\x10\0\x2A\x0A\x0A\x08\x0A\x01"
+                                            "a\x15\0\0\0\0",
+                                            14));
 }
 
 TEST(EventFile, APlaceThatCannotBeMadeIsNamed) {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/base/json.h"
 
 namespace butterfly {
@@ -28,11 +29,9 @@ double variance(double sum, double squares, std::int64_t count) {
 }  // namespace
 
 std::uint64_t resident_bytes() {
-  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
+  const Descriptor file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   std::array<char, 128> text{};
-  const ssize_t got = ::read(file, text.data(), text.size());
-  ::close(file);
+  const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got <= 0) return 0;
   // "size resident shared ...", in pages.
   const std::string_view line(text.data(), static_cast<std::size_t>(got));

@@ -23,7 +23,7 @@ struct StreamCopies {
 
 class ByteStream {
  public:
-  explicit ByteStream(Fd fd) : fd_(std::move(fd)) {}
+  explicit ByteStream(Descriptor fd) : fd_(std::move(fd)) {}
   virtual ~ByteStream() = default;
 
   int fd() const { return fd_.get(); }
@@ -49,7 +49,7 @@ class ByteStream {
   virtual StreamCopies copies() const = 0;
 
  private:
-  const Fd fd_;
+  const Descriptor fd_;
 };
 
 enum class StreamSide { kClient, kServer };

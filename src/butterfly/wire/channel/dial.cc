@@ -8,8 +8,8 @@
 namespace butterfly {
 namespace {
 
-Result<Fd> connect_socket(const SocketAddress& address, const std::string& name, const Patience& patience) {
-  BF_ASSIGN_OR_RETURN(Fd fd, make_socket(address.storage.ss_family));
+Result<Descriptor> connect_socket(const SocketAddress& address, const std::string& name, const Patience& patience) {
+  BF_ASSIGN_OR_RETURN(Descriptor fd, make_socket(address.storage.ss_family));
   if (::connect(fd.get(), address.get(), address.length) == 0) return fd;
   int error = errno;
   if (error == EINPROGRESS || error == EINTR) {
@@ -45,7 +45,7 @@ Result<std::size_t> move_some(const ByteStream& stream, const std::string& name,
 }  // namespace
 
 Result<std::unique_ptr<Patience>> Patience::create(Deadline deadline, const std::stop_token& stop) {
-  BF_ASSIGN_OR_RETURN(Fd bell, make_bell());
+  BF_ASSIGN_OR_RETURN(Descriptor bell, make_bell());
   return std::unique_ptr<Patience>(new Patience(std::move(bell), deadline, stop));
 }
 
@@ -57,9 +57,9 @@ Status Patience::wait(int fd, short event, const std::string& name, const char* 
   return {};
 }
 
-Result<Fd> dial(const std::string& address, const std::string& name, const Patience& patience) {
+Result<Descriptor> dial(const std::string& address, const std::string& name, const Patience& patience) {
   BF_ASSIGN_OR_RETURN(const auto candidates, resolve(address, patience.deadline()));
-  Result<Fd> fd = make_error(ErrorCode::kUnavailable, "cannot connect to {}", name);
+  Result<Descriptor> fd = make_error(ErrorCode::kUnavailable, "cannot connect to {}", name);
   for (const SocketAddress& candidate : candidates) {
     fd = connect_socket(candidate, name, patience);
     if (fd || fd.error().code == ErrorCode::kCancelled) break;

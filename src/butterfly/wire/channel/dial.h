@@ -22,16 +22,16 @@ class Patience {
   Deadline deadline() const { return deadline_; }
 
  private:
-  Patience(Fd bell, Deadline deadline, const std::stop_token& stop)
+  Patience(Descriptor bell, Deadline deadline, const std::stop_token& stop)
       : bell_(std::move(bell)), deadline_(deadline), on_stop_(stop, [this] { ring(bell_); }) {}
 
-  const Fd bell_;
+  const Descriptor bell_;
   const Deadline deadline_;
   const std::stop_callback<std::function<void()>> on_stop_;
 };
 
 /// A connected socket. Errors: kInvalidArgument (form), kNotFound, kUnavailable (refused), those of Patience.
-Result<Fd> dial(const std::string& address, const std::string& name, const Patience& patience);
+Result<Descriptor> dial(const std::string& address, const std::string& name, const Patience& patience);
 
 /// Errors of these: kUnavailable, kBadData (damaged on the way), those of Patience.
 Status complete_handshake(ByteStream& stream, const std::string& name, const Patience& patience);

@@ -66,8 +66,8 @@ Result<int> poll_until(std::span<pollfd> fds, Deadline deadline) {
   }
 }
 
-Result<Fd> make_socket(int family) {
-  Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Result<Descriptor> make_socket(int family) {
+  Descriptor fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return make_error(ErrorCode::kIo, "cannot open a socket: {}", system_message(errno));
   return fd;
 }
@@ -77,8 +77,8 @@ void disable_nagle(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-Result<Fd> listen_on(const SocketAddress& address, const std::string& name) {
-  BF_ASSIGN_OR_RETURN(Fd fd, make_socket(address.storage.ss_family));
+Result<Descriptor> listen_on(const SocketAddress& address, const std::string& name) {
+  BF_ASSIGN_OR_RETURN(Descriptor fd, make_socket(address.storage.ss_family));
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (::bind(fd.get(), address.get(), address.length) != 0) {
@@ -96,7 +96,7 @@ Result<Fd> listen_on(const SocketAddress& address, const std::string& name) {
   return fd;
 }
 
-Result<SocketAddress> bound_address(const Fd& fd) {
+Result<SocketAddress> bound_address(const Descriptor& fd) {
   SocketAddress bound;
   bound.length = sizeof(bound.storage);
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
@@ -105,19 +105,19 @@ Result<SocketAddress> bound_address(const Fd& fd) {
   return bound;
 }
 
-Result<Fd> make_bell() {
-  Fd fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+Result<Descriptor> make_bell() {
+  Descriptor fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!fd.valid()) return make_error(ErrorCode::kIo, "cannot open an eventfd: {}", system_message(errno));
   return fd;
 }
 
-void ring(const Fd& bell) {
+void ring(const Descriptor& bell) {
   const std::uint64_t one = 1;
   // Fails only when it already rings 2^64 - 2 times.
   [[maybe_unused]] const ssize_t written = ::write(bell.get(), &one, sizeof(one));
 }
 
-void clear(const Fd& bell) {
+void clear(const Descriptor& bell) {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = ::read(bell.get(), &count, sizeof(count));
 }

@@ -1,36 +1,16 @@
-// Non-blocking sockets in the few forms the wire needs. An Fd owns its descriptor.
+// Non-blocking sockets in the few forms the wire needs.
 #pragma once
 
 #include <poll.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <span>
-#include <utility>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/wire/channel/ack_watch.h"
 #include "butterfly/wire/channel/address.h"
 
 namespace butterfly {
-
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// Bytes moved, or why none: kAgain (poll() for `event` and try again), kEnd (the peer finished), kFailed (`error` is
 /// an errno, or 0 where a ByteStream knows better).
@@ -56,7 +36,7 @@ inline constexpr std::size_t kIoBytesMax = std::size_t{1} << 30;
 Result<int> poll_until(std::span<pollfd> fds, Deadline deadline);
 
 /// A non-blocking, close-on-exec stream socket.
-Result<Fd> make_socket(int family);
+Result<Descriptor> make_socket(int family);
 void disable_nagle(int fd);
 
 /// Nothing awaited where the socket knows nothing.
@@ -70,13 +50,13 @@ struct DeliveryRate {
 DeliveryRate delivery_rate(int fd);
 
 /// Errors: kUnavailable (another program has the port), kIo; `name` is what they call the address.
-Result<Fd> listen_on(const SocketAddress& address, const std::string& name);
-Result<SocketAddress> bound_address(const Fd& fd);
+Result<Descriptor> listen_on(const SocketAddress& address, const std::string& name);
+Result<SocketAddress> bound_address(const Descriptor& fd);
 
 /// An eventfd: anyone may ring it, a poll() on it wakes until it is cleared.
-Result<Fd> make_bell();
-void ring(const Fd& bell);
-void clear(const Fd& bell);
+Result<Descriptor> make_bell();
+void ring(const Descriptor& bell);
+void clear(const Descriptor& bell);
 
 /// The system's sentence for an errno.
 std::string system_message(int error);

@@ -54,7 +54,7 @@ Result<NodeFiles> ask(const EnrolOptions& options, const Asking& asking, Deadlin
   const std::string& name = options.address;
   BF_ASSIGN_OR_RETURN(const auto patience, Patience::create(deadline, options.stop));
   BF_ASSIGN_OR_RETURN(const auto request, make_request(asking.key));
-  BF_ASSIGN_OR_RETURN(Fd fd, dial(options.address, name, *patience));
+  BF_ASSIGN_OR_RETURN(Descriptor fd, dial(options.address, name, *patience));
   BF_ASSIGN_OR_RETURN(auto stream, make_tls_stream(std::move(fd), asking.context, StreamSide::kClient));
   BF_TRY(complete_handshake(*stream, name, *patience));
   const auto server = stream->peer();

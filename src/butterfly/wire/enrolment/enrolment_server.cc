@@ -125,8 +125,8 @@ class Client {
 
 class Server final : public EnrolmentServer {
  public:
-  Server(EnrolmentOptions options, Authority authority, std::shared_ptr<const Credentials> credentials, Fd socket,
-         Fd bell, std::string address)
+  Server(EnrolmentOptions options, Authority authority, std::shared_ptr<const Credentials> credentials,
+         Descriptor socket, Descriptor bell, std::string address)
       : options_(std::move(options)),
         authority_(std::move(authority)),
         credentials_(std::move(credentials)),
@@ -186,8 +186,8 @@ class Server final : public EnrolmentServer {
   Status accept_waiting() {
     SocketAddress peer;
     peer.length = sizeof(peer.storage);
-    Fd fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       const bool exhausted = errno == EMFILE || errno == ENFILE;
       if (exhausted && clients_.empty()) {
@@ -215,8 +215,8 @@ class Server final : public EnrolmentServer {
   const EnrolmentOptions options_;
   Authority authority_;
   const std::shared_ptr<const Credentials> credentials_;
-  const Fd socket_;
-  const Fd bell_;
+  const Descriptor socket_;
+  const Descriptor bell_;
   const std::string address_;
   std::list<Client> clients_;  // oldest first
   Refusals refusals_{address_};
@@ -230,8 +230,8 @@ Result<std::unique_ptr<EnrolmentServer>> EnrolmentServer::create(const Enrolment
   BF_TRY(authority.republish());  // a revocation may have been cut short
   BF_ASSIGN_OR_RETURN(auto credentials, Credentials::load(options.folder));
   BF_ASSIGN_OR_RETURN(const auto resolved, resolve(options.address, after_ms(10'000)));
-  BF_ASSIGN_OR_RETURN(Fd socket, listen_on(resolved.front(), options.address));
-  BF_ASSIGN_OR_RETURN(Fd bell, make_bell());
+  BF_ASSIGN_OR_RETURN(Descriptor socket, listen_on(resolved.front(), options.address));
+  BF_ASSIGN_OR_RETURN(Descriptor bell, make_bell());
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(socket));
   return std::make_unique<Server>(options, std::move(authority), std::move(credentials), std::move(socket),
                                   std::move(bell), to_string(bound));

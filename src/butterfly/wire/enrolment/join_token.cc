@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/hash/crc32c.h"
+#include "butterfly/base/hash/digest.h"
 
 namespace butterfly {
 namespace {
@@ -27,12 +28,6 @@ std::uint64_t load(const TokenBytes& bytes, std::size_t at, std::size_t count) {
   return value;
 }
 
-int digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
-
 }  // namespace
 
 std::string encode_token(const JoinToken& token) {
@@ -52,15 +47,12 @@ Result<JoinToken> decode_token(std::string_view text) {
                       "one)",
                       text.size(), kTextBytes, kPrefix);
   }
-  TokenBytes bytes{};
-  for (std::size_t i = 0; i < kTokenBytes; ++i) {
-    const int high = digit(text[kPrefix.size() + 2 * i]);
-    const int low = digit(text[kPrefix.size() + 2 * i + 1]);
-    if (high < 0 || low < 0) {
-      return make_error(ErrorCode::kInvalidArgument, "a join token with other characters than 0-9 and a-f in it");
-    }
-    bytes[i] = static_cast<std::byte>(high << 4 | low);
+  const auto said = from_hex(text.substr(kPrefix.size()));
+  if (!said) {
+    return make_error(ErrorCode::kInvalidArgument, "a join token with other characters than 0-9 and a-f in it");
   }
+  TokenBytes bytes{};
+  std::ranges::copy(*said, bytes.begin());
   const auto announced = load(bytes, kChecksumAt, 4);
   if (const std::uint64_t actual = crc32c(ByteSpan(bytes).first(kChecksumAt)); actual != announced) {
     return make_error(ErrorCode::kInvalidArgument,

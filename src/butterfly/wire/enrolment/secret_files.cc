@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "butterfly/base/read_file.h"
+
 namespace butterfly {
 namespace {
 
@@ -29,7 +31,7 @@ Status make_secret_folder(const std::string& folder) {
 }
 
 Result<std::string> read_file(const std::string& path, FileAccess access, std::size_t bytes_max) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return failed(path, "open");
   struct stat about {};
   if (::fstat(fd.get(), &about) != 0) return failed(path, "look at");
@@ -40,18 +42,7 @@ Result<std::string> read_file(const std::string& path, FileAccess access, std::s
         "sure that nobody has read it)",
         path, about.st_mode & 07777u);
   }
-  std::string content;
-  std::array<char, 4096> buffer{};
-  for (;;) {
-    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return failed(path, "read");
-    if (got == 0) return content;
-    content.append(buffer.data(), static_cast<std::size_t>(got));
-    if (content.size() > bytes_max) {
-      return make_error(ErrorCode::kBadData, "{} has more than {} bytes", path, bytes_max);
-    }
-  }
+  return read_to_end(fd, path, bytes_max);
 }
 
 Status write_file(const std::string& path, const std::string& content, FileAccess access) {
@@ -59,7 +50,7 @@ Status write_file(const std::string& path, const std::string& content, FileAcces
   const mode_t mode = access == FileAccess::kOwnerOnly ? S_IRUSR | S_IWUSR : S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH;
   ::unlink(fresh.c_str());
   {
-    const Fd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+    const Descriptor fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
     if (!fd.valid()) return failed(fresh, "write");
     std::string_view rest = content;
     while (!rest.empty()) {
@@ -72,14 +63,15 @@ Status write_file(const std::string& path, const std::string& content, FileAcces
   }
   if (::rename(fresh.c_str(), path.c_str()) != 0) return failed(path, "replace");
   // The new name is on the disk only when its folder is.
-  const Fd folder(::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor folder(
+      ::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.valid()) ::fsync(folder.get());
   return {};
 }
 
 Result<FolderLock> FolderLock::take(const std::string& folder) {
   const std::string path = folder + "/lock";
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  Descriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
   if (!fd.valid()) return failed(path, "open");
   const Deadline deadline = after_ms(10'000);
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -28,8 +28,8 @@ class FolderLock {
   static Result<FolderLock> take(const std::string& folder);
 
  private:
-  explicit FolderLock(Fd fd) : fd_(std::move(fd)) {}
-  Fd fd_;
+  explicit FolderLock(Descriptor fd) : fd_(std::move(fd)) {}
+  Descriptor fd_;
 };
 
 }  // namespace butterfly

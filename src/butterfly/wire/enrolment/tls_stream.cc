@@ -149,7 +149,7 @@ bool tells_of_refusal(unsigned long code) {
 
 class TlsStream final : public ByteStream {
  public:
-  TlsStream(Fd fd, TlsContext context, SslPtr ssl, StreamSide side)
+  TlsStream(Descriptor fd, TlsContext context, SslPtr ssl, StreamSide side)
       : ByteStream(std::move(fd)),
         context_(std::move(context)),
         ssl_(std::move(ssl)),
@@ -349,7 +349,7 @@ Result<TlsContext> make_tls_context(StreamSide side) {
   return context;
 }
 
-Result<std::unique_ptr<ByteStream>> make_tls_stream(Fd fd, const TlsContext& context, StreamSide side) {
+Result<std::unique_ptr<ByteStream>> make_tls_stream(Descriptor fd, const TlsContext& context, StreamSide side) {
   SslPtr ssl(SSL_new(context.get()));
   if (!ssl) return make_error(ErrorCode::kIo, "cannot begin TLS: {}", take_openssl_error());
   return std::make_unique<TlsStream>(std::move(fd), context, std::move(ssl), side);

@@ -12,7 +12,7 @@ namespace butterfly {
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 
 /// Errors: kIo.
-Result<std::unique_ptr<ByteStream>> make_tls_stream(Fd fd, const TlsContext& context, StreamSide side);
+Result<std::unique_ptr<ByteStream>> make_tls_stream(Descriptor fd, const TlsContext& context, StreamSide side);
 
 /// An empty context with this project's rules: TLS 1.3 alone, no tickets, no early data. It has no keys yet.
 /// Errors: kIo.

@@ -246,9 +246,9 @@ class Relay {
   void run() {
     pollfd waiting{.fd = fd_.get(), .events = POLLIN, .revents = 0};
     ASSERT_EQ(poll_until(std::span(&waiting, 1), after_ms(5000)).value(), 1);
-    const Fd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const Descriptor client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     const auto patience = Patience::create(after_ms(5000), {}).value();
-    const Fd server = dial(target_, target_, *patience).value();
+    const Descriptor server = dial(target_, target_, *patience).value();
     std::array<pollfd, 2> fds{{{client.get(), POLLIN, 0}, {server.get(), POLLIN, 0}}};
     while (poll_until(fds, after_ms(20'000)).value() > 0) {
       for (int i = 0; i < 2; ++i) {
@@ -269,7 +269,7 @@ class Relay {
 
   const std::string target_;
   const SocketAddress listener_;
-  Fd fd_;
+  Descriptor fd_;
   std::string address_;
   std::atomic<bool> tampering_{false};
   mutable std::mutex mutex_;
@@ -355,7 +355,7 @@ class FlippingRelay {
 
  private:
   struct Pair {
-    std::array<Fd, 2> ends;  // the client, the server
+    std::array<Descriptor, 2> ends;  // the client, the server
     bool damages = false;
   };
 
@@ -364,7 +364,7 @@ class FlippingRelay {
     while (!stop_.stop_requested()) {
       std::vector<pollfd> fds{{fd_.get(), POLLIN, 0}};
       for (const Pair& pair : pairs) {
-        for (const Fd& end : pair.ends) fds.push_back({end.get(), POLLIN, 0});
+        for (const Descriptor& end : pair.ends) fds.push_back({end.get(), POLLIN, 0});
       }
       if (poll_until(fds, after_ms(5)).value() == 0) continue;
       std::size_t at = 1;
@@ -372,7 +372,7 @@ class FlippingRelay {
         pair = carry(*pair, fds[at], fds[at + 1]) ? std::next(pair) : pairs.erase(pair);
       }
       if (fds[0].revents == 0) continue;
-      Fd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Descriptor client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       const auto patience = Patience::create(after_ms(5000), {}).value();
       pairs.push_back({.ends = {std::move(client), dial(target_, target_, *patience).value()},
                        .damages = connections_++ == 0 && flip_});
@@ -398,7 +398,7 @@ class FlippingRelay {
 
   const std::string target_;
   const std::optional<Flip> flip_;
-  Fd fd_;
+  Descriptor fd_;
   std::string address_;
   std::atomic<int> connections_{0};
   std::stop_source stop_;

@@ -18,12 +18,6 @@ std::string_view to_string(ExchangeEngine engine) {
   return kEngineNames[static_cast<std::size_t>(engine)];
 }
 
-ExchangeEngine parse_exchange_engine(std::string_view name) {
-  const auto found = std::ranges::find(kEngineNames, name);
-  return found == kEngineNames.end() ? ExchangeEngine::kNone
-                                     : static_cast<ExchangeEngine>(found - kEngineNames.begin());
-}
-
 GroupExchange::GroupExchange(int rank, std::vector<std::shared_ptr<Channel>> members, const GroupOptions& options)
     : members_(members),
       options_(options),

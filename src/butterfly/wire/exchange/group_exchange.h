@@ -23,8 +23,6 @@ struct GroupOptions {
 /// What an exchange moves bytes with.
 enum class ExchangeEngine : std::uint8_t { kNone, kChannels, kSharedMemory, kBoth };
 std::string_view to_string(ExchangeEngine engine);  // "shared memory"
-/// kNone for anything else.
-ExchangeEngine parse_exchange_engine(std::string_view name);
 
 class GroupExchange final : public Exchange {
  public:

@@ -58,14 +58,6 @@ TEST(GroupExchange, AMemberElsewhereIsReachedOverItsChannelsByThoseWhoShare) {
   });
 }
 
-TEST(GroupExchange, EnginesKeepTheirNames) {
-  for (const auto engine :
-       {ExchangeEngine::kNone, ExchangeEngine::kChannels, ExchangeEngine::kSharedMemory, ExchangeEngine::kBoth}) {
-    EXPECT_EQ(parse_exchange_engine(to_string(engine)), engine);
-  }
-  EXPECT_EQ(parse_exchange_engine("carrier pigeon"), ExchangeEngine::kNone);
-}
-
 TEST(SharedSegment, IsGivenToThoseWhoKnowItsNameAndIsTheSame) {
   const SharedMemory mine = SharedMemory::create(4096).value();
   const SegmentOffer offer = SegmentOffer::create().value();

@@ -27,7 +27,7 @@ std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
-bool of_this_user(const Fd& socket) {
+bool of_this_user(const Descriptor& socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid();
@@ -47,7 +47,7 @@ struct DescriptorMessage {
   }
 };
 
-Status wait_readable(const Fd& socket, Deadline deadline, const char* what) {
+Status wait_readable(const Descriptor& socket, Deadline deadline, const char* what) {
   pollfd wait{.fd = socket.get(), .events = POLLIN, .revents = 0};
   BF_ASSIGN_OR_RETURN(const int ready, poll_until(std::span(&wait, 1), deadline));
   if (ready == 0) return make_error(ErrorCode::kTimeout, "{} before the deadline", what);
@@ -65,7 +65,7 @@ std::string sharing_scope() {
 }
 
 Result<SegmentOffer> SegmentOffer::create() {
-  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return failed("cannot open a local socket");
   std::string name = "butterfly-" + to_hex(make_session_id());
   const auto [address, length] = abstract_address(name);
@@ -79,7 +79,7 @@ Result<SegmentOffer> SegmentOffer::create() {
 Status SegmentOffer::hand_out(int descriptor, int count, Deadline deadline) const {
   while (count > 0) {
     BF_TRY(wait_readable(socket_, deadline, "not every process asked for its shared memory"));
-    const Fd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const Descriptor peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!peer.valid() || !of_this_user(peer)) continue;
     DescriptorMessage message;
     cmsghdr* control = CMSG_FIRSTHDR(&message.header);
@@ -94,7 +94,7 @@ Status SegmentOffer::hand_out(int descriptor, int count, Deadline deadline) cons
 }
 
 Result<SegmentRequest> SegmentRequest::connect(const std::string& name) {
-  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return failed("cannot open a local socket");
   const auto [address, length] = abstract_address(name);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || !of_this_user(socket)) {

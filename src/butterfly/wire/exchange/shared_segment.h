@@ -31,8 +31,8 @@ class SegmentOffer {
   Status hand_out(int descriptor, int count, Deadline deadline) const;
 
  private:
-  SegmentOffer(Fd socket, std::string name) : socket_(std::move(socket)), name_(std::move(name)) {}
-  Fd socket_;
+  SegmentOffer(Descriptor socket, std::string name) : socket_(std::move(socket)), name_(std::move(name)) {}
+  Descriptor socket_;
   std::string name_;
 };
 
@@ -45,8 +45,8 @@ class SegmentRequest {
   Result<SharedMemory> take(std::size_t bytes, Deadline deadline) const;
 
  private:
-  explicit SegmentRequest(Fd socket) : socket_(std::move(socket)) {}
-  Fd socket_;
+  explicit SegmentRequest(Descriptor socket) : socket_(std::move(socket)) {}
+  Descriptor socket_;
 };
 
 }  // namespace butterfly

@@ -48,7 +48,7 @@ Status shake_hands(ByteStream& stream, const Introduction& introduction, const s
 /// Errors: those of connect_tcp(), and kBadData where something was damaged on its way.
 Result<ChannelPtr> attempt(const std::string& address, const std::string& name, const ConnectOptions& options,
                            const Patience& patience) {
-  BF_ASSIGN_OR_RETURN(Fd fd, dial(address, name, patience));
+  BF_ASSIGN_OR_RETURN(Descriptor fd, dial(address, name, patience));
   BF_ASSIGN_OR_RETURN(auto stream, make_stream(std::move(fd), options.access, StreamSide::kClient));
   BF_TRY(secure(*stream, options, name, patience));
   BF_TRY(shake_hands(*stream, options.introduction, name, patience));

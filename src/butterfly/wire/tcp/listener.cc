@@ -16,7 +16,7 @@ namespace {
 
 class TcpListener final : public Listener {
  public:
-  TcpListener(Fd socket, Fd bell, std::string address, const ListenOptions& options)
+  TcpListener(Descriptor socket, Descriptor bell, std::string address, const ListenOptions& options)
       : socket_(std::move(socket)), bell_(std::move(bell)), address_(std::move(address)), options_(options) {}
 
   std::string address() const override { return address_; }
@@ -99,8 +99,8 @@ class TcpListener final : public Listener {
   void accept_waiting() {
     SocketAddress peer;
     peer.length = sizeof(peer.storage);
-    Fd fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length,
-                    SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor fd(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &peer.length,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       // Out of descriptors: the listening socket stays readable, so rest a little instead of running in circles.
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -125,8 +125,8 @@ class TcpListener final : public Listener {
                              options_.access.credentials != nullptr);
   }
 
-  const Fd socket_;
-  const Fd bell_;
+  const Descriptor socket_;
+  const Descriptor bell_;
   const std::string address_;
   const ListenOptions options_;
   std::atomic<bool> closed_{false};
@@ -160,8 +160,8 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenOptions& options)
   if (!open && !is_loopback(resolved.front())) {
     return make_error(ErrorCode::kInvalidArgument, "{} is not a loopback address", to_string(resolved.front()));
   }
-  BF_ASSIGN_OR_RETURN(Fd socket, listen_on(resolved.front(), options.address));
-  BF_ASSIGN_OR_RETURN(Fd bell, make_bell());
+  BF_ASSIGN_OR_RETURN(Descriptor socket, listen_on(resolved.front(), options.address));
+  BF_ASSIGN_OR_RETURN(Descriptor bell, make_bell());
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(socket));
   return std::make_unique<TcpListener>(std::move(socket), std::move(bell), to_string(bound), options);
 }

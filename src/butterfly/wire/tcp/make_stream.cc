@@ -30,7 +30,7 @@ class PlainStream final : public ByteStream {
 
 }  // namespace
 
-Result<std::unique_ptr<ByteStream>> make_stream(Fd fd, const NodeAccess& access, StreamSide side) {
+Result<std::unique_ptr<ByteStream>> make_stream(Descriptor fd, const NodeAccess& access, StreamSide side) {
   if (!access.credentials) return std::make_unique<PlainStream>(std::move(fd));
   return make_tls_stream(std::move(fd), access.credentials->context(side), side);
 }

@@ -9,6 +9,6 @@
 namespace butterfly {
 
 /// TLS where there are credentials, plain otherwise. Errors: kIo when TLS cannot be set up.
-Result<std::unique_ptr<ByteStream>> make_stream(Fd fd, const NodeAccess& access, StreamSide side);
+Result<std::unique_ptr<ByteStream>> make_stream(Descriptor fd, const NodeAccess& access, StreamSide side);
 
 }  // namespace butterfly

@@ -20,7 +20,7 @@ class RawClient {
  public:
   explicit RawClient(const std::string& address) {
     const SocketAddress target = resolve(address, after_ms(1000)).value().front();
-    fd_ = Fd(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    fd_ = Descriptor(::socket(target.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(fd_.get(), target.get(), target.length), 0);
   }
   void write(ByteSpan bytes) const {
@@ -44,7 +44,7 @@ class RawClient {
   }
 
  private:
-  Fd fd_;
+  Descriptor fd_;
 };
 
 /// Runs accept() until it is told to stop, as a worker does, and keeps what arrives.

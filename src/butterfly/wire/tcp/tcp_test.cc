@@ -172,7 +172,7 @@ class RawServer {
     bound_.length = sizeof(bound_.storage);
     EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&bound_.storage), &bound_.length), 0);
     thread_ = std::thread([this, said = std::move(answer)] {
-      const Fd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const Descriptor client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       std::array<std::byte, kHelloBytes> hello;
       EXPECT_EQ(::recv(client.get(), hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(kHelloBytes));
       EXPECT_EQ(::send(client.get(), said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
@@ -185,7 +185,7 @@ class RawServer {
   std::string address() const { return to_string(bound_); }
 
  private:
-  Fd fd_;
+  Descriptor fd_;
   SocketAddress bound_;
   std::thread thread_;
 };
@@ -217,7 +217,7 @@ class FlippingProxy {
     EXPECT_EQ(::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound_.storage), &bound_.length), 0);
     thread_ = std::thread([this, byte, times] {
       for (;;) {
-        const Fd near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        const Descriptor near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (!near.valid()) return;
         const RawClient far(target_);
         HelloBytes hello{};
@@ -239,7 +239,7 @@ class FlippingProxy {
 
  private:
   const std::string target_;
-  const Fd listener_;
+  const Descriptor listener_;
   SocketAddress bound_;
   std::atomic<int> carried_{0};
   std::thread thread_;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
+#include "butterfly/base/read_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
 #include "butterfly/model/format/hugging_face/tokenizer_json.h"
@@ -16,30 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMaxConfigBytes = 1 << 20;
-constexpr std::uintmax_t kMaxIndexBytes = 32 << 20;
-constexpr std::uintmax_t kMaxTokenizerBytes = 64 << 20;
+constexpr std::size_t kMaxConfigBytes = 1 << 20;
+constexpr std::size_t kMaxIndexBytes = 32 << 20;
+constexpr std::size_t kMaxTokenizerBytes = 64 << 20;
 
 enum class Presence { kRequired, kOptional };
 
 /// The whole file; an absent optional one is empty.
-Result<std::string> read_text(const fs::path& path, std::uintmax_t bytes_max, Presence presence) {
-  std::error_code error;
-  if (!fs::exists(path, error)) {
-    if (presence == Presence::kOptional) return std::string();
-    return make_error(ErrorCode::kNotFound, "{}: there is no such file", path.string());
-  }
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) return make_error(ErrorCode::kIo, "{}: cannot be examined: {}", path.string(), error.message());
-  if (size > bytes_max) {
-    return make_error(ErrorCode::kBadData, "{}: is {} bytes long, expected at most {}", path.string(), size, bytes_max);
-  }
-  std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return make_error(ErrorCode::kIo, "{}: {} bytes cannot be read", path.string(), size);
-  }
-  return text;
+Result<std::string> read_text(const fs::path& path, std::size_t bytes_max, Presence presence) {
+  auto text = read_file(path.string(), bytes_max);
+  const bool absent = !text && text.error().code == ErrorCode::kNotFound;
+  return absent && presence == Presence::kOptional ? std::string() : text;
 }
 
 /// Only a plain name: an index must not lead out of its directory.

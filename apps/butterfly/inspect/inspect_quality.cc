@@ -2,11 +2,10 @@
 // stored.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "butterfly/base/json.h"
+#include "butterfly/base/read_file.h"
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/perplexity.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -23,9 +22,7 @@ struct Quality {
 
 Result<DivergenceResult> compare_text(const InspectOptions& options, const Checkpoint& judged,
                                       const Checkpoint& against) {
-  std::ifstream in(options.text, std::ios::binary);
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be opened", options.text);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  BF_ASSIGN_OR_RETURN(const std::string text, read_file(options.text, kAnySize));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(against.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.encode(text, {.add_bos = false}));
   PerplexityOptions windows;
