@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "butterfly/base/json.h"
+#include "butterfly/base/read_file.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
@@ -23,17 +22,9 @@ struct PerplexityCommand {
   bool json = false;
 };
 
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be opened", path);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) return make_error(ErrorCode::kIo, "{} cannot be read", path);
-  return text;
-}
-
 Result<int> run(const PerplexityCommand& command) {
   BF_ASSIGN_OR_RETURN(InferenceConfig config, read_config(command.flags));
-  BF_ASSIGN_OR_RETURN(const std::string text, read_text(command.file));
+  BF_ASSIGN_OR_RETURN(const std::string text, read_file(command.file));
   config.deployment.plan.sequences = 2;
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));

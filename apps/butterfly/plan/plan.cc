@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/plan/description/cluster_file.h"
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/plan/simulation/simulated_plan.h"
@@ -69,13 +69,6 @@ Result<ModelConfig> read_model(const PlanCommand& command) {
   return config;
 }
 
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be read", path);
-  return text;
-}
-
 Result<PlanCluster> read_cluster(const PlanCommand& command) {
   if (command.cluster.empty() == command.workers.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "a plan needs --cluster FILE or --workers HOST:PORT,..., got {}",
@@ -97,7 +90,7 @@ Result<PlanOptions> plan_options(const PlanCommand& command, const ModelConfig& 
     return make_error(ErrorCode::kInvalidArgument, "--split custom needs --custom FILE, got none");
   }
   if (!command.custom.empty()) {
-    BF_ASSIGN_OR_RETURN(const std::string text, read_text(command.custom));
+    BF_ASSIGN_OR_RETURN(const std::string text, read_file(command.custom));
     auto custom = parse_custom_plan(text);
     if (!custom) {
       return make_error(custom.error().code, "{}: {}", command.custom, custom.error().message);

@@ -4,10 +4,10 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/text/utf8.h"
@@ -36,11 +36,7 @@ Result<std::string> read_input(const TokenizeCommand& command) {
     if (std::cin.bad()) return make_error(ErrorCode::kIo, "standard input cannot be read");
     return text;
   }
-  std::ifstream in(command.file, std::ios::binary);
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be opened", command.file);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) return make_error(ErrorCode::kIo, "{} cannot be read", command.file);
-  return text;
+  return read_file(command.file);
 }
 
 /// Integers between white space or commas. Errors: kInvalidArgument for anything else and for ids outside [0, vocab).

@@ -1,9 +1,8 @@
 #include "butterfly/infer/deployment/deployment_config.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/plan/partition/custom.h"
 
@@ -12,13 +11,6 @@ namespace {
 
 bool looks_at_links(const std::string& strategy) {
   return strategy == "topology" || strategy == "tensor" || strategy == "hybrid" || strategy == "auto";
-}
-
-Result<CustomPlan> read_custom_plan(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) return make_error(ErrorCode::kNotFound, "{} cannot be read", path);
-  return parse_custom_plan(text);
 }
 
 Status check(const DeploymentConfig& config, const ModelConfig& model) {
@@ -43,7 +35,8 @@ Result<DeploymentConfig> resolved(DeploymentConfig config, const ModelConfig& mo
     BF_ASSIGN_OR_RETURN(config.membership.cluster.access, node_access(config.access));
   }
   if (!config.custom_file.empty()) {
-    BF_ASSIGN_OR_RETURN(config.plan.custom, read_custom_plan(config.custom_file));
+    BF_ASSIGN_OR_RETURN(const std::string text, read_file(config.custom_file, {.what = "the file of a plan"}));
+    BF_ASSIGN_OR_RETURN(config.plan.custom, parse_custom_plan(text));
   }
   config.measure_links = config.measure_links || looks_at_links(config.plan.strategy);
   return config;

@@ -1,28 +1,16 @@
 #define TOML_IMPLEMENTATION
-#include "butterfly/base/toml_file.h"
+#include "butterfly/base/settings/toml_file.h"
 
 #include <fmt/ranges.h>
 
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "butterfly/base/nearest_word.h"
+#include "butterfly/base/read_file.h"
 
 namespace butterfly {
 Result<std::string> read_toml_text(const std::string& path, std::size_t bytes_max, std::string_view what) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return make_error(ErrorCode::kBadData, "{}: is a directory, expected {}", path, what);
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(ErrorCode::kNotFound, "{}: there is no such file, or it cannot be opened", path);
-  std::string text(bytes_max + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return make_error(ErrorCode::kIo, "{}: cannot be read beyond {} bytes", path, file.gcount());
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > bytes_max) return make_error(ErrorCode::kBadData, "{}: is longer than {} bytes", path, bytes_max);
-  return text;
+  return read_file(path, {.bytes_max = bytes_max, .what = what});
 }
 
 Result<toml::table> parse_toml(const std::string& text, const std::string& name) {
