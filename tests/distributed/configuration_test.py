@@ -94,6 +94,20 @@ class Generate(Settings):
         self.assertEqual(largest.stdout, butterfly(*sampled, hex(2**64 - 1)).stdout)
         self.assertNotEqual(largest.stdout, butterfly(*sampled, "0").stdout)
 
+    def test_a_stop_may_hold_a_comma(self):
+        said = [json.loads(butterfly("generate", "-m", DEMO, "-p", "ROMEO:", "-n", "20", "--json", *stops).stdout)
+                for stops in (("--stop", "zzz,e"), ("--stop", "zzz", "--stop", "e"))]
+        self.assertEqual([one["finish_reason"] for one in said], ["length", "stop"])
+        self.assertTrue(said[0]["text"].startswith(said[1]["text"] + "e"), said)
+
+    def test_what_is_on_by_default_is_switched_off_by_its_opposite(self):
+        # bench is quiet unless it is told otherwise.
+        words = ("bench", "model", "-m", DEMO, "--nodes", "2", "--threads", "1", "--prefill", "4", "--decode", "1",
+                 "--rounds", "1")
+        self.assertNotIn(b"split uniform", butterfly(*words).stderr)
+        for loud in (("--no-quiet",), ("--quiet", "false")):
+            self.assertIn(b"split uniform", butterfly(*words, *loud).stderr)
+
     def test_one_file_serves_every_command_that_runs_a_model(self):
         path, text = self.file(FILE), self.file("To be or not to be, that is the question.", "text.txt")
         run = butterfly("perplexity", "-c", path, "-f", text, "--window", "8")

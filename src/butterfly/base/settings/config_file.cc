@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "butterfly/base/toml_file.h"
+#include "butterfly/base/settings/toml_file.h"
 
 namespace butterfly {
 namespace {

@@ -146,7 +146,8 @@ TEST(DeploymentConfig, NumbersThatNothingCanBeDoneWithAreRefused) {
   EXPECT_EQ(resolved({.compute = {.threads = -1}}, model).error().message, "-1 threads on each of 1 nodes");
   EXPECT_EQ(resolved({.stage = {.wire_type = DType::kQ8_0}}, model).error().message,
             "activations of 40 elements cannot travel as q8_0");
-  EXPECT_EQ(resolved({.custom_file = "/nowhere/plan.txt"}, model).error().message, "/nowhere/plan.txt cannot be read");
+  EXPECT_EQ(resolved({.custom_file = "/nowhere/plan.txt"}, model).error().message,
+            "/nowhere/plan.txt: there is no such file, or it cannot be opened");
 }
 
 template <typename Config>

@@ -13,11 +13,6 @@ bool looks_at_links(const std::string& strategy) {
   return strategy == "topology" || strategy == "tensor" || strategy == "hybrid" || strategy == "auto";
 }
 
-Result<CustomPlan> read_custom_plan(const std::string& path) {
-  BF_ASSIGN_OR_RETURN(const std::string text, read_file(path, kAnySize));
-  return parse_custom_plan(text);
-}
-
 Status check(const DeploymentConfig& config, const ModelConfig& model) {
   if (config.compute.threads < 0 || config.nodes < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} threads on each of {} nodes", config.compute.threads,
@@ -40,7 +35,8 @@ Result<DeploymentConfig> resolved(DeploymentConfig config, const ModelConfig& mo
     BF_ASSIGN_OR_RETURN(config.membership.cluster.access, node_access(config.access));
   }
   if (!config.custom_file.empty()) {
-    BF_ASSIGN_OR_RETURN(config.plan.custom, read_custom_plan(config.custom_file));
+    BF_ASSIGN_OR_RETURN(const std::string text, read_file(config.custom_file, kAnySize));
+    BF_ASSIGN_OR_RETURN(config.plan.custom, parse_custom_plan(text));
   }
   config.measure_links = config.measure_links || looks_at_links(config.plan.strategy);
   return config;

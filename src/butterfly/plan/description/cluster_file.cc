@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "butterfly/base/toml_file.h"
+#include "butterfly/base/settings/toml_file.h"
 #include "butterfly/base/units.h"
 #include "butterfly/tensor/dtype.h"
 

@@ -1,5 +1,5 @@
 #define TOML_IMPLEMENTATION
-#include "butterfly/base/toml_file.h"
+#include "butterfly/base/settings/toml_file.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "butterfly/base/toml_file.h"
+#include "butterfly/base/settings/toml_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
