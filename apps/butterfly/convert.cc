@@ -23,11 +23,13 @@ struct ConvertCommand {
   std::uint64_t seed = 0;
 };
 
+/// Nothing for a mix, too.
 Result<std::optional<DType>> wanted_type(const ConvertCommand& command) {
-  if (command.type.empty()) return std::optional<DType>();
+  if (command.type.empty() || parse_type_mix(command.type)) return std::optional<DType>();
   const auto type = parse_dtype(command.type);
   if (!type || *type == DType::kI32) {
-    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected {}", command.type, encodable_types());
+    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected {}, {}", command.type, type_mixes(),
+                      encodable_types());
   }
   return type;
 }
@@ -48,7 +50,7 @@ void show_progress(const ConvertProgress& progress) {
 Result<ConvertReport> run_convert(const ConvertCommand& command) {
   BF_ASSIGN_OR_RETURN(const auto type, wanted_type(command));
   BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_input(command, type));
-  ConvertOptions options{.type = type, .stop = interrupted()};
+  ConvertOptions options{.type = type, .mix = parse_type_mix(command.type), .stop = interrupted()};
   const bool watched = ::isatty(STDERR_FILENO) == 1;
   if (watched) options.progress = show_progress;
   auto report = convert(checkpoint, command.paths.back(), options);
@@ -66,8 +68,9 @@ Result<int> run(const ConvertCommand& command) {
   }
   BF_ASSIGN_OR_RETURN(const ConvertReport report, run_convert(command));
   if (!report.stored_as_f16.empty()) {
+    const auto type = parse_dtype(command.type);
     std::fprintf(stderr, "stored as f16, because their rows are no multiple of %d elements: %s\n",
-                 block_elements(*parse_dtype(command.type)),
+                 type ? block_elements(*type) : kQuantBlock,
                  fmt::format("{}", fmt::join(report.stored_as_f16, ", ")).c_str());
   }
   std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report.file_bytes).c_str());
@@ -83,8 +86,9 @@ void add_convert(Command app, Action& action) {
                  "IN (GGUF file or Hugging Face directory) and OUT.gguf; OUT alone with --random")
       .required()
       .takes(1, 2);
-  sub.add_option("--type", command->type,
-                 encodable_types() + ", for all matrices; default: as stored, f16 for --random");
+  sub.add_option(
+      "--type", command->type,
+      encodable_types() + ", for all matrices, or a mix: " + type_mixes() + "; default: as stored, f16 for --random");
   auto random =
       sub.add_option("--random", command->random,
                      fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "golden_data.h"
@@ -134,6 +135,33 @@ TEST_P(GoldenFamily, AGgufFileOfItGivesTheSameBits) {
   const std::vector<float> logits = logits_of(*file, ids_, ids_.size());
   ASSERT_EQ(logits.size(), expected.size());
   EXPECT_EQ(std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)), 0);
+}
+
+/// Types of blocks of 256 and of 32 in one file, the embedding's another than the blocks'.
+TEST(GoldenMix, AFileOfMixedTypesGivesTheSameBitsHoweverItRuns) {
+  const std::string path = testing::TempDir() + "family_mix.gguf";
+  const Checkpoint random = *random_checkpoint(*named_config("butterfly-demo"), {.seed = 5, .type = DType::kF32});
+  for (const TypeMix mix : {TypeMix::kQ4KM, TypeMix::kQ5KM}) {
+    const auto report = convert(random, path, {.mix = mix});
+    ASSERT_TRUE(report) << report.error().message;
+    const auto file = open_checkpoint(path);
+    ASSERT_TRUE(file) << file.error().message;
+    const auto ids = prompt(24, file->config.vocab);
+    const std::vector<float> whole = logits_of(*file, ids, ids.size());
+    const std::vector<float> exact = logits_of(random, ids, ids.size());
+    const float error = largest_difference(whole, exact) / largest(exact);
+    EXPECT_LT(error, 0.4f);  // random weights amplify what rounding does
+    EXPECT_GT(error, 0.0f);
+    const auto same = [&](const std::vector<float>& logits) {
+      return logits.size() == whole.size() && std::memcmp(logits.data(), whole.data(), whole.size() * 4) == 0;
+    };
+    for (const Isa isa : supported_isas()) {
+      if (isa == Isa::kReference) continue;  // slow here; the parity tests hold each type against it
+      EXPECT_TRUE(same(logits_of(*file, ids, 5, {.threads = 2, .isas = {isa}}))) << to_string(isa);
+    }
+    EXPECT_TRUE(same(logits_of(*file, ids, 24, {.nodes = 3})));
+  }
+  std::filesystem::remove(path);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenFamily, testing::ValuesIn(families()),

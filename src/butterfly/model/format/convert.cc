@@ -74,10 +74,12 @@ class Converter {
     config_ = checkpoint.config;
     config_.rope = with_explicit_factors(config_.rope);
     if (options.type) config_.weight_type = *options.type;
+    if (options.mix) config_.weight_type = main_type(*options.mix);
   }
 
   Result<ConvertReport> run() {
-    BF_TRY(write_gguf_config(config_, writer_));
+    const auto file_type = options_.mix ? std::optional(file_type_number(*options_.mix)) : std::nullopt;
+    BF_TRY(write_gguf_config(config_, writer_, file_type));
     write_gguf_vocabulary(checkpoint_.vocabulary, config_.vocab, writer_);
     BF_TRY(declare_all());
     BF_TRY(writer_.write_header());
@@ -112,6 +114,12 @@ class Converter {
 
   DType type_of(const WeightInfo& weight, DType stored) {
     if (weight.rows == 1 || weight.name == "position_embd.weight") return DType::kF32;
+    if (options_.mix) {
+      const std::string tensor = fused_name(weight.name, gguf_fusion(config_.architecture));
+      const DType type = type_in_mix(*options_.mix, config_, tensor, weight.cols);
+      if (type == DType::kF16) report_.stored_as_f16.push_back(weight.name);
+      return type;
+    }
     if (!options_.type) return stored;
     if (row_bytes(*options_.type, static_cast<std::uint64_t>(weight.cols))) return *options_.type;
     report_.stored_as_f16.push_back(weight.name);

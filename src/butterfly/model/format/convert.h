@@ -10,6 +10,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/checkpoint.h"
+#include "butterfly/model/format/type_mix.h"
 
 namespace butterfly {
 
@@ -22,13 +23,14 @@ struct ConvertProgress {
 struct ConvertOptions {
   /// The type of every matrix but the position embedding, which stays exact; nothing: as stored. Vectors are f32.
   std::optional<DType> type{};
+  std::optional<TypeMix> mix{};                            // instead of one type
   std::function<void(const ConvertProgress&)> progress{};  // before each tensor
   std::stop_token stop{};
 };
 
 struct ConvertReport {
   std::uint64_t file_bytes = 0;
-  /// Matrices stored as f16 because `type` needs rows of whole blocks of 32.
+  /// Matrices stored as f16 because `type` needs rows of whole blocks, or none of the mix's types fits.
   std::vector<std::string> stored_as_f16{};
 };
 

@@ -92,14 +92,14 @@ void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
 
 }  // namespace
 
-Status write_gguf_config(const ModelConfig& config, GgufWriter& writer) {
+Status write_gguf_config(const ModelConfig& config, GgufWriter& writer, std::optional<std::uint32_t> file_type) {
   const std::string prefix = config.architecture + ".";
   const auto integer = [&](const char* key, int value) {
     writer.add_integer(prefix + key, static_cast<std::uint32_t>(value));
   };
   writer.add_string("general.architecture", config.architecture);
   writer.add_string("general.name", config.name);
-  writer.add_integer("general.file_type", file_type_number(config.weight_type));
+  writer.add_integer("general.file_type", file_type.value_or(file_type_number(config.weight_type)));
   if (block_elements(config.weight_type) > 1) writer.add_integer("general.quantization_version", 2);
   integer("vocab_size", config.vocab);
   integer("context_length", config.context);
