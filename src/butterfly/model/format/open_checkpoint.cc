@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "butterfly/base/hash/digest.h"
+#include "butterfly/model/format/gguf/gguf_shards.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/hugging_face/hugging_face.h"
 
@@ -40,7 +41,10 @@ Result<std::vector<ContentFile>> content_files(const std::string& path) {
       return make_error(ErrorCode::kNotFound, "{}: has neither config.json nor *.safetensors", path);
     }
   } else {
-    files.push_back({.path = path});
+    const std::vector<std::string> parts = gguf_shards(path);
+    for (const std::string& part : parts) {
+      files.push_back({.path = part, .name = parts.size() > 1 ? fs::path(part).filename().string() : ""});
+    }
   }
   for (ContentFile& file : files) {
     file.size = fs::file_size(file.path, error);

@@ -347,6 +347,17 @@ Result<GgufFile> GgufFile::parse(ByteSpan bytes, std::string source) {
   return file;
 }
 
+Status GgufFile::add_tensors(const GgufFile& other) {
+  for (const GgufTensor& tensor : other.tensors_) {
+    if (!tensor_index_.emplace(tensor.name, tensors_.size()).second) {
+      return make_error(ErrorCode::kBadData, "{}: has the tensor {}, as {} has", other.source_, printable(tensor.name),
+                        source_);
+    }
+    tensors_.push_back(tensor);
+  }
+  return {};
+}
+
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   const auto found = tensor_index_.find(name);
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];

@@ -56,6 +56,10 @@ class GgufFile {
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find_tensor(std::string_view name) const;
 
+  /// Adds the tensors of another file of the same model; the bytes of both have to stay. Errors: kBadData for a name
+  /// that both have.
+  Status add_tensors(const GgufFile& other);
+
   bool has(std::string_view key) const { return values_.contains(key); }
   std::vector<std::string_view> keys() const;
 

@@ -9,6 +9,7 @@
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
+#include "butterfly/model/format/gguf/gguf_shards.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
 
@@ -22,10 +23,12 @@ bool replace_once(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
+using Mappings = std::vector<std::shared_ptr<const MappedFile>>;  // kept as long as views of their bytes
+
 class GgufWeights final : public WeightSource {
  public:
-  GgufWeights(GgufFile file, const ModelConfig& config, std::shared_ptr<const MappedFile> mapping)
-      : file_(std::move(file)), mapping_(std::move(mapping)), config_(config) {
+  GgufWeights(GgufFile file, const ModelConfig& config, Mappings mappings)
+      : file_(std::move(file)), mappings_(std::move(mappings)), config_(config) {
     const std::int64_t q = config.q_dim();
     const std::int64_t kv = config.kv_dim();
     const std::int64_t qkv = q + 2 * kv;
@@ -92,7 +95,7 @@ class GgufWeights final : public WeightSource {
   std::string description() const override { return file_.source(); }
 
   void release(const WeightView& view) const override {
-    if (mapping_) mapping_->drop(view.bytes);
+    for (const auto& mapping : mappings_) mapping->drop(view.bytes);
   }
 
  private:
@@ -195,7 +198,7 @@ class GgufWeights final : public WeightSource {
   }
 
   GgufFile file_;
-  std::shared_ptr<const MappedFile> mapping_;
+  Mappings mappings_;
   ModelConfig config_;
   std::vector<Part> parts_;
   std::map<std::string, std::string, std::less<>> renamed_;  // canonical to stored
@@ -212,9 +215,8 @@ Status check_all_weights(const WeightSource& source, const ModelConfig& config) 
   return {};
 }
 
-Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_ptr<const MappedFile> mapping,
-                        const OpenOptions& options) {
-  BF_ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes, source));
+Result<Checkpoint> open(GgufFile file, Mappings mappings, const OpenOptions& options) {
+  const std::string source = file.source();
   Checkpoint checkpoint;
   checkpoint.path = source;
   checkpoint.format = fmt::format("gguf v{}", file.version());
@@ -233,7 +235,7 @@ Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_p
     return make_error(ErrorCode::kBadData, "{}: the vocabulary has {} tokens, the model {}", source,
                       checkpoint.vocabulary.size(), checkpoint.config.vocab);
   }
-  checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mapping));
+  checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mappings));
   if (options.weights_required) BF_TRY(check_all_weights(*checkpoint.weights, checkpoint.config));
   return checkpoint;
 }
@@ -241,13 +243,15 @@ Result<Checkpoint> open(ByteSpan bytes, const std::string& source, std::shared_p
 }  // namespace
 
 Result<Checkpoint> open_gguf(std::shared_ptr<const MappedFile> file, const OpenOptions& options) {
-  const ByteSpan bytes = file->bytes();
-  const std::string path = file->path();
-  return open(bytes, path, std::move(file), options);
+  BF_ASSIGN_OR_RETURN(GgufFile parsed, GgufFile::parse(file->bytes(), file->path()));
+  BF_ASSIGN_OR_RETURN(Mappings mappings, add_gguf_shards(file->path(), parsed));
+  mappings.push_back(std::move(file));
+  return open(std::move(parsed), std::move(mappings), options);
 }
 
 Result<Checkpoint> open_gguf_bytes(ByteSpan bytes, const std::string& source, const OpenOptions& options) {
-  return open(bytes, source, nullptr, options);
+  BF_ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes, source));
+  return open(std::move(file), {}, options);
 }
 
 }  // namespace butterfly
