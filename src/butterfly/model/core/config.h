@@ -26,6 +26,16 @@ enum class PositionKind : std::uint8_t { kRope, kLearned, kAlibi };
 /// Which elements of a head rotate together: neighbours (2i, 2i+1), or (i, i + rope_dim/2).
 enum class RopePairs : std::uint8_t { kAdjacent, kHalves };
 
+/// https://arxiv.org/abs/2309.00071: pairs that turn more often than beta_fast in the original context are kept, those
+/// that turn less often than beta_slow are stretched by `factor`, between them the frequency is interpolated.
+struct YarnScaling {
+  float factor = 1.0f;
+  int original_context = 0;
+  float beta_fast = 32.0f;
+  float beta_slow = 1.0f;
+  bool truncate = true;  // borders between pairs are rounded outwards
+};
+
 /// https://arxiv.org/abs/2104.09864; scaling: linear divides positions by factor, llama3 rescales low frequencies.
 struct RopeConfig {
   enum class Scaling : std::uint8_t { kNone, kLinear, kLlama3 };
@@ -34,11 +44,12 @@ struct RopeConfig {
   RopePairs pairs = RopePairs::kAdjacent;
   Scaling scaling = Scaling::kNone;
   float factor = 1.0f;
-  float low_freq_factor = 1.0f;   // llama3 only
-  float high_freq_factor = 4.0f;  // llama3 only
-  int original_context = 8192;    // llama3 only, tokens
-  std::vector<float> factors;     // per pair (dim/2), divides the frequency; empty: all 1 (GGUF rope_freqs.weight)
-  float magnitude = 1.0f;         // of the rotated elements (yarn, longrope)
+  float low_freq_factor = 1.0f;       // llama3 only
+  float high_freq_factor = 4.0f;      // llama3 only
+  int original_context = 8192;        // llama3 only, tokens
+  std::vector<float> factors;         // per pair (dim/2), divides the frequency; empty: all 1 (GGUF rope_freqs.weight)
+  float magnitude = 1.0f;             // of the rotated elements (yarn, longrope)
+  std::optional<YarnScaling> yarn{};  // what made `factors`, for files that say so; arithmetic asks the factors
 };
 
 /// Multi-head latent attention (https://arxiv.org/abs/2405.04434): all heads read one cached row per token, the latent

@@ -45,6 +45,7 @@ Result<RopeConfig> with_yarn(const RopeConfig& rope, const YarnScaling& yarn) {
   high = std::min(high, static_cast<double>(rope.dim - 1));
   if (low == high) high += 0.001;
   RopeConfig scaled = rope;
+  scaled.yarn = yarn;
   scaled.factors.clear();
   for (int i = 0; i < rope.dim / 2; ++i) {
     const double stretched = std::clamp((i - low) / (high - low), 0.0, 1.0);

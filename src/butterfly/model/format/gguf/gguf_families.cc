@@ -218,7 +218,8 @@ Status check_scales(const Family& family, const ModelConfig& config) {
   const float scale = is_gemma23(config) ? gemma_scale(config) : 0.0f;
   const float usual = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const bool same = config.attention_scale == scale || (config.attention_scale == usual && scale == 0);
-  if (!granite && !same) return cannot_have(config, "this scale of the scores");
+  const bool of_yarn = config.has_latent() && config.rope.yarn;
+  if (!granite && !same && !of_yarn) return cannot_have(config, "this scale of the scores");
   if (!granite && family.name != "command-r" && config.logit_scale != 1) {
     return cannot_have(config, "a scale of the logits");
   }

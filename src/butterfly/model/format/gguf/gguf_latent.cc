@@ -38,9 +38,24 @@ Status read_gguf_latent_scale(const GgufKeys& keys, ModelConfig& config) {
   const double log_factor = factor > 1 ? exact::log(static_cast<double>(factor)) : 0.0;
   const double scale =
       static_cast<double>(config.rope.magnitude) * (1.0 + static_cast<double>(multiplier) * log_factor);
-  if (scale != 1.0) {
+  if (keys.has("attention.scale")) {
+    BF_ASSIGN_OR_RETURN(config.attention_scale, keys.number("attention.scale"));
+  } else if (scale != 1.0) {
     config.attention_scale = static_cast<float>(scale * scale) / std::sqrt(static_cast<float>(config.head_dim));
   }
+  return {};
+}
+
+Status write_gguf_latent_scale(const ModelConfig& config, GgufWriter& writer) {
+  const double root = std::sqrt(static_cast<double>(config.head_dim));
+  const double scale = config.attention_scale > 0 ? static_cast<double>(config.attention_scale) * root : 1.0;
+  const double factor = static_cast<double>(config.rope.yarn->factor);
+  const double magnitude = std::sqrt(scale) / static_cast<double>(config.rope.magnitude);
+  const double multiplier = factor > 1 ? (magnitude - 1.0) / exact::log(factor) : 0.0;
+  const std::string prefix = config.architecture + ".";
+  writer.add_float(prefix + "rope.scaling.attn_factor", config.rope.magnitude);
+  writer.add_float(prefix + "rope.scaling.yarn_log_multiplier", static_cast<float>(multiplier));
+  writer.add_float(prefix + "attention.scale", config.attention_scale);
   return {};
 }
 

@@ -22,6 +22,10 @@ Status read_gguf_latent_sizes(const GgufKeys& keys, ModelConfig& config);
 /// What yarn means here, once config.rope was read: the magnitude is that of all scores.
 Status read_gguf_latent_scale(const GgufKeys& keys, ModelConfig& config);
 
+/// The inverse, of a model with yarn: attn_factor and yarn_log_multiplier as llama.cpp reads them, and attention.scale,
+/// since a multiplier cannot say every bit of it.
+Status write_gguf_latent_scale(const ModelConfig& config, GgufWriter& writer);
+
 void write_gguf_latent_sizes(const ModelConfig& config, GgufWriter& writer);
 
 }  // namespace butterfly

@@ -6,6 +6,7 @@
 
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/format/gguf/gguf_latent.h"
 
 namespace butterfly {
 namespace {
@@ -22,15 +23,25 @@ Status read_factors(const GgufFile& file, const char* name, RopeConfig& rope) {
   return {};
 }
 
+// A key of our own: llama.cpp always rounds.
+constexpr const char* kYarnTruncate = "butterfly.rope.yarn_truncate";
+
+/// What yarn multiplies rotated elements by where nothing else is said.
+float usual_magnitude(float factor) {
+  const double log_factor = factor > 1 ? exact::log(static_cast<double>(factor)) : 0.0;
+  return static_cast<float>(1.0 + 0.1 * log_factor);
+}
+
 Status read_yarn(const GgufKeys& keys, float factor, const ModelConfig& config, RopeConfig& rope) {
   YarnScaling yarn{.factor = factor};
   BF_ASSIGN_OR_RETURN(yarn.original_context, keys.integer_or("rope.scaling.original_context_length", config.context));
   BF_ASSIGN_OR_RETURN(yarn.beta_fast, keys.number_or("rope.scaling.yarn_beta_fast", yarn.beta_fast));
   BF_ASSIGN_OR_RETURN(yarn.beta_slow, keys.number_or("rope.scaling.yarn_beta_slow", yarn.beta_slow));
+  BF_ASSIGN_OR_RETURN(const auto truncate, keys.file().get_bool(kYarnTruncate));
+  yarn.truncate = truncate.value_or(true);
   BF_ASSIGN_OR_RETURN(const float attention, keys.number_or("rope.scaling.attn_factor", 1.0f));
   BF_ASSIGN_OR_RETURN(rope, with_yarn(rope, yarn));
-  const double log_factor = factor > 1 ? exact::log(static_cast<double>(factor)) : 0.0;
-  rope.magnitude = attention * static_cast<float>(1.0 + 0.1 * log_factor);
+  rope.magnitude = attention * usual_magnitude(factor);
   return {};
 }
 
@@ -41,6 +52,16 @@ Status read_longrope(const GgufKeys& keys, const ModelConfig& config, RopeConfig
                       rope));
   BF_ASSIGN_OR_RETURN(rope.magnitude, keys.number_or("rope.scaling.attn_factor", 1.0f));
   return {};
+}
+
+void write_yarn(const YarnScaling& yarn, const std::string& prefix, GgufWriter& writer) {
+  writer.add_string(prefix + "rope.scaling.type", "yarn");
+  writer.add_float(prefix + "rope.scaling.factor", yarn.factor);
+  writer.add_integer(prefix + "rope.scaling.original_context_length",
+                     static_cast<std::uint32_t>(yarn.original_context));
+  writer.add_float(prefix + "rope.scaling.yarn_beta_fast", yarn.beta_fast);
+  writer.add_float(prefix + "rope.scaling.yarn_beta_slow", yarn.beta_slow);
+  if (!yarn.truncate) writer.add_bool(kYarnTruncate, false);
 }
 
 }  // namespace
@@ -78,7 +99,8 @@ Status write_gguf_rope(const ModelConfig& config, GgufWriter& writer) {
                       config.architecture, what);
   };
   const bool phi3 = config.architecture == "phi3";
-  if (!phi3 && config.rope.magnitude != 1) return refuse("a magnitude of rotated elements");
+  const bool yarn = config.rope.yarn.has_value();
+  if (!phi3 && !yarn && config.rope.magnitude != 1) return refuse("a magnitude of rotated elements");
   const RopeConfig& local = config.local_rope;
   if (config.has_local_rope() && (!local.factors.empty() || local.magnitude != 1 || local.dim != config.rope.dim ||
                                   local.scaling != RopeConfig::Scaling::kNone)) {
@@ -87,6 +109,15 @@ Status write_gguf_rope(const ModelConfig& config, GgufWriter& writer) {
   writer.add_integer(prefix + "rope.dimension_count", static_cast<std::uint32_t>(config.rope.dim));
   writer.add_float(prefix + "rope.freq_base", config.rope.base);
   if (config.has_local_rope()) writer.add_float(prefix + "rope.freq_base_swa", local.base);
+  if (yarn) {
+    write_yarn(*config.rope.yarn, prefix, writer);
+    if (config.has_latent()) return write_gguf_latent_scale(config, writer);
+    const float usual = usual_magnitude(config.rope.yarn->factor);
+    const float factor = config.rope.magnitude / usual;
+    if (factor * usual != config.rope.magnitude) return refuse("this magnitude of rotated elements");
+    writer.add_float(prefix + "rope.scaling.attn_factor", factor);
+    return {};
+  }
   if (config.rope.scaling == RopeConfig::Scaling::kLinear) {
     writer.add_string(prefix + "rope.scaling.type", "linear");
     writer.add_float(prefix + "rope.scaling.factor", config.rope.factor);
@@ -100,7 +131,7 @@ Status write_gguf_rope(const ModelConfig& config, GgufWriter& writer) {
 }
 
 std::vector<std::string> gguf_rope_tensors(const ModelConfig& config) {
-  if (config.rope.factors.empty()) return {};
+  if (config.rope.factors.empty() || config.rope.yarn) return {};
   if (config.architecture == "phi3") return {"rope_factors_long.weight", "rope_factors_short.weight"};
   return {"rope_freqs.weight"};
 }
