@@ -43,7 +43,10 @@ struct InspectOptions {
   bool machine = false;
   bool json = false;
   bool tensors = false;
+  std::string quality, against, text;
+  int window = 512;
 };
+int inspect_quality(const InspectOptions& options);
 int inspect_model(const InspectOptions& options);
 int inspect_machine(const InspectOptions& options);
 

@@ -7,9 +7,11 @@
 #include <filesystem>
 
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/infer/request/perplexity.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/model/format/weight_error.h"
 #include "golden_data.h"
 
 namespace butterfly {
@@ -160,6 +162,46 @@ TEST(GoldenMix, AFileOfMixedTypesGivesTheSameBitsHoweverItRuns) {
     EXPECT_TRUE(same(logits_of(*file, ids, 24, {.nodes = 3})));
   }
   std::filesystem::remove(path);
+}
+
+/// What `inspect --quality` prints.
+TEST(GoldenMix, TheFinerMixIsCloserInItsWeightsAndInWhatItPredicts) {
+  const std::string path = testing::TempDir() + "family_quality.gguf";
+  const Checkpoint exact = *random_checkpoint(*named_config("butterfly-demo"), {.seed = 5, .type = DType::kF32});
+  const auto ids = prompt(30, exact.config.vocab);
+  const std::vector<TokenId> tokens(ids.begin(), ids.end());
+  const auto pipeline_of = [](const Checkpoint& checkpoint) { return Deployment::create(checkpoint, {}).value(); };
+  PerplexityOptions windows;
+  windows.window = 16;
+  const auto reference = pipeline_of(exact);
+  const auto same = pipeline_of(exact);
+  const auto none = divergence(same->pipeline(), reference->pipeline(), tokens, windows);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_EQ(none->mean, 0.0);
+  EXPECT_EQ(none->same_choice, 1.0);
+  EXPECT_EQ(none->predicted, 28u) << "two windows, the first token of each is given";
+  std::vector<double> of_weights, of_text;
+  for (const TypeMix mix : {TypeMix::kQ4KM, TypeMix::kQ5KM}) {
+    ASSERT_TRUE(convert(exact, path, {.mix = mix}));
+    const auto file = open_checkpoint(path);
+    ASSERT_TRUE(file) << file.error().message;
+    const auto errors = weight_errors(*file, exact);
+    ASSERT_TRUE(errors) << errors.error().message;
+    const auto found = std::ranges::find(*errors, "blk.2.attn_q.weight", &WeightError::name);
+    ASSERT_NE(found, errors->end());
+    EXPECT_EQ(found->type, main_type(mix));
+    of_weights.push_back(found->relative);
+    const auto judged = pipeline_of(*file);
+    const auto text = divergence(judged->pipeline(), reference->pipeline(), tokens, windows);
+    ASSERT_TRUE(text) << text.error().message;
+    of_text.push_back(text->mean);
+  }
+  std::filesystem::remove(path);
+  EXPECT_GT(of_weights[1], 0.0);
+  EXPECT_LT(of_weights[1], 0.7 * of_weights[0]);
+  EXPECT_LT(of_weights[0], 0.1);
+  EXPECT_GT(of_text[1], 0.0);
+  EXPECT_LT(of_text[1], of_text[0]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenFamily, testing::ValuesIn(families()),

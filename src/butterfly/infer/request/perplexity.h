@@ -30,4 +30,17 @@ struct PerplexityResult {
 Result<PerplexityResult> perplexity(Pipeline& pipeline, std::span<const TokenId> tokens,
                                     const PerplexityOptions& options, std::stop_token stop = {});
 
+/// What a model loses by another storage of its weights: Kullback-Leibler divergence of its predictions.
+struct DivergenceResult {
+  double mean = 0;              // nats per predicted token
+  double largest = 0;           // of one token
+  double same_choice = 0;       // share of tokens for which both find the same token likeliest
+  std::uint64_t predicted = 0;  // tokens
+};
+
+/// Windows as perplexity() has them; the distributions are those after each token but the last of a window. Both
+/// models have the same vocabulary. Errors: as above; kInvalidArgument naming both sizes of vocabulary.
+Result<DivergenceResult> divergence(Pipeline& judged, Pipeline& against, std::span<const TokenId> tokens,
+                                    const PerplexityOptions& options, std::stop_token stop = {});
+
 }  // namespace butterfly
