@@ -97,6 +97,7 @@ class Reader {
   static constexpr int count_of(QkNorm) { return 3; }
   static constexpr int count_of(Activation) { return 3; }
   static constexpr int count_of(PositionKind) { return 3; }
+  static constexpr int count_of(MoeConfig::Scores) { return 3; }
   template <typename Enum>
   static constexpr int count_of(Enum) {
     return 2;
@@ -134,6 +135,28 @@ void visit_variants(StatusClient& field, Config& c) {
 }
 
 template <typename StatusClient, typename Config>
+void visit_experts(StatusClient& field, Config& c) {
+  const MoeConfig off;
+  field.optional("experts", c.experts, off.experts);
+  field.optional("experts_used", c.experts_used, off.experts_used);
+  field.optional("expert_ff_dim", c.ff_dim, off.ff_dim);
+  field.optional("expert_layers", c.layers, off.layers);
+  field.optional("expert_scores", c.scores, off.scores);
+  field.optional("expert_choice_bias", c.choice_bias, off.choice_bias);
+  field.optional("expert_groups", c.groups, off.groups);
+  field.optional("expert_groups_used", c.groups_used, off.groups_used);
+  field.optional("expert_group_score", c.group_score, off.group_score);
+  field.optional("expert_renormalise", c.renormalise, off.renormalise);
+  field.optional("expert_renormalise_epsilon", c.renormalise_epsilon, off.renormalise_epsilon);
+  field.optional("expert_weight_scale", c.weight_scale, off.weight_scale);
+  field.optional("router_bias", c.router_bias, off.router_bias);
+  field.optional("expert_bias", c.expert_bias, off.expert_bias);
+  field.optional("shared_ff_dim", c.shared_ff_dim, off.shared_ff_dim);
+  field.optional("shared_gate", c.shared_gate, off.shared_gate);
+  field.optional("swiglu_limit", c.swiglu_limit, off.swiglu_limit);
+}
+
+template <typename StatusClient, typename Config>
 void visit(StatusClient& field, Config& c) {
   field("architecture", c.architecture);
   field("name", c.name);
@@ -167,6 +190,7 @@ void visit(StatusClient& field, Config& c) {
   field("tied_head", c.tied_head);
   field("weight_type", c.weight_type);
   visit_variants(field, c);
+  visit_experts(field, c.moe);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 // Canonical names are GGUF's: token_embd.weight, position_embd.weight, output_norm.{weight,bias}, output.weight,
 // rope_freqs.weight,
 // output.bias, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_q_norm,attn_k_norm,attn_output,post_attention_norm,ffn_norm,
-// ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}. Matrices are
+// ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}. Layers with experts have instead of ffn_gate, ffn_up and
+// ffn_down: ffn_gate_inp (the router), exp_probs_b.bias (of its choice), ffn_{gate,up,down}_exps.E of expert E,
+// ffn_{gate,up,down}_shexp of the shared one and ffn_gate_inp_shexp, its gate, a vector. Matrices are
 // [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
 #pragma once
 

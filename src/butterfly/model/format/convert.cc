@@ -7,6 +7,7 @@
 
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
@@ -43,14 +44,21 @@ std::vector<Output> group(const ModelConfig& config, const std::vector<WeightInf
   const GgufFusion fusion = gguf_fusion(config.architecture);
   std::vector<Output> outputs;
   for (const WeightInfo& weight : weights) {
-    const std::string name = gguf_weight_name(config, fused_name(weight.name, fusion));
+    const auto expert = expert_tensor(weight.name);
+    const std::string name = expert ? expert->name : gguf_weight_name(config, fused_name(weight.name, fusion));
     const auto same = std::ranges::find_if(outputs, [&](const Output& output) { return output.tensor.name == name; });
     if (same == outputs.end()) {
-      outputs.push_back(
-          {.tensor = {.name = name, .type = weight.type, .rows = weight.rows, .cols = weight.cols}, .parts = {weight}});
+      Output& output = outputs.emplace_back();
+      output.tensor = {
+          .name = name, .type = weight.type, .rows = weight.rows, .cols = weight.cols, .experts = expert ? 1 : 0};
+      output.parts.push_back(weight);
       continue;
     }
     same->parts.push_back(weight);
+    if (expert) {
+      ++same->tensor.experts;
+      continue;
+    }
     (weight.rows == 1 ? same->tensor.cols : same->tensor.rows) += weight.rows == 1 ? weight.cols : weight.rows;
   }
   return outputs;
@@ -107,6 +115,8 @@ class Converter {
 
   DType type_of(const WeightInfo& weight, DType stored) {
     if (weight.rows == 1 || weight.name == "position_embd.weight") return DType::kF32;
+    // Which experts a token goes through is decided by small differences.
+    if (weight.name.ends_with(".ffn_gate_inp.weight")) return DType::kF32;
     if (!options_.type) return stored;
     if (row_bytes(*options_.type, static_cast<std::uint64_t>(weight.cols))) return *options_.type;
     report_.stored_as_f16.push_back(weight.name);

@@ -33,12 +33,14 @@ class GgufWriter {
   void add_floats(std::string_view key, const std::vector<float>& values);
   void add_integers(std::string_view key, const std::vector<std::int32_t>& values);
 
-  /// Declares the next tensor; rows == 1 makes a vector. Errors: kInvalidArgument for rows that `type` cannot hold.
+  /// Declares the next tensor; rows == 1 makes a vector, experts > 0 one more dimension. Errors: kInvalidArgument for
+  /// rows that `type` cannot hold.
   struct Tensor {
     std::string name;
     DType type = DType::kF32;
     std::int64_t rows = 1;
     std::int64_t cols = 0;
+    std::int64_t experts = 0;  // that the tensor has a matrix (or a bias) of each of
   };
   Status declare(const Tensor& tensor);
 
