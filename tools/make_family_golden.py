@@ -148,6 +148,58 @@ FAMILIES = {
         num_local_experts=2,
         rope_parameters=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
     ),
+    "mixtral": family("MixtralConfig", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": family(
+        "Qwen2MoeConfig",
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=40,
+    ),
+    "qwen2_moe_dense": family(
+        "Qwen2MoeConfig",
+        num_hidden_layers=4,
+        num_experts=4,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        norm_topk_prob=True,
+        decoder_sparse_step=2,
+        mlp_only_layers=[1],
+    ),
+    "qwen3_moe": family(
+        "Qwen3MoeConfig",
+        head_dim=16,
+        num_experts=9,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        norm_topk_prob=True,
+    ),
+    "olmoe": family("OlmoeConfig", intermediate_size=16, num_experts=8, num_experts_per_tok=2),
+    "granite_moe": family(
+        "GraniteMoeConfig",
+        intermediate_size=24,
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        embedding_multiplier=6.0,
+        residual_multiplier=0.22,
+        attention_multiplier=0.125,
+        logits_scaling=4.0,
+    ),
+    "glm4_moe": family(
+        "Glm4MoeConfig",
+        head_dim=16,
+        n_routed_experts=8,
+        n_shared_experts=2,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        first_k_dense_replace=1,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+        use_qk_norm=True,
+        attention_bias=True,
+    ),
 }
 
 
@@ -174,6 +226,24 @@ def widen(model: torch.nn.Module) -> None:
                 parameter.add_(0.2 * torch.randn_like(parameter))
             else:
                 parameter.normal_(0.0, 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.3)
+
+
+def uses(model: torch.nn.Module, ids: torch.Tensor) -> str:
+    """How many tokens each expert of the first layer that has some receives."""
+    seen: list[torch.Tensor] = []
+    hooks = [
+        module.register_forward_hook(lambda m, i, output: seen.append(output[2]))
+        for name, module in model.named_modules()
+        if name.endswith(("mlp.gate", "mlp.router", "block_sparse_moe.gate", "block_sparse_moe.router"))
+    ]
+    with torch.no_grad():
+        model(ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return f", tokens by expert {torch.bincount(seen[0].flatten()).tolist()}" if seen else ""
 
 
 def to_fp8(model: torch.nn.Module) -> dict:
@@ -225,7 +295,7 @@ def make(name: str, out: Path) -> None:
         logits = model(ids, use_cache=False).logits[0].float()
     (folder / "logits.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
     size = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"{name}: {size} bytes, logits up to {logits.abs().max():.3f}", flush=True)
+    print(f"{name}: {size} bytes, logits up to {logits.abs().max():.3f}{uses(model, ids)}", flush=True)
     json.loads((folder / "config.json").read_text())
 
 

@@ -232,6 +232,66 @@ TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
 INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
+/// Experts in slices that differ, a shared one with a gate, and a dense layer before them.
+class DistExpertsAnswer : public DistGroupAnswer {
+ protected:
+  ModelConfig config() const override {
+    ModelConfig config = small_config();
+    config.moe = {.experts = 13,
+                  .experts_used = 3,
+                  .ff_dim = 96,
+                  .layers = {0, 1, 1},
+                  .renormalise = true,
+                  .weight_scale = 1.5f,
+                  .shared_ff_dim = 160,
+                  .shared_gate = true};
+    return config;
+  }
+};
+
+TEST_P(DistExpertsAnswer, WhateverTheGroups) {
+  std::vector<std::unique_ptr<Worker>> workers;
+  MembershipOptions options;
+  for (int i = 0; i < 8; ++i) {
+    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+    options.workers.push_back(workers.back()->address());
+  }
+  const auto membership = Membership::create(options, after_ms(20'000)).value();
+  for (const Groups& groups : kGroups) {
+    expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
+    const auto session = membership->next_epoch(membership->members());
+    expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
+                "workers: " + to_string(groups));
+  }
+}
+
+/// Fewer experts than slices: some members have none. Every choice of gpt-oss.
+class DistFewExpertsAnswer : public DistGroupAnswer {
+ protected:
+  ModelConfig config() const override {
+    ModelConfig config = small_config();
+    config.moe = {.experts = 5,
+                  .experts_used = 2,
+                  .ff_dim = 64,
+                  .layers = {},
+                  .scores = MoeConfig::Scores::kSoftmaxOfChosen,
+                  .router_bias = true,
+                  .expert_bias = true,
+                  .swiglu_limit = 1.0f};
+    return config;
+  }
+};
+
+TEST_P(DistFewExpertsAnswer, WhateverTheGroups) {
+  for (const Groups& groups : kGroups)
+    expect_same(run_threads(checkpoint, groups, kReductionSlices), to_string(groups));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, DistFewExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
+
 /// Types in blocks of 256, in rows of one and of three of them: slices of 96 columns begin within blocks.
 class DistSubBlockAnswer : public DistGroupAnswer {
  protected:

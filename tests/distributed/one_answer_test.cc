@@ -11,6 +11,7 @@
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/sampler.h"
+#include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/test_group_test.h"
@@ -127,6 +128,31 @@ Result<Checkpoint> demo_as(DType type) {
   return opened;
 }
 
+/// Experts with groups, a bias of their choice, biases and a shared one; the first layer is dense.
+Checkpoint experts_as(DType type) {
+  ModelConfig config = named_config("butterfly-demo").value();
+  config.model_dim = 128;
+  config.head_dim = config.rope.dim = 16;
+  config.ff_dim = 192;
+  config.vocab = 512;
+  config.moe = {.experts = 12,
+                .experts_used = 4,
+                .ff_dim = 96,
+                .layers = {0, 1, 1, 1, 1},
+                .scores = MoeConfig::Scores::kSigmoid,
+                .choice_bias = true,
+                .groups = 3,
+                .groups_used = 2,
+                .group_score = MoeConfig::GroupScore::kTwoLargest,
+                .renormalise = true,
+                .renormalise_epsilon = 1e-20f,
+                .weight_scale = 2.5f,
+                .router_bias = true,
+                .expert_bias = true,
+                .shared_ff_dim = 96};
+  return random_checkpoint(config, {.seed = 5, .type = type}).value();
+}
+
 class DistOneAnswer : public testing::TestWithParam<DType> {};
 
 TEST_P(DistOneAnswer, WhateverTheNodesThreadsChunksNeighboursAndInstructionSets) {
@@ -181,6 +207,44 @@ TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirSlices) {
       EXPECT_TRUE(*answer == *expected) << "a tensor group of " << c.name();
     }
   }
+}
+
+TEST_P(DistOneAnswer, OfExpertsWhateverTheNodesSlicesThreadsChunksNeighboursAndInstructionSets) {
+  const Checkpoint checkpoint = experts_as(GetParam());
+  const auto expected = run(checkpoint, {.isas = {Isa::kReference}}, 12, 4);
+  ASSERT_TRUE(expected) << expected.error().message;
+  ASSERT_EQ(expected->tokens.size(), 4u);
+  int runs = 0;
+  std::vector<std::vector<Isa>> isa_sets{supported_isas()};
+  for (const Isa isa : supported_isas()) {
+    if (!kSanitized) isa_sets.push_back({isa});
+  }
+  for (const auto& isas : isa_sets) {
+    for (const int nodes : {1, 3}) {
+      for (std::size_t i = 0; i < kChunks.size(); ++i) {
+        for (const int neighbours : {0, 3}) {
+          const std::size_t turn = static_cast<std::size_t>(nodes + neighbours) + i;
+          const Case c{nodes, kThreads[turn % kThreads.size()], kChunks[i], neighbours, isas};
+          const auto answer = run(checkpoint, c, 12, 4);
+          ASSERT_TRUE(answer) << answer.error().message;
+          EXPECT_TRUE(*answer == *expected) << c.name();
+          ++runs;
+        }
+      }
+    }
+  }
+  const StageAssignment all{.last_layer = checkpoint.config.layers, .embedding = true, .head = true};
+  for (const auto& slices : std::vector<std::vector<int>>{{4, 4}, {3, 3, 2}, {2, 1, 2, 1, 2}}) {
+    for (const int chunk : kChunks) {
+      const Case c{static_cast<int>(slices.size()), kThreads.back(), chunk, 3, supported_isas()};
+      GroupPipeline group(checkpoint, {.assignment = all, .slices = slices, .isas = c.isas, .threads = c.threads});
+      const auto answer = run_on(group, checkpoint, c, 12, 4);
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_TRUE(*answer == *expected) << "a tensor group of " << c.name();
+      ++runs;
+    }
+  }
+  std::printf("%d runs equal to reference, logits by memcmp\n", runs);
 }
 
 TEST_P(DistOneAnswer, AcrossTheBordersOfAttentionSegmentsAndCachePages) {

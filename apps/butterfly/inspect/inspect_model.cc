@@ -70,6 +70,13 @@ Json describe_config(const ModelConfig& config) {
   j["activation"] = config.activation == Activation::kSilu       ? "silu"
                     : config.activation == Activation::kGeluTanh ? "gelu (tanh)"
                                                                  : "gelu (exact)";
+  if (config.moe.experts > 0) {
+    j["experts"] = config.moe.experts;
+    j["experts_used"] = config.moe.experts_used;
+    j["expert_ff_dim"] = config.moe.ff_dim;
+    j["expert_layers"] = config.expert_layers();
+    if (config.moe.shared_ff_dim > 0) j["shared_ff_dim"] = config.moe.shared_ff_dim;
+  }
   j["tied_head"] = config.tied_head;
   j["positions"] = config.position == PositionKind::kRope      ? "rope"
                    : config.position == PositionKind::kLearned ? "learned"

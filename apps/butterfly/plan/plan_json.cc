@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "butterfly/base/json.h"
+#include "butterfly/model/core/shard.h"
 #include "plan/plan.h"
 
 namespace butterfly::app {
@@ -36,6 +37,7 @@ Json shares_json(const Planned& planned) {
       const StageAssignment& work = plan.shares[i].work;
       const StagePrediction& share = plan.shares[i].prediction;
       const int node = plan.shares[i].node;
+      const IndexRange experts = shard_of(planned.config, work.slices).experts;
       shares.push_back({{"stage", group},
                         {"node", planned.cluster.name_of(node)},
                         {"first_layer", work.first_layer},
@@ -52,6 +54,10 @@ Json shares_json(const Planned& planned) {
                         {"activation_bytes", share.activation_bytes},
                         {"memory_bytes", share.memory_bytes()},
                         {"memory_bytes_of", planned.cluster.nodes[static_cast<std::size_t>(node)].memory_bytes}});
+      if (experts.size() > 0) {
+        shares.back()["first_expert"] = experts.begin;
+        shares.back()["last_expert"] = experts.end - 1;
+      }
     }
   }
   return shares;

@@ -46,6 +46,25 @@ constexpr std::tuple kLatentFields{
     BF_FIELD(LatentConfig, value_dim),
 };
 
+constexpr std::tuple kMoeFields{
+    BF_FIELD(MoeConfig, experts),
+    BF_FIELD(MoeConfig, experts_used),
+    BF_FIELD(MoeConfig, ff_dim),
+    BF_FIELD(MoeConfig, scores, MoeConfig::Scores::kSigmoid),
+    BF_FIELD(MoeConfig, choice_bias),
+    BF_FIELD(MoeConfig, groups),
+    BF_FIELD(MoeConfig, groups_used),
+    BF_FIELD(MoeConfig, group_score, MoeConfig::GroupScore::kTwoLargest),
+    BF_FIELD(MoeConfig, renormalise),
+    BF_FIELD(MoeConfig, renormalise_epsilon),
+    BF_FIELD(MoeConfig, weight_scale),
+    BF_FIELD(MoeConfig, router_bias),
+    BF_FIELD(MoeConfig, expert_bias),
+    BF_FIELD(MoeConfig, shared_ff_dim),
+    BF_FIELD(MoeConfig, shared_gate),
+    BF_FIELD(MoeConfig, swiglu_limit),
+};
+
 constexpr std::tuple kModelFields{
     BF_FIELD(ModelConfig, layers),
     BF_FIELD(ModelConfig, model_dim),
@@ -149,6 +168,8 @@ void store(const ModelConfig& config, control::ModelConfig& message) {
   store(config.rope, *message.mutable_rope());
   store(config.local_rope, *message.mutable_local_rope());
   store_fields(kLatentFields, config.latent, *message.mutable_latent());
+  store_fields(kMoeFields, config.moe, *message.mutable_moe());
+  message.mutable_moe()->mutable_layers()->Assign(config.moe.layers.begin(), config.moe.layers.end());
   message.mutable_ropes()->Assign(config.ropes.begin(), config.ropes.end());
   message.mutable_windows()->Assign(config.windows.begin(), config.windows.end());
 }
@@ -161,6 +182,8 @@ Result<ModelConfig> read_model_config(const control::ModelConfig& message) {
   BF_TRY(read_rope(message.rope(), config.rope));
   BF_TRY(read_rope(message.local_rope(), config.local_rope));
   BF_TRY(read_fields(kLatentFields, message.latent(), config.latent));
+  BF_TRY(read_fields(kMoeFields, message.moe(), config.moe));
+  BF_TRY(read_list("kinds of MLP", message.moe().layers(), config.moe.layers));
   BF_TRY(read_list("kinds of rope", message.ropes(), config.ropes));
   BF_TRY(read_list("sliding windows", message.windows(), config.windows));
   BF_TRY(validate(config));

@@ -29,18 +29,23 @@ auto fields(const LatentConfig& config) {
   return std::tie(dim, query_rank, value_dim);
 }
 
+auto fields(const MoeConfig& config) {
+  const auto& [experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score, renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate, swiglu_limit] = config;
+  return std::tie(experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score, renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate, swiglu_limit);
+}
+
 auto fields(const ModelConfig& config) {
   const auto& [architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
                norm_place, norm_epsilon, activation, mlp, position, rope, local_rope, ropes, windows, qk_norm,
                attention_scale, attention_cap, logit_cap, attention_sinks, latent, alibi_max_bias, parallel_block,
-               shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head,
-               weight_type] = config;
+               shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias,
+               norm_bias, head_bias, tied_head, moe, weight_type] = config;
   return std::tuple_cat(
       std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
                norm_place, norm_epsilon, activation, mlp, position, ropes, windows, qk_norm, attention_scale,
                attention_cap, logit_cap, attention_sinks, alibi_max_bias, parallel_block, shared_norm, embedding_scale,
                residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, weight_type),
-      fields(rope), fields(local_rope), fields(latent));
+      fields(rope), fields(local_rope), fields(latent), fields(moe));
 }
 
 RopeConfig unlike_default(float base, int dim) {
@@ -85,6 +90,23 @@ ModelConfig unlike_default() {
   config.logit_cap = 30.0f;
   config.attention_sinks = true;
   config.latent = {.dim = 40, .query_rank = 24, .value_dim = 12};
+  config.moe = {.experts = 8,
+                .experts_used = 3,
+                .ff_dim = 48,
+                .layers = {0, 1, 1},
+                .scores = MoeConfig::Scores::kSigmoid,
+                .choice_bias = true,
+                .groups = 4,
+                .groups_used = 2,
+                .group_score = MoeConfig::GroupScore::kTwoLargest,
+                .renormalise = true,
+                .renormalise_epsilon = 1e-20f,
+                .weight_scale = 2.5f,
+                .router_bias = true,
+                .expert_bias = true,
+                .shared_ff_dim = 96,
+                .shared_gate = true,
+                .swiglu_limit = 7.0f};
   config.alibi_max_bias = 4.0f;
   config.parallel_block = config.shared_norm = true;
   config.embedding_scale = 16.0f;
@@ -102,6 +124,7 @@ ModelConfig possible() {
   config.position = PositionKind::kRope;
   config.parallel_block = config.shared_norm = false;
   config.latent = {};
+  config.moe = {};
   return config;
 }
 
@@ -122,7 +145,7 @@ TEST(ModelConfigMessage, NoFieldIsForgotten) {
   const ModelConfig config = unlike_default(), fallback;
   using All = std::make_index_sequence<std::tuple_size_v<decltype(fields(config))>>;
   EXPECT_THAT(equal_fields(fields(config), fields(fallback), All()), ::testing::IsEmpty());
-  // No model is all of this at once: three have all of it between them.
+  // No model is all of this at once: four have all of it between them.
   const auto heard = read_model_config(message_of(possible()));
   ASSERT_TRUE(heard) << heard.error().message;
   EXPECT_EQ(fields(*heard), fields(possible()));
@@ -143,6 +166,13 @@ TEST(ModelConfigMessage, NoFieldIsForgotten) {
   const auto third = read_model_config(message_of(latent));
   ASSERT_TRUE(third) << third.error().message;
   EXPECT_EQ(fields(*third), fields(latent));
+  ModelConfig experts = possible();
+  experts.moe = unlike_default().moe;
+  experts.mlp = MlpKind::kGated;
+  experts.norm_bias = false;
+  const auto fourth = read_model_config(message_of(experts));
+  ASSERT_TRUE(fourth) << fourth.error().message;
+  EXPECT_EQ(fields(*fourth), fields(experts));
 }
 
 TEST(ModelConfigMessage, EveryNamedShapeSurvives) {

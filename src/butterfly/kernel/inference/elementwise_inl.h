@@ -157,6 +157,24 @@ void add_row(const float* x, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] = y[i] + x[i];
 }
 
+void add_scaled_row(float factor, const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = __builtin_fmaf(factor, x[i], y[i]);
+}
+void sigmoid_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = 1.0f / (1.0f + exp_scalar(-x[i]));
+}
+void softmax_row(const float* x, long n, float* y) {
+  float max = x[0];
+  for (long i = 1; i < n; ++i) max = x[i] > max ? x[i] : max;
+  for (long i = 0; i < n; ++i) y[i] = exp_scalar(x[i] - max);
+  float sums[kPanel] = {};
+  for (long i = 0; i < n; ++i) sums[i % kPanel] = sums[i % kPanel] + y[i];
+  for (int width = kPanel / 2; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] = sums[i] + sums[i + width];
+  }
+  for (long i = 0; i < n; ++i) y[i] = y[i] / sums[0];
+}
+
 template <int kStep>
 void store_cached(const float* x, long n, bool half, unsigned char* out) {
   if (half) {
@@ -198,7 +216,11 @@ void fold_row(float* const* sums, long n, const float* bias, const float* residu
     if (bias != nullptr) {
       for (long i = 0; i < count; ++i) sum[i] = sum[i] + bias[at + i];
     }
-    for (long i = 0; i < count; ++i) y[at + i] = residual[at + i] + sum[i];
+    if (residual == nullptr) {
+      for (long i = 0; i < count; ++i) y[at + i] = sum[i];
+    } else {
+      for (long i = 0; i < count; ++i) y[at + i] = residual[at + i] + sum[i];
+    }
   }
 }
 

@@ -99,8 +99,8 @@ struct Kernels {
 
   /// The end of a matmul whose slices were computed apart: y = residual + (sum + bias), where sum is the tree
   /// ((0+1)+(2+3))+((4+5)+(6+7)) of 8 rows of n. A null row drops out; the sum of a node of the tree stands in the
-  /// place of its first slice, null in the others. bias may be null; residual may be y. The rows are scratch
-  /// afterwards.
+  /// place of its first slice, null in the others. bias may be null; residual may be y, or null: y = sum + bias. The
+  /// rows are scratch afterwards.
   void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);
 
   /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has
@@ -134,8 +134,13 @@ struct Kernels {
   void (*scale)(float factor, long n, float* y);
   void (*soft_cap)(float cap, long n, float* y);
 
-  /// y += x
+  /// y += x, y = fma(factor, x, y)
   void (*add)(const float* x, long n, float* y);
+  void (*add_scaled)(float factor, const float* x, long n, float* y);
+
+  /// With m = max: p = exp(x - m), y = p / l, l = 16 strided sums of p folded. y = 1 / (1 + exp(-x)). y may be x.
+  void (*softmax)(const float* x, long n, float* y);
+  void (*sigmoid)(const float* x, long n, float* y);
 
   /// Stores one key or value of n elements as float or half: key i at k[i * 16] (its column of the group of 16), a
   /// value contiguously.

@@ -45,13 +45,17 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
 
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs) {
   const trace::Scope scope(trace::Zone::kKernelMatmul, static_cast<std::uint32_t>(jobs.front().x->rows));
-  std::int64_t work = 0;  // columns of panels: jobs may have slices of different widths
+  // Jobs may have slices of different widths, and experts have different rows; reading weights takes as long as
+  // computing a few rows.
+  constexpr std::int64_t kRowsOfReading = 4;
+  const auto cost_of_panel = [](const LinearJob& job) { return job.slices.cols() * (job.x->rows + kRowsOfReading); };
+  std::int64_t work = 0;
   std::uint64_t flops = 0;
   std::uint64_t bytes = 0;
   for (const LinearJob& job : jobs) {
     BF_CHECK(job.x->cols == job.weights->cols() && job.slices.cols() > 0);
     const auto cols = static_cast<std::uint64_t>(job.slices.cols());
-    work += job.weights->panels() * job.slices.cols();
+    work += job.weights->panels() * cost_of_panel(job);
     flops += 2 * static_cast<std::uint64_t>(job.x->rows * job.weights->rows()) * cols;
     bytes += job.weights->bytes() * cols / static_cast<std::uint64_t>(job.weights->cols());
   }
@@ -62,10 +66,11 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
     std::int64_t first = 0;
     for (const LinearJob& job : jobs) {
       const std::int64_t panels = job.weights->panels();
-      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / job.slices.cols(), 0, panels);
-      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / job.slices.cols(), 0, panels);
+      const std::int64_t cost = cost_of_panel(job);
+      const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / cost, 0, panels);
+      const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / cost, 0, panels);
       if (begin < end) run_panels(kernels, job, begin, end);
-      first += panels * job.slices.cols();
+      first += panels * cost;
     }
   });
 }

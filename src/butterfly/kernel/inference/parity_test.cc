@@ -294,6 +294,17 @@ TEST(ParityElementwise, EqualsReferenceOverTheWholeRange) {
     kReferenceKernels.scale(0.22f, n, expected.data());
     k.scale(0.22f, n, y.data());
     EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.add_scaled(0.37f, up.data(), n, expected.data());
+    k.add_scaled(0.37f, up.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.sigmoid(x.data(), n, expected.data());
+    k.sigmoid(x.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    for (const long count : {1L, 7L, 16L, 60L, 129L}) {
+      kReferenceKernels.softmax(up.data(), count, expected.data());
+      k.softmax(up.data(), count, y.data());
+      EXPECT_TRUE(same_bits(y, expected)) << to_string(isa) << " " << count;
+    }
   }
   kReferenceKernels.gelu_erf(x.data(), n, y.data());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -307,6 +318,12 @@ TEST(ParityElementwise, EqualsReferenceOverTheWholeRange) {
     const double v = x[i];
     EXPECT_NEAR(y[i], 30.0 * std::tanh(v / 30.0), 3e-6 * std::min(30.0, std::fabs(v)));
   }
+  kReferenceKernels.softmax(up.data(), 60, y.data());
+  double total = 0;
+  for (std::size_t i = 0; i < 60; ++i) total += std::exp(static_cast<double>(up[i]));
+  for (std::size_t i = 0; i < 60; ++i) EXPECT_NEAR(y[i], std::exp(static_cast<double>(up[i])) / total, 1e-6);
+  kReferenceKernels.sigmoid(x.data(), n, y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(y[i], 1 / (1 + std::exp(-static_cast<double>(x[i]))), 1e-6);
   kReferenceKernels.silu(x.data(), n, y.data());
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (std::fabs(x[i]) > 80) continue;

@@ -61,6 +61,16 @@ class SliceBorders {
     return borders;
   }
 
+  /// kReductionSlices slices of `count` things, as even as whole ones allow. Some may be empty.
+  static SliceBorders even(std::int64_t count) {
+    SliceBorders borders;
+    borders.count_ = kReductionSlices;
+    for (int slice = 0; slice <= kReductionSlices; ++slice) {
+      borders.begin_[static_cast<std::size_t>(slice)] = static_cast<int>(count * slice / kReductionSlices);
+    }
+    return borders;
+  }
+
   /// The slices of one node of the tree, of a matrix that holds the columns from `first_col` on.
   SliceBorders node(const SliceRange& slices, int first_col) const {
     SliceBorders borders;

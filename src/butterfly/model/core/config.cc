@@ -137,6 +137,51 @@ Status check_latent(const ModelConfig& config) {
   return {};
 }
 
+Status check_groups(const MoeConfig& moe) {
+  if (moe.groups < 1 || moe.experts % moe.groups != 0) {
+    return make_error(ErrorCode::kBadData, "{} experts in {} groups, expected equal groups", moe.experts, moe.groups);
+  }
+  BF_TRY(check_range("number of groups that a token's experts are from", moe.groups_used, moe.groups));
+  const int size = moe.experts / moe.groups;
+  if (moe.experts_used > moe.groups_used * size) {
+    return make_error(ErrorCode::kBadData, "{} experts a token from {} groups of {}", moe.experts_used, moe.groups_used,
+                      size);
+  }
+  if (moe.groups > 1 && size < 2 && moe.group_score == MoeConfig::GroupScore::kTwoLargest) {
+    return make_error(ErrorCode::kBadData, "groups of {} expert are compared by their two largest scores", size);
+  }
+  return {};
+}
+
+Status check_experts(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (moe.experts == 0) return {};
+  constexpr int kMaxExperts = 1 << 12;
+  if (moe.experts < 2 || moe.experts > kMaxExperts) {
+    return make_error(ErrorCode::kBadData, "the model's number of experts is {}, expected 2 to {}", moe.experts,
+                      kMaxExperts);
+  }
+  BF_TRY(check_range("number of experts that a token uses", moe.experts_used, moe.experts));
+  BF_TRY(check_range("width of an expert", moe.ff_dim, kMaxWidth));
+  if (moe.shared_ff_dim != 0) BF_TRY(check_range("width of the shared expert", moe.shared_ff_dim, kMaxWidth));
+  BF_TRY(check_layers("kinds of MLP", moe.layers, config, 0, 1));
+  BF_TRY(check_groups(moe));
+  if (moe.shared_gate && moe.shared_ff_dim == 0) {
+    return make_error(ErrorCode::kBadData, "a gate of the shared expert in a model that has no shared expert");
+  }
+  if (config.mlp != MlpKind::kGated || config.norm_bias) {
+    return make_error(ErrorCode::kUnsupported,
+                      "experts without a gate or under norms with a bias, supported are others");
+  }
+  const auto check = [](const char* what, float value, bool positive) -> Status {
+    if (std::isfinite(value) && (value > 0 || (!positive && value == 0))) return {};
+    return make_error(ErrorCode::kBadData, "the {} is {}, expected a positive number", what, value);
+  };
+  BF_TRY(check("scale of the experts' weights", moe.weight_scale, true));
+  BF_TRY(check("epsilon of the experts' weights", moe.renormalise_epsilon, false));
+  return check("limit of the experts' activation", moe.swiglu_limit, false);
+}
+
 struct LlamaShape {
   int layers, model_dim, heads, kv_heads, ff_dim, vocab, context;
   float rope_base = 10000.0f;
@@ -191,6 +236,27 @@ ModelConfig gpt2(const std::string& name, int layers, int model_dim, int heads, 
   return tied(config);
 }
 
+struct ExpertShape {
+  int experts, experts_used, ff_dim;
+};
+
+ModelConfig with_experts(ModelConfig config, const ExpertShape& shape) {
+  config.moe.experts = shape.experts;
+  config.moe.experts_used = shape.experts_used;
+  config.moe.ff_dim = shape.ff_dim;
+  config.moe.renormalise = true;
+  return config;
+}
+
+ModelConfig qwen3_moe(const std::string& name, const LlamaShape& shape, const ExpertShape& experts) {
+  ModelConfig config = with_experts(qwen2(name, shape), experts);
+  config.architecture = "qwen3moe";
+  config.qkv_bias = false;
+  config.qk_norm = QkNorm::kHead;
+  config.head_dim = config.rope.dim = 128;
+  return config;
+}
+
 ModelConfig tiny_transformer(const std::string& name, const LlamaShape& shape) {
   ModelConfig config = tied(llama(name, shape));
   config.norm_epsilon = 1e-6f;
@@ -217,6 +283,9 @@ std::vector<ModelConfig> all_named_configs() {
       llama3("llama-3.1-405b", {126, 16384, 128, 8, 53248, 128256, 131072, 500000.0f}, 8.0f),
       tied(qwen2("qwen2-0.5b", {24, 896, 14, 2, 4864, 151936, 32768, 1000000.0f})),
       llama("mistral-7b", {32, 4096, 32, 8, 14336, 32768, 32768, 1000000.0f}),
+      with_experts(llama("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768, 1000000.0f}), {8, 2, 14336}),
+      qwen3_moe("qwen3-30b-a3b", {48, 2048, 32, 4, 6144, 151936, 40960, 1000000.0f}, {128, 8, 768}),
+      qwen3_moe("qwen3-235b-a22b", {94, 4096, 64, 4, 12288, 151936, 40960, 1000000.0f}, {128, 8, 1536}),
       gpt2("gpt2-124m", 12, 768, 12, 1024),
       gpt2("gpt2-355m", 24, 1024, 16, 1024),
       gpt2("gpt2-774m", 36, 1280, 20, 1024),
@@ -259,6 +328,7 @@ Status validate(const ModelConfig& config) {
   BF_TRY(check_layers("kinds of rope", config.ropes, config, kNoRope, kLocalRope));
   BF_TRY(check_scales(config));
   BF_TRY(check_block(config));
+  BF_TRY(check_experts(config));
   if (config.position == PositionKind::kRope) BF_TRY(check_rope(config, config.rope));
   if (config.has_local_rope()) BF_TRY(check_rope(config, config.local_rope));
   BF_TRY(check_latent(config));
@@ -269,13 +339,27 @@ bool ModelConfig::has_local_rope() const {
   return position == PositionKind::kRope && std::ranges::find(ropes, kLocalRope) != ropes.end();
 }
 
+int ModelConfig::expert_layers() const {
+  if (moe.experts == 0) return 0;
+  return moe.layers.empty() ? layers : static_cast<int>(std::ranges::count(moe.layers, 1));
+}
+
 std::uint64_t block_parameter_count(const ModelConfig& config) {
   return elements(expected_weights(config, {.first_layer = 0, .last_layer = 1}));
 }
 
 std::uint64_t parameter_count(const ModelConfig& config) {
-  return elements(expected_weights(config, {.embedding = true, .head = true})) +
-         static_cast<std::uint64_t>(config.layers) * block_parameter_count(config);
+  std::uint64_t total = elements(expected_weights(config, {.embedding = true, .head = true}));
+  // One layer stands for all of its kind.
+  const std::uint64_t with_experts = static_cast<std::uint64_t>(config.expert_layers());
+  bool counted[2] = {false, false};
+  for (int layer = 0; layer < config.layers && !(counted[0] && counted[1]); ++layer) {
+    const bool experts = config.has_experts(layer);
+    if (std::exchange(counted[experts ? 1 : 0], true)) continue;
+    const std::uint64_t same = experts ? with_experts : static_cast<std::uint64_t>(config.layers) - with_experts;
+    total += same * elements(expected_weights(config, {.first_layer = layer, .last_layer = layer + 1}));
+  }
+  return total;
 }
 
 Result<ModelConfig> named_config(const std::string& name) {

@@ -61,6 +61,36 @@ struct LatentConfig {
   int value_dim = 0;   // of each head
 };
 
+/// A mixture of experts (https://arxiv.org/abs/1701.06538): layers in which each token goes through a few of many MLPs
+/// of the model's kind and activation, and the results are added up by weight.
+struct MoeConfig {
+  /// What the experts of a token are weighed by: softmax over all experts, softmax over the chosen ones alone, or
+  /// sigmoid of each.
+  enum class Scores : std::uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+  /// What groups of experts are compared by.
+  enum class GroupScore : std::uint8_t { kLargest, kTwoLargest };
+  int experts = 0;          // of each layer that has them; 0: all layers are dense
+  int experts_used = 0;     // by each token
+  int ff_dim = 0;           // of each expert
+  std::vector<int> layers;  // per layer: 1 has experts, 0 is dense; empty: all have
+  Scores scores = Scores::kSoftmax;
+  bool choice_bias = false;  // a bias that counts in choosing experts, not in weighing them
+  int groups = 1;            // of experts, consecutive and equal
+  int groups_used = 1;       // experts are chosen from the groups of the highest score
+  GroupScore group_score = GroupScore::kLargest;
+  bool renormalise = false;  // weights are divided by their sum plus the epsilon
+  float renormalise_epsilon = 0.0f;
+  float weight_scale = 1.0f;  // weights are multiplied by it, at last
+  bool router_bias = false;
+  bool expert_bias = false;
+  int shared_ff_dim = 0;      // of an expert that every token goes through with weight 1; 0: none
+  bool shared_gate = false;   // its weight is a sigmoid
+  float swiglu_limit = 0.0f;  // 0: the MLP's activation, else min(gate, limit) * sigmoid(1.702 * min(gate, limit)) *
+                              // (clamp(up, +-limit) + 1)
+
+  friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
+};
+
 /// What a layer does about positions.
 inline constexpr int kNoRope = -1;
 inline constexpr int kMainRope = 0;   // ModelConfig::rope
@@ -104,7 +134,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool norm_bias = false;
   bool head_bias = false;
-  bool tied_head = false;           // logits use the token embedding as their matrix
+  bool tied_head = false;  // logits use the token embedding as their matrix
+  MoeConfig moe;
   DType weight_type = DType::kF32;  // of the large matrices, for information
 
   int q_dim() const { return heads * head_dim; }
@@ -123,12 +154,16 @@ struct ModelConfig {
   }
   int window_of(int layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
   bool has_local_rope() const;
+  bool has_experts(int layer) const {
+    return moe.experts > 0 && (moe.layers.empty() || moe.layers[static_cast<std::size_t>(layer)] != 0);
+  }
+  int expert_layers() const;
 };
 
 /// Every dimension positive and consistent with the others. Errors: kBadData naming both disagreeing values.
 Status validate(const ModelConfig& config);
 
-/// Weights of the whole model and of one block, in elements.
+/// Weights of the whole model and of its first block, in elements.
 std::uint64_t parameter_count(const ModelConfig& config);
 std::uint64_t block_parameter_count(const ModelConfig& config);
 

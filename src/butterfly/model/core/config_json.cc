@@ -53,6 +53,27 @@ void write_variants(Writer& field, const ModelConfig& c) {
   field.optional("latent_value_dim", c.latent.value_dim, off.latent.value_dim);
 }
 
+void write_experts(Writer& field, const MoeConfig& c) {
+  const MoeConfig off;
+  field.optional("experts", c.experts, off.experts);
+  field.optional("experts_used", c.experts_used, off.experts_used);
+  field.optional("expert_ff_dim", c.ff_dim, off.ff_dim);
+  field.optional("expert_layers", c.layers, off.layers);
+  field.optional("expert_scores", c.scores, off.scores);
+  field.optional("expert_choice_bias", c.choice_bias, off.choice_bias);
+  field.optional("expert_groups", c.groups, off.groups);
+  field.optional("expert_groups_used", c.groups_used, off.groups_used);
+  field.optional("expert_group_score", c.group_score, off.group_score);
+  field.optional("expert_renormalise", c.renormalise, off.renormalise);
+  field.optional("expert_renormalise_epsilon", c.renormalise_epsilon, off.renormalise_epsilon);
+  field.optional("expert_weight_scale", c.weight_scale, off.weight_scale);
+  field.optional("router_bias", c.router_bias, off.router_bias);
+  field.optional("expert_bias", c.expert_bias, off.expert_bias);
+  field.optional("shared_ff_dim", c.shared_ff_dim, off.shared_ff_dim);
+  field.optional("shared_gate", c.shared_gate, off.shared_gate);
+  field.optional("swiglu_limit", c.swiglu_limit, off.swiglu_limit);
+}
+
 void write(Writer& field, const ModelConfig& c) {
   field("architecture", c.architecture);
   field("name", c.name);
@@ -86,6 +107,7 @@ void write(Writer& field, const ModelConfig& c) {
   field("tied_head", c.tied_head);
   field("weight_type", c.weight_type);
   write_variants(field, c);
+  write_experts(field, c.moe);
 }
 
 }  // namespace

@@ -21,6 +21,18 @@ SliceBorders mlp_slices(const ModelConfig& config) {
   return SliceBorders::canonical(config.ff_dim, 1);
 }
 
+SliceBorders expert_ff_slices(const ModelConfig& config) {
+  return SliceBorders::canonical(config.moe.ff_dim, 1);
+}
+
+SliceBorders shared_slices(const ModelConfig& config) {
+  return SliceBorders::canonical(config.moe.shared_ff_dim, 1);
+}
+
+SliceBorders expert_slices(const ModelConfig& config) {
+  return SliceBorders::even(config.moe.experts);
+}
+
 Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
   const SliceBorders attention = attention_slices(config);
   const SliceBorders mlp = mlp_slices(config);
@@ -36,6 +48,10 @@ Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
   shard.k_rows = all ? IndexRange{0, config.kv_dim()} : shard.kv();
   if (config.has_latent()) shard.k_rows = {0, shard.heads.size() > 0 ? config.cached_key_dim() : 0};
   shard.ff = {mlp.at(slices.first), mlp.at(slices.last)};
+  const SliceBorders experts = expert_slices(config);
+  const SliceBorders shared = shared_slices(config);
+  shard.experts = {experts.at(slices.first), experts.at(slices.last)};
+  shard.shared_ff = {shared.at(slices.first), shared.at(slices.last)};
   shard.vocab = {vocab_at(config, slices.first), vocab_at(config, slices.last)};
   return shard;
 }

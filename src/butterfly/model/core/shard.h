@@ -12,10 +12,12 @@ namespace butterfly {
 /// Any of the ranges can be empty: small models have fewer units than slices.
 struct Shard {
   SliceRange slices;
-  IndexRange heads;     // query heads, whole attention slices
-  IndexRange kv_heads;  // that those read; the neighbours may hold the first and the last as well (a latent: all)
-  IndexRange ff;        // rows of gate and up, columns of down
-  IndexRange vocab;     // rows of the token embedding and of the head
+  IndexRange heads;      // query heads, whole attention slices
+  IndexRange kv_heads;   // that those read; the neighbours may hold the first and the last as well (a latent: all)
+  IndexRange ff;         // rows of gate and up, columns of down
+  IndexRange experts;    // whole ones, of layers that have them
+  IndexRange shared_ff;  // of their shared expert, as ff
+  IndexRange vocab;      // rows of the token embedding and of the head
   int head_dim = 0;
   int value_dim = 0;  // of what attention gives for a head
   // Rows of the query and key matrices: those of the heads, and all where a norm over the full width needs them.
@@ -35,6 +37,11 @@ struct Shard {
 /// Slices of the reduced dimension of the attention output and of MLP down.
 SliceBorders attention_slices(const ModelConfig& config);
 SliceBorders mlp_slices(const ModelConfig& config);
+/// Slices of the reduced dimension of each expert's down and of the shared expert's.
+SliceBorders expert_ff_slices(const ModelConfig& config);
+SliceBorders shared_slices(const ModelConfig& config);
+/// Slices of the experts: what those of one slice give is added first, in the order of the experts.
+SliceBorders expert_slices(const ModelConfig& config);
 
 Shard shard_of(const ModelConfig& config, const SliceRange& slices);
 

@@ -20,6 +20,10 @@ class Expectation {
         row_bytes(config_.weight_type, static_cast<std::uint64_t>(part.cols)) ? config_.weight_type : DType::kF16;
     add(name, type, part);
   }
+  /// All of a small matrix, in float.
+  void fine_matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
+    add(name, DType::kF32, WeightPart::all(rows, cols));
+  }
   void vector(const std::string& name, std::int64_t cols, const IndexRange& held) {
     add(name, DType::kF32, {.rows = 1, .cols = cols, .of_rows = {0, 1}, .of_cols = held});
   }
@@ -79,6 +83,30 @@ void expect_latent(Expectation& expect, const ModelConfig& config, const std::st
   expect.matrix(block + "attn_v_b.weight", {config.heads * values, dim, of_heads(values), {0, dim}});
 }
 
+void expect_experts(Expectation& expect, const ModelConfig& config, const std::string& block) {
+  const MoeConfig& moe = config.moe;
+  const Shard& held = expect.shard();
+  expect.fine_matrix(block + "ffn_gate_inp.weight", moe.experts, config.model_dim);
+  if (moe.router_bias) expect.vector(block + "ffn_gate_inp.bias", moe.experts, {0, moe.experts});
+  if (moe.choice_bias) expect.vector(block + "exp_probs_b.bias", moe.experts, {0, moe.experts});
+  const IndexRange all{0, moe.ff_dim};
+  for (const char* kind : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"}) {
+    for (std::int64_t expert = held.experts.begin; expert < held.experts.end; ++expert) {
+      const std::string name = block + kind + "." + std::to_string(expert);
+      if (std::string_view(kind) == "ffn_down_exps") {
+        expect.cols(name, moe.ff_dim, all, moe.expert_bias);
+      } else {
+        expect.rows(name, moe.ff_dim, all, moe.expert_bias);
+      }
+    }
+  }
+  if (moe.shared_ff_dim == 0) return;
+  if (moe.shared_gate) expect.vector(block + "ffn_gate_inp_shexp.weight", config.model_dim, {0, config.model_dim});
+  expect.rows(block + "ffn_gate_shexp", moe.shared_ff_dim, held.shared_ff, false);
+  expect.rows(block + "ffn_up_shexp", moe.shared_ff_dim, held.shared_ff, false);
+  expect.cols(block + "ffn_down_shexp", moe.shared_ff_dim, held.shared_ff, false);
+}
+
 void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
   const std::string block = "blk." + std::to_string(layer) + ".";
   const Shard& held = expect.shard();
@@ -102,9 +130,13 @@ void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
   }
   if (config.norms_outputs()) expect.norm(block + "post_attention_norm");
   if (input_norms && !config.shared_norm) expect.norm(block + "ffn_norm");
-  if (config.mlp == MlpKind::kGated) expect.rows(block + "ffn_gate", config.ff_dim, held.ff, config.mlp_bias);
-  expect.rows(block + "ffn_up", config.ff_dim, held.ff, config.mlp_bias);
-  expect.cols(block + "ffn_down", config.ff_dim, held.ff, config.mlp_bias);
+  if (config.has_experts(layer)) {
+    expect_experts(expect, config, block);
+  } else {
+    if (config.mlp == MlpKind::kGated) expect.rows(block + "ffn_gate", config.ff_dim, held.ff, config.mlp_bias);
+    expect.rows(block + "ffn_up", config.ff_dim, held.ff, config.mlp_bias);
+    expect.cols(block + "ffn_down", config.ff_dim, held.ff, config.mlp_bias);
+  }
   if (config.norms_outputs()) expect.norm(block + "post_ffw_norm");
 }
 

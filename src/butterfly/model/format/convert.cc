@@ -7,6 +7,7 @@
 
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
@@ -43,19 +44,26 @@ std::vector<Output> group(const ModelConfig& config, const std::vector<WeightInf
   const GgufFusion fusion = gguf_fusion(config.architecture);
   std::vector<Output> outputs;
   for (const WeightInfo& weight : weights) {
-    const std::string name = gguf_weight_name(config, fused_name(weight.name, fusion));
+    const auto expert = expert_tensor(weight.name);
+    const std::string name = expert ? expert->name : gguf_weight_name(config, fused_name(weight.name, fusion));
     const auto same = std::ranges::find_if(outputs, [&](const Output& output) { return output.tensor.name == name; });
     if (same == outputs.end()) {
       const bool of_heads = name.ends_with(".attn_k_b.weight") || name.ends_with(".attn_v_b.weight");
-      outputs.push_back({.tensor = {.name = name,
-                                    .type = weight.type,
-                                    .rows = weight.rows,
-                                    .cols = weight.cols,
-                                    .planes = of_heads ? config.heads : 1},
-                         .parts = {weight}});
+      Output& output = outputs.emplace_back();
+      output.tensor = {.name = name, .type = weight.type, .rows = weight.rows, .cols = weight.cols, .planes = 0};
+      if (expert) output.tensor.planes = 1;
+      if (of_heads) {
+        output.tensor.planes = config.heads;
+        output.tensor.rows = weight.rows / config.heads;
+      }
+      output.parts.push_back(weight);
       continue;
     }
     same->parts.push_back(weight);
+    if (expert) {
+      ++same->tensor.planes;
+      continue;
+    }
     (weight.rows == 1 ? same->tensor.cols : same->tensor.rows) += weight.rows == 1 ? weight.cols : weight.rows;
   }
   return outputs;
@@ -114,8 +122,11 @@ class Converter {
 
   DType type_of(const WeightInfo& weight, DType stored) {
     if (weight.rows == 1 || weight.name == "position_embd.weight") return DType::kF32;
+    // Which experts a token goes through is decided by small differences.
+    if (weight.name.ends_with(".ffn_gate_inp.weight")) return DType::kF32;
     if (options_.mix) {
-      const std::string tensor = fused_name(weight.name, gguf_fusion(config_.architecture));
+      const auto expert = expert_tensor(weight.name);
+      const std::string tensor = expert ? expert->name : fused_name(weight.name, gguf_fusion(config_.architecture));
       const DType type = type_in_mix(*options_.mix, config_, tensor, weight.cols);
       if (type == DType::kF16) report_.stored_as_f16.push_back(weight.name);
       return type;

@@ -215,7 +215,8 @@ TEST(GgufConfig, MistypedMissingAndUnsupportedKeysAreNamed) {
               HasSubstr("llama.rope.freq_base is an integer, expected a number with a fraction"));
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.head_count_kv", 3); }),
               HasSubstr("4 heads cannot share 3"));
-  EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.expert_count", 8); }), HasSubstr("8 experts"));
+  EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.expert_count", 8); }),
+              HasSubstr("lacks the metadata key llama.expert_used_count"));
   EXPECT_EQ(message([](GgufWriter& w) { w.add_integer("llama.attention.sliding_window", 512); }), "");
   EXPECT_THAT(message([](GgufWriter& w) { w.add_integer("llama.attention.sliding_window", 1 << 30); }),
               HasSubstr("one of the sliding windows is 1073741824"));

@@ -2,60 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
-#include "butterfly/model/core/finite_weights.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/inference/attention.h"
 #include "butterfly/model/inference/latent_attention.h"
 #include "butterfly/model/inference/tensor_group.h"
-#include "butterfly/tensor/half.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
-
-Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
-                                       const IndexRange& held) {
-  BF_ASSIGN_OR_RETURN(const WeightView view,
-                      source.find_part(name, {.rows = 1, .cols = size, .of_rows = {0, 1}, .of_cols = held}));
-  std::vector<float> values(static_cast<std::size_t>(held.size()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t half = 0;
-    switch (view.type) {
-      case DType::kF32:
-        std::memcpy(&values[i], view.bytes.data() + 4 * i, 4);
-        break;
-      case DType::kF16:
-      case DType::kBF16:
-        std::memcpy(&half, view.bytes.data() + 2 * i, 2);
-        values[i] = view.type == DType::kF16 ? half_to_float(half) : bfloat16_to_float(half);
-        break;
-      default:
-        return make_error(ErrorCode::kUnsupported, "{} is stored as {}, a vector must be f32, f16 or bf16", name,
-                          to_string(view.type));
-    }
-  }
-  BF_TRY(check_finite(source, name, values));
-  return values;
-}
-
-Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
-                                  ThreadTeam& team) {
-  LinearWeights linear;
-  if (!part.matrix.empty()) {
-    BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
-    {
-      const trace::Scope scope(trace::Zone::kModelPack);
-      BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));
-      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
-    }
-    source.release(view);
-  }
-  if (part.with_bias && part.matrix.of_rows.size() > 0) {
-    BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", part.matrix.rows, part.matrix.of_rows));
-  }
-  return linear;
-}
 
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
   NormWeights norm;
@@ -78,22 +32,6 @@ void apply_norm(const Compute& compute, const ModelConfig& config, const NormWei
       compute.kernels->layer_norm(x + row * dim, norm.weight.data(), bias, config.norm_epsilon, dim, y + row * dim);
     }
   });
-}
-
-Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values) {
-  ActivationRows x;
-  x.rows = rows;
-  x.cols = cols;
-  x.values = values;
-  if (cols % kQuantBlock != 0) return x;
-  const auto count = static_cast<std::uint64_t>(rows * cols);
-  BF_ASSIGN_OR_RETURN(const auto quants, arena.allocate_array<std::int8_t>(count));
-  BF_ASSIGN_OR_RETURN(const auto scales, arena.allocate_array<float>(count / kQuantBlock));
-  BF_ASSIGN_OR_RETURN(const auto sums, arena.allocate_array<std::int32_t>(count / kQuantBlock));
-  x.quants = quants.data();
-  x.scales = scales.data();
-  x.sums = sums.data();
-  return x;
 }
 
 Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch) {
@@ -135,11 +73,7 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   BF_TRY(block.load_norms(source, prefix));
   BF_TRY(block.load_attention(source, prefix, team));
   BF_TRY(cols_of(block.attn_output_, "attn_output", config.mixed_dim(), shard.mixed(), config.attention_output_bias));
-  if (config.mlp == MlpKind::kGated) {
-    BF_TRY(rows_of(block.gate_, "ffn_gate", config.ff_dim, shard.ff, config.mlp_bias));
-  }
-  BF_TRY(rows_of(block.up_, "ffn_up", config.ff_dim, shard.ff, config.mlp_bias));
-  BF_TRY(cols_of(block.down_, "ffn_down", config.ff_dim, shard.ff, config.mlp_bias));
+  BF_TRY(block.load_mlp(layer, source, team));
   return block;
 }
 
@@ -160,6 +94,23 @@ Status Block::load_attention(const WeightSource& source, const std::string& pref
   BF_TRY(load(q_, "attn_q", config_.q_dim(), shard_.q_rows));
   BF_TRY(load(k_, "attn_k", config_.kv_dim(), shard_.k_rows));
   return load(v_, "attn_v", config_.kv_dim(), shard_.kv());
+}
+
+Status Block::load_mlp(int layer, const WeightSource& source, ThreadTeam& team) {
+  if (config_.has_experts(layer)) {
+    BF_ASSIGN_OR_RETURN(experts_, Experts::load(config_, layer, source, team, shard_));
+    return {};
+  }
+  const std::string prefix = fmt::format("blk.{}.", layer);
+  const IndexRange all{0, config_.model_dim};
+  const LinearPart in{{config_.ff_dim, config_.model_dim, shard_.ff, all}, config_.mlp_bias};
+  const LinearPart out{{config_.model_dim, config_.ff_dim, all, shard_.ff}, config_.mlp_bias};
+  if (config_.mlp == MlpKind::kGated) {
+    BF_ASSIGN_OR_RETURN(gate_, load_linear(source, prefix + "ffn_gate", in, team));
+  }
+  BF_ASSIGN_OR_RETURN(up_, load_linear(source, prefix + "ffn_up", in, team));
+  BF_ASSIGN_OR_RETURN(down_, load_linear(source, prefix + "ffn_down", out, team));
+  return {};
 }
 
 Status Block::load_norms(const WeightSource& source, const std::string& prefix) {
@@ -196,17 +147,6 @@ Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config,
   return normed.data();
 }
 
-/// y += x * weights^T + bias over all slices, the members' of a group included.
-Status add_matmul(const Compute& compute, DividedMatmul matmul, const SliceBorders& slices,
-                  const LinearWeights& weights, const ActivationRows& x, float* y) {
-  if (compute.group != nullptr) {
-    return compute.group->add_matmul(compute, matmul, weights.matrix, weights.bias_or_null(), x, y);
-  }
-  const LinearJob job{&weights.matrix, &x, slices, weights.bias_or_null(), y, y};
-  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
-  return {};
-}
-
 }  // namespace
 
 Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
@@ -230,10 +170,11 @@ Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRo
 /// place.
 Status Block::add_output(const Compute& compute, DividedMatmul matmul, const ActivationRows& h, float* x) const {
   const bool of_attention = matmul == DividedMatmul::kAttentionOutput;
-  const LinearWeights& weights = of_attention ? attn_output_ : down_;
+  const LinearWeights& linear = of_attention ? attn_output_ : down_;
+  const DividedWeights weights{.weights = &linear.matrix, .bias = linear.bias_or_null()};
   const SliceBorders slices = of_attention ? attention_slices(config_) : mlp_slices(config_);
   if (!config_.norms_outputs() && config_.residual_scale == 1.0f) {
-    BF_TRY(add_matmul(compute, matmul, slices, weights, h, x));
+    BF_TRY(add_divided_matmul(compute, matmul, slices, weights, h, x));
     if (config_.norm_place == NormPlace::kAfter) {
       apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, h.rows, x, x);
     }
@@ -242,18 +183,25 @@ Status Block::add_output(const Compute& compute, DividedMatmul matmul, const Act
   const std::int64_t dim = config_.model_dim;
   BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, h.rows, dim));
   std::fill(y, y + h.rows * dim, 0.0f);
-  BF_TRY(add_matmul(compute, matmul, slices, weights, h, y));
+  BF_TRY(add_divided_matmul(compute, matmul, slices, weights, h, y));
+  add_result(compute, matmul, h.rows, y, x);
+  return {};
+}
+
+/// The same of y, what attention or MLP gives; y is scratch afterwards.
+void Block::add_result(const Compute& compute, DividedMatmul matmul, std::int64_t rows, float* y, float* x) const {
+  const bool of_attention = matmul == DividedMatmul::kAttentionOutput;
+  const std::int64_t dim = config_.model_dim;
   if (config_.norms_outputs()) {
-    apply_norm(compute, config_, of_attention ? post_attention_norm_ : post_ffw_norm_, h.rows, y, y);
+    apply_norm(compute, config_, of_attention ? post_attention_norm_ : post_ffw_norm_, rows, y, y);
   }
-  for_each_row(compute, h.rows, dim, [&](std::int64_t row) {
+  for_each_row(compute, rows, dim, [&](std::int64_t row) {
     if (config_.residual_scale != 1.0f) compute.kernels->scale(config_.residual_scale, dim, y + row * dim);
     compute.kernels->add(y + row * dim, dim, x + row * dim);
   });
   if (config_.norm_place == NormPlace::kAfter) {
-    apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, h.rows, x, x);
+    apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, rows, x, x);
   }
-  return {};
 }
 
 Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
@@ -295,6 +243,13 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
 }
 
 Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const {
+  if (experts_) {
+    BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, rows, config_.model_dim));
+    std::fill(y, y + rows * config_.model_dim, 0.0f);
+    BF_TRY(experts_->forward(compute, rows, input, y));
+    add_result(compute, DividedMatmul::kMlpDown, rows, y, x);
+    return {};
+  }
   const bool gated = config_.mlp == MlpKind::kGated;
   const std::int64_t ff_dim = shard_.ff.size();
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
@@ -308,29 +263,13 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
                              LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
     run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
   }
-  activate(compute, h, gate, up);
+  const MlpActivation kind{.mlp = config_.mlp, .activation = config_.activation, .quantise = down_.matrix.quantised()};
+  activate_rows(compute, kind, h, gate, up);
   return add_output(compute, DividedMatmul::kMlpDown, h, x);
 }
 
-/// up, whose rows h has, becomes act(gate) * up or act(up), quantised where the next matrix is.
-void Block::activate(const Compute& compute, const ActivationRows& h, const float* gate, float* up) const {
-  const Kernels& kernels = *compute.kernels;
-  const std::int64_t ff_dim = h.cols;
-  const bool silu = config_.activation == Activation::kSilu;
-  for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
-    float* y = up + row * ff_dim;
-    if (config_.mlp == MlpKind::kGated) {
-      (silu ? kernels.silu_mul : kernels.gelu_mul)(gate + row * ff_dim, y, ff_dim, y);
-    } else if (config_.activation == Activation::kGeluErf) {
-      kernels.gelu_erf(y, ff_dim, y);
-    } else {
-      (silu ? kernels.silu : kernels.gelu)(y, ff_dim, y);
-    }
-    if (down_.matrix.quantised()) quantize_activation_row(kernels, h, row);
-  });
-}
-
 const PackedMatrix* Block::matrix(std::string_view name) const {
+  if (experts_ && name.starts_with("ffn_")) return experts_->matrix(name);
   const std::array<std::pair<std::string_view, const LinearWeights*>, 7> all{{{"attn_q", &q_},
                                                                               {"attn_k", &k_},
                                                                               {"attn_v", &v_},
@@ -352,10 +291,11 @@ const PackedMatrix* Block::matrix(std::string_view name) const {
 std::uint64_t Block::packed_bytes() const {
   std::uint64_t bytes = 0;
   for (const LinearWeights* linear : {&q_, &k_, &v_, &attn_output_, &gate_, &up_, &down_}) {
-    bytes += linear->matrix.bytes() + linear->bias.size() * sizeof(float);
+    bytes += linear->bytes();
   }
   bytes += layer_.sinks.size() * sizeof(float);
   if (latent_ != nullptr) bytes += latent_->packed_bytes();
+  if (experts_) bytes += experts_->packed_bytes();
   bytes += (q_norm_.size() + k_norm_.size()) * sizeof(float);
   for (const NormWeights* norm : {&attn_norm_, &ffn_norm_, &post_attention_norm_, &post_ffw_norm_}) {
     bytes += (norm->weight.size() + norm->bias.size()) * sizeof(float);

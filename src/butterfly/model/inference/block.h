@@ -14,37 +14,20 @@
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/inference/compute.h"
+#include "butterfly/model/inference/experts.h"
 #include "butterfly/model/inference/kv_cache.h"
+#include "butterfly/model/inference/linear_weights.h"
 #include "butterfly/model/inference/tensor_group.h"
 
 namespace butterfly {
-
-/// An affine map; bias is empty where the family has none.
-struct LinearWeights {
-  PackedMatrix matrix;      // [outputs, inputs]
-  std::vector<float> bias;  // [outputs]
-  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
-};
 
 struct NormWeights {
   std::vector<float> weight;  // [model_dim]; empty: no norm
   std::vector<float> bias;    // [model_dim] or empty
 };
 
-/// The part of an affine map that this node holds; where it is empty, nothing but a bias of its rows is loaded.
-struct LinearPart {
-  WeightPart matrix{};  // [outputs, inputs]
-  bool with_bias = false;
-};
-
-/// Errors of all three: those of WeightSource::find_part and PackedMatrix::pack. The source's pages are released after
-/// use.
-Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
-                                  ThreadTeam& team);
+/// Errors: those of load_vector().
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config);
-/// The elements `held` of a vector of `size`.
-Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
-                                       const IndexRange& held);
 
 /// y[row] = norm(x[row]), both [rows, model_dim]; y may be x.
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
@@ -95,8 +78,9 @@ class Block {
   Status mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                    KvCache& cache, const ActivationRows& input, float* mixed) const;
   Status mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const;
-  void activate(const Compute& compute, const ActivationRows& h, const float* gate, float* up) const;
   Status add_output(const Compute& compute, DividedMatmul matmul, const ActivationRows& h, float* x) const;
+  void add_result(const Compute& compute, DividedMatmul matmul, std::int64_t rows, float* y, float* x) const;
+  Status load_mlp(int layer, const WeightSource& source, ThreadTeam& team);
 
   ModelConfig config_;
   Shard shard_;
@@ -106,7 +90,8 @@ class Block {
   std::vector<float> q_norm_, k_norm_;
   LinearWeights q_, k_, v_, attn_output_;
   std::shared_ptr<const LatentWeights> latent_;  // instead of q_, k_ and v_; copies of a block share it
-  LinearWeights gate_, up_, down_;               // gate only where the MLP is gated
+  LinearWeights gate_, up_, down_;               // gate only where the MLP is gated; empty in layers with experts
+  std::optional<Experts> experts_;
 };
 
 }  // namespace butterfly

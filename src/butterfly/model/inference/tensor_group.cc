@@ -71,6 +71,8 @@ TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<SliceRange
   BF_CHECK(at == kReductionSlices && rank >= 0 && rank < size(), "the members have every slice");
   attention_ = sums_of(attention_slices(config));
   mlp_ = sums_of(mlp_slices(config));
+  shared_ = sums_of(shared_slices(config));
+  experts_ = sums_of(expert_slices(config));
 }
 
 TensorGroup::Sums TensorGroup::sums_of(const SliceBorders& borders) const {
@@ -135,9 +137,20 @@ Result<Status> TensorGroup::begin_step(Arena& arena, const Status& ready, std::s
   return Status{};
 }
 
+const TensorGroup::Sums& TensorGroup::sums_of(DividedMatmul matmul) const {
+  switch (matmul) {
+    case DividedMatmul::kAttentionOutput:
+      return attention_;
+    case DividedMatmul::kSharedDown:
+      return shared_;
+    default:
+      return mlp_;
+  }
+}
+
 Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, const PackedMatrix& weights,
                                const float* bias, const ActivationRows& x, float* y) {
-  const Sums& sums = matmul == DividedMatmul::kAttentionOutput ? attention_ : mlp_;
+  const Sums& sums = sums_of(matmul);
   const auto rank = static_cast<std::size_t>(rank_);
   const std::vector<SliceRange>& nodes = sums.nodes[rank];
   const auto count = static_cast<std::int64_t>(nodes.size());
@@ -154,9 +167,34 @@ Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, con
                .y_stride = count * model_dim_};
   }
   if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()));
-  const std::int64_t message_bytes = x.rows * sums.nodes_max * model_dim_ * static_cast<std::int64_t>(sizeof(float));
-  const bool direct = message_bytes <= kDirectBytesMax || x.rows < size();
-  return direct ? add_everywhere(compute, sums, x.rows, bias, y) : add_at_owners(compute, sums, x.rows, bias, y);
+  return add_sums(compute, sums, x.rows, bias, y);
+}
+
+Status TensorGroup::add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, float* y) {
+  const auto rank = static_cast<std::size_t>(rank_);
+  const std::vector<SliceRange>& nodes = experts_.nodes[rank];
+  const auto count = static_cast<std::uint64_t>(rows) * nodes.size() * static_cast<std::uint64_t>(model_dim_);
+  BF_ASSIGN_OR_RETURN(const auto mine, compute.arena->allocate_array<float>(count));
+  received_[rank] = mine.data();
+  if (!nodes.empty()) BF_TRY(fill(nodes, mine.data()));
+  return add_sums(compute, experts_, rows, nullptr, y);
+}
+
+/// y += what the members' sums add up to, of which this member has its own.
+Status TensorGroup::add_sums(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y) {
+  const std::int64_t message_bytes = rows * sums.nodes_max * model_dim_ * static_cast<std::int64_t>(sizeof(float));
+  const bool direct = message_bytes <= kDirectBytesMax || rows < size();
+  return direct ? add_everywhere(compute, sums, rows, bias, y) : add_at_owners(compute, sums, rows, bias, y);
+}
+
+Status add_divided_matmul(const Compute& compute, DividedMatmul matmul, const SliceBorders& slices,
+                          const DividedWeights& weights, const ActivationRows& x, float* y) {
+  if (compute.group != nullptr) {
+    return compute.group->add_matmul(compute, matmul, *weights.weights, weights.bias, x, y);
+  }
+  const LinearJob job{weights.weights, &x, slices, weights.bias, y, y};
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  return {};
 }
 
 Status TensorGroup::receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows) {

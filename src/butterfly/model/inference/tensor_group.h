@@ -20,7 +20,18 @@ namespace butterfly {
 using ExchangeFunction = std::function<Status(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from)>;
 
 /// Matmuls whose reduced dimension is divided among the members.
-enum class DividedMatmul : std::uint8_t { kAttentionOutput, kMlpDown };
+enum class DividedMatmul : std::uint8_t { kAttentionOutput, kMlpDown, kSharedDown };
+
+/// Columns of a member's slices, and the whole bias or null.
+struct DividedWeights {
+  const PackedMatrix* weights = nullptr;
+  const float* bias = nullptr;
+};
+
+/// y[rows, model_dim] += x * weights^T + bias over all `slices`, the members' of compute.group included where there is
+/// one. Errors: those of TensorGroup::add_matmul.
+Status add_divided_matmul(const Compute& compute, DividedMatmul matmul, const SliceBorders& slices,
+                          const DividedWeights& weights, const ActivationRows& x, float* y);
 
 class TensorGroup {
  public:
@@ -44,6 +55,11 @@ class TensorGroup {
   Status add_matmul(const Compute& compute, DividedMatmul matmul, const PackedMatrix& weights, const float* bias,
                     const ActivationRows& x, float* y);
 
+  /// y[rows, model_dim] += the sum over all slices of the experts, of which `fill` writes those of this member:
+  /// [rows, its nodes of the tree, model_dim]. Errors: kNoMemory (scratch), those of `fill` and of the exchange.
+  using FillSums = std::function<Status(std::span<const SliceRange> nodes, float* sums)>;
+  Status add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, float* y);
+
   /// Collects logits[rows, vocab] at member 0 from everybody's part[rows, own vocab]; `logits` is not looked at by the
   /// others. Member 0's part may lie in its place where rows == 1.
   /// Errors: kNoMemory (scratch), those of the exchange.
@@ -60,6 +76,8 @@ class TensorGroup {
   using SumsOfMembers = std::vector<float*>;
 
   Sums sums_of(const SliceBorders& borders) const;
+  const Sums& sums_of(DividedMatmul matmul) const;
+  Status add_sums(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_everywhere(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_at_owners(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status receive_sums(const Compute& compute, const Sums& sums, std::int64_t rows);
@@ -71,7 +89,7 @@ class TensorGroup {
   int rank_ = 0;
   std::vector<Shard> shards_;
   ExchangeFunction exchange_;
-  Sums attention_, mlp_;
+  Sums attention_, mlp_, shared_, experts_;
   // For the exchange under way, one entry a member.
   std::vector<ByteSpan> to_;
   std::vector<MutableByteSpan> from_;

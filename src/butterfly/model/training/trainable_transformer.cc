@@ -42,6 +42,7 @@ Status check_supported(const ModelConfig& config) {
   }
   if (config.rope.magnitude != 1) return refuse("a magnitude of rotated elements has no backward pass");
   if (config.head_bias) return refuse("a bias of the head has no backward pass");
+  if (config.moe.experts > 0) return refuse("a mixture of experts has no backward pass");
   if (config.norm == NormKind::kRms && config.norm_bias) return refuse("RMSNorm with a bias has no backward pass");
   if (config.mlp == MlpKind::kGated && config.activation != Activation::kSilu) {
     return refuse("a gated MLP with an activation other than SiLU has no backward pass");

@@ -318,6 +318,10 @@ TEST(TrainableTransformer, RefusesWhatItCannotTakeNamingBothValues) {
   EXPECT_THAT(message(TrainableTransformer::create(config, {.seq = 8, .threads = 0})), HasSubstr("0 threads"));
   EXPECT_THAT(message(TrainableTransformer::create(config, {.micro_batch = 1 << 30, .seq = 64})),
               HasSubstr("at most 16777216 tokens"));
+  ModelConfig experts = config;
+  experts.moe = {.experts = 4, .experts_used = 2, .ff_dim = 32, .layers = {}};
+  EXPECT_THAT(message(TrainableTransformer::create(experts, small_options())),
+              HasSubstr("a mixture of experts has no backward pass"));
   const auto transformer = make_transformer(config, small_options());
   TransformerInput input = transformer_input(config, transformer->options());
   EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(9), input.targets)),

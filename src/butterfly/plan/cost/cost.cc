@@ -30,6 +30,8 @@ struct Widths {
   std::uint64_t kv_heads = 0;
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
+  std::uint64_t experts = 0;
+  std::uint64_t shared = 0;
 };
 
 Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
@@ -42,7 +44,42 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
           .heads = static_cast<std::uint64_t>(shard.heads.size()),
           .kv_heads = static_cast<std::uint64_t>(shard.kv_heads.size()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
-          .vocab = static_cast<std::uint64_t>(shard.vocab.size())};
+          .vocab = static_cast<std::uint64_t>(shard.vocab.size()),
+          .experts = static_cast<std::uint64_t>(shard.experts.size()),
+          .shared = static_cast<std::uint64_t>(shard.shared_ff.size())};
+}
+
+/// What the MLP of a block stores, computes and moves: dense, or experts.
+PartCost mlp_cost(const ModelConfig& config, const Widths& own) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const DType type = config.weight_type;
+  const std::uint64_t inputs = config.mlp == MlpKind::kGated ? 2 : 1;  // matrices before the activation
+  const auto of_width = [&](std::uint64_t f, bool bias) {
+    PartCost cost;
+    cost.weight_bytes = matrix_bytes(type, inputs * f, d) + matrix_bytes(type, d, f);
+    if (bias) cost.weight_bytes += (inputs * f + d) * sizeof(float);
+    cost.flops = 2.0 * static_cast<double>(d) * static_cast<double>((inputs + 1) * f);
+    cost.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>((inputs == 2 ? 6 : 4) * f);
+    return cost;
+  };
+  const MoeConfig& moe = config.moe;
+  if (moe.experts == 0) return of_width(own.f, config.mlp_bias);
+  const auto experts = static_cast<std::uint64_t>(moe.experts);
+  PartCost cost = of_width(own.shared, false);
+  const PartCost one = of_width(static_cast<std::uint64_t>(moe.ff_dim), moe.expert_bias);
+  const double chosen = static_cast<double>(own.experts) * moe.experts_used / moe.experts;
+  cost.weight_bytes += own.experts * one.weight_bytes + experts * d * sizeof(float);
+  if (moe.router_bias) cost.weight_bytes += experts * sizeof(float);
+  if (moe.choice_bias) cost.weight_bytes += experts * sizeof(float);
+  if (moe.shared_gate) cost.weight_bytes += d * sizeof(float);
+  cost.flops += chosen * one.flops + 2.0 * static_cast<double>(experts * d);
+  // A chosen row is copied to its expert's and its result added up.
+  cost.moved_bytes += chosen * (one.moved_bytes + kMovedInMemory * sizeof(float) * static_cast<double>(5 * d));
+  cost.experts = {.held = static_cast<double>(own.experts),
+                  .share = static_cast<double>(moe.experts_used) / moe.experts,
+                  .bytes = static_cast<double>(one.weight_bytes),
+                  .flops = one.flops};
+  return cost;
 }
 
 /// Attention's own part of a block, beside the block's norms.
@@ -92,19 +129,17 @@ std::uint64_t norms_of_block(const ModelConfig& config) {
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const DType type = config.weight_type;
-  const bool gated = config.mlp == MlpKind::kGated;
-  const std::uint64_t up = (gated ? 2 : 1) * own.f;
+  const PartCost mlp = mlp_cost(config, own);
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
   ShareCost cost;
   const AttentionCost attention = attention_cost(config, own);
-  std::uint64_t vectors = norms_of_block(config) * norm + attention.vectors;
-  if (config.mlp_bias) vectors += up + d;
-  cost.block.weight_bytes =
-      attention.weight_bytes + matrix_bytes(type, up, d) + matrix_bytes(type, d, own.f) + vectors * sizeof(float);
-  cost.block.flops = 2.0 * (attention.weights + static_cast<double>(d) * static_cast<double>(up + own.f));
+  const std::uint64_t vectors = norms_of_block(config) * norm + attention.vectors;
+  cost.block.weight_bytes = attention.weight_bytes + vectors * sizeof(float) + mlp.weight_bytes;
+  cost.block.flops = 2.0 * attention.weights + mlp.flops;
   cost.block.moved_bytes =
-      kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k + (gated ? 6 : 4) * own.f);
+      kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k) + mlp.moved_bytes;
+  cost.block.experts = mlp.experts;
   cost.attention_flops = 2.0 * attention.past;
   cost.kv_bytes = own.kv_heads * kv_head_bytes;
 
@@ -138,15 +173,33 @@ double time(double amount, double per_s) {
   return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
 }
 
+/// Matrices of `bytes` that each row of `rows` is multiplied with.
+double matmul_s(double bytes, double flops, double rows, const NodeRates& rates) {
+  const double first = std::min(rows, kRowsWhileReading);
+  return std::hypot(time(bytes, rates.weight_bytes_per_s), time(first * flops, rates.flops_per_s)) +
+         time((rows - first) * flops, rates.flops_per_s);
+}
+
 /// The matrices of a part, multiplied with `rows` rows.
 double matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
-  const double first = std::min(rows, kRowsWhileReading);
-  return std::hypot(time(static_cast<double>(part.weight_bytes), rates.weight_bytes_per_s),
-                    time(first * part.flops, rates.flops_per_s)) +
-         time((rows - first) * part.flops, rates.flops_per_s);
+  const ExpertCost& experts = part.experts;
+  const double dense_bytes = static_cast<double>(part.weight_bytes) - experts.held * experts.bytes;
+  const double dense_flops = part.flops - experts.held * experts.share * experts.flops;
+  double seconds = matmul_s(dense_bytes, dense_flops, rows, rates);
+  const double touched = experts.touched(rows);
+  if (touched > 0.0) {
+    // Each of them sees some of the rows, one at least.
+    const double rows_each = rows * experts.share * experts.held / touched;
+    seconds += matmul_s(touched * experts.bytes, touched * experts.flops, rows_each, rates);
+  }
+  return seconds;
 }
 
 }  // namespace
+
+double ExpertCost::touched(double rows) const {
+  return held * (1.0 - std::pow(1.0 - share, rows));
+}
 
 Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   BF_TRY(validate(config));
@@ -171,9 +224,17 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   cost.weight_type = config.weight_type;
   cost.row_bytes = d * sizeof(float);
   // Residual and norm, then the wider of attention's and the MLP's intermediate results.
-  cost.workspace_bytes =
-      sizeof(float) * (2 * d + std::max(attention_workspace(config), (config.mlp == MlpKind::kGated ? 3 : 2) * f));
+  std::uint64_t mlp = (config.mlp == MlpKind::kGated ? 3 : 2) * f;
+  if (config.moe.experts > 0) {
+    const auto used = static_cast<std::uint64_t>(config.moe.experts_used);
+    const auto shared = static_cast<std::uint64_t>(config.moe.shared_ff_dim);
+    // Of each chosen expert: its row, its hidden values and its result; the router's scores; the sum.
+    mlp = std::max(mlp, used * (2 * d + 3 * static_cast<std::uint64_t>(config.moe.ff_dim)) + 3 * shared + d +
+                            2 * static_cast<std::uint64_t>(config.moe.experts));
+  }
+  cost.workspace_bytes = sizeof(float) * (2 * d + std::max(attention_workspace(config), mlp));
   cost.parameters = parameter_count(config);
+  if (config.moe.shared_ff_dim > 0) cost.exchanges_of_block = 3.0;
   return cost;
 }
 

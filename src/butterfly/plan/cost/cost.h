@@ -13,11 +13,21 @@
 
 namespace butterfly {
 
+/// The experts of a block, or those that a share has. Positions are assumed to choose among all experts evenly.
+struct ExpertCost {
+  double held = 0.0;                  // how many
+  double share = 0.0;                 // of the positions, that one expert sees: experts_used / experts
+  double bytes = 0.0;                 // of one
+  double flops = 0.0;                 // of one, for a position that goes through it
+  double touched(double rows) const;  // experts that a step of this number of rows is expected to read
+};
+
 /// One part of a model (a block, the embedding, the head): what it stores and what one position costs.
 struct PartCost {
-  std::uint64_t weight_bytes = 0;  // stored, and read once per decode step unless the part is the embedding
+  std::uint64_t weight_bytes = 0;  // stored; what is not of experts is read once per step, but for the embedding
   double flops = 0.0;              // per position, 2 per weight of a matrix; attention over the past is extra
   double moved_bytes = 0.0;        // per position, of activations between its matmuls, read and written
+  ExpertCost experts{};            // of which weight_bytes and flops are the sum, with the rest
 };
 
 /// What one member of a tensor group has of each part; with all slices, the part itself.
@@ -39,17 +49,21 @@ struct ShareCost {
 ///   moved      of a block, 2 bytes each, as half of these floats are found in a cache: 10*d (two norms, two residual
 ///   sums, two rows made ready for matmuls), 5*q and
 ///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
+///   experts    instead of 3*d*f in blocks that have them: experts*d (router), 3*d*f of each expert, of which a step
+///   reads those that its rows are expected to choose, and the shared one. Where some layers are dense, all are
+///   counted as having experts
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
 /// With latent attention (l = latent.dim, r = rope.dim, v = value_dim, h = heads): d*q (or d*rank + rank*q) + d*(l+r) +
 /// h*l*(head_dim-r) + h*v*l + h*v*d instead of the first three, 2*h*(2*l+r) operations for each earlier position, and
 /// one row of l+r elements in the cache of each member.
 /// A share of slices has their heads, the key-value heads that those use, their columns of the MLP and their slice of
-/// the vocabulary; norms and the biases of sums are everyone's.
+/// the vocabulary, and whole experts; norms, routers and the biases of sums are everyone's.
 struct ModelCost : ShareCost {
   DType weight_type = DType::kF32;
   std::uint64_t row_bytes = 0;        // activations of one position between stages, f32: 4 * d
   std::uint64_t workspace_bytes = 0;  // per row of a step: the widest intermediate results of a block
   std::uint64_t parameters = 0;
+  double exchanges_of_block = 2.0;  // of a tensor group: attention, the MLP or the experts, a shared expert
   std::array<ShareCost, kReductionSlices * kReductionSlices>
       of_slices{};  // by first slice * kReductionSlices + last slice - 1
 

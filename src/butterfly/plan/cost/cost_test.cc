@@ -90,7 +90,7 @@ TEST(ModelCost, InconsistentModelIsRefused) {
 }
 
 TEST(ModelCost, SharesOfSlicesAddUpToTheWhole) {
-  for (const char* name : {"llama-1.1b", "gpt2-124m", "gpt2-xl", "qwen2-0.5b"}) {
+  for (const char* name : {"llama-1.1b", "gpt2-124m", "gpt2-xl", "qwen2-0.5b", "mixtral-8x7b"}) {
     const ModelConfig config = must_named(name);
     const ModelCost cost = must_cost(config);
     double block = 0.0, head = 0.0, attention = 0.0;
@@ -108,6 +108,17 @@ TEST(ModelCost, SharesOfSlicesAddUpToTheWhole) {
     EXPECT_EQ(logits, cost.logit_bytes) << name;
     EXPECT_GE(block, cost.block.flops) << name;  // key-value heads on a border are computed twice
   }
+}
+
+TEST(ModelCost, ExpertsAreCountedAsPublishedAndReadAsRowsChooseThem) {
+  EXPECT_EQ(parameter_count(must_named("mixtral-8x7b")), 46'702'792'704u);
+  EXPECT_EQ(parameter_count(must_named("qwen3-30b-a3b")), 30'532'122'624u);
+  const ExpertCost experts = must_cost(must_named("mixtral-8x7b")).block.experts;
+  EXPECT_EQ(experts.held, 8.0);
+  EXPECT_DOUBLE_EQ(experts.touched(1), 2.0);
+  EXPECT_DOUBLE_EQ(experts.touched(2), 8 * (1 - 0.75 * 0.75));
+  EXPECT_NEAR(experts.touched(100), 8.0, 1e-9);
+  EXPECT_EQ(must_cost(must_named("mixtral-8x7b")).share({2, 5}).block.experts.held, 3.0);
 }
 
 TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
@@ -152,6 +163,17 @@ TEST_F(StepTime, OneSequenceIsBoundByReadingWeights) {
                                 (kAssumedMemoryShare * 10e9));
   node_.memory_read_gb_per_s = 20.0;
   EXPECT_DOUBLE_EQ(block_s(cost_, one_, rates()), seconds / 2);
+}
+
+TEST_F(StepTime, OneRowReadsTheExpertsThatItUsesAndManyReadAll) {
+  cost_ = must_cost(must_named("qwen3-30b-a3b"));
+  const PartCost& block = cost_.block;
+  const double per_s = kAssumedMemoryShare * 10e9;
+  const double dense = static_cast<double>(block.weight_bytes) - 128 * block.experts.bytes;
+  EXPECT_NEAR(block_s(cost_, one_, rates()) / ((dense + 8 * block.experts.bytes + block.moved_bytes) / per_s), 1.0,
+              1e-9);
+  const double many = block_s(cost_, {.rows = 4096}, rates()) - 4096 * block.moved_bytes / per_s;
+  EXPECT_NEAR(many / (static_cast<double>(block.weight_bytes) / per_s), 1.0, 1e-5);
 }
 
 TEST_F(StepTime, ManySequencesReadWeightsOnceAndTheirOwnCaches) {

@@ -321,7 +321,7 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
   }
   if (group.size() < 2) return time;
   const StageAssignment& work = group.front().work;
-  time.exchange_s = 2.0 * work.layers() * exchange_s(input, group, step.rows);
+  time.exchange_s = input.cost.exchanges_of_block * work.layers() * exchange_s(input, group, step.rows);
   const double row = step.rows * static_cast<double>(input.cost.row_bytes);
   double handing_out = 0.0;
   double latency = 0.0;

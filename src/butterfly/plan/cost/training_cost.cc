@@ -95,6 +95,10 @@ Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
                                          const TrainOptions& options) {
   BF_TRY(validate(cluster));
+  if (config.moe.experts > 0) {
+    return make_error(ErrorCode::kUnsupported, "{}: a model with {} experts cannot be trained, dense ones can",
+                      config.name, config.moe.experts);
+  }
   ModelConfig trained = config;
   trained.weight_type = DType::kF32;
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(trained, DType::kF32));

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 
+#include "butterfly/model/core/shard.h"
 #include "butterfly/plan/partition/arrangement.h"
 #include "butterfly/plan/partition/plan.h"
 
@@ -270,6 +272,42 @@ TEST(Strategies, TensorGivesSlicesInProportionToSpeed) {
   EXPECT_GT(plan->prediction.exchange_s, 0.0);
   const Result<Plan> alone = make_plan(config, cluster, {.strategy = "uniform", .context = 128});
   EXPECT_LT(plan->prediction.token_s, alone->prediction.token_s);
+}
+
+/// Nodes that could not hold the model, of different memory and speed: whole experts go where there is room for them.
+TEST(Strategies, ExpertsAreDividedByMemoryAndSpeed) {
+  ModelConfig config = *named_config("qwen3-30b-a3b");
+  config.weight_type = DType::kQ4_0;
+  const PlanOptions options{.strategy = "tensor", .context = 512};
+  PlanCluster one;
+  one.nodes.push_back({.memory_read_gb_per_s = 10.0, .fp32_gflops = 100.0});
+  const PlanningProblem problem = *planning_problem(config, one, options);
+  const std::uint64_t whole = share_bytes(problem.cost, problem.whole(0, config.layers), problem.load).total();
+  for (const std::vector<int>& sizes : {std::vector{2, 6}, {1, 2, 5}, {1, 2, 2, 1, 2}}) {
+    PlanCluster cluster;
+    for (const int size : sizes) {
+      cluster.nodes.push_back({.memory_bytes = whole * static_cast<std::uint64_t>(size) * 5 / 32,
+                               .memory_read_gb_per_s = 10.0 * size,
+                               .fp32_gflops = 100.0 * size});
+    }
+    const Result<Plan> plan = make_plan(config, cluster, options);
+    ASSERT_TRUE(plan.has_value()) << plan.error().message;
+    ASSERT_EQ(plan->stages.size(), sizes.size());
+    std::vector<std::int64_t> experts(sizes.size());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const auto node = static_cast<std::size_t>(plan->node_of_stage[i]);
+      experts[node] = shard_of(config, plan->stages[i].slices).experts.size();
+      EXPECT_LE(plan->predictions[i].memory_bytes(), cluster.nodes[node].memory_bytes);
+    }
+    EXPECT_EQ(std::accumulate(experts.begin(), experts.end(), std::int64_t{0}), 128);
+    for (std::size_t a = 0; a < sizes.size(); ++a) {
+      for (std::size_t b = 0; b < sizes.size(); ++b) {
+        if (sizes[a] <= sizes[b]) continue;
+        EXPECT_GE(experts[a], experts[b]) << a << " " << b;
+      }
+      EXPECT_NEAR(static_cast<double>(experts[a]), 16.0 * sizes[a], 16.0) << a;
+    }
+  }
 }
 
 TEST(Strategies, TensorOverMoreNodesThanSlicesTakesTheFastest) {

@@ -1,24 +1,20 @@
 #include "butterfly/model/format/gguf/gguf_config.h"
 
+#include <algorithm>
 #include <map>
 
+#include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_latent.h"
 
 namespace butterfly {
 namespace {
 
-Status reject_variants(const GgufFile& file, const GgufKeys& keys) {
-  BF_ASSIGN_OR_RETURN(const int experts, keys.integer_or("expert_count", 0));
-  if (experts != 0) {
-    return make_error(ErrorCode::kUnsupported, "{}: has {} experts per block, supported are models without",
-                      file.source(), experts);
-  }
-  return {};
-}
-
 Status read_dimensions(const GgufFile& file, const GgufKeys& keys, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(config.layers, keys.integer("block_count"));
+  // Behind the model's layers stand those that guess further tokens.
+  BF_ASSIGN_OR_RETURN(const int guessing, keys.integer_or("nextn_predict_layers", 0));
+  config.layers = std::max(config.layers - guessing, 0);
   BF_ASSIGN_OR_RETURN(config.model_dim, keys.integer("embedding_length"));
   BF_ASSIGN_OR_RETURN(config.ff_dim, keys.integer("feed_forward_length"));
   BF_ASSIGN_OR_RETURN(config.context, keys.integer("context_length"));
@@ -48,7 +44,7 @@ Status read_dimensions(const GgufFile& file, const GgufKeys& keys, ModelConfig& 
 DType main_type(const GgufFile& file) {
   std::map<DType, std::uint64_t> bytes;
   for (const GgufTensor& tensor : file.tensors()) {
-    if (tensor.dims == 2 && tensor.type && tensor.name.starts_with("blk.")) bytes[*tensor.type] += tensor.bytes.size();
+    if (tensor.dims >= 2 && tensor.type && tensor.name.starts_with("blk.")) bytes[*tensor.type] += tensor.bytes.size();
   }
   DType best = DType::kF32;
   for (const auto& [type, count] : bytes) {
@@ -70,11 +66,11 @@ Result<ModelConfig> read_gguf_config(const GgufFile& file, int vocabulary_size) 
   BF_ASSIGN_OR_RETURN(const auto name, file.get_string("general.name"));
   config.name = name.value_or("");
   const GgufKeys keys(file, *architecture);
-  BF_TRY(reject_variants(file, keys));
   BF_TRY(read_dimensions(file, keys, config));
   BF_ASSIGN_OR_RETURN(config.vocab, keys.integer_or("vocab_size", vocabulary_size));
   const auto has = [&](const char* tensor) { return file.find_tensor(tensor) != nullptr; };
   BF_TRY(read_gguf_family(keys, config));
+  BF_TRY(read_gguf_experts(keys, config));
   config.tied_head = !has("output.weight");
   config.weight_type = main_type(file);
   if (auto valid = validate(config); !valid) {

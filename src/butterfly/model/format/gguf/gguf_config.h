@@ -13,7 +13,7 @@ namespace butterfly {
 
 /// Architectures llama, qwen2 and gpt2. Valid by validate(). `vocabulary_size` stands in where the file has no
 /// vocab_size. Errors: kBadData for missing, mistyped and contradicting keys; kUnsupported for other architectures
-/// and for variants that change the arithmetic (experts, sliding window, yarn).
+/// and for variants that change the arithmetic.
 Result<ModelConfig> read_gguf_config(const GgufFile& file, int vocabulary_size);
 
 }  // namespace butterfly

@@ -47,6 +47,11 @@ constexpr Family kFamilies[] = {
      .pairs = RopePairs::kAdjacent,
      .fusion = {.qkv = true}},
     {.name = "qwen3", .qk_norm = QkNorm::kHead},
+    {.name = "qwen2moe"},
+    {.name = "qwen3moe", .qk_norm = QkNorm::kHead},
+    {.name = "olmoe", .qk_norm = QkNorm::kWidth},
+    {.name = "granitemoe", .pairs = RopePairs::kAdjacent},
+    {.name = "glm4moe"},
     {.name = "smollm3", .pairs = RopePairs::kAdjacent},
     {.name = "granite", .pairs = RopePairs::kAdjacent},
     {.name = "olmo2", .place = NormPlace::kOutput, .qk_norm = QkNorm::kWidth},
@@ -113,6 +118,10 @@ float gemma_scale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(divisor));
 }
 
+bool is_granite(std::string_view name) {
+  return name == "granite" || name == "granitemoe";
+}
+
 bool is_gemma23(const ModelConfig& config) {
   return config.architecture == "gemma2" || config.architecture == "gemma3";
 }
@@ -145,7 +154,7 @@ std::vector<int> ropes_of(const Family& family, const ModelConfig& config) {
 /// Every granite file has its scales; a zero would be an absent one.
 Status read_scales(const GgufKeys& keys, ModelConfig& config) {
   const std::string_view name = config.architecture;
-  if (name == "granite") {
+  if (is_granite(name)) {
     BF_ASSIGN_OR_RETURN(config.embedding_scale, keys.number_or("embedding_scale", 1.0f));
     BF_ASSIGN_OR_RETURN(config.residual_scale, keys.number_or("residual_scale", 1.0f));
     BF_ASSIGN_OR_RETURN(config.attention_scale, keys.number_or("attention.scale", 0.0f));
@@ -163,13 +172,11 @@ Status read_scales(const GgufKeys& keys, ModelConfig& config) {
   }
   if (config.position == PositionKind::kAlibi) {
     BF_ASSIGN_OR_RETURN(config.alibi_max_bias, keys.number_or("attention.max_alibi_bias", 8.0f));
-    if (keys.has("attention.clamp_kqv")) {
-      BF_ASSIGN_OR_RETURN(const float clamp, keys.number("attention.clamp_kqv"));
-      if (clamp != 0) {
-        return make_error(ErrorCode::kUnsupported, "{}: {} is {}, supported is 0", keys.file().source(),
-                          keys.full("attention.clamp_kqv"), clamp);
-      }
-    }
+  }
+  BF_ASSIGN_OR_RETURN(const float clamp, keys.number_or("attention.clamp_kqv", 0.0f));
+  if (clamp != 0) {
+    return make_error(ErrorCode::kUnsupported, "{}: {} is {}, supported is 0", keys.file().source(),
+                      keys.full("attention.clamp_kqv"), clamp);
   }
   return {};
 }
@@ -202,7 +209,9 @@ Status check_fixed(const Family& family, const ModelConfig& config) {
   if (config.position == PositionKind::kRope && config.rope.pairs != family.pairs) {
     return cannot_have(config, "other positions");
   }
-  if (config.qk_norm != family.qk_norm) return cannot_have(config, "other norms of queries and keys");
+  const bool glm4moe = family.name == "glm4moe";
+  if (config.qk_norm != family.qk_norm && !(glm4moe && config.qk_norm == QkNorm::kHead))
+    return cannot_have(config, "other norms of queries and keys");
   if (config.has_latent() != has_gguf_latent(family.name)) return cannot_have(config, "this kind of attention");
   if (config.attention_sinks && family.name != "gpt-oss") return cannot_have(config, "attention sinks");
   if (config.parallel_block != family.parallel && !neox) return cannot_have(config, "another order of its sums");
@@ -211,7 +220,7 @@ Status check_fixed(const Family& family, const ModelConfig& config) {
 }
 
 Status check_scales(const Family& family, const ModelConfig& config) {
-  const bool granite = family.name == "granite";
+  const bool granite = is_granite(family.name);
   const float embedding = family.scales_embedding ? std::sqrt(static_cast<float>(config.model_dim)) : 1.0f;
   if (!granite && config.embedding_scale != embedding) return cannot_have(config, "this scale of the embedding");
   if (!granite && config.residual_scale != 1) return cannot_have(config, "a scale of the residual sums");
@@ -229,7 +238,7 @@ Status check_scales(const Family& family, const ModelConfig& config) {
 
 void write_scales(const ModelConfig& config, GgufWriter& writer) {
   const std::string prefix = config.architecture + ".";
-  if (config.architecture == "granite") {
+  if (is_granite(config.architecture)) {
     writer.add_float(prefix + "embedding_scale", config.embedding_scale);
     writer.add_float(prefix + "residual_scale", config.residual_scale);
     if (config.attention_scale > 0) writer.add_float(prefix + "attention.scale", config.attention_scale);
@@ -254,18 +263,16 @@ GgufFusion gguf_fusion(std::string_view architecture) {
 }
 
 std::string gguf_weight_name(const ModelConfig& config, const std::string& canonical) {
-  const bool falcon = config.architecture == "falcon" && !config.shared_norm;
-  if (!falcon && config.architecture != "gpt-oss") return canonical;
   std::string name = canonical;
   const auto replace = [&](std::string_view from, std::string_view to) {
     const std::size_t at = name.find(from);
     if (at != std::string::npos) name.replace(at, from.size(), to);
     return at != std::string::npos;
   };
-  if (!falcon) {
+  if (config.architecture == "glm4moe" || config.architecture == "gpt-oss") {
     replace(".ffn_norm.", ".post_attention_norm.");
-    return name;
   }
+  if (config.architecture != "falcon" || config.shared_norm) return name;
   if (!replace(".attn_norm.", ".attn_norm_2.")) replace(".ffn_norm.", ".attn_norm.");
   return name;
 }
@@ -295,6 +302,9 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
   }
   if (config.architecture == "gptneox") {
     BF_ASSIGN_OR_RETURN(config.parallel_block, keys.flag_or("use_parallel_residual", Default::kTrue));
+  }
+  if (config.architecture == "glm4moe" && keys.file().find_tensor("blk.0.attn_q_norm.weight")) {
+    config.qk_norm = QkNorm::kHead;
   }
   if (config.architecture == "falcon") config.shared_norm = !keys.file().find_tensor("blk.0.attn_norm_2.weight");
   if (family.scales_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.model_dim));

@@ -19,8 +19,8 @@ struct GgufFusion {
 /// Of files that this library writes; what a file has is seen from its tensors. Nothing is fused for unknown names.
 GgufFusion gguf_fusion(std::string_view architecture);
 
-/// What a file calls a weight: the canonical name, but for the two norms of Falcon's later blocks and for
-/// gpt-oss's norm before the MLP.
+/// What a file calls a weight: the canonical name, but for the two norms of Falcon's later blocks and the
+/// MLP's norm of GLM-4 MoE and gpt-oss.
 std::string gguf_weight_name(const ModelConfig& config, const std::string& canonical);
 
 /// Status ok for a name that can be read. Errors: kUnsupported naming those that can.

@@ -1,5 +1,6 @@
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 
+#include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_latent.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
@@ -117,6 +118,7 @@ Status write_gguf_config(const ModelConfig& config, GgufWriter& writer, std::opt
   const char* epsilon =
       config.norm == NormKind::kLayer ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   writer.add_float(prefix + epsilon, config.norm_epsilon);
+  BF_TRY(write_gguf_experts(config, writer));
   return write_gguf_family(config, writer);
 }
 

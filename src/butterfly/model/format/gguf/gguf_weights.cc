@@ -8,6 +8,7 @@
 #include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
+#include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_shards.h"
 #include "butterfly/model/format/gguf/gguf_tensor_types.h"
@@ -39,12 +40,16 @@ class GgufWeights final : public WeightSource {
       parts_.push_back({".ffn_gate.", kGateUp, 0, ff, 2 * ff});
       parts_.push_back({kGateUp, kGateUp, ff, ff, 2 * ff});
     }
+    experts_ = config.moe.experts;
     // What the file calls otherwise.
-    WeightRange all{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
-    if (config.architecture == "falcon" || config.architecture == "gpt-oss") {
-      for (const WeightInfo& weight : expected_weights(config, all)) {
-        const std::string name = gguf_weight_name(config, weight.name);
-        if (name != weight.name) renamed_[weight.name] = name;
+    const bool renames = gguf_weight_name(config, "blk.0.ffn_norm.weight") != "blk.0.ffn_norm.weight";
+    for (int layer = 0; renames && layer < config.layers; ++layer) {
+      for (const char* norm : {"attn_norm", "ffn_norm"}) {
+        for (const char* kind : {"weight", "bias"}) {
+          const std::string canonical = fmt::format("blk.{}.{}.{}", layer, norm, kind);
+          const std::string name = gguf_weight_name(config, canonical);
+          if (name != canonical) renamed_[canonical] = name;
+        }
       }
     }
   }
@@ -68,6 +73,10 @@ class GgufWeights final : public WeightSource {
                           .cols = cols,
                           .bytes = row * static_cast<std::uint64_t>(rows)});
       }
+      for (std::int64_t expert = 0; expert < experts_ && expert_weight(name, 0); ++expert) {
+        fused = true;
+        append(result, *expert_weight(name, expert));
+      }
       for (const Part& part : parts_) {
         std::string part_name = name;
         if (!replace_once(part_name, part.fused, part.infix)) continue;
@@ -87,6 +96,7 @@ class GgufWeights final : public WeightSource {
     const std::optional<Location> location = locate(name);
     if (!location && latent_tensor(name) != nullptr) return latent_part(name);
     if (!location) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {}", file_.source(), printable(name));
+    if (location->expert >= 0) return plane(*location);
     BF_ASSIGN_OR_RETURN(const WeightView whole, view_of(*location->tensor));
     if (!location->part) return whole;
     return slice(name, whole, *location);
@@ -116,21 +126,26 @@ class GgufWeights final : public WeightSource {
   struct Location {
     const GgufTensor* tensor = nullptr;
     const Part* part = nullptr;
+    std::int64_t expert = -1;  // the plane of this expert
   };
 
   std::optional<Location> locate(const std::string& name) const {
     const auto other = renamed_.find(name);
     if (other != renamed_.end()) {
       const GgufTensor* tensor = file_.find_tensor(other->second);
-      return tensor ? std::optional(Location{tensor, nullptr}) : std::nullopt;
+      return tensor ? std::optional(Location{tensor, nullptr, -1}) : std::nullopt;
+    }
+    if (const auto expert = expert_tensor(name)) {
+      const GgufTensor* tensor = file_.find_tensor(expert->name);
+      return tensor ? std::optional(Location{tensor, nullptr, expert->expert}) : std::nullopt;
     }
     const GgufTensor* whole = file_.find_tensor(name);
     for (const Part& part : parts_) {
       std::string fused = name;
       if ((whole && part.infix != part.fused) || !replace_once(fused, part.infix, part.fused)) continue;
-      if (const GgufTensor* tensor = file_.find_tensor(fused)) return Location{tensor, &part};
+      if (const GgufTensor* tensor = file_.find_tensor(fused)) return Location{tensor, &part, -1};
     }
-    return whole ? std::optional(Location{whole, nullptr}) : std::nullopt;
+    return whole ? std::optional(Location{whole, nullptr, -1}) : std::nullopt;
   }
 
   std::string canonical(const std::string& stored) const {
@@ -140,11 +155,33 @@ class GgufWeights final : public WeightSource {
     return stored;
   }
 
-  Result<WeightView> view_of(const GgufTensor& tensor) const {
-    if (!tensor.type) {
-      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are {}", file_.source(),
-                        printable(tensor.name), tensor.type_name, computable_gguf_types());
+  Status check_type(const GgufTensor& tensor) const {
+    if (tensor.type) return {};
+    return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are {}", file_.source(),
+                      printable(tensor.name), tensor.type_name, computable_gguf_types());
+  }
+
+  /// One expert's matrix of a tensor of three dimensions, or its bias of one of two.
+  Result<WeightView> plane(const Location& location) const {
+    const GgufTensor& tensor = *location.tensor;
+    BF_TRY(check_type(tensor));
+    const bool bias = tensor.name.ends_with(".bias");
+    const int dims = bias ? 2 : 3;
+    const std::int64_t planes = tensor.shape[static_cast<std::size_t>(dims - 1)];
+    if (tensor.dims != dims || planes != experts_ || location.expert >= planes) {
+      return make_error(ErrorCode::kBadData,
+                        "{}: {} has {} dimensions, the last of {}, expected {}, the last of {} experts", file_.source(),
+                        printable(tensor.name), tensor.dims, planes, dims, experts_);
     }
+    const std::size_t bytes = tensor.bytes.size() / static_cast<std::size_t>(planes);
+    return WeightView{.type = *tensor.type,
+                      .rows = bias ? 1 : tensor.shape[1],
+                      .cols = tensor.shape[0],
+                      .bytes = tensor.bytes.subspan(static_cast<std::size_t>(location.expert) * bytes, bytes)};
+  }
+
+  Result<WeightView> view_of(const GgufTensor& tensor) const {
+    BF_TRY(check_type(tensor));
     if (tensor.dims > 3) {
       return make_error(ErrorCode::kBadData, "{}: {} has {} dimensions, expected 1 to 3", file_.source(),
                         printable(tensor.name), tensor.dims);
@@ -201,6 +238,7 @@ class GgufWeights final : public WeightSource {
   Mappings mappings_;
   ModelConfig config_;
   std::vector<Part> parts_;
+  std::int64_t experts_ = 0;
   std::map<std::string, std::string, std::less<>> renamed_;  // canonical to stored
 };
 

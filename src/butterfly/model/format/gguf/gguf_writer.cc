@@ -1,5 +1,7 @@
 #include "butterfly/model/format/gguf/gguf_writer.h"
 
+#include <algorithm>
+
 #include "butterfly/base/check.h"
 #include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/gguf/gguf.h"
@@ -115,18 +117,20 @@ Status GgufWriter::declare(const Tensor& tensor) {
   BF_CHECK(!impl_->header_written);
   const auto row = tensor.cols > 0 && tensor.rows > 0 ? row_bytes(tensor.type, static_cast<std::uint64_t>(tensor.cols))
                                                       : std::nullopt;
-  const auto bytes = row ? checked_multiply(*row, static_cast<std::uint64_t>(tensor.rows)) : std::nullopt;
+  const auto planes = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.planes, 1));
+  const auto plane = row ? checked_multiply(*row, static_cast<std::uint64_t>(tensor.rows)) : std::nullopt;
+  const auto bytes = plane ? checked_multiply(*plane, planes) : std::nullopt;
   if (!bytes) {
     return make_error(ErrorCode::kInvalidArgument, "{}: {} x {} cannot be stored as {}", tensor.name, tensor.rows,
                       tensor.cols, to_string(tensor.type));
   }
   std::string& list = impl_->tensor_list;
   append_string(list, tensor.name);
-  const bool planes = tensor.planes > 1;
-  append(list, std::uint32_t{planes ? 3u : tensor.rows == 1 ? 1u : 2u});
+  const bool vector = tensor.rows == 1 && tensor.planes == 0;
+  append(list, std::uint32_t{(vector ? 1u : 2u) + (tensor.planes > 0 ? 1u : 0u)});
   append(list, static_cast<std::uint64_t>(tensor.cols));
-  if (planes || tensor.rows != 1) append(list, static_cast<std::uint64_t>(tensor.rows / tensor.planes));
-  if (planes) append(list, static_cast<std::uint64_t>(tensor.planes));
+  if (!vector) append(list, static_cast<std::uint64_t>(tensor.rows));
+  if (tensor.planes > 0) append(list, planes);
   append(list, gguf_tensor_type(tensor.type));
   append(list, impl_->data_bytes);
   impl_->sizes.push_back(*bytes);

@@ -33,13 +33,14 @@ class GgufWriter {
   void add_floats(std::string_view key, const std::vector<float>& values);
   void add_integers(std::string_view key, const std::vector<std::int32_t>& values);
 
-  /// Declares the next tensor; rows == 1 makes a vector. Errors: kInvalidArgument for rows that `type` cannot hold.
+  /// Declares the next tensor; rows == 1 makes a vector, experts > 0 one more dimension. Errors: kInvalidArgument for
+  /// rows that `type` cannot hold.
   struct Tensor {
     std::string name;
     DType type = DType::kF32;
     std::int64_t rows = 1;
     std::int64_t cols = 0;
-    std::int64_t planes = 1;  // a third dimension that divides the rows; 1: none
+    std::int64_t planes = 0;  // matrices (or biases) of that size behind each other, as of experts; 0: not divided so
   };
   Status declare(const Tensor& tensor);
 

@@ -95,6 +95,7 @@ Status check_plain(const ModelConfig& config) {
   if (any(config.ropes, kMainRope)) return refuse(config, "other positions in some layers");
   if (config.rope.magnitude != 1) return refuse(config, "a magnitude of rotated elements");
   if (config.qk_norm != QkNorm::kNone) return refuse(config, "norms of queries and keys");
+  if (config.moe.experts > 0) return refuse(config, "experts");
   if (config.parallel_block) return refuse(config, "parallel blocks");
   if (config.attention_cap != 0 || config.logit_cap != 0) return refuse(config, "caps");
   if (config.head_bias) return refuse(config, "a bias of the head");

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "butterfly/model/format/hugging_face/hugging_face_experts.h"
+
 namespace butterfly {
 namespace {
 
@@ -148,12 +150,12 @@ Status read_granite(const JsonObject& object, ModelConfig& config) {
 
 /// Qwen2 and 3 name a window that use_sliding_window switches on, for layers from max_window_layers on.
 Status read_qwen(const JsonObject& object, ModelConfig& config) {
-  const bool third = config.architecture == "qwen3";
+  const bool third = config.architecture.starts_with("qwen3");
   BF_TRY(read_llama_like(object, Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
-  config.qkv_bias = true;
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("qkv_bias", Default::kTrue));
   if (third) {
-    if (!object.find("head_dim")) config.head_dim = 128;
+    if (!object.find("head_dim") && config.architecture == "qwen3") config.head_dim = 128;
     config.qk_norm = QkNorm::kHead;
     BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
     config.attention_output_bias = config.qkv_bias;
@@ -175,6 +177,12 @@ Status read_olmo2(const JsonObject& object, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   return read_hugging_face_rope(object, {}, config);
+}
+
+Status read_olmoe(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_olmo2(object, config));
+  config.norm_place = NormPlace::kBefore;
+  return object.find("clip_qkv") ? unsupported(object, "clip_qkv", "set", "null") : Status{};
 }
 
 Status read_phi3(const JsonObject& object, ModelConfig& config) {
@@ -222,6 +230,16 @@ Status read_glm(const JsonObject& object, ModelConfig& config) {
   config.norm_place = config.architecture == "glm4" ? NormPlace::kBoth : NormPlace::kBefore;
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1.5625e-7f));
   BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kTrue));
+  return read_hugging_face_rope(object, {.rotary = 0.5f}, config);
+}
+
+Status read_glm4_moe(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_activation(object, "hidden_act", "silu", config));
+  BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("use_qk_norm", Default::kFalse));
+  if (qk_norm) config.qk_norm = QkNorm::kHead;
   return read_hugging_face_rope(object, {.rotary = 0.5f}, config);
 }
 
@@ -327,12 +345,6 @@ Status read_mpt(const JsonObject& object, ModelConfig& config) {
   return {};
 }
 
-Status refuse_experts(const JsonObject& object, const char* key, int usual) {
-  BF_ASSIGN_OR_RETURN(const int experts, object.integer_or(key, usual));
-  if (experts == 0) return {};
-  return unsupported(object, key, std::to_string(experts), "0");
-}
-
 Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_llama_like(object, Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
@@ -342,18 +354,14 @@ Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
   config.attention_output_bias = config.qkv_bias;
   config.attention_sinks = true;
   BF_TRY(read_hugging_face_rope(object, {.base = 150000.0f}, config));
-  BF_TRY(read_windows(
-      object, [](int layer) { return layer % 2 == 0; }, config));
-  return refuse_experts(object, "num_local_experts", 128);
+  return read_windows(
+      object, [](int layer) { return layer % 2 == 0; }, config);
 }
 
 Status read_deepseek(const JsonObject& object, ModelConfig& config) {
-  const bool third = object.text_or("model_type", "").value_or("") == "deepseek_v3";
   BF_TRY(read_llama_like(object, Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
-  BF_TRY(read_hugging_face_latent(object, config));
-  BF_ASSIGN_OR_RETURN(const int dense, object.integer_or("first_k_dense_replace", third ? 3 : 0));
-  return dense >= config.layers ? Status{} : refuse_experts(object, "n_routed_experts", third ? 256 : 64);
+  return read_hugging_face_latent(object, config);
 }
 
 Status read_cohere(const JsonObject& object, ModelConfig& config) {
@@ -411,6 +419,12 @@ struct Family {
 constexpr std::array kFamilies{
     Family{"llama", "llama", RopePairs::kAdjacent, read_llama},
     Family{"mistral", "llama", RopePairs::kAdjacent, read_llama},
+    Family{"mixtral", "llama", RopePairs::kAdjacent, read_llama},
+    Family{"qwen2_moe", "qwen2moe", RopePairs::kHalves, read_qwen},
+    Family{"qwen3_moe", "qwen3moe", RopePairs::kHalves, read_qwen},
+    Family{"olmoe", "olmoe", RopePairs::kHalves, read_olmoe},
+    Family{"granitemoe", "granitemoe", RopePairs::kAdjacent, read_granite},
+    Family{"glm4_moe", "glm4moe", RopePairs::kHalves, read_glm4_moe},
     Family{"qwen2", "qwen2", RopePairs::kHalves, read_qwen},
     Family{"qwen3", "qwen3", RopePairs::kHalves, read_qwen},
     Family{"smollm3", "smollm3", RopePairs::kAdjacent, read_smollm3},
@@ -444,6 +458,7 @@ Result<ModelConfig> read_hugging_face_family(const JsonObject& object) {
     config.architecture = family.architecture;
     config.rope.pairs = family.pairs;
     BF_TRY(family.read(object, config));
+    BF_TRY(read_hugging_face_experts(object, config));
     return config;
   }
   std::vector<std::string_view> known;

@@ -33,7 +33,24 @@ constexpr NamePair kLlamaBlock[] = {{"attn_norm", "input_layernorm"},
                                     {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"},
                                     {"attn_kv_a_norm", "self_attn.kv_a_layernorm"},
                                     {"attn_k_b", "self_attn.kv_b_proj"},
-                                    {"attn_v_b", "self_attn.kv_b_proj"}};
+                                    {"attn_v_b", "self_attn.kv_b_proj"},
+                                    {"ffn_gate_inp", "mlp.gate"},
+                                    {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                    {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                    {"ffn_down_exps", "mlp.experts.*.down_proj"},
+                                    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                                    {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                                    {"ffn_down_shexp", "mlp.shared_experts.down_proj"},
+                                    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}};
+constexpr NamePair kMixtralBlock[] = {{"ffn_gate_inp", "block_sparse_moe.gate"},
+                                      {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
+                                      {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
+                                      {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}};
+constexpr NamePair kQwen2MoeBlock[] = {{"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                       {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                       {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
+constexpr NamePair kGraniteMoeBlock[] = {{"ffn_gate_inp", "block_sparse_moe.router.layer"}};
+constexpr NamePair kGptOssBlock[] = {{"ffn_gate_inp", "mlp.router"}};
 constexpr NamePair kGpt2Top[] = {{"token_embd", "transformer.wte"},
                                  {"position_embd", "transformer.wpe"},
                                  {"output_norm", "transformer.ln_f"},
@@ -85,6 +102,10 @@ struct FamilyNames {
 };
 constexpr FamilyNames kFamilies[] = {
     {.architecture = "gpt2", .blocks = "transformer.h", .top = kGpt2Top, .block = kGpt2Block},
+    {.architecture = "llama", .block = kMixtralBlock},
+    {.architecture = "qwen2moe", .block = kQwen2MoeBlock},
+    {.architecture = "granitemoe", .block = kGraniteMoeBlock},
+    {.architecture = "gpt-oss", .block = kGptOssBlock},
     {.architecture = "olmo2", .block = kOutputNorms},
     {.architecture = "gemma2", .block = kGemma2Block},
     {.architecture = "gemma3", .block = kGemma2Block},
@@ -139,6 +160,11 @@ WeightNameParts split_weight_name(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   parts.stem = name.substr(0, dot);
   if (dot != std::string_view::npos) parts.kind = name.substr(dot + 1);
+  const std::size_t exps = parts.stem.find("_exps.");
+  if (exps != std::string_view::npos) {
+    parts.expert = parts.stem.substr(parts.stem.find('.') + 1);
+    parts.stem = parts.stem.substr(0, parts.stem.find('.'));
+  }
   return parts;
 }
 
@@ -151,8 +177,17 @@ std::string hugging_face_name(std::string_view canonical, std::string_view archi
   }
   const bool gpt2 = architecture == "gpt2";
   const std::string_view stem = translate(family.block, gpt2 ? Names{} : Names(kLlamaBlock), parts.stem);
+  if (parts.stem == "exp_probs_b") {
+    return fmt::format("{}.{}.mlp.gate.e_score_correction_bias", family.blocks, parts.layer);
+  }
   if (stem.empty()) return "";
   if (parts.stem == "attn_sinks") return fmt::format("{}.{}.{}", family.blocks, parts.layer, stem);
+  if (!parts.expert.empty()) {
+    std::string of_expert(stem);
+    const std::size_t star = of_expert.find('*');
+    if (star != std::string::npos) of_expert.replace(star, 1, parts.expert);
+    return fmt::format("{}.{}.{}.{}", family.blocks, parts.layer, of_expert, parts.kind);
+  }
   return fmt::format("{}.{}.{}.{}", family.blocks, parts.layer, stem, parts.kind);
 }
 
@@ -161,7 +196,8 @@ QkvOrder qkv_order(std::string_view architecture) {
 }
 
 bool rotates_halves_in_files(std::string_view architecture) {
-  return architecture == "llama" || architecture == "granite" || architecture == "smollm3";
+  return architecture == "llama" || architecture == "granite" || architecture == "granitemoe" ||
+         architecture == "smollm3";
 }
 
 bool norms_around_one(std::string_view architecture) {

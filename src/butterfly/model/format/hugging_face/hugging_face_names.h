@@ -8,9 +8,10 @@
 
 namespace butterfly {
 
-/// "blk.3.attn_q.weight" in parts; layer is empty outside blocks. Views into the name.
+/// "blk.3.attn_q.weight" in parts; layer is empty outside blocks. "blk.3.ffn_up_exps.7.weight" has expert 7. Views into
+/// the name.
 struct WeightNameParts {
-  std::string_view layer, stem, kind;
+  std::string_view layer, stem, kind, expert;
 };
 WeightNameParts split_weight_name(std::string_view name);
 

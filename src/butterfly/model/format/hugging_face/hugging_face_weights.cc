@@ -1,10 +1,12 @@
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
 
+#include <charconv>
 #include <cstring>
 #include <map>
 
 #include "butterfly/base/printable.h"
 #include "butterfly/model/core/latent_parts.h"
+#include "butterfly/model/format/hugging_face/hugging_face_experts.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/model/format/safetensors/scaled_tensors.h"
 #include "butterfly/tensor/quantize.h"
@@ -12,7 +14,7 @@
 namespace butterfly {
 namespace {
 
-enum class Order { kAsStored, kRows, kTransposed, kPlusOne, kLatentKeys, kLatentValues, kMxfp4 };
+enum class Order { kAsStored, kRows, kTransposed, kPlusOne, kLatentKeys, kLatentValues, kMxfp4, kApart };
 
 /// Where a canonical weight is in the files and how its rows come out of them.
 struct Recipe {
@@ -29,6 +31,8 @@ struct Recipe {
   std::int64_t group = 0;  // kRows: heads of this weight between those of the others in one tensor; 0: nothing between
   std::int64_t group_step = 0;   // heads from one group to the next
   std::int64_t group_first = 0;  // head of a group where this weight's begin
+  std::int64_t row_step = 0;     // kApart: elements from one row of this weight to the next
+  std::int64_t col_step = 0;     // and from one column to the next
   std::size_t shard = 0;
 
   /// Order::kRows: where the file has this output.
@@ -51,6 +55,25 @@ void transpose(const std::byte* from, std::int64_t from_cols, std::int64_t rows,
         for (std::int64_t c = c0; c < std::min(cols, c0 + kTile); ++c) {
           std::memcpy(to + (r * cols + c) * static_cast<std::int64_t>(sizeof(T)),
                       from + (c * from_cols + r) * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+        }
+      }
+    }
+  }
+}
+
+/// to[rows, cols] = the elements of `from` at row * row_step + col * col_step.
+void copy_apart(const std::byte* from, std::size_t element, const WeightPart& part, std::int64_t row_step,
+                std::int64_t col_step, std::byte* to) {
+  // Tiles keep both sides in the first cache.
+  constexpr std::int64_t kTile = 32;
+  const std::int64_t wide = part.of_cols.size();
+  for (std::int64_t r0 = part.of_rows.begin; r0 < part.of_rows.end; r0 += kTile) {
+    for (std::int64_t c0 = part.of_cols.begin; c0 < part.of_cols.end; c0 += kTile) {
+      for (std::int64_t r = r0; r < std::min(part.of_rows.end, r0 + kTile); ++r) {
+        for (std::int64_t c = c0; c < std::min(part.of_cols.end, c0 + kTile); ++c) {
+          const std::int64_t at = (r - part.of_rows.begin) * wide + c - part.of_cols.begin;
+          std::memcpy(to + static_cast<std::size_t>(at) * element,
+                      from + static_cast<std::size_t>(r * row_step + c * col_step) * element, element);
         }
       }
     }
@@ -141,9 +164,15 @@ class HuggingFaceWeights final : public WeightSource {
 
   Result<Recipe> resolve_weight(const WeightInfo& expected) const {
     const bool gpt2 = config_.architecture == "gpt2";
-    const std::string name = stored_name(expected.name);
+    std::string name = stored_name(expected.name);
     Recipe recipe{.rows = expected.rows, .cols = expected.cols};
     bool found = locate(name, recipe);
+    const StackedExperts stacked = stacked_experts(expected.name, config_.architecture);
+    const bool of_stack = !found && !stacked.name.empty() && locate(stacked.name, recipe);
+    if (of_stack) {
+      name = stacked.name;
+      found = true;
+    }
     // A tied matrix may be stored under the name of its other use.
     if (!found && config_.tied_head && expected.name == "token_embd.weight") found = locate("lm_head.weight", recipe);
     if (!found && locate_mxfp4(name, recipe)) return place_mxfp4(name, std::move(recipe));
@@ -159,7 +188,10 @@ class HuggingFaceWeights final : public WeightSource {
     }
     std::vector<std::int64_t> shape = {expected.rows, expected.cols};
     if (expected.rows == 1) shape = {expected.cols};
-    if (gpt2) {
+    if (expected.name.ends_with(".ffn_gate_inp_shexp.weight")) shape = {1, expected.cols};
+    if (of_stack) {
+      place_stacked(expected, stacked, recipe, shape);
+    } else if (gpt2) {
       place_gpt2(expected, recipe, shape);
     } else {
       place(expected, recipe, shape);
@@ -249,6 +281,33 @@ class HuggingFaceWeights final : public WeightSource {
     }
     recipe.head_dim = config_.head_dim;
     if (recipe.order == Order::kAsStored && expected.rows > 1) recipe.first *= expected.cols;
+  }
+
+  /// One tensor has the matrices, or the biases, of all experts.
+  void place_stacked(const WeightInfo& expected, const StackedExperts& stacked, Recipe& recipe,
+                     std::vector<std::int64_t>& shape) const {
+    const WeightNameParts parts = split_weight_name(expected.name);
+    std::int64_t expert = 0;
+    std::from_chars(parts.expert.data(), parts.expert.data() + parts.expert.size(), expert);
+    const bool vector = expected.rows == 1;
+    const std::int64_t outputs = vector ? expected.cols : expected.rows;
+    const std::int64_t inputs = vector ? 1 : expected.cols;
+    const std::int64_t all = stacked.of_gate_and_up ? 2 * outputs : outputs;
+    const bool second = stacked.of_gate_and_up && parts.stem == "ffn_up_exps";
+    const std::int64_t output_step = stacked.interleaved ? 2 : 1;
+    const std::int64_t first_output = second ? (stacked.interleaved ? 1 : outputs) : 0;
+    shape = {config_.moe.experts};
+    if (vector) {
+      shape.push_back(all);
+    } else {
+      shape.insert(shape.end(), {stacked.transposed ? inputs : all, stacked.transposed ? all : inputs});
+    }
+    recipe.first = expert * all * inputs + first_output * (stacked.transposed ? 1 : inputs);
+    if (!stacked.transposed && !stacked.interleaved) return;
+    recipe.order = Order::kApart;
+    recipe.row_step = stacked.transposed ? output_step : output_step * inputs;
+    recipe.col_step = stacked.transposed ? all : 1;
+    if (vector) recipe.col_step = output_step;
   }
 
   /// GPT-2 stores matrices as [inputs, outputs], and Q, K and V beside one another in the outputs.
@@ -365,6 +424,11 @@ class HuggingFaceWeights final : public WeightSource {
         const bool wide = recipe.type == DType::kF32;
         (wide ? transpose<std::uint32_t> : transpose<std::uint16_t>)(begin, cols, part.of_rows.size(),
                                                                      part.of_cols.size(), copy.data());
+        return;
+      }
+      case Order::kApart: {
+        const std::byte* begin = from.data() + static_cast<std::size_t>(recipe.first) * element;
+        copy_apart(begin, element, part, recipe.row_step, recipe.col_step, copy.data());
         return;
       }
     }

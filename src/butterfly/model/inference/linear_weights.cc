@@ -1,0 +1,91 @@
+#include "butterfly/model/inference/linear_weights.h"
+
+#include <cstring>
+
+#include "butterfly/model/core/finite_weights.h"
+#include "butterfly/tensor/half.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+
+Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
+                                       const IndexRange& held) {
+  BF_ASSIGN_OR_RETURN(const WeightView view,
+                      source.find_part(name, {.rows = 1, .cols = size, .of_rows = {0, 1}, .of_cols = held}));
+  std::vector<float> values(static_cast<std::size_t>(held.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t half = 0;
+    switch (view.type) {
+      case DType::kF32:
+        std::memcpy(&values[i], view.bytes.data() + 4 * i, 4);
+        break;
+      case DType::kF16:
+      case DType::kBF16:
+        std::memcpy(&half, view.bytes.data() + 2 * i, 2);
+        values[i] = view.type == DType::kF16 ? half_to_float(half) : bfloat16_to_float(half);
+        break;
+      default:
+        return make_error(ErrorCode::kUnsupported, "{} is stored as {}, a vector must be f32, f16 or bf16", name,
+                          to_string(view.type));
+    }
+  }
+  BF_TRY(check_finite(source, name, values));
+  return values;
+}
+
+Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
+                                  ThreadTeam& team) {
+  LinearWeights linear;
+  if (!part.matrix.empty()) {
+    BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
+    {
+      const trace::Scope scope(trace::Zone::kModelPack);
+      BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));
+      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
+    }
+    source.release(view);
+  }
+  if (part.with_bias && part.matrix.of_rows.size() > 0) {
+    BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", part.matrix.rows, part.matrix.of_rows));
+  }
+  return linear;
+}
+
+Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values) {
+  ActivationRows x;
+  x.rows = rows;
+  x.cols = cols;
+  x.values = values;
+  if (cols % kQuantBlock != 0) return x;
+  const auto count = static_cast<std::uint64_t>(rows * cols);
+  BF_ASSIGN_OR_RETURN(const auto quants, arena.allocate_array<std::int8_t>(count));
+  BF_ASSIGN_OR_RETURN(const auto scales, arena.allocate_array<float>(count / kQuantBlock));
+  BF_ASSIGN_OR_RETURN(const auto sums, arena.allocate_array<std::int32_t>(count / kQuantBlock));
+  x.quants = quants.data();
+  x.scales = scales.data();
+  x.sums = sums.data();
+  return x;
+}
+
+void activate_rows(const Compute& compute, const MlpActivation& kind, const ActivationRows& h, const float* gate,
+                   float* up) {
+  const Kernels& kernels = *compute.kernels;
+  const std::int64_t ff_dim = h.cols;
+  const bool silu = kind.activation == Activation::kSilu;
+  for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
+    float* y = up + row * ff_dim;
+    const float* g = kind.mlp == MlpKind::kGated ? gate + row * ff_dim : nullptr;
+    if (kind.limit > 0.0f) {
+      kernels.clamped_swiglu(g, y, kind.limit, ff_dim, y);
+    } else if (kind.mlp == MlpKind::kGated) {
+      (silu ? kernels.silu_mul : kernels.gelu_mul)(g, y, ff_dim, y);
+    } else if (kind.activation == Activation::kGeluErf) {
+      kernels.gelu_erf(y, ff_dim, y);
+    } else {
+      (silu ? kernels.silu : kernels.gelu)(y, ff_dim, y);
+    }
+    if (kind.quantise) quantize_activation_row(kernels, h, row);
+  });
+}
+
+}  // namespace butterfly
