@@ -273,7 +273,6 @@ class DistFewExpertsAnswer : public DistGroupAnswer {
     config.moe = {.experts = 5,
                   .experts_used = 2,
                   .ff_dim = 64,
-                  .layers = {},
                   .scores = MoeConfig::Scores::kSoftmaxOfChosen,
                   .router_bias = true,
                   .expert_bias = true,

@@ -57,6 +57,13 @@ class Plans(unittest.TestCase):
                 self.assertEqual(slices, [8] * 40, (name, strategy["strategy"]))
                 self.assertEqual(shown["plan"]["token_s"], strategy["token_s"])
 
+    def test_a_tensor_group_has_every_expert_once(self):
+        cluster = os.path.join(CLUSTERS, "mixed-8.toml")
+        plan = planned("--type", "q4_0", "--split", "tensor", cluster=cluster, model="qwen3-30b-a3b")["plan"]
+        self.assertGreater(len(plan["shares"]), 2)
+        experts = [e for share in plan["shares"] for e in range(share["first_expert"], share["last_expert"] + 1)]
+        self.assertEqual(sorted(experts), list(range(128)))
+
     def test_auto_is_never_worse_than_what_it_chose_from(self):
         table = load_table()
         for goal in table.GOALS:

@@ -69,10 +69,10 @@ struct MoeConfig {
   enum class Scores : std::uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
   /// What groups of experts are compared by.
   enum class GroupScore : std::uint8_t { kLargest, kTwoLargest };
-  int experts = 0;          // of each layer that has them; 0: all layers are dense
-  int experts_used = 0;     // by each token
-  int ff_dim = 0;           // of each expert
-  std::vector<int> layers;  // per layer: 1 has experts, 0 is dense; empty: all have
+  int experts = 0;            // of each layer that has them; 0: all layers are dense
+  int experts_used = 0;       // by each token
+  int ff_dim = 0;             // of each expert
+  std::vector<int> layers{};  // per layer: 1 has experts, 0 is dense; empty: all have
   Scores scores = Scores::kSoftmax;
   bool choice_bias = false;  // a bias that counts in choosing experts, not in weighing them
   int groups = 1;            // of experts, consecutive and equal

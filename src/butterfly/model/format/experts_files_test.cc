@@ -1,11 +1,15 @@
 // Experts on their way through configuration, GGUF files and back.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/convert.h"
-#include "butterfly/model/format/gguf/gguf_writer.h"
+#include "butterfly/model/format/hugging_face/safetensors.h"
 #include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/open_checkpoint.h"
 
@@ -35,7 +39,7 @@ ModelConfig with_experts(const std::string& architecture, const MoeConfig& moe) 
 }
 
 std::vector<ModelConfig> families() {
-  const MoeConfig small{.experts = 5, .experts_used = 2, .ff_dim = 32, .layers = {}};
+  const MoeConfig small{.experts = 5, .experts_used = 2, .ff_dim = 32};
   MoeConfig renormalised = small;
   renormalised.renormalise = true;
   MoeConfig shared = small;
@@ -144,6 +148,57 @@ TEST(Experts, SurviveTheWayToAWorker) {
     EXPECT_TRUE(parsed->moe == config.moe) << to_json(config);
   }
   EXPECT_EQ(to_json(*named_config("butterfly-demo")).find("expert"), std::string::npos);
+}
+
+/// A safetensors file with the matrices of a layer's experts behind one another, gate before up, as some are saved.
+void write_stacked(const SafetensorsFile& apart, const std::string& path) {
+  std::map<std::string, std::pair<std::vector<std::int64_t>, std::string>> tensors;  // shape and bytes
+  for (const auto& [name, entry] : apart.entries()) {
+    const std::size_t at = name.find(".experts.");
+    const std::string bytes(as_text(entry.bytes));
+    if (at == std::string::npos) {
+      tensors[name] = {entry.shape, bytes};
+      continue;
+    }
+    const bool down = name.ends_with("down_proj.weight");
+    if (!down && !name.ends_with("gate_proj.weight")) continue;
+    const std::string prefix = name.substr(0, at);
+    auto& [shape, all] = tensors[prefix + (down ? ".experts.down_proj" : ".experts.gate_up_proj")];
+    if (!shape.empty()) continue;
+    for (int expert = 0;; ++expert) {
+      const std::string one = fmt::format("{}.experts.{}.", prefix, expert);
+      const auto found = apart.entries().find(one + (down ? "down_proj.weight" : "gate_proj.weight"));
+      if (found == apart.entries().end()) break;
+      all += as_text(found->second.bytes);
+      if (!down) all += as_text(apart.entries().at(one + "up_proj.weight").bytes);
+      shape = {expert + 1, found->second.shape[0] * (down ? 1 : 2), found->second.shape[1]};
+    }
+  }
+  std::string header, data;
+  for (const auto& [name, tensor] : tensors) {
+    header += fmt::format(R"({}"{}": {{"dtype": "F32", "shape": [{}], "data_offsets": [{}, {}]}})",
+                          header.empty() ? "{" : ", ", name, fmt::join(tensor.first, ", "), data.size(),
+                          data.size() + tensor.second.size());
+    data += tensor.second;
+  }
+  header += "}";
+  const std::uint64_t size = header.size();
+  write_file(path, std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header + data);
+}
+
+TEST(Experts, AreFoundInStackedTensorsToo) {
+  for (const char* family : {"qwen3_moe", "glm4_moe"}) {
+    const std::string source = std::string(BUTTERFLY_SOURCE_DIR "/tests/golden/families/") + family;
+    const TempDir dir;
+    const auto mapping = MappedFile::open(source + "/model.safetensors").value();
+    write_stacked(SafetensorsFile::parse(mapping->bytes(), family).value(), dir / "model.safetensors");
+    write_file(dir / "config.json", read_file(source + "/config.json"));
+    const auto apart = open_checkpoint(source, {.vocabulary_required = false});
+    const auto stacked = open_checkpoint(dir.path(), {.vocabulary_required = false});
+    ASSERT_TRUE(apart) << apart.error().message;
+    ASSERT_TRUE(stacked) << stacked.error().message;
+    expect_same_weights(*apart->weights, *stacked->weights);
+  }
 }
 
 TEST(Experts, ATensorOfAnotherNumberOfExpertsIsRefused) {

@@ -32,7 +32,6 @@ ModelConfig gpt_oss() {
   config.moe = {.experts = 6,
                 .experts_used = 2,
                 .ff_dim = 48,
-                .layers = {},
                 .scores = MoeConfig::Scores::kSoftmaxOfChosen,
                 .router_bias = true,
                 .expert_bias = true,

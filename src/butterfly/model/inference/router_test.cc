@@ -29,14 +29,14 @@ Chosen choose(const MoeConfig& config, std::vector<float> logits, const std::vec
 using Ints = std::vector<int>;
 
 TEST(Router, OfEqualScoresTheLowerIndexIsChosenAndExpertsAscend) {
-  const MoeConfig config{.experts = 6, .experts_used = 3, .layers = {}};
+  const MoeConfig config{.experts = 6, .experts_used = 3};
   EXPECT_EQ(choose(config, {1, 1, 1, 1, 1, 1}).experts, (Ints{0, 1, 2}));
   EXPECT_EQ(choose(config, {0, 2, 0, 2, 0, 9}).experts, (Ints{1, 3, 5}));
   EXPECT_EQ(choose(config, {0, 2, 2, 2, 2, 1}).experts, (Ints{1, 2, 3}));
 }
 
 TEST(Router, WeightsAreSoftmaxOverAllOrOverTheChosenOrSigmoids) {
-  MoeConfig config{.experts = 4, .experts_used = 2, .layers = {}};
+  MoeConfig config{.experts = 4, .experts_used = 2};
   const std::vector<float> logits{std::log(1.0f), std::log(4.0f), std::log(2.0f), std::log(1.0f)};
   Chosen chosen = choose(config, logits);
   EXPECT_EQ(chosen.experts, (Ints{1, 2}));
@@ -53,7 +53,7 @@ TEST(Router, WeightsAreSoftmaxOverAllOrOverTheChosenOrSigmoids) {
 }
 
 TEST(Router, RenormalisedWeightsAddUpToTheScale) {
-  MoeConfig config{.experts = 4, .experts_used = 2, .layers = {}, .renormalise = true, .weight_scale = 2.5f};
+  MoeConfig config{.experts = 4, .experts_used = 2, .renormalise = true, .weight_scale = 2.5f};
   const Chosen chosen = choose(config, {0.3f, -2.0f, 1.7f, 0.1f});
   EXPECT_NEAR(chosen.weights[0] + chosen.weights[1], 2.5f, 1e-6f);
   config.renormalise_epsilon = 1.0f;
@@ -62,15 +62,14 @@ TEST(Router, RenormalisedWeightsAddUpToTheScale) {
 }
 
 TEST(Router, ABiasOfTheChoiceDoesNotWeigh) {
-  const MoeConfig config{
-      .experts = 3, .experts_used = 1, .layers = {}, .scores = MoeConfig::Scores::kSigmoid, .choice_bias = true};
+  const MoeConfig config{.experts = 3, .experts_used = 1, .scores = MoeConfig::Scores::kSigmoid, .choice_bias = true};
   const Chosen chosen = choose(config, {0.0f, 1.0f, -1.0f}, {0.0f, 0.0f, 5.0f});
   EXPECT_EQ(chosen.experts, (Ints{2}));
   EXPECT_NEAR(chosen.weights[0], 1.0f / (1.0f + std::exp(1.0f)), 1e-6f);
 }
 
 TEST(Router, ExpertsComeFromTheBestGroupsByOneScoreOrByTwo) {
-  MoeConfig config{.experts = 6, .experts_used = 2, .layers = {}, .groups = 3, .groups_used = 1};
+  MoeConfig config{.experts = 6, .experts_used = 2, .groups = 3, .groups_used = 1};
   const std::vector<float> logits{3.0f, -9.0f, 2.0f, 1.9f, 0.0f, 0.0f};
   EXPECT_EQ(choose(config, logits).experts, (Ints{0, 1})) << "the largest score";
   config.scores = MoeConfig::Scores::kSigmoid;
@@ -85,8 +84,7 @@ TEST(Router, WhateverTheScoresAreEachTokenHasItsExperts) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const auto scores :
        {MoeConfig::Scores::kSoftmax, MoeConfig::Scores::kSoftmaxOfChosen, MoeConfig::Scores::kSigmoid}) {
-    const MoeConfig config{
-        .experts = 4, .experts_used = 3, .layers = {}, .scores = scores, .groups = 2, .groups_used = 2};
+    const MoeConfig config{.experts = 4, .experts_used = 3, .scores = scores, .groups = 2, .groups_used = 2};
     for (const float value : {nan, infinity, -infinity, 3e38f}) {
       for (const auto& logits : {std::vector{value, value, value, value}, std::vector{0.0f, value, 1.0f, value}}) {
         const Chosen chosen = choose(config, logits);

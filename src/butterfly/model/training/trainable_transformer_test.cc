@@ -319,7 +319,7 @@ TEST(TrainableTransformer, RefusesWhatItCannotTakeNamingBothValues) {
   EXPECT_THAT(message(TrainableTransformer::create(config, {.micro_batch = 1 << 30, .seq = 64})),
               HasSubstr("at most 16777216 tokens"));
   ModelConfig experts = config;
-  experts.moe = {.experts = 4, .experts_used = 2, .ff_dim = 32, .layers = {}};
+  experts.moe = {.experts = 4, .experts_used = 2, .ff_dim = 32};
   EXPECT_THAT(message(TrainableTransformer::create(experts, small_options())),
               HasSubstr("a mixture of experts has no backward pass"));
   const auto transformer = make_transformer(config, small_options());
