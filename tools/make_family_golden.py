@@ -54,6 +54,25 @@ LATENT = {
 }
 
 
+OSS = {
+    "head_dim": 16,
+    "sliding_window": 8,
+    "intermediate_size": 32,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "rope_parameters": YARN | {"beta_fast": 2.0, "beta_slow": 0.1, "truncate": False},
+}
+EXPERTS = {
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "n_group": 4,
+    "topk_group": 2,
+}
+
+
 def longrope(pairs: int) -> dict:
     return {
         "rope_type": "longrope",
@@ -146,8 +165,18 @@ FAMILIES = {
         head_dim=16,
         sliding_window=8,
         num_local_experts=2,
-        rope_parameters=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        rope_parameters=YARN | {"beta_fast": 2.0, "beta_slow": 0.1, "truncate": False},
     ),
+    "gpt_oss": family("GptOssConfig", **OSS),
+    # Experts as the published models have them; attention has yarn too.
+    "gpt_oss_mxfp4": family("GptOssConfig", **OSS),
+    "deepseek_v2_moe": family(
+        "DeepseekV2Config",
+        **LATENT
+        | EXPERTS
+        | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False},
+    ),
+    "deepseek_v3_moe": family("DeepseekV3Config", **LATENT | EXPERTS | {"routed_scaling_factor": 2.5}),
     "mixtral": family("MixtralConfig", intermediate_size=32, num_local_experts=4, num_experts_per_tok=2),
     "qwen2_moe": family(
         "Qwen2MoeConfig",
@@ -268,6 +297,26 @@ def to_fp8(model: torch.nn.Module) -> dict:
     return tensors
 
 
+def to_mxfp4(model: torch.nn.Module) -> dict:
+    """Rounds the experts' matrices to what MXFP4 holds; returns the tensors of the file, as gpt-oss has them."""
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    values = torch.cat([values, -values])
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[name] = parameter.detach().clone()
+            continue
+        rows = parameter.detach().transpose(1, 2)  # [experts, outputs, inputs]
+        groups = rows.reshape(*rows.shape[:2], -1, 32)
+        exponents = torch.floor(torch.log2(groups.abs().amax(-1, keepdim=True) / 6)).add(1)
+        nearest = (groups / torch.exp2(exponents)).unsqueeze(-1).sub(values).abs().argmin(-1)
+        rounded = (values[nearest] * torch.exp2(exponents)).reshape(rows.shape)
+        parameter.data.copy_(rounded.transpose(1, 2))
+        tensors[name + "_blocks"] = (nearest[..., 0::2] | nearest[..., 1::2] << 4).to(torch.uint8).contiguous()
+        tensors[name + "_scales"] = (exponents.squeeze(-1) + 127).to(torch.uint8).contiguous()
+    return tensors
+
+
 def make(name: str, out: Path) -> None:
     config_class, values = FAMILIES[name]
     torch.manual_seed(sum(name.encode()))
@@ -280,7 +329,11 @@ def make(name: str, out: Path) -> None:
     widen(model)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
-    if name.endswith("_fp8"):
+    if name.endswith("_mxfp4"):
+        safetensors.torch.save_file(to_mxfp4(model), folder / "model.safetensors", metadata={"format": "pt"})
+        config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+        config.save_pretrained(folder)
+    elif name.endswith("_fp8"):
         safetensors.torch.save_file(to_fp8(model), folder / "model.safetensors", metadata={"format": "pt"})
         config.quantization_config = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
         config.save_pretrained(folder)

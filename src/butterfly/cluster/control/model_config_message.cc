@@ -47,22 +47,14 @@ constexpr std::tuple kLatentFields{
 };
 
 constexpr std::tuple kMoeFields{
-    BF_FIELD(MoeConfig, experts),
-    BF_FIELD(MoeConfig, experts_used),
-    BF_FIELD(MoeConfig, ff_dim),
-    BF_FIELD(MoeConfig, scores, MoeConfig::Scores::kSigmoid),
-    BF_FIELD(MoeConfig, choice_bias),
-    BF_FIELD(MoeConfig, groups),
-    BF_FIELD(MoeConfig, groups_used),
-    BF_FIELD(MoeConfig, group_score, MoeConfig::GroupScore::kTwoLargest),
-    BF_FIELD(MoeConfig, renormalise),
-    BF_FIELD(MoeConfig, renormalise_epsilon),
-    BF_FIELD(MoeConfig, weight_scale),
-    BF_FIELD(MoeConfig, router_bias),
-    BF_FIELD(MoeConfig, expert_bias),
-    BF_FIELD(MoeConfig, shared_ff_dim),
-    BF_FIELD(MoeConfig, shared_gate),
-    BF_FIELD(MoeConfig, swiglu_limit),
+    BF_FIELD(MoeConfig, experts),      BF_FIELD(MoeConfig, experts_used),
+    BF_FIELD(MoeConfig, ff_dim),       BF_FIELD(MoeConfig, scores, MoeConfig::Scores::kSigmoid),
+    BF_FIELD(MoeConfig, choice_bias),  BF_FIELD(MoeConfig, groups),
+    BF_FIELD(MoeConfig, groups_used),  BF_FIELD(MoeConfig, group_score, MoeConfig::GroupScore::kTwoLargest),
+    BF_FIELD(MoeConfig, renormalise),  BF_FIELD(MoeConfig, renormalise_epsilon),
+    BF_FIELD(MoeConfig, weight_scale), BF_FIELD(MoeConfig, router_bias),
+    BF_FIELD(MoeConfig, expert_bias),  BF_FIELD(MoeConfig, shared_ff_dim),
+    BF_FIELD(MoeConfig, shared_gate),  BF_FIELD(MoeConfig, swiglu_limit),
 };
 
 constexpr std::tuple kModelFields{

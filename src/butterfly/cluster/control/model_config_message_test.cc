@@ -30,8 +30,12 @@ auto fields(const LatentConfig& config) {
 }
 
 auto fields(const MoeConfig& config) {
-  const auto& [experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score, renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate, swiglu_limit] = config;
-  return std::tie(experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score, renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate, swiglu_limit);
+  const auto& [experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score,
+               renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate,
+               swiglu_limit] = config;
+  return std::tie(experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score,
+                  renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate,
+                  swiglu_limit);
 }
 
 auto fields(const ModelConfig& config) {
@@ -40,12 +44,12 @@ auto fields(const ModelConfig& config) {
                attention_scale, attention_cap, logit_cap, attention_sinks, latent, alibi_max_bias, parallel_block,
                shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias,
                norm_bias, head_bias, tied_head, moe, weight_type] = config;
-  return std::tuple_cat(
-      std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
-               norm_place, norm_epsilon, activation, mlp, position, ropes, windows, qk_norm, attention_scale,
-               attention_cap, logit_cap, attention_sinks, alibi_max_bias, parallel_block, shared_norm, embedding_scale,
-               residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, weight_type),
-      fields(rope), fields(local_rope), fields(latent), fields(moe));
+  return std::tuple_cat(std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab,
+                                 context, norm, norm_place, norm_epsilon, activation, mlp, position, ropes, windows,
+                                 qk_norm, attention_scale, attention_cap, logit_cap, attention_sinks, alibi_max_bias,
+                                 parallel_block, shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias,
+                                 attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, weight_type),
+                        fields(rope), fields(local_rope), fields(latent), fields(moe));
 }
 
 RopeConfig unlike_default(float base, int dim) {

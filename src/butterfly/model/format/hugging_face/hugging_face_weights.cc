@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "butterfly/base/printable.h"
 #include "butterfly/model/core/latent_parts.h"
@@ -31,7 +32,7 @@ struct Recipe {
   std::int64_t group = 0;  // kRows: heads of this weight between those of the others in one tensor; 0: nothing between
   std::int64_t group_step = 0;   // heads from one group to the next
   std::int64_t group_first = 0;  // head of a group where this weight's begin
-  std::int64_t row_step = 0;     // kApart: elements from one row of this weight to the next
+  std::int64_t row_step = 0;     // kApart: elements from one row of this weight to the next; kMxfp4: rows
   std::int64_t col_step = 0;     // and from one column to the next
   std::size_t shard = 0;
 
@@ -79,6 +80,14 @@ void copy_apart(const std::byte* from, std::size_t element, const WeightPart& pa
     }
   }
 }
+
+/// Where an expert's outputs are in the tensor of all experts, counted in outputs.
+struct StackPlace {
+  std::int64_t expert = 0;
+  std::int64_t all = 0;  // of each expert
+  std::int64_t first_output = 0;
+  std::int64_t output_step = 1;
+};
 
 class HuggingFaceWeights final : public WeightSource {
  public:
@@ -176,6 +185,9 @@ class HuggingFaceWeights final : public WeightSource {
     // A tied matrix may be stored under the name of its other use.
     if (!found && config_.tied_head && expected.name == "token_embd.weight") found = locate("lm_head.weight", recipe);
     if (!found && locate_mxfp4(name, recipe)) return place_mxfp4(name, std::move(recipe));
+    if (!found && !stacked.name.empty() && locate_mxfp4(stacked.name, recipe)) {
+      return place_mxfp4(stacked.name, std::move(recipe), stack_place(expected, stacked));
+    }
     if (!found) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {} ({})", source_, name, expected.name);
     if (recipe.entry->type_name == "F8_E4M3") {
       BF_TRY(find_fp8_scales(name, recipe));
@@ -225,11 +237,13 @@ class HuggingFaceWeights final : public WeightSource {
     return true;
   }
 
-  Result<Recipe> place_mxfp4(const std::string& name, Recipe recipe) const {
+  /// `stack`: of a tensor that has the matrices of all experts.
+  Result<Recipe> place_mxfp4(const std::string& name, Recipe recipe, std::optional<StackPlace> stack = {}) const {
     if (const auto fits = check_mxfp4({recipe.entry, recipe.scales}, name); !fits) {
       return make_error(fits.error().code, "{}: {}", source_, fits.error().message);
     }
-    const std::vector<std::int64_t> shape{recipe.rows, recipe.cols / kQuantBlock};
+    std::vector<std::int64_t> shape{recipe.rows, recipe.cols / kQuantBlock};
+    if (stack) shape = {config_.moe.experts, stack->all, recipe.cols / kQuantBlock};
     if (recipe.scales->shape != shape || recipe.cols % kQuantBlock != 0) {
       return make_error(ErrorCode::kBadData,
                         "{}: the scales of {} have the shape {}, the model's configuration says {}", source_, name,
@@ -237,6 +251,8 @@ class HuggingFaceWeights final : public WeightSource {
     }
     recipe.type = DType::kMXFP4;
     recipe.order = Order::kMxfp4;
+    recipe.row_step = stack ? stack->output_step : 1;
+    if (stack) recipe.first = stack->expert * stack->all + stack->first_output;
     return recipe;
   }
 
@@ -283,19 +299,24 @@ class HuggingFaceWeights final : public WeightSource {
     if (recipe.order == Order::kAsStored && expected.rows > 1) recipe.first *= expected.cols;
   }
 
+  static StackPlace stack_place(const WeightInfo& expected, const StackedExperts& stacked) {
+    const WeightNameParts parts = split_weight_name(expected.name);
+    StackPlace place;
+    std::from_chars(parts.expert.data(), parts.expert.data() + parts.expert.size(), place.expert);
+    const std::int64_t outputs = expected.rows == 1 ? expected.cols : expected.rows;
+    place.all = stacked.of_gate_and_up ? 2 * outputs : outputs;
+    const bool second = stacked.of_gate_and_up && parts.stem == "ffn_up_exps";
+    place.output_step = stacked.interleaved ? 2 : 1;
+    place.first_output = second ? (stacked.interleaved ? 1 : outputs) : 0;
+    return place;
+  }
+
   /// One tensor has the matrices, or the biases, of all experts.
   void place_stacked(const WeightInfo& expected, const StackedExperts& stacked, Recipe& recipe,
                      std::vector<std::int64_t>& shape) const {
-    const WeightNameParts parts = split_weight_name(expected.name);
-    std::int64_t expert = 0;
-    std::from_chars(parts.expert.data(), parts.expert.data() + parts.expert.size(), expert);
+    const auto [expert, all, first_output, output_step] = stack_place(expected, stacked);
     const bool vector = expected.rows == 1;
-    const std::int64_t outputs = vector ? expected.cols : expected.rows;
     const std::int64_t inputs = vector ? 1 : expected.cols;
-    const std::int64_t all = stacked.of_gate_and_up ? 2 * outputs : outputs;
-    const bool second = stacked.of_gate_and_up && parts.stem == "ffn_up_exps";
-    const std::int64_t output_step = stacked.interleaved ? 2 : 1;
-    const std::int64_t first_output = second ? (stacked.interleaved ? 1 : outputs) : 0;
     shape = {config_.moe.experts};
     if (vector) {
       shape.push_back(all);
@@ -347,7 +368,9 @@ class HuggingFaceWeights final : public WeightSource {
 
   WeightView materialise(const Recipe& recipe, const WeightPart& part) const {
     if (recipe.order == Order::kMxfp4) {
-      const RowSteps rows{.first = recipe.first + part.of_rows.begin, .count = part.of_rows.size()};
+      const RowSteps rows{.first = recipe.first + part.of_rows.begin * recipe.row_step,
+                          .step = recipe.row_step,
+                          .count = part.of_rows.size()};
       return mxfp4_rows({recipe.entry, recipe.scales}, rows).cut({0, rows.count}, part.of_cols);
     }
     if (recipe.scales != nullptr) return materialise_fp8(recipe, part);
