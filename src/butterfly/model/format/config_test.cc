@@ -84,6 +84,22 @@ TEST(Weights, ATiedModelListsTheSharedMatrixOnce) {
   EXPECT_EQ(names({.first_layer = 1, .last_layer = 2}).front(), "blk.1.attn_norm.weight");
 }
 
+TEST(Config, LatentAttentionThatDoesNotFitIsRefused) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.kv_heads = 1;
+  config.rope.dim = 16;
+  config.latent = {.dim = 40, .query_rank = 24, .value_dim = 12};
+  ASSERT_TRUE(validate(config)) << validate(config).error().message;
+  EXPECT_EQ(config.cached_key_dim(), 56);
+  EXPECT_EQ(config.mixed_dim(), 8 * 12);
+  config.kv_heads = 2;
+  EXPECT_EQ(validate(config).error().message, "a latent is read by all heads, the model has 2 key-value heads");
+  config.kv_heads = 1;
+  config.rope.dim = 32;
+  EXPECT_EQ(validate(config).error().message,
+            "latent attention rotates 32 of 32 elements of a head, expected a part of it");
+}
+
 TEST(Weights, FindCheckedNamesBothShapes) {
   const Checkpoint checkpoint = small_checkpoint();
   const auto wrong = find_checked(*checkpoint.weights, {.name = "blk.0.ffn_up.weight", .rows = 64, .cols = 33});

@@ -9,7 +9,7 @@
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/convert.h"
-#include "butterfly/model/format/hugging_face/safetensors.h"
+#include "butterfly/model/format/safetensors/safetensors.h"
 #include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/open_checkpoint.h"
 

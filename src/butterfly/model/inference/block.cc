@@ -57,22 +57,12 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   block.shard_ = shard_of(config, slices);
   const Shard& shard = block.shard_;
   const std::string prefix = fmt::format("blk.{}.", layer);
-  const auto rows_of = [&](LinearWeights& target, const char* name, std::int64_t rows, const IndexRange& held,
-                           bool bias) -> Status {
-    const LinearPart part{{rows, config.model_dim, held, {0, config.model_dim}}, bias};
-    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
-    return {};
-  };
-  const auto cols_of = [&](LinearWeights& target, const char* name, std::int64_t cols, const IndexRange& held,
-                           bool bias) -> Status {
-    const LinearPart part{{config.model_dim, cols, {0, config.model_dim}, held}, bias};
-    BF_ASSIGN_OR_RETURN(target, load_linear(source, prefix + name, part, team));
-    return {};
-  };
   block.layer_ = layer_attention(config, layer, shard);
   BF_TRY(block.load_norms(source, prefix));
   BF_TRY(block.load_attention(source, prefix, team));
-  BF_TRY(cols_of(block.attn_output_, "attn_output", config.mixed_dim(), shard.mixed(), config.attention_output_bias));
+  const LinearPart output{{config.model_dim, config.mixed_dim(), {0, config.model_dim}, shard.mixed()},
+                          config.attention_output_bias};
+  BF_ASSIGN_OR_RETURN(block.attn_output_, load_linear(source, prefix + "attn_output", output, team));
   BF_TRY(block.load_mlp(layer, source, team));
   return block;
 }

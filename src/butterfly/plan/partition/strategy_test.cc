@@ -292,12 +292,13 @@ TEST(Strategies, ExpertsAreDividedByMemoryAndSpeed) {
     }
     const Result<Plan> plan = make_plan(config, cluster, options);
     ASSERT_TRUE(plan.has_value()) << plan.error().message;
-    ASSERT_EQ(plan->stages.size(), sizes.size());
+    ASSERT_EQ(plan->shares.size(), sizes.size());
     std::vector<std::int64_t> experts(sizes.size());
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const auto node = static_cast<std::size_t>(plan->node_of_stage[i]);
-      experts[node] = shard_of(config, plan->stages[i].slices).experts.size();
-      EXPECT_LE(plan->predictions[i].memory_bytes(), cluster.nodes[node].memory_bytes);
+      const PlannedShare& share = plan->shares[i];
+      const auto node = static_cast<std::size_t>(share.node);
+      experts[node] = shard_of(config, share.work.slices).experts.size();
+      EXPECT_LE(share.prediction.memory_bytes(), cluster.nodes[node].memory_bytes);
     }
     EXPECT_EQ(std::accumulate(experts.begin(), experts.end(), std::int64_t{0}), 128);
     for (std::size_t a = 0; a < sizes.size(); ++a) {
