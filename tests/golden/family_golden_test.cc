@@ -91,7 +91,7 @@ class GoldenFamily : public testing::TestWithParam<std::string> {
 
 TEST_P(GoldenFamily, LogitsAreThoseOfPyTorch) {
   // PyTorch's numbers are fp32 throughout, whatever the weights are stored as.
-  const std::vector<float> logits = logits_of(checkpoint_, ids_, ids_.size(), {.kv_type = DType::kF32});
+  const std::vector<float> logits = logits_of(checkpoint_, ids_, ids_.size(), {.compute = {.kv_type = DType::kF32}});
   ASSERT_EQ(logits.size(), expected_.size());
   const float relative = largest_difference(logits, expected_) / largest(expected_);
   EXPECT_LE(relative, 1e-4f);
@@ -122,8 +122,7 @@ TEST_P(GoldenFamily, TwoNodesGiveTheBitsOfOne) {
 TEST_P(GoldenFamily, AGgufFileOfItGivesTheSameBits) {
   const std::string path = testing::TempDir() + "family_" + GetParam() + ".gguf";
   const auto report = convert(checkpoint_, path, {});
-  const bool refused =
-      GetParam() == "gemma2_scaled" || GetParam() == "qwen2_window" || GetParam() == "qwen2_moe_dense";
+  const bool refused = GetParam() == "gemma2_scaled" || GetParam() == "qwen2_window" || GetParam() == "qwen2_moe_dense";
   ASSERT_EQ(report.has_value(), !refused) << (report ? "" : report.error().message);
   if (refused) {
     EXPECT_NE(report.error().message.find("cannot have"), std::string::npos) << report.error().message;
@@ -158,7 +157,7 @@ TEST(GoldenMix, AFileOfMixedTypesGivesTheSameBitsHoweverItRuns) {
     };
     for (const Isa isa : supported_isas()) {
       if (isa == Isa::kReference) continue;  // slow here; the parity tests hold each type against it
-      EXPECT_TRUE(same(logits_of(*file, ids, 5, {.threads = 2, .isas = {isa}}))) << to_string(isa);
+      EXPECT_TRUE(same(logits_of(*file, ids, 5, {.compute = {.threads = 2, .isas = {isa}}}))) << to_string(isa);
     }
     EXPECT_TRUE(same(logits_of(*file, ids, 24, {.nodes = 3})));
   }

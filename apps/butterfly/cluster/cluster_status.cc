@@ -193,8 +193,10 @@ nlohmann::ordered_json to_json(const NodeDescriptor& node) {
                            {"int8_gops", node.int8_gops},
                            {"matmuls", nlohmann::ordered_json::array()}};
   for (const MatmulRate& rate : node.matmuls) {
-    j["matmuls"].push_back(
-        {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}, {"cached_gb_per_s", rate.cached_gb_per_s}});
+    j["matmuls"].push_back({{"type", rate.type},
+                            {"decode_gb_per_s", rate.decode_gb_per_s},
+                            {"prefill_gflops", rate.prefill_gflops},
+                            {"cached_gb_per_s", rate.cached_gb_per_s}});
   }
   return j;
 }

@@ -57,8 +57,10 @@ Result<int> run(const InspectOptions& options) {
                             {"team", to_json(p.team)}});
     }
     for (const MatmulRate& rate : matmuls) {
-      j["matmuls"].push_back(
-          {{"type", rate.type}, {"decode_gb_per_s", rate.decode_gb_per_s}, {"prefill_gflops", rate.prefill_gflops}, {"cached_gb_per_s", rate.cached_gb_per_s}});
+      j["matmuls"].push_back({{"type", rate.type},
+                              {"decode_gb_per_s", rate.decode_gb_per_s},
+                              {"prefill_gflops", rate.prefill_gflops},
+                              {"cached_gb_per_s", rate.cached_gb_per_s}});
     }
     std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
     return kExitOk;
@@ -70,8 +72,10 @@ Result<int> run(const InspectOptions& options) {
     print_rates("1 thread", p.one_thread);
     if (p.threads > 1) print_rates(fmt::format("{} threads", p.threads).c_str(), p.team);
   }
-  std::printf("matmuls with %s, %d threads, one row over weights beyond and within the caches, and 128 rows at once; attention:\n",
-              std::string(to_string(chosen)).c_str(), topology.usable_threads);
+  std::printf(
+      "matmuls with %s, %d threads, one row over weights beyond and within the caches, and 128 rows at once; "
+      "attention:\n",
+      std::string(to_string(chosen)).c_str(), topology.usable_threads);
   for (const MatmulRate& rate : matmuls) {
     std::printf("  %-12s decode %.1f GB/s of weights, from caches %.1f, prefill %.0f GFLOP/s\n", rate.type.c_str(),
                 rate.decode_gb_per_s, rate.cached_gb_per_s, rate.prefill_gflops);

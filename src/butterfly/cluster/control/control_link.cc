@@ -146,8 +146,7 @@ Result<std::vector<MatmulRate>> read_matmuls(const control::Node& message) {
         return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", matmul.type(), speed);
       }
     }
-    rates.push_back(
-        {matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()});
+    rates.push_back({matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()});
   }
   return rates;
 }

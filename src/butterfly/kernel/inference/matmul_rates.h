@@ -1,6 +1,7 @@
 // How fast this machine multiplies with weights of each type, by the very kernels that run models: one row over weights
-// that no cache holds and over some that caches hold, and many rows at once. Measured once for a program, machine, instruction set and number of
-// threads, and cached. Thread-safe; two measurements at once disturb each other's result, nothing else.
+// that no cache holds and over some that caches hold, and many rows at once. Measured once for a program, machine,
+// instruction set and number of threads, and cached. Thread-safe; two measurements at once disturb each other's result,
+// nothing else.
 #pragma once
 
 #include <cstdint>

@@ -50,12 +50,13 @@ TEST(MatmulRates, TextComesBackAndDamagedTextIsRefused) {
                                       {"q8_0", 13, 83, 24},  {"q4_0", 14, 84, 25}, {"attention", 15, 85}};
   const std::string text = serialize(rates);
   EXPECT_EQ(parse_matmuls(text), rates);
-  for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{{"10.5", "nan"},
-                                                                                           {"10.5", "-1"},
-                                                                                           {"10.5", "inf"},
-                                                                                           {"q4_0", "q5_0"},
-                                                                                           {"attention 15 85 0", ""},
-                                                                                           {"matmuls 3\n", "matmuls 2\n"}}) {
+  for (const auto& [from, to] :
+       std::initializer_list<std::pair<std::string, std::string>>{{"10.5", "nan"},
+                                                                  {"10.5", "-1"},
+                                                                  {"10.5", "inf"},
+                                                                  {"q4_0", "q5_0"},
+                                                                  {"attention 15 85 0", ""},
+                                                                  {"matmuls 3\n", "matmuls 2\n"}}) {
     std::string broken = text;
     broken.replace(broken.find(from), from.size(), to);
     EXPECT_FALSE(parse_matmuls(broken)) << to;

@@ -7,8 +7,8 @@
 // output.bias, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_q_norm,attn_k_norm,attn_output,post_attention_norm,ffn_norm,
 // ffn_gate,ffn_up,ffn_down,post_ffw_norm}.{weight,bias}, blk.N.attn_sinks.weight, and of latent attention
 // blk.N.{attn_q_a,attn_q_a_norm,attn_q_b,attn_kv_a_mqa,attn_kv_a_norm,attn_k_b,attn_v_b}.weight: attn_k_b has for each
-// head latent x not rotated elements (queries to the latent), attn_v_b values x latent. Layers with experts have instead
-// of ffn_gate, ffn_up and ffn_down: ffn_gate_inp (the router), exp_probs_b.bias (of its choice),
+// head latent x not rotated elements (queries to the latent), attn_v_b values x latent. Layers with experts have
+// instead of ffn_gate, ffn_up and ffn_down: ffn_gate_inp (the router), exp_probs_b.bias (of its choice),
 // ffn_{gate,up,down}_exps.E of expert E, ffn_{gate,up,down}_shexp of the shared one and ffn_gate_inp_shexp, its gate, a
 // vector. Matrices are
 // [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.

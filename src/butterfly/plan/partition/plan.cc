@@ -156,8 +156,8 @@ Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCl
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, options.kv_type));
   BF_ASSIGN_OR_RETURN(const Load load, make_load(config, cost, options));
   PredictionInput input{.layers = config.layers, .cost = cost, .load = load, .cluster = &cluster, .rates = {}};
-  const double weight_bytes = config.layers * static_cast<double>(cost.block.weight_bytes) +
-                              static_cast<double>(cost.head.weight_bytes);
+  const double weight_bytes =
+      config.layers * static_cast<double>(cost.block.weight_bytes) + static_cast<double>(cost.head.weight_bytes);
   for (const NodeDescriptor& node : cluster.nodes) {
     input.rates.push_back(node_rates(node, cost.weight_type, weight_bytes));
   }

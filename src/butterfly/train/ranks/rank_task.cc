@@ -35,6 +35,7 @@ void store(const KeyValue& value, ranks::Setting& message) {
     ranks::Setting& to;
     void operator()(bool flag) const { to.set_flag(flag); }
     void operator()(std::int64_t number) const { to.set_whole(number); }
+    void operator()(std::uint64_t number) const { to.set_natural(number); }
     void operator()(double number) const { to.set_number(number); }
     void operator()(const std::string& text) const { to.set_text(text); }
     void operator()(const std::vector<std::string>& texts) const {
@@ -55,6 +56,8 @@ std::optional<KeyValue> read_value(const ranks::Setting& message) {
       return message.flag();
     case ranks::Setting::kWhole:
       return message.whole();
+    case ranks::Setting::kNatural:
+      return message.natural();
     case ranks::Setting::kNumber:
       return finite(message.number()) ? std::optional<KeyValue>(message.number()) : std::nullopt;
     case ranks::Setting::kText:
