@@ -94,7 +94,8 @@ TEST_P(GoldenFamily, LogitsAreThoseOfPyTorch) {
   const std::vector<float> logits = logits_of(checkpoint_, ids_, ids_.size(), {.compute = {.kv_type = DType::kF32}});
   ASSERT_EQ(logits.size(), expected_.size());
   const float relative = largest_difference(logits, expected_) / largest(expected_);
-  EXPECT_LE(relative, 1e-4f);
+  // What MXFP4 weights are multiplied with is rounded to int8.
+  EXPECT_LE(relative, GetParam().ends_with("_mxfp4") ? 2e-2f : 1e-4f);
   std::printf("%s: largest difference %.2g of the largest logit\n", GetParam().c_str(), static_cast<double>(relative));
 }
 

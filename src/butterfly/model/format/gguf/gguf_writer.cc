@@ -126,7 +126,7 @@ Status GgufWriter::declare(const Tensor& tensor) {
   }
   std::string& list = impl_->tensor_list;
   append_string(list, tensor.name);
-  const bool vector = tensor.rows == 1 && tensor.planes == 0;
+  const bool vector = tensor.rows == 1;
   append(list, std::uint32_t{(vector ? 1u : 2u) + (tensor.planes > 0 ? 1u : 0u)});
   append(list, static_cast<std::uint64_t>(tensor.cols));
   if (!vector) append(list, static_cast<std::uint64_t>(tensor.rows));
