@@ -112,7 +112,7 @@ class Worker {
 
 Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint& checkpoint, const Groups& groups,
                                        int nodes, Epoch epoch, std::uint64_t* weight_bytes = nullptr) {
-  StartRequest request = start_request(checkpoint, {});
+  StartRequest request = start_request(checkpoint, {.kv_type = kv_type_for(checkpoint.config)});
   request.progress = [&](const StartProgress& progress) {
     if (weight_bytes != nullptr) *weight_bytes = progress.weight_bytes;
   };
