@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Proves that scripts/setup.sh --minimal installs all that the program needs: makes a bare Debian 12 in a folder
 # (mmdebstrap), runs scripts/demo.sh there from a copy of the tracked files, and removes the folder again.
-#   scripts/bare.sh [--configure-only] [--without PACKAGE]... [--keep]
-# --configure-only stops after configuring. --without takes packages off first, one after the other, and expects
-# configuring to fail without each. Needs root; where it is not root, or mmdebstrap is missing, it says that it skipped and succeeds.
+#   scripts/bare.sh [--configure-only] [--tests] [--without PACKAGE]... [--keep]
+# --configure-only stops after configuring. --tests runs scripts/test.sh there, too. --without takes packages off first,
+# one after the other, and expects configuring to fail without each. Needs root; where it is not root, or mmdebstrap is
+# missing, it says that it skipped and succeeds.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-configure_only=no keep=no without=()
+configure_only=no tests=no keep=no without=()
 while [ $# -gt 0 ]; do
   case $1 in
     --configure-only) configure_only=yes ;;
+    --tests) tests=yes ;;
     --without) without+=("${2:?}") && shift ;;
     --keep) keep=yes ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) fail "unknown option '$1'; try --help" ;;
   esac
   shift
@@ -25,7 +27,7 @@ command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing; scripts/setup.s
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/butterfly-bare-XXXXXX")
 remove() {
-  umount "$bare/proc" 2>/dev/null || true
+  umount "$bare/proc" "$bare/dev/shm" "$bare/dev" 2>/dev/null || true
   if [ $keep = yes ]; then say "bare: kept in $bare"; else rm -rf --one-file-system "$bare"; fi
 }
 trap remove EXIT
@@ -63,4 +65,11 @@ fi
 if [ $configure_only = no ]; then
   inside /butterfly/scripts/demo.sh
   say "bare: from nothing installed to the text in $((SECONDS - began)) s"
+fi
+if [ $tests = yes ]; then
+  mount --bind /dev "$bare/dev"
+  mount --bind /dev/shm "$bare/dev/shm"
+  began=$SECONDS
+  inside /butterfly/scripts/test.sh
+  say "bare: scripts/test.sh in $((SECONDS - began)) s"
 fi

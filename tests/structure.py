@@ -20,10 +20,6 @@ import sys
 
 FILES_MAX = 30
 FUNCTION_LINES_MAX = 70
-# Functions that are longer, with the reason; a line that is no longer needed is an error too.
-LONG_FUNCTIONS = {
-    "src/butterfly/kernel/inference/avx512.cc:quant_tile": "one nest of loops over registers, which must stay in one piece",
-}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 TOKEN = re.compile(
     r'R"(?P<d>[^()\\\s]{0,16})\(.*?\)(?P=d)"|"(?:[^"\\\n]|\\.)*"|(?<![0-9a-fA-F])\'(?:[^\'\\\n]|\\.)+\''
@@ -111,7 +107,6 @@ class Checker:
         self.violations = []
         self.files = 0
         self.texts = {}
-        self.allowed = dict(LONG_FUNCTIONS)
 
     def name(self, path):
         return path.relative_to(self.root).as_posix()
@@ -185,13 +180,8 @@ class Checker:
                 if lines <= FUNCTION_LINES_MAX or not self.is_function(head, around):
                     continue
                 called = re.findall(r"([~\w:]+)\s*\(", head)
-                place = f"{self.name(path)}:{called[0] if called else head[-40:]}"
-                if self.allowed.pop(place, None) is None:
-                    self.violations.append(f"{self.name(path)}:{first}: {place.split(':', 1)[1]} has {lines} lines, "
-                                           f"{FUNCTION_LINES_MAX} at most")
-        for place in self.allowed:
-            if (self.root / place.split(":")[0]).exists():
-                self.violations.append(f"tests/structure.py: allows {place}, which is short enough now")
+                name = called[0] if called else head[-40:]
+                self.violations.append(f"{self.name(path)}:{first}: {name} has {lines} lines, {FUNCTION_LINES_MAX} at most")
 
     @staticmethod
     def is_function(head, around):

@@ -11,7 +11,7 @@
 namespace butterfly::app {
 namespace {
 
-constexpr std::int64_t kAskMs = 20'000;  // the coordinator looks once it has computed some steps
+constexpr std::int64_t kRebalanceMs = 20'000;  // the coordinator looks once it has computed some steps
 
 struct RebalanceCommand {
   std::string address;
@@ -20,7 +20,7 @@ struct RebalanceCommand {
 
 Result<int> run(const RebalanceCommand& command) {
   BF_ASSIGN_OR_RETURN(const NodeAccess access, open_access(command.access));
-  BF_ASSIGN_OR_RETURN(const std::string outcome, ask_rebalance(command.address, access, after_ms(kAskMs)));
+  BF_ASSIGN_OR_RETURN(const std::string outcome, ask_rebalance(command.address, access, after_ms(kRebalanceMs)));
   std::printf("%s\n", one_line(outcome).c_str());
   return kExitOk;
 }

@@ -56,11 +56,17 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
   text += row("memory, average", memory(s.avg_memory_allocated, s.avg_memory_reserved));
   text += row("work", work(s));
   if (s.network_s > 0.0) {
-    text += row("transformer",
+    text += row("network",
                 fmt::format("{:.0f} KB/s to each rank's others; {} per step (variance {:.3g} s^2), compression {} "
                             "(variance {:.3g} s^2)",
                             s.network_kb_per_s, format_seconds(s.network_s), s.network_s_variance,
                             format_seconds(s.compression_s), s.compression_s_variance));
+  }
+  if (ranks_of(config.parallel) > 1) {
+    text += row(
+        "balance",
+        fmt::format("load_balance_factor {:.2f} (least / greatest of the ranks' time in forward and backward passes)",
+                    s.load_balance_factor));
   }
   text += row("display, logs", fmt::format("{} in all", format_seconds(aside.display_s)));
   if (!aside.disturbance.empty()) text += row("disturbed", aside.disturbance);

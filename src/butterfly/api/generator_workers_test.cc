@@ -15,7 +15,7 @@
 namespace butterfly {
 namespace {
 
-const std::string kModel = BUTTERFLY_SOURCE_DIR "/models/demo.gguf";
+const std::string kDemoModel = BUTTERFLY_SOURCE_DIR "/models/demo.gguf";
 
 /// A worker whose server runs on a thread of the test; stop() takes it away.
 class HostWorker {
@@ -45,8 +45,8 @@ class HostWorker {
 class GeneratorWorkersTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(kModel)) GTEST_SKIP() << "no demo model at " << kModel;
-    auto alone = Generator::load(kModel, {.threads = 1});
+    if (!std::filesystem::exists(kDemoModel)) GTEST_SKIP() << "no demo model at " << kDemoModel;
+    auto alone = Generator::load(kDemoModel, {.threads = 1});
     ASSERT_TRUE(alone) << alone.error().message;
     expected_ = alone->generate("The king", kText)->text;
   }
@@ -73,7 +73,7 @@ class GeneratorWorkersTest : public testing::Test {
 TEST_F(GeneratorWorkersTest, AWorkerThatGoesIsReportedAndTheTextIsTheSame) {
   HostWorker a;
   HostWorker b;
-  auto generator = Generator::load(kModel, {.workers = {a.address(), b.address()}, .event = recorder()});
+  auto generator = Generator::load(kDemoModel, {.workers = {a.address(), b.address()}, .event = recorder()});
   ASSERT_TRUE(generator) << generator.error().message;
   EXPECT_EQ(generator->nodes().healthy().size(), 2u);
   EXPECT_EQ(generator->nodes().find(a.address())->address, a.address());
@@ -94,7 +94,7 @@ TEST_F(GeneratorWorkersTest, AfterAFailureTheNextCallTriesTheWorkersThatThereAre
   std::optional<HostWorker> worker(std::in_place);
   const std::string address = worker->address();
   auto generator = Generator::load(
-      kModel, {.workers = {address}, .recover_within = std::chrono::milliseconds(300), .event = recorder()});
+      kDemoModel, {.workers = {address}, .recover_within = std::chrono::milliseconds(300), .event = recorder()});
   ASSERT_TRUE(generator) << generator.error().message;
   EXPECT_EQ(generator->generate("The king", kText)->text, expected_);
   worker.reset();
@@ -116,10 +116,10 @@ TEST_F(GeneratorWorkersTest, AfterAFailureTheNextCallTriesTheWorkersThatThereAre
 TEST_F(GeneratorWorkersTest, ATextGoesOnAtAnotherReplicaWithoutAWordTwice) {
   HostWorker a;
   HostWorker b;
-  auto generator = Generator::load(kModel, {.workers = {a.address(), b.address()},
-                                            .replicas = 2,
-                                            .policy = BalancePolicy::kRoundRobin,
-                                            .recover_within = std::chrono::milliseconds(1)});
+  auto generator = Generator::load(kDemoModel, {.workers = {a.address(), b.address()},
+                                                .replicas = 2,
+                                                .policy = BalancePolicy::kRoundRobin,
+                                                .recover_within = std::chrono::milliseconds(1)});
   ASSERT_TRUE(generator) << generator.error().message;
   std::string streamed;
   bool stopped = false;

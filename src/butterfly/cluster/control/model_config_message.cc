@@ -8,7 +8,6 @@
 namespace butterfly {
 namespace {
 
-constexpr int kListMax = 1 << 14;  // as many layers as a model may have
 constexpr std::size_t kNameBytesMax = 4096;
 
 /// A number, a flag or a choice, where it is and how the message has it.
@@ -125,8 +124,8 @@ Status read_fields(const std::tuple<Fields...>& fields, const Message& message, 
 
 template <typename T, typename List>
 Status read_list(const char* name, const List& said, std::vector<T>& values) {
-  if (said.size() > kListMax) {
-    return make_error(ErrorCode::kBadData, "a model has {} {}, the limit is {}", said.size(), name, kListMax);
+  if (said.size() > kLayersMax) {
+    return make_error(ErrorCode::kBadData, "a model has {} {}, the limit is {}", said.size(), name, kLayersMax);
   }
   values.assign(said.begin(), said.end());
   return {};

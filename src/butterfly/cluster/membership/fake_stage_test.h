@@ -1,6 +1,8 @@
 // A stage without a model, for the tests of the cluster: adds one to every byte.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -227,6 +229,27 @@ inline Status pump(PipelineChannels& ends, int stages, int count) {
     }
   }
   return {};
+}
+
+inline constexpr std::int64_t kLongMs = 20'000;  // what a slow machine may need
+
+inline std::unique_ptr<Membership> membership_of(const std::vector<std::string>& workers,
+                                                 const std::string& join_at = {}) {
+  auto made = Membership::create({.workers = workers, .join_at = join_at}, after_ms(kLongMs));
+  EXPECT_TRUE(made) << made.error().message;
+  return std::move(*made);
+}
+
+/// Waits until this many members can be given work.
+inline testing::AssertionResult has_members(const Membership& membership, std::size_t count) {
+  const Deadline deadline = after_ms(kLongMs);
+  for (;;) {
+    const Members members = membership.members();
+    if (members.nodes.size() == count) return testing::AssertionSuccess();
+    if (!membership.wait_for_change(members.version, deadline, {})) {
+      return testing::AssertionFailure() << members.nodes.size() << " members, expected " << count;
+    }
+  }
 }
 
 }  // namespace butterfly

@@ -11,26 +11,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kLongMs = 20'000;  // what a slow machine may need
-
-std::unique_ptr<Membership> membership_of(const std::vector<std::string>& workers, const std::string& join_at = {}) {
-  auto made = Membership::create({.workers = workers, .join_at = join_at}, after_ms(kLongMs));
-  EXPECT_TRUE(made) << made.error().message;
-  return std::move(*made);
-}
-
-/// Waits until this many members can be given work.
-testing::AssertionResult has_members(const Membership& membership, std::size_t count) {
-  const Deadline deadline = after_ms(kLongMs);
-  for (;;) {
-    const Members members = membership.members();
-    if (members.nodes.size() == count) return testing::AssertionSuccess();
-    if (!membership.wait_for_change(members.version, deadline, {})) {
-      return testing::AssertionFailure() << members.nodes.size() << " members, expected " << count;
-    }
-  }
-}
-
 /// Starts an epoch over everybody and moves some data through it.
 std::unique_ptr<ClusterSession> working_epoch(Membership& membership, PipelineChannels& ends) {
   const Members members = membership.members();

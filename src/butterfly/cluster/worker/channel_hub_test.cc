@@ -8,13 +8,13 @@
 namespace butterfly {
 namespace {
 
-constexpr std::int64_t kLongMs = 20'000;
+constexpr std::int64_t kPatienceMs = 20'000;
 
 TEST(ChannelHub, KeepsWhatArrivesBeforeItIsWanted) {
   ChannelHub hub;
   auto [mine, theirs] = make_inproc_pair();
   hub.deliver("input.0@3", std::move(mine));
-  EXPECT_TRUE(hub.wait("input.0", Epoch(3), after_ms(kLongMs)));
+  EXPECT_TRUE(hub.wait("input.0", Epoch(3), after_ms(kPatienceMs)));
   EXPECT_FALSE(hub.find("input.0", Epoch(2)));
   EXPECT_FALSE(hub.find("output.0", Epoch(3)));
 }
@@ -24,13 +24,13 @@ TEST(ChannelHub, WhatBelongsToAnEndedEpochIsClosedNowAndLaterAndCounted) {
   auto [early, early_peer] = make_inproc_pair();
   hub.deliver("input.0@1", std::move(early));
   hub.end_through(Epoch(1));
-  EXPECT_EQ(early_peer->receive({}, after_ms(kLongMs)).error().code, ErrorCode::kUnavailable);
-  EXPECT_FALSE(hub.wait("input.0", Epoch(1), after_ms(kLongMs))) << "nobody waits for an ended epoch";
+  EXPECT_EQ(early_peer->receive({}, after_ms(kPatienceMs)).error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE(hub.wait("input.0", Epoch(1), after_ms(kPatienceMs))) << "nobody waits for an ended epoch";
 
   const std::uint64_t stale = trace::read(trace::Counter::kWireStaleMessages);
   auto [late, late_peer] = make_inproc_pair();
   hub.deliver("input.0@1", std::move(late));
-  EXPECT_EQ(late_peer->receive({}, after_ms(kLongMs)).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(late_peer->receive({}, after_ms(kPatienceMs)).error().code, ErrorCode::kUnavailable);
   EXPECT_FALSE(hub.find("input.0", Epoch(1)));
   EXPECT_EQ(trace::read(trace::Counter::kWireStaleMessages), stale + 1);
 
@@ -46,7 +46,7 @@ TEST(ChannelHub, LabelsThatAreNoneAreTurnedAway) {
         "input.x@1", "input.-1@1", "input.01@1", "input.65536@1", "weights.0@1"}) {
     auto [mine, theirs] = make_inproc_pair();
     hub.deliver(label, std::move(mine));
-    EXPECT_EQ(theirs->receive({}, after_ms(kLongMs)).error().code, ErrorCode::kUnavailable) << label;
+    EXPECT_EQ(theirs->receive({}, after_ms(kPatienceMs)).error().code, ErrorCode::kUnavailable) << label;
   }
 }
 

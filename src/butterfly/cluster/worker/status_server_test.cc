@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kLongMs = 20'000;
-
 Result<ChannelPtr> visit(const std::string& address, ConnectionRole role) {
   ConnectOptions options;
   options.introduction = {.role = role, .session = make_session_id(), .label = "visit"};

@@ -73,6 +73,13 @@ struct Vec {
   }
 };
 
+/// Four bytes, in each of 16 places.
+inline __m512i four_bytes(const signed char* at) {
+  int quad;
+  __builtin_memcpy(&quad, at, 4);
+  return _mm512_set1_epi32(quad);
+}
+
 // Weights are stored unsigned, with 128 (or 8) added: VPDPBUSD multiplies unsigned by signed, and starting at
 // -offset * sum(x) takes it out again, exactly.
 template <PackedType kType, int M, int N>
@@ -119,15 +126,11 @@ void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const signed char* values = x + m * a.cols + block * 32 + step * 4;
-        int quad;
-        __builtin_memcpy(&quad, values, 4);
-        const __m512i quads = _mm512_set1_epi32(quad);
+        const __m512i quads = four_bytes(values);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], first[n], quads);
         if constexpr (kNibbles) {
-          int upper;
-          __builtin_memcpy(&upper, values + 16, 4);
-          const __m512i uppers = _mm512_set1_epi32(upper);
+          const __m512i uppers = four_bytes(values + 16);
 #pragma GCC unroll 16
           for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], second[n], uppers);
         }

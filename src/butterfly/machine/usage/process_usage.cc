@@ -1,14 +1,17 @@
 #include "butterfly/machine/usage/process_usage.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
-#include <fstream>
+#include <string_view>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -21,14 +24,21 @@ double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-std::uint64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::uint64_t all = 0, resident = 0;
-  if (!(statm >> all >> resident)) return 0;
-  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 }  // namespace
+
+std::uint64_t resident_bytes() {
+  const Descriptor file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text{};
+  const ssize_t got = ::read(file.get(), text.data(), text.size());
+  if (got <= 0) return 0;
+  // "size resident shared ...", in pages.
+  const std::string_view line(text.data(), static_cast<std::size_t>(got));
+  const std::size_t space = line.find(' ');
+  if (space == std::string_view::npos) return 0;
+  std::uint64_t pages = 0;
+  std::from_chars(line.data() + space + 1, line.data() + line.size(), pages);
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
 
 ProcessUsage measure_usage() {
   ProcessUsage usage;

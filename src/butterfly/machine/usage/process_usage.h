@@ -30,6 +30,9 @@ struct UsageWindow {
   double received_bytes_per_s = 0.0, sent_bytes_per_s = 0.0;
 };
 
+/// Bytes of this process that are resident in memory, without an allocation; 0 where the system does not tell.
+std::uint64_t resident_bytes();
+
 /// This process, now; `busy_s` stays 0.
 ProcessUsage measure_usage();
 

@@ -39,6 +39,13 @@ TEST(UsageHistory, RatesAreOfWhatCameAndWent) {
   }
 }
 
+TEST(ResidentBytes, AreOfThisProcess) {
+  const std::uint64_t before = resident_bytes();
+  EXPECT_GT(before, std::uint64_t{1} << 20);
+  const std::vector<char> touched(std::size_t{64} << 20, 'x');
+  EXPECT_GT(resident_bytes(), before + (std::uint64_t{32} << 20)) << touched.size();
+}
+
 TEST(UsageMeter, CountsTheTimeOfThisProcess) {
   const UsageMeter meter;
   while (meter.windows().empty()) std::this_thread::yield();

@@ -13,7 +13,6 @@ namespace butterfly {
 namespace {
 
 // Far above every model there is, and small enough that products of three of them fit into 64 bits.
-constexpr int kMaxLayers = 1 << 14;
 constexpr int kMaxWidth = 1 << 22;
 constexpr int kMaxVocab = 1 << 24;
 // The rotary angles reduce arguments below 2^24 (rotary.h).
@@ -308,7 +307,7 @@ std::uint64_t elements(const std::vector<WeightInfo>& weights) {
 }  // namespace
 
 Status validate(const ModelConfig& config) {
-  BF_TRY(check_range("number of layers", config.layers, kMaxLayers));
+  BF_TRY(check_range("number of layers", config.layers, kLayersMax));
   BF_TRY(check_range("width", config.model_dim, kMaxWidth));
   BF_TRY(check_range("number of heads", config.heads, kMaxWidth));
   BF_TRY(check_range("number of key-value heads", config.kv_heads, config.heads));

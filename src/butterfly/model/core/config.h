@@ -12,6 +12,8 @@
 
 namespace butterfly {
 
+inline constexpr int kLayersMax = 1 << 14;  // validate() refuses more
+
 enum class NormKind : std::uint8_t { kRms, kLayer };
 /// kBefore: x + f(norm(x)). kAfter: norm(x + f(x)), as in https://arxiv.org/abs/1706.03762, and no norm before the
 /// head. kOutput: x + norm(f(x)). kBoth: x + norm(f(norm(x))).

@@ -13,7 +13,7 @@ namespace butterfly {
 namespace {
 
 /// Rows of 256 and 512 elements; 16 layers, so that an eighth is two of them.
-ModelConfig wide_config() {
+ModelConfig mixed_config() {
   ModelConfig config = small_config();
   config.layers = 16;
   config.model_dim = 256;
@@ -61,7 +61,7 @@ TEST(TypeMix, RowsOfOtherWidthsTakeTheNextTypeOfBlocksOf32) {
 
 TEST(TypeMix, AFileOfIt) {
   const TempDir dir;
-  const Checkpoint checkpoint = *random_checkpoint(wide_config(), {.seed = 3, .type = DType::kF32});
+  const Checkpoint checkpoint = *random_checkpoint(mixed_config(), {.seed = 3, .type = DType::kF32});
   const auto report = convert(checkpoint, dir / "model.gguf", {.mix = TypeMix::kQ4KM});
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->stored_as_f16.empty());

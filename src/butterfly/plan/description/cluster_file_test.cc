@@ -24,7 +24,7 @@ PlanCluster must_parse(const std::string& text) {
 }
 
 /// The sentence with which the text is refused.
-std::string refusal(const std::string& text) {
+std::string file_refusal(const std::string& text) {
   const auto cluster = parse_cluster(text, "c.toml");
   if (cluster) return "accepted";
   EXPECT_EQ(cluster.error().code, ErrorCode::kBadData);
@@ -93,7 +93,9 @@ TEST(ClusterFile, AGroupOfAHundredIsAHundredNodes) {
 
 TEST(ClusterFile, AnImpossibleNumberIsNamedWithItsKeyAndPlace) {
   const std::string good = kTwo + kLinks;
-  const auto with = [&](const std::string& from, const std::string& to) { return refusal(replaced(good, from, to)); };
+  const auto with = [&](const std::string& from, const std::string& to) {
+    return file_refusal(replaced(good, from, to));
+  };
   EXPECT_EQ(with("fp32_gflops = 50", "fp32_gflops = 50"), "accepted");
   EXPECT_EQ(with("fp32_gflops = 50", "fp32_gflops = -50"),
             "c.toml: node \"a\": fp32_gflops is -50, expected a number above 0");
@@ -118,35 +120,37 @@ TEST(ClusterFile, AnImpossibleNumberIsNamedWithItsKeyAndPlace) {
 
 TEST(ClusterFile, NamesThatAreUnknownOrThereTwiceAreRefused) {
   const std::string good = kTwo + kLinks;
-  EXPECT_EQ(refusal(replaced(good, "name = \"b\"", "name = \"a\"")), "c.toml: two nodes are named \"a\"");
-  EXPECT_THAT(refusal(replaced(good, "memory =", "memry =")),
+  EXPECT_EQ(file_refusal(replaced(good, "name = \"b\"", "name = \"a\"")), "c.toml: two nodes are named \"a\"");
+  EXPECT_THAT(file_refusal(replaced(good, "memory =", "memry =")),
               HasSubstr("there is no key \"memry\" (is \"memory\" meant?), there are name"));
-  EXPECT_THAT(refusal("nodes = 3\n" + good), HasSubstr("no key \"nodes\""));
-  EXPECT_THAT(refusal("coordinator = \"z\"\n" + good), HasSubstr("coordinator is \"z\", there is no such node"));
+  EXPECT_THAT(file_refusal("nodes = 3\n" + good), HasSubstr("no key \"nodes\""));
+  EXPECT_THAT(file_refusal("coordinator = \"z\"\n" + good), HasSubstr("coordinator is \"z\", there is no such node"));
   const auto linked = [&](const std::string& ends) {
-    return refusal(good + "[[links.between]]\nends = " + ends + "\nlatency_us = 1\ngb_per_s = 1\n");
+    return file_refusal(good + "[[links.between]]\nends = " + ends + "\nlatency_us = 1\ngb_per_s = 1\n");
   };
   EXPECT_THAT(linked("[\"a\", \"z\"]"), HasSubstr("links.between 1: ends names \"z\""));
   EXPECT_THAT(linked("[\"a\", \"\"]"), HasSubstr("ends names \"\""));
   EXPECT_THAT(linked("[\"a\"]"), HasSubstr("expected two names"));
   const std::string pair = "[[links.between]]\nends = [\"a\", \"b\"]\nlatency_us = 1\ngb_per_s = 1\n";
-  EXPECT_THAT(refusal(good + pair + replaced(pair, "[\"a\", \"b\"]", "[\"b\", \"a\"]")), HasSubstr("is there twice"));
+  EXPECT_THAT(file_refusal(good + pair + replaced(pair, "[\"a\", \"b\"]", "[\"b\", \"a\"]")),
+              HasSubstr("is there twice"));
 }
 
 TEST(ClusterFile, LinksMustConnectEveryPairWithOneBandwidth) {
-  EXPECT_THAT(refusal(kTwo), HasSubstr("c.toml: no link connects b with the coordinator"));
-  EXPECT_THAT(refusal(kTwo + "[links.default]\nlatency_us = 1\n"),
+  EXPECT_THAT(file_refusal(kTwo), HasSubstr("c.toml: no link connects b with the coordinator"));
+  EXPECT_THAT(file_refusal(kTwo + "[links.default]\nlatency_us = 1\n"),
               HasSubstr("has no gb_per_s, gbit_per_s or mbit_per_s"));
-  EXPECT_THAT(refusal(kTwo + kLinks + "mbit_per_s = 3\n"), HasSubstr("beside another bandwidth"));
-  EXPECT_THAT(refusal(kTwo + "[links]\ndefault = 3\n"), HasSubstr("default is 3, expected a table"));
+  EXPECT_THAT(file_refusal(kTwo + kLinks + "mbit_per_s = 3\n"), HasSubstr("beside another bandwidth"));
+  EXPECT_THAT(file_refusal(kTwo + "[links]\ndefault = 3\n"), HasSubstr("default is 3, expected a table"));
 }
 
 TEST(ClusterFile, WhatIsNoClusterIsRefused) {
-  EXPECT_THAT(refusal(""), HasSubstr("describes no node"));
-  EXPECT_THAT(refusal("[[node]"), HasSubstr("c.toml: line 1:"));
-  EXPECT_THAT(refusal("node = 3"), HasSubstr("node is 3, expected [[node]]"));
-  EXPECT_THAT(refusal("[[group]]\nname = \"g\"\ncount = 5000\n" + kRates + kLinks), HasSubstr("count is 5000"));
-  EXPECT_THAT(refusal("[[group]]\nname = \"g\"\ncount = 4096\n" + kRates + kTwo + kLinks), HasSubstr("more than 4096"));
+  EXPECT_THAT(file_refusal(""), HasSubstr("describes no node"));
+  EXPECT_THAT(file_refusal("[[node]"), HasSubstr("c.toml: line 1:"));
+  EXPECT_THAT(file_refusal("node = 3"), HasSubstr("node is 3, expected [[node]]"));
+  EXPECT_THAT(file_refusal("[[group]]\nname = \"g\"\ncount = 5000\n" + kRates + kLinks), HasSubstr("count is 5000"));
+  EXPECT_THAT(file_refusal("[[group]]\nname = \"g\"\ncount = 4096\n" + kRates + kTwo + kLinks),
+              HasSubstr("more than 4096"));
   EXPECT_EQ(read_cluster_file("/nowhere/c.toml").error().code, ErrorCode::kNotFound);
   EXPECT_THAT(read_cluster_file("/").error().message, HasSubstr("is a directory"));
 }

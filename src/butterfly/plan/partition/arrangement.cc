@@ -10,8 +10,6 @@
 namespace butterfly {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 void divide_rest(int members, int first, std::vector<SliceRange>& begun, std::vector<std::vector<SliceRange>>& all) {
   if (members == 1) {
     begun.push_back({.first = first, .last = kReductionSlices});

@@ -11,12 +11,11 @@
 namespace butterfly {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kAllPairsMax = 12;  // nodes up to which every choice of first and last node is tried for the least sum
 
 /// Whether a stage holds the embedding and the LM head besides its blocks.
-enum OuterLayers : std::uint8_t { kNeither = 0, kFirst = 1, kLast = 2, kBoth = 3 };
-constexpr int kOuterLayersCount = 4;
+enum EndLayers : std::uint8_t { kNeither = 0, kFirst = 1, kLast = 2, kBoth = 3 };
+constexpr int kEndLayersCount = 4;
 
 /// Times of `count` blocks with some ends on each node, and how many a limit allows.
 class Capacities {
@@ -29,8 +28,8 @@ class Capacities {
                   .embedding = embedding_s(step, rates),
                   .head = head_s(problem.cost, step, rates),
                   .held = {}};
-      for (int ends = 0; ends < kOuterLayersCount; ++ends)
-        times.held[ends] = count_that_fits(node, static_cast<OuterLayers>(ends));
+      for (int ends = 0; ends < kEndLayersCount; ++ends)
+        times.held[ends] = count_that_fits(node, static_cast<EndLayers>(ends));
       nodes_.push_back(times);
     }
   }
@@ -39,7 +38,7 @@ class Capacities {
   int layers() const { return problem_.layers; }
 
   /// In the order of additions of share_s(), to be equal to what plans predict.
-  double time(int node, int count, OuterLayers ends) const {
+  double time(int node, int count, EndLayers ends) const {
     const Times& times = nodes_[static_cast<std::size_t>(node)];
     double seconds = count * times.block;
     if ((ends & kFirst) != 0) seconds += times.embedding;
@@ -47,12 +46,12 @@ class Capacities {
     return seconds;
   }
 
-  bool fits(int node, int count, OuterLayers ends) const {
+  bool fits(int node, int count, EndLayers ends) const {
     return count <= nodes_[static_cast<std::size_t>(node)].held[ends];
   }
 
   /// The most blocks that a node runs within `limit` seconds and its memory; 0 where not even one.
-  int most(int node, OuterLayers ends, double limit) const {
+  int most(int node, EndLayers ends, double limit) const {
     const Times& times = nodes_[static_cast<std::size_t>(node)];
     int count = times.held[ends];
     if (count > 0 && limit < kInfinity) {
@@ -68,10 +67,10 @@ class Capacities {
     double block = 0.0;
     double embedding = 0.0;
     double head = 0.0;
-    int held[kOuterLayersCount] = {};  // blocks within the memory
+    int held[kEndLayersCount] = {};  // blocks within the memory
   };
 
-  int count_that_fits(int node, OuterLayers ends) const {
+  int count_that_fits(int node, EndLayers ends) const {
     const auto fits = [&](int count) {
       const StageAssignment work{
           .first_layer = 0, .last_layer = count, .embedding = (ends & kFirst) != 0, .head = (ends & kLast) != 0};
@@ -93,7 +92,7 @@ struct Pair {
 };
 
 /// How many more (or fewer) blocks a node holds at an end than in the middle.
-int difference(const Capacities& capacities, int node, OuterLayers ends, double limit) {
+int difference(const Capacities& capacities, int node, EndLayers ends, double limit) {
   return capacities.most(node, ends, limit) - capacities.most(node, kNeither, limit);
 }
 
@@ -104,7 +103,7 @@ bool pair_suffices(const Capacities& capacities, const Pair& pair, long middle, 
 }
 
 /// Nodes that lose least as first or last, the best two: one of them may be needed at the other end.
-std::vector<int> best_at(const Capacities& capacities, OuterLayers ends, double limit) {
+std::vector<int> best_at(const Capacities& capacities, EndLayers ends, double limit) {
   std::vector<int> best;
   for (int node = 0; node < capacities.nodes(); ++node) {
     if (capacities.most(node, ends, limit) < 1) continue;
@@ -139,10 +138,10 @@ double least_limit(const Capacities& capacities) {
   if (!find_pair(capacities, kInfinity)) return kInfinity;
   std::vector<double> limits;
   for (int node = 0; node < capacities.nodes(); ++node) {
-    for (int ends = 0; ends < kOuterLayersCount; ++ends) {
-      const int most = capacities.most(node, static_cast<OuterLayers>(ends), kInfinity);
+    for (int ends = 0; ends < kEndLayersCount; ++ends) {
+      const int most = capacities.most(node, static_cast<EndLayers>(ends), kInfinity);
       for (int count = 1; count <= most; ++count)
-        limits.push_back(capacities.time(node, count, static_cast<OuterLayers>(ends)));
+        limits.push_back(capacities.time(node, count, static_cast<EndLayers>(ends)));
     }
   }
   std::sort(limits.begin(), limits.end());
@@ -164,15 +163,15 @@ struct Counts {
 /// The lightest numbers of blocks with the pair at the ends: one after the other to whom it costs least, which is
 /// exact as the cost of each node grows ever faster.
 std::optional<Counts> fill(const Capacities& capacities, const Pair& pair, double limit) {
-  const auto outer_layers_of = [&](int node) {
-    return static_cast<OuterLayers>((node == pair.first ? kFirst : 0) | (node == pair.last ? kLast : 0));
+  const auto end_layers_of = [&](int node) {
+    return static_cast<EndLayers>((node == pair.first ? kFirst : 0) | (node == pair.last ? kLast : 0));
   };
   Counts counts{.of_node = std::vector<int>(static_cast<std::size_t>(capacities.nodes()), 0)};
   std::vector<int> most;
   for (int node = 0; node < capacities.nodes(); ++node)
-    most.push_back(capacities.most(node, outer_layers_of(node), limit));
+    most.push_back(capacities.most(node, end_layers_of(node), limit));
   const auto cost = [&](int node, int count) {
-    return count == 0 ? 0.0 : weight(capacities.time(node, count, outer_layers_of(node)), limit);
+    return count == 0 ? 0.0 : weight(capacities.time(node, count, end_layers_of(node)), limit);
   };
   for (const int node : {pair.first, pair.last}) {
     const int needed = pair.first == pair.last ? capacities.layers() : 1;
@@ -237,8 +236,8 @@ Split reorder(const PlanningProblem& problem, const Capacities& capacities, doub
   return in_order(problem, given_order(problem.nodes(), &best_pair), best->of_node);
 }
 
-OuterLayers outer_layers_of(int first, int last, int layers) {
-  return static_cast<OuterLayers>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
+EndLayers end_layers_of(int first, int last, int layers) {
+  return static_cast<EndLayers>((first == 0 ? kFirst : 0) | (last == layers ? kLast : 0));
 }
 
 }  // namespace
@@ -272,7 +271,7 @@ Result<Split> split_balanced(const PlanningProblem& problem) {
   const auto counts = best_split(
       nodes, layers,
       [&](int node, int first, int last) {
-        const OuterLayers ends = outer_layers_of(first, last, layers);
+        const EndLayers ends = end_layers_of(first, last, layers);
         const double time = capacities.time(node, last - first, ends);
         return capacities.fits(node, last - first, ends) && time <= limit ? weight(time, limit) : kInfinity;
       },

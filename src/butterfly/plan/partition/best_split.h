@@ -8,6 +8,9 @@
 
 namespace butterfly {
 
+/// The cost of what may not be.
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 /// The split with the least total cost over (nodes used, layers placed). `cost(node, first, last)` is what a node
 /// pays for layers [first, last), infinite where it may not; where it is infinite for some `last` it must be for every
 /// larger one. `combine` adds two costs. Every node gets `least` layers or more; without layers it costs nothing. Of
@@ -15,20 +18,19 @@ namespace butterfly {
 template <typename Cost, typename Combine>
 std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& cost, const Combine& combine,
                                            int least = 0) {
-  constexpr double kForbidden = std::numeric_limits<double>::infinity();
   const auto columns = static_cast<std::size_t>(layers) + 1;
-  std::vector<double> best(columns, kForbidden);  // of the nodes so far, by layers placed
+  std::vector<double> best(columns, kInfinity);  // of the nodes so far, by layers placed
   best[0] = 0.0;
   std::vector<std::vector<int>> taken;
   for (int node = 0; node < nodes; ++node) {
-    std::vector<double> next(columns, kForbidden);
+    std::vector<double> next(columns, kInfinity);
     std::vector<int> counts(columns, 0);
     for (int first = layers; first >= 0; --first) {
       const double before = best[static_cast<std::size_t>(first)];
-      if (before == kForbidden) continue;
+      if (before == kInfinity) continue;
       for (int last = first + least; last <= layers; ++last) {
         const double own = last == first ? 0.0 : cost(node, first, last);
-        if (own == kForbidden) break;
+        if (own == kInfinity) break;
         const double total = combine(before, own);
         double& place = next[static_cast<std::size_t>(last)];
         if (total < place) {
@@ -40,7 +42,7 @@ std::optional<std::vector<int>> best_split(int nodes, int layers, const Cost& co
     best = std::move(next);
     taken.push_back(std::move(counts));
   }
-  if (best.back() == kForbidden) return std::nullopt;
+  if (best.back() == kInfinity) return std::nullopt;
   std::vector<int> counts(static_cast<std::size_t>(nodes));
   int last = layers;
   for (int node = nodes - 1; node >= 0; --node) {

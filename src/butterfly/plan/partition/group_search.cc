@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "butterfly/plan/partition/arrangement.h"
+#include "butterfly/plan/partition/best_split.h"
 
 namespace butterfly {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kFewNodes = 64;         // up to here groups of every size and several orders are tried
 constexpr double kLimitFactor = 0.6;  // from one limit on the slowest group to the next
 constexpr int kLimitsMax = 16;

@@ -12,12 +12,11 @@
 
 #include "butterfly/model/core/shard.h"
 #include "butterfly/plan/partition/arrangement.h"
+#include "butterfly/plan/partition/best_split.h"
 #include "butterfly/plan/partition/plan.h"
 
 namespace butterfly {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// A small model over a few nodes with random speeds, memories and links.
 struct Instance {

@@ -9,19 +9,13 @@
 #include <set>
 
 #include "butterfly/text/bpe_trainer.h"
+#include "butterfly/train/data/hash_of_pieces_test.h"
 #include "butterfly/train/data/permutation.h"
 #include "butterfly/train/data/token_file.h"
 #include "butterfly/train/data/token_source.h"
 
 namespace butterfly {
 namespace {
-
-/// The hash of a vocabulary of these pieces.
-VocabularyHash hash_of_pieces(const std::vector<std::string>& pieces) {
-  Vocabulary vocabulary;
-  vocabulary.pieces = pieces;
-  return hash_of(vocabulary);
-}
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -7,19 +7,14 @@
 #include <fstream>
 #include <iterator>
 
+#include "butterfly/train/data/hash_of_pieces_test.h"
+
 namespace butterfly {
 namespace {
 
-/// The hash of a vocabulary of these pieces.
-VocabularyHash hash_of_pieces(const std::vector<std::string>& pieces) {
-  Vocabulary vocabulary;
-  vocabulary.pieces = pieces;
-  return hash_of(vocabulary);
-}
-
 using ::testing::HasSubstr;
 
-std::string place(const std::string& name) {
+std::string token_path(const std::string& name) {
   return ::testing::TempDir() + "token_file_" + name;
 }
 
@@ -30,7 +25,7 @@ std::vector<TokenId> ids(const std::vector<int>& values) {
 }
 
 std::string written(const std::string& name, int vocab, const std::vector<TokenId>& tokens) {
-  const std::string path = place(name);
+  const std::string path = token_path(name);
   auto writer = TokenFileWriter::create(path, vocab, hash_of_pieces({"a", "b"}));
   EXPECT_TRUE(writer && writer->append(tokens) && writer->finish());
   return path;
@@ -93,7 +88,7 @@ TEST(TokenFile, HostileHeadersAreRefusedWithBothValues) {
 
 /// Files of the test's folder whose names begin so.
 int files_like(const std::string& name) {
-  const std::filesystem::path path = place(name);
+  const std::filesystem::path path = token_path(name);
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(path.parent_path())) {
     count += entry.path().filename().string().starts_with(path.filename().string()) ? 1 : 0;
@@ -102,7 +97,7 @@ int files_like(const std::string& name) {
 }
 
 TEST(TokenFile, AWriterTouchesNeitherWhatALinkNamesNorADevice) {
-  const std::string precious = place("precious.txt"), path = place("linked.tokens");
+  const std::string precious = token_path("precious.txt"), path = token_path("linked.tokens");
   std::ofstream(precious) << "precious";
   std::filesystem::remove(path + ".partial");
   std::filesystem::create_symlink(precious, path + ".partial");

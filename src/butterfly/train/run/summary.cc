@@ -1,14 +1,7 @@
 #include "butterfly/train/run/summary.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <string_view>
 
-#include "butterfly/base/descriptor.h"
 #include "butterfly/base/json.h"
 
 namespace butterfly {
@@ -27,20 +20,6 @@ double variance(double sum, double squares, std::int64_t count) {
 }
 
 }  // namespace
-
-std::uint64_t resident_bytes() {
-  const Descriptor file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
-  std::array<char, 128> text{};
-  const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got <= 0) return 0;
-  // "size resident shared ...", in pages.
-  const std::string_view line(text.data(), static_cast<std::size_t>(got));
-  const std::size_t space = line.find(' ');
-  if (space == std::string_view::npos) return 0;
-  std::uint64_t pages = 0;
-  std::from_chars(line.data() + space + 1, line.data() + line.size(), pages);
-  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-}
 
 void Statistics::Times::add(const StepReport& report) {
   const double total = report.phases.total_s;
@@ -132,6 +111,7 @@ std::string to_json(const RunSummary& s) {
                                     {"optimizer_s", s.phases.optimizer_s},
                                     {"communication_exposed_s", s.phases.communication_exposed_s},
                                     {"communication_hidden_s", s.communication_hidden_s},
+                                    {"load_balance_factor", s.load_balance_factor},
                                     {"flops_per_step", s.flops_per_step},
                                     {"flops_per_token", s.flops_per_token},
                                     {"flops_convention", s.flops_convention},

@@ -21,6 +21,7 @@ struct RunSummary {
                                           // it reads in their memory among them
   StepPhases phases{};                    // means, without the first two steps
   double communication_hidden_s = 0.0;    // behind the backward pass
+  double load_balance_factor = 0.0;       // of the ranks' forward and backward passes (plan/cost/load_balance.h)
   double flops_per_step = 0.0, flops_per_token = 0.0;
   std::string flops_convention{};
   double mfu = 0.0;  // share of peak_gflops that this rank used; 0: the peak is not known
@@ -33,9 +34,6 @@ struct RunSummary {
 };
 
 std::string to_json(const RunSummary& summary);
-
-/// Bytes of this process that are resident in memory; 0 where the system does not tell.
-std::uint64_t resident_bytes();
 
 /// What the steps themselves do not tell.
 struct SummaryFacts {

@@ -85,6 +85,7 @@ TEST(Summary, HasTheFieldsKeys) {
                           "optimizer_s",
                           "communication_exposed_s",
                           "communication_hidden_s",
+                          "load_balance_factor",
                           "flops_per_step",
                           "flops_per_token",
                           "flops_convention",
@@ -95,10 +96,6 @@ TEST(Summary, HasTheFieldsKeys) {
                           "compression_s_variance"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
-}
-
-TEST(Summary, SeesTheMemoryOfThisProcess) {
-  EXPECT_GT(resident_bytes(), std::uint64_t{1} << 20);
 }
 
 }  // namespace

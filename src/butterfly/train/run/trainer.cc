@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/train/checkpoint/agreement.h"
 #include "butterfly/train/checkpoint/checkpoint_writer.h"
 #include "butterfly/train/checkpoint/resume.h"
@@ -50,6 +52,7 @@ class RunTrainer final : public RankTrainer {
   Status save(const TrainObserver& observer);
   void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
   RunSummary summarize(const TrainObserver& observer, double rank_share) const;
+  Result<double> balance_of_ranks(const StepPhases& phases) const;
   Result<TrainResult> finish(const TrainObserver& observer);
   Error with_last_good(Error error);
   Error ended_by(Error error);
@@ -340,6 +343,13 @@ RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_shar
   return summary;
 }
 
+Result<double> RunTrainer::balance_of_ranks(const StepPhases& phases) const {
+  std::vector<double> rank_s(static_cast<std::size_t>(rank_.size), 0.0);
+  rank_s[static_cast<std::size_t>(rank_.rank)] = phases.forward_s + phases.backward_s;
+  BF_TRY(share_numbers(rank_.collectives, rank_s));
+  return load_balance_factor(rank_s);
+}
+
 Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const bool complete = step_ == config_.steps;
   if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
@@ -357,6 +367,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
   const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer, rank_share);
+  BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
   result.verdict =
       audit_->finish(transformer_.parameters(), {.data = parts_.data->stats(),

@@ -55,6 +55,7 @@ TEST(Trainer, ARunEndsLearnedAndValid) {
   EXPECT_LT(losses.back(), losses.front() - 0.5);
   EXPECT_GT(result->summary.peak_memory_allocated, 0u);
   EXPECT_GT(result->summary.peak_gflops, 0.0);
+  EXPECT_DOUBLE_EQ(result->summary.load_balance_factor, 1.0);
   for (const std::int64_t step : evaluated) EXPECT_EQ(step % 50, 0);
 }
 
@@ -128,6 +129,8 @@ TEST(DistTrainer, DeterministicRanksGiveTheWeightsOfOne) {
     ASSERT_TRUE(together);
     EXPECT_EQ(together->weights_hash, alone.weights_hash) << ranks;
     EXPECT_EQ(together->summary.final_loss, alone.summary.final_loss) << ranks;
+    EXPECT_GT(together->summary.load_balance_factor, 0.0) << ranks;
+    EXPECT_LE(together->summary.load_balance_factor, 1.0) << ranks;
     EXPECT_EQ(together->validation_loss, alone.validation_loss) << ranks;
   }
 }

@@ -19,7 +19,7 @@ std::vector<std::byte> activations(std::size_t bytes, unsigned seed) {
   return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(bytes)};
 }
 
-bool same(ByteSpan a, ByteSpan b) {
+bool equal_bytes(ByteSpan a, ByteSpan b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
@@ -52,7 +52,7 @@ TEST(Codec, EveryPackedPayloadUnpacksToTheSameBytesWhateverItsSizeAndElements) {
       EXPECT_LT(packed->bytes.size(), bytes);
       const auto again = codec.unpack(packed->bytes, packing, {}, bytes);
       ASSERT_TRUE(again) << again.error().message;
-      EXPECT_TRUE(same(again->bytes, payload))
+      EXPECT_TRUE(equal_bytes(again->bytes, payload))
           << to_string(packing.codec) << " " << packing.element_bytes << " " << bytes;
     }
   }

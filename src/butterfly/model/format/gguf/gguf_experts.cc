@@ -6,6 +6,7 @@
 #include <charconv>
 #include <vector>
 
+#include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 
 namespace butterfly {
@@ -13,11 +14,10 @@ namespace {
 
 using Default = GgufKeys::Default;
 
-constexpr int kLayersMax = 1 << 14;  // validate() refuses more
 constexpr std::string_view kInfix = "_exps.";
 
 /// What the name of an architecture stands for.
-struct Family {
+struct ExpertsFamily {
   std::string_view name;
   MoeConfig::Scores scores = MoeConfig::Scores::kSoftmax;
   bool renormalise = false;
@@ -27,7 +27,7 @@ struct Family {
   bool biases = false;
   float swiglu_limit = 0.0f;
 };
-constexpr Family kFamilies[] = {
+constexpr ExpertsFamily kExpertsFamilies[] = {
     {.name = "llama", .renormalise = true},
     {.name = "qwen2moe", .shared_gate = true},
     {.name = "qwen3moe", .renormalise = true},
@@ -38,9 +38,9 @@ constexpr Family kFamilies[] = {
     {.name = "deepseek2", .epsilon = 1e-20f, .says_all = true},
 };
 
-const Family* find_family(std::string_view name) {
-  const auto* found = std::ranges::find(kFamilies, name, &Family::name);
-  return found == std::end(kFamilies) ? nullptr : found;
+const ExpertsFamily* find_experts_family(std::string_view name) {
+  const auto* found = std::ranges::find(kExpertsFamilies, name, &ExpertsFamily::name);
+  return found == std::end(kExpertsFamilies) ? nullptr : found;
 }
 
 // Numbers of expert_gating_func.
@@ -85,36 +85,32 @@ Status read_shared(const GgufKeys& keys, ModelConfig& config) {
   return {};
 }
 
-Status cannot_have(const ModelConfig& config, const char* what) {
-  return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
-                    config.architecture, what);
-}
-
 int leading_dense(const MoeConfig& moe) {
   const auto first = std::ranges::find(moe.layers, 1);
   return static_cast<int>(first - moe.layers.begin());
 }
 
-Status check_router(const Family& family, const ModelConfig& config) {
+Status check_router(const ExpertsFamily& family, const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.router_bias != family.biases || moe.expert_bias != family.biases) {
-    return cannot_have(config, "these biases of router and experts");
+    return gguf_cannot_have(config, "these biases of router and experts");
   }
-  if (moe.swiglu_limit != family.swiglu_limit) return cannot_have(config, "this limit of the experts' activation");
+  if (moe.swiglu_limit != family.swiglu_limit) return gguf_cannot_have(config, "this limit of the experts' activation");
   if (moe.shared_gate != (family.shared_gate && moe.shared_ff_dim > 0)) {
-    return cannot_have(config, "this gate of the shared expert");
+    return gguf_cannot_have(config, "this gate of the shared expert");
   }
-  if (std::ranges::count(moe.layers, 0) != leading_dense(moe)) return cannot_have(config, "these dense layers");
+  if (std::ranges::count(moe.layers, 0) != leading_dense(moe)) return gguf_cannot_have(config, "these dense layers");
   if (family.says_all) {
     const bool chosen = moe.scores == MoeConfig::Scores::kSoftmaxOfChosen;
-    return chosen ? cannot_have(config, "a softmax over the chosen experts") : Status{};
+    return chosen ? gguf_cannot_have(config, "a softmax over the chosen experts") : Status{};
   }
   if (moe.scores != family.scores || moe.renormalise != family.renormalise) {
-    return cannot_have(config, "these weights of experts");
+    return gguf_cannot_have(config, "these weights of experts");
   }
-  if (moe.weight_scale != 1.0f) return cannot_have(config, "a scale of the experts' weights");
-  if (moe.groups != 1 || moe.choice_bias) return cannot_have(config, "groups of experts or a bias of their choice");
-  if (!moe.layers.empty() && leading_dense(moe) > 0) return cannot_have(config, "these dense layers");
+  if (moe.weight_scale != 1.0f) return gguf_cannot_have(config, "a scale of the experts' weights");
+  if (moe.groups != 1 || moe.choice_bias)
+    return gguf_cannot_have(config, "groups of experts or a bias of their choice");
+  if (!moe.layers.empty() && leading_dense(moe) > 0) return gguf_cannot_have(config, "these dense layers");
   return {};
 }
 
@@ -124,10 +120,10 @@ Status read_gguf_experts(const GgufKeys& keys, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   BF_ASSIGN_OR_RETURN(moe.experts, keys.integer_or("expert_count", 0));
   if (moe.experts == 0) return {};
-  const Family* family = find_family(config.architecture);
+  const ExpertsFamily* family = find_experts_family(config.architecture);
   if (family == nullptr) {
     std::vector<std::string_view> known;
-    for (const Family& f : kFamilies) known.push_back(f.name);
+    for (const ExpertsFamily& f : kExpertsFamilies) known.push_back(f.name);
     return make_error(ErrorCode::kUnsupported,
                       "{}: has {} experts per block of architecture {}, supported are those of {}",
                       keys.file().source(), moe.experts, config.architecture, fmt::join(known, ", "));
@@ -147,8 +143,8 @@ Status read_gguf_experts(const GgufKeys& keys, ModelConfig& config) {
 Status write_gguf_experts(const ModelConfig& config, GgufWriter& writer) {
   const MoeConfig& moe = config.moe;
   if (moe.experts == 0) return {};
-  const Family* family = find_family(config.architecture);
-  if (family == nullptr) return cannot_have(config, "experts");
+  const ExpertsFamily* family = find_experts_family(config.architecture);
+  if (family == nullptr) return gguf_cannot_have(config, "experts");
   BF_TRY(check_router(*family, config));
   const std::string prefix = config.architecture + ".";
   const auto integer = [&](const char* key, int value) {

@@ -19,7 +19,7 @@ using Default = GgufKeys::Default;
 constexpr int kEveryLayer = 1;
 
 /// What the name of an architecture stands for.
-struct Family {
+struct GgufFamily {
   std::string_view name;
   NormKind norm = NormKind::kRms;
   NormPlace place = NormPlace::kBefore;
@@ -36,7 +36,7 @@ struct Family {
   bool scales_embedding = false;
   GgufFusion fusion{};
 };
-constexpr Family kFamilies[] = {
+constexpr GgufFamily kGgufFamilies[] = {
     {.name = "llama", .pairs = RopePairs::kAdjacent},
     {.name = "qwen2"},
     {.name = "gpt2",
@@ -106,9 +106,9 @@ constexpr Family kFamilies[] = {
     {.name = "deepseek2", .pairs = RopePairs::kAdjacent},
 };
 
-const Family* find_family(std::string_view name) {
-  const auto* found = std::ranges::find(kFamilies, name, &Family::name);
-  return found == std::end(kFamilies) ? nullptr : found;
+const GgufFamily* find_gguf_family(std::string_view name) {
+  const auto* found = std::ranges::find(kGgufFamilies, name, &GgufFamily::name);
+  return found == std::end(kGgufFamilies) ? nullptr : found;
 }
 
 /// Of Gemma 2 and 3: the largest of each divides by the width of a head as the others have it.
@@ -129,7 +129,6 @@ bool is_gemma23(const ModelConfig& config) {
 /// Layers of which one in `full_each` sees all keys.
 std::vector<int> windows_of(const ModelConfig& config, int full_each, int window) {
   std::vector<int> windows;
-  constexpr int kLayersMax = 1 << 14;
   if (window == 0 || config.layers > kLayersMax) return windows;
   for (int layer = 0; layer < config.layers; ++layer) {
     windows.push_back(full_each > 1 && (layer + 1) % full_each == 0 ? 0 : window);
@@ -137,12 +136,11 @@ std::vector<int> windows_of(const ModelConfig& config, int full_each, int window
   return windows;
 }
 
-std::vector<int> ropes_of(const Family& family, const ModelConfig& config) {
+std::vector<int> ropes_of(const GgufFamily& family, const ModelConfig& config) {
   std::vector<int> ropes;
   if (family.rotates_apart) {
     for (int window : config.windows) ropes.push_back(window > 0 ? kLocalRope : kMainRope);
   }
-  constexpr int kLayersMax = 1 << 14;
   if (family.name == "smollm3") {
     for (int layer = 0; layer < std::min(config.layers, kLayersMax); ++layer) {
       ropes.push_back((layer + 1) % 4 == 0 ? kNoRope : kMainRope);
@@ -192,47 +190,44 @@ void read_biases(const GgufFile& file, ModelConfig& config) {
   config.attention_sinks = has("blk.0.attn_sinks.weight");
 }
 
-Status cannot_have(const ModelConfig& config, const char* what) {
-  return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
-                    config.architecture, what);
-}
-
-Status check_fixed(const Family& family, const ModelConfig& config) {
+Status check_fixed(const GgufFamily& family, const ModelConfig& config) {
   const bool falcon = family.name == "falcon";
   const bool neox = family.name == "gptneox";
-  if (config.norm_place == NormPlace::kAfter) return cannot_have(config, "norms after the blocks' sums");
-  if (config.norm_place != family.place) return cannot_have(config, "norms at these places");
-  if (config.norm != family.norm) return cannot_have(config, "another norm");
-  if (config.norm == NormKind::kRms && config.norm_bias) return cannot_have(config, "a norm other than RMSNorm");
-  if (config.mlp != family.mlp || config.activation != family.activation) return cannot_have(config, "another MLP");
-  if (config.position != family.position) return cannot_have(config, "other positions");
+  if (config.norm_place == NormPlace::kAfter) return gguf_cannot_have(config, "norms after the blocks' sums");
+  if (config.norm_place != family.place) return gguf_cannot_have(config, "norms at these places");
+  if (config.norm != family.norm) return gguf_cannot_have(config, "another norm");
+  if (config.norm == NormKind::kRms && config.norm_bias) return gguf_cannot_have(config, "a norm other than RMSNorm");
+  if (config.mlp != family.mlp || config.activation != family.activation)
+    return gguf_cannot_have(config, "another MLP");
+  if (config.position != family.position) return gguf_cannot_have(config, "other positions");
   if (config.position == PositionKind::kRope && config.rope.pairs != family.pairs) {
-    return cannot_have(config, "other positions");
+    return gguf_cannot_have(config, "other positions");
   }
   const bool glm4moe = family.name == "glm4moe";
   if (config.qk_norm != family.qk_norm && !(glm4moe && config.qk_norm == QkNorm::kHead))
-    return cannot_have(config, "other norms of queries and keys");
-  if (config.has_latent() != has_gguf_latent(family.name)) return cannot_have(config, "this kind of attention");
-  if (config.attention_sinks && family.name != "gpt-oss") return cannot_have(config, "attention sinks");
-  if (config.parallel_block != family.parallel && !neox) return cannot_have(config, "another order of its sums");
-  if (config.shared_norm != family.shared_norm && !falcon) return cannot_have(config, "these norms");
+    return gguf_cannot_have(config, "other norms of queries and keys");
+  if (config.has_latent() != has_gguf_latent(family.name)) return gguf_cannot_have(config, "this kind of attention");
+  if (config.attention_sinks && family.name != "gpt-oss") return gguf_cannot_have(config, "attention sinks");
+  if (config.parallel_block != family.parallel && !neox) return gguf_cannot_have(config, "another order of its sums");
+  if (config.shared_norm != family.shared_norm && !falcon) return gguf_cannot_have(config, "these norms");
   return {};
 }
 
-Status check_scales(const Family& family, const ModelConfig& config) {
+Status check_scales(const GgufFamily& family, const ModelConfig& config) {
   const bool granite = is_granite(family.name);
   const float embedding = family.scales_embedding ? std::sqrt(static_cast<float>(config.model_dim)) : 1.0f;
-  if (!granite && config.embedding_scale != embedding) return cannot_have(config, "this scale of the embedding");
-  if (!granite && config.residual_scale != 1) return cannot_have(config, "a scale of the residual sums");
+  if (!granite && config.embedding_scale != embedding) return gguf_cannot_have(config, "this scale of the embedding");
+  if (!granite && config.residual_scale != 1) return gguf_cannot_have(config, "a scale of the residual sums");
   const float scale = is_gemma23(config) ? gemma_scale(config) : 0.0f;
   const float usual = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const bool same = config.attention_scale == scale || (config.attention_scale == usual && scale == 0);
   const bool of_yarn = config.has_latent() && config.rope.yarn;
-  if (!granite && !same && !of_yarn) return cannot_have(config, "this scale of the scores");
+  if (!granite && !same && !of_yarn) return gguf_cannot_have(config, "this scale of the scores");
   if (!granite && family.name != "command-r" && config.logit_scale != 1) {
-    return cannot_have(config, "a scale of the logits");
+    return gguf_cannot_have(config, "a scale of the logits");
   }
-  if (!is_gemma23(config) && (config.attention_cap != 0 || config.logit_cap != 0)) return cannot_have(config, "caps");
+  if (!is_gemma23(config) && (config.attention_cap != 0 || config.logit_cap != 0))
+    return gguf_cannot_have(config, "caps");
   return {};
 }
 
@@ -257,8 +252,13 @@ void write_scales(const ModelConfig& config, GgufWriter& writer) {
 
 }  // namespace
 
+Status gguf_cannot_have(const ModelConfig& config, const char* what) {
+  return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
+                    config.architecture, what);
+}
+
 GgufFusion gguf_fusion(std::string_view architecture) {
-  const Family* family = find_family(architecture);
+  const GgufFamily* family = find_gguf_family(architecture);
   return family == nullptr ? GgufFusion{} : family->fusion;
 }
 
@@ -278,15 +278,15 @@ std::string gguf_weight_name(const ModelConfig& config, const std::string& canon
 }
 
 Status check_gguf_architecture(std::string_view architecture, const std::string& source) {
-  if (find_family(architecture) != nullptr) return {};
+  if (find_gguf_family(architecture) != nullptr) return {};
   std::vector<std::string_view> known;
-  for (const Family& family : kFamilies) known.push_back(family.name);
+  for (const GgufFamily& family : kGgufFamilies) known.push_back(family.name);
   return make_error(ErrorCode::kUnsupported, "{}: the architecture is \"{}\", supported are {}", source,
                     printable(architecture), fmt::join(known, ", "));
 }
 
 Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
-  const Family& family = *find_family(config.architecture);
+  const GgufFamily& family = *find_gguf_family(config.architecture);
   config.norm = family.norm;
   config.norm_place = family.place;
   config.mlp = family.mlp;
@@ -323,19 +323,19 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
 
 Status write_gguf_family(const ModelConfig& config, GgufWriter& writer) {
   BF_TRY(check_gguf_architecture(config.architecture, config.name));
-  const Family& family = *find_family(config.architecture);
+  const GgufFamily& family = *find_gguf_family(config.architecture);
   BF_TRY(check_fixed(family, config));
   BF_TRY(check_scales(family, config));
   const bool gpt2 = config.architecture == "gpt2";
   const bool all_biases = config.qkv_bias && config.attention_output_bias && config.mlp_bias;
-  if (gpt2 && !config.norm_bias) return cannot_have(config, "a norm other than LayerNorm with bias");
-  if (gpt2 && !all_biases) return cannot_have(config, "projections without bias");
-  if (config.architecture == "qwen2" && !config.qkv_bias) return cannot_have(config, "projections without bias");
+  if (gpt2 && !config.norm_bias) return gguf_cannot_have(config, "a norm other than LayerNorm with bias");
+  if (gpt2 && !all_biases) return gguf_cannot_have(config, "projections without bias");
+  if (config.architecture == "qwen2" && !config.qkv_bias) return gguf_cannot_have(config, "projections without bias");
   int window = 0;
   for (int tokens : config.windows) window = std::max(window, tokens);
   if (config.windows != windows_of(config, family.full_each, window) &&
       std::ranges::any_of(config.windows, [](int tokens) { return tokens != 0; })) {
-    return cannot_have(config, "windows in these layers");
+    return gguf_cannot_have(config, "windows in these layers");
   }
   if (window > 0) {
     writer.add_integer(config.architecture + ".attention.sliding_window", static_cast<std::uint32_t>(window));
@@ -343,7 +343,7 @@ Status write_gguf_family(const ModelConfig& config, GgufWriter& writer) {
   const std::vector<int> ropes = ropes_of(family, config);
   const bool all_main = std::ranges::all_of(config.ropes, [](int rope) { return rope == kMainRope; });
   if (config.ropes != ropes && !(ropes.empty() && all_main)) {
-    return cannot_have(config, "other positions in some layers");
+    return gguf_cannot_have(config, "other positions in some layers");
   }
   write_scales(config, writer);
   return config.position == PositionKind::kRope ? write_gguf_rope(config, writer) : Status{};

@@ -35,4 +35,7 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config);
 class GgufWriter;
 Status write_gguf_family(const ModelConfig& config, GgufWriter& writer);
 
+/// kUnsupported naming the model, its architecture and `what` a file of that architecture cannot have.
+Status gguf_cannot_have(const ModelConfig& config, const char* what);
+
 }  // namespace butterfly

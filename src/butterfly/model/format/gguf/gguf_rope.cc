@@ -6,6 +6,7 @@
 
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_latent.h"
 
 namespace butterfly {
@@ -94,10 +95,7 @@ Status read_gguf_rope(const GgufKeys& keys, ModelConfig& config) {
 
 Status write_gguf_rope(const ModelConfig& config, GgufWriter& writer) {
   const std::string prefix = config.architecture + ".";
-  const auto refuse = [&](const char* what) {
-    return make_error(ErrorCode::kUnsupported, "{}: a GGUF file of architecture {} cannot have {}", config.name,
-                      config.architecture, what);
-  };
+  const auto refuse = [&](const char* what) { return gguf_cannot_have(config, what); };
   const bool phi3 = config.architecture == "phi3";
   const bool yarn = config.rope.yarn.has_value();
   if (!phi3 && !yarn && config.rope.magnitude != 1) return refuse("a magnitude of rotated elements");

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "butterfly/base/json.h"
+#include "butterfly/base/object.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 
 namespace butterfly {
@@ -41,19 +41,19 @@ Result<ordered_json> gpt2_config(const ModelConfig& config) {
                       {"layer_norm_epsilon", short_number(config.norm_epsilon)}};
 }
 
-Status add_rope(const ModelConfig& config, ordered_json& json) {
+Status add_rope(const ModelConfig& config, ordered_json& object) {
   const RopeConfig& rope = config.rope;
   if (rope.dim != config.head_dim) return refuse(config, "heads that are rotated in part");
   if (!rope.factors.empty()) return refuse(config, "a factor for each rotary frequency");
-  json["rope_theta"] = short_number(rope.base);
+  object["rope_theta"] = short_number(rope.base);
   if (rope.scaling == RopeConfig::Scaling::kLinear) {
-    json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", short_number(rope.factor)}};
+    object["rope_scaling"] = {{"rope_type", "linear"}, {"factor", short_number(rope.factor)}};
   } else if (rope.scaling == RopeConfig::Scaling::kLlama3) {
-    json["rope_scaling"] = {{"rope_type", "llama3"},
-                            {"factor", short_number(rope.factor)},
-                            {"low_freq_factor", short_number(rope.low_freq_factor)},
-                            {"high_freq_factor", short_number(rope.high_freq_factor)},
-                            {"original_max_position_embeddings", rope.original_context}};
+    object["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", short_number(rope.factor)},
+                              {"low_freq_factor", short_number(rope.low_freq_factor)},
+                              {"high_freq_factor", short_number(rope.high_freq_factor)},
+                              {"original_max_position_embeddings", rope.original_context}};
   }
   return {};
 }
@@ -66,24 +66,24 @@ Result<ordered_json> llama_config(const ModelConfig& config) {
   const bool biases = qwen2 ? config.qkv_bias && !config.attention_output_bias && !config.mlp_bias
                             : config.qkv_bias == config.attention_output_bias;
   if (!biases) return refuse(config, "biases in these projections alone");
-  ordered_json json{{"architectures", {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-                    {"model_type", qwen2 ? "qwen2" : "llama"},
-                    {"vocab_size", config.vocab},
-                    {"hidden_size", config.model_dim},
-                    {"intermediate_size", config.ff_dim},
-                    {"num_hidden_layers", config.layers},
-                    {"num_attention_heads", config.heads},
-                    {"num_key_value_heads", config.kv_heads},
-                    {"head_dim", config.head_dim},
-                    {"max_position_embeddings", config.context},
-                    {"hidden_act", "silu"},
-                    {"rms_norm_eps", short_number(config.norm_epsilon)}};
+  ordered_json object{{"architectures", {qwen2 ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
+                      {"model_type", qwen2 ? "qwen2" : "llama"},
+                      {"vocab_size", config.vocab},
+                      {"hidden_size", config.model_dim},
+                      {"intermediate_size", config.ff_dim},
+                      {"num_hidden_layers", config.layers},
+                      {"num_attention_heads", config.heads},
+                      {"num_key_value_heads", config.kv_heads},
+                      {"head_dim", config.head_dim},
+                      {"max_position_embeddings", config.context},
+                      {"hidden_act", "silu"},
+                      {"rms_norm_eps", short_number(config.norm_epsilon)}};
   if (!qwen2) {
-    json["attention_bias"] = config.qkv_bias;
-    json["mlp_bias"] = config.mlp_bias;
+    object["attention_bias"] = config.qkv_bias;
+    object["mlp_bias"] = config.mlp_bias;
   }
-  BF_TRY(add_rope(config, json));
-  return json;
+  BF_TRY(add_rope(config, object));
+  return object;
 }
 
 /// What only families have that this library does not write.
@@ -121,14 +121,14 @@ Result<std::string> hugging_face_config_json(const Checkpoint& checkpoint, DType
                       config.name, config.architecture);
   }
   BF_TRY(check_plain(config));
-  BF_ASSIGN_OR_RETURN(ordered_json json, config.architecture == "gpt2" ? gpt2_config(config) : llama_config(config));
-  json["tie_word_embeddings"] = config.tied_head;
-  json["torch_dtype"] = torch_type(type);
+  BF_ASSIGN_OR_RETURN(ordered_json object, config.architecture == "gpt2" ? gpt2_config(config) : llama_config(config));
+  object["tie_word_embeddings"] = config.tied_head;
+  object["torch_dtype"] = torch_type(type);
   // Without these, readers assume the ids of the models that the architectures are named for.
   const Vocabulary& vocabulary = checkpoint.vocabulary;
-  json["bos_token_id"] = vocabulary.bos.value < 0 ? ordered_json() : ordered_json(vocabulary.bos.value);
-  json["eos_token_id"] = vocabulary.eos.value < 0 ? ordered_json() : ordered_json(vocabulary.eos.value);
-  return dump_json(json, {.indent = 2}) + "\n";
+  object["bos_token_id"] = vocabulary.bos.value < 0 ? ordered_json() : ordered_json(vocabulary.bos.value);
+  object["eos_token_id"] = vocabulary.eos.value < 0 ? ordered_json() : ordered_json(vocabulary.eos.value);
+  return dump_json(object, {.indent = 2}) + "\n";
 }
 
 }  // namespace butterfly

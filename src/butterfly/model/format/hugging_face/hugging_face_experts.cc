@@ -11,8 +11,6 @@ namespace {
 
 using Default = JsonObject::Default;
 
-constexpr int kLayersMax = 1 << 14;  // validate() refuses more
-
 /// What the keys of a family are called, and what holds where a key is missing.
 struct ExpertKeys {
   const char* experts = "num_experts";
@@ -56,7 +54,7 @@ Status read_first_dense(const JsonObject& object, int usual, ModelConfig& config
   return {};
 }
 
-Status read_mixtral(const JsonObject& object, ModelConfig& config) {
+Status read_mixtral_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(
       object, {.experts = "num_local_experts", .usual_experts = 8, .usual_used = 2, .ff_dim = "intermediate_size"},
       config));
@@ -64,14 +62,14 @@ Status read_mixtral(const JsonObject& object, ModelConfig& config) {
   return {};
 }
 
-Status read_granite(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_mixtral(object, config));
+Status read_granite_experts(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_mixtral_experts(object, config));
   config.moe.renormalise = false;
   config.moe.scores = MoeConfig::Scores::kSoftmaxOfChosen;
   return {};
 }
 
-Status read_qwen2(const JsonObject& object, ModelConfig& config) {
+Status read_qwen2_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 60, .usual_used = 4}, config));
   BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
   BF_ASSIGN_OR_RETURN(config.moe.shared_ff_dim, object.integer_or("shared_expert_intermediate_size", 5632));
@@ -79,19 +77,19 @@ Status read_qwen2(const JsonObject& object, ModelConfig& config) {
   return read_sparse_layers(object, config);
 }
 
-Status read_qwen3(const JsonObject& object, ModelConfig& config) {
+Status read_qwen3_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 128, .usual_used = 8}, config));
   BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
   return read_sparse_layers(object, config);
 }
 
-Status read_olmoe(const JsonObject& object, ModelConfig& config) {
+Status read_olmoe_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 64, .usual_used = 8, .ff_dim = "intermediate_size"}, config));
   BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
   return {};
 }
 
-Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
+Status read_gpt_oss_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(
       object, {.experts = "num_local_experts", .usual_experts = 128, .usual_used = 4, .ff_dim = "intermediate_size"},
       config));
@@ -105,7 +103,7 @@ Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
 }
 
 /// Groups, shared experts and scales, as DeepSeek began them.
-Status read_deepseek(const JsonObject& object, ModelConfig& config) {
+Status read_deepseek_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.experts = "n_routed_experts", .usual_experts = 64, .usual_used = 6}, config));
   MoeConfig& moe = config.moe;
   BF_ASSIGN_OR_RETURN(const int shared, object.integer_or("n_shared_experts", 0));
@@ -129,15 +127,15 @@ Status read_deepseek(const JsonObject& object, ModelConfig& config) {
   return {};
 }
 
-Status read_deepseek2(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_deepseek(object, config));
+Status read_deepseek2_experts(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_deepseek_experts(object, config));
   BF_ASSIGN_OR_RETURN(const bool renormalised, object.flag_or("norm_topk_prob", Default::kFalse));
   if (renormalised) return unsupported(object, "norm_topk_prob", "true", "false");
   return read_first_dense(object, 0, config);
 }
 
-Status read_deepseek3(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_deepseek(object, config));
+Status read_deepseek3_experts(const JsonObject& object, ModelConfig& config) {
+  BF_TRY(read_deepseek_experts(object, config));
   MoeConfig& moe = config.moe;
   moe.scores = MoeConfig::Scores::kSigmoid;
   moe.group_score = MoeConfig::GroupScore::kTwoLargest;
@@ -147,22 +145,24 @@ Status read_deepseek3(const JsonObject& object, ModelConfig& config) {
   return read_first_dense(object, config.architecture == "glm4moe" ? 1 : 3, config);
 }
 
-struct Family {
+struct HfExperts {
   std::string_view model_type;
   Status (*read)(const JsonObject&, ModelConfig&);
 };
-constexpr Family kFamilies[] = {
-    {"mixtral", read_mixtral},    {"granitemoe", read_granite},    {"qwen2_moe", read_qwen2},
-    {"qwen3_moe", read_qwen3},    {"olmoe", read_olmoe},           {"gpt_oss", read_gpt_oss},
-    {"glm4_moe", read_deepseek3}, {"deepseek_v2", read_deepseek2}, {"deepseek_v3", read_deepseek3},
+constexpr HfExperts kHfExperts[] = {
+    {"mixtral", read_mixtral_experts},       {"granitemoe", read_granite_experts},
+    {"qwen2_moe", read_qwen2_experts},       {"qwen3_moe", read_qwen3_experts},
+    {"olmoe", read_olmoe_experts},           {"gpt_oss", read_gpt_oss_experts},
+    {"glm4_moe", read_deepseek3_experts},    {"deepseek_v2", read_deepseek2_experts},
+    {"deepseek_v3", read_deepseek3_experts},
 };
 
 }  // namespace
 
 Status read_hugging_face_experts(const JsonObject& object, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(const std::string type, object.text_or("model_type", ""));
-  const auto* family = std::ranges::find(kFamilies, std::string_view(type), &Family::model_type);
-  if (family == std::end(kFamilies)) return {};
+  const auto* family = std::ranges::find(kHfExperts, std::string_view(type), &HfExperts::model_type);
+  if (family == std::end(kHfExperts)) return {};
   BF_TRY(family->read(object, config));
   const bool all_dense = !config.moe.layers.empty() && std::ranges::count(config.moe.layers, 1) == 0;
   if (config.moe.experts == 0 || all_dense) config.moe = {};

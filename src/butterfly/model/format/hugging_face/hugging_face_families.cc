@@ -68,7 +68,6 @@ template <typename Slides>
 Status read_windows(const JsonObject& object, const Slides& slides, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(const int window, object.integer_or("sliding_window", 0));
   BF_ASSIGN_OR_RETURN(const auto types, object.texts("layer_types"));
-  constexpr int kLayersMax = 1 << 14;
   if (config.layers > kLayersMax) return {};  // validate() refuses them
   if (!types.empty() && types.size() != static_cast<std::size_t>(config.layers)) {
     return make_error(ErrorCode::kBadData, "{}: {} layer_types for {} layers", object.source(), types.size(),
@@ -129,7 +128,6 @@ Status read_smollm3(const JsonObject& object, ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "{}: {} no_rope_layers, each {}th without rope, for {} layers",
                       object.source(), with_rope.size(), interval, config.layers);
   }
-  constexpr int kLayersMax = 1 << 14;
   for (int layer = 0; layer < std::min(config.layers, kLayersMax); ++layer) {
     const bool rotates =
         with_rope.empty() ? (layer + 1) % interval != 0 : with_rope[static_cast<std::size_t>(layer)] != 0;

@@ -100,7 +100,7 @@ struct FamilyNames {
   Names block{};
   QkvOrder qkv = QkvOrder::kApart;
 };
-constexpr FamilyNames kFamilies[] = {
+constexpr FamilyNames kFamilyNames[] = {
     {.architecture = "gpt2", .blocks = "transformer.h", .top = kGpt2Top, .block = kGpt2Block},
     {.architecture = "llama", .block = kMixtralBlock},
     {.architecture = "qwen2moe", .block = kQwen2MoeBlock},
@@ -133,7 +133,7 @@ constexpr FamilyNames kFamilies[] = {
 
 const FamilyNames& family_of(std::string_view architecture) {
   static constexpr FamilyNames kLlama{.architecture = "llama"};
-  for (const FamilyNames& family : kFamilies) {
+  for (const FamilyNames& family : kFamilyNames) {
     if (family.architecture == architecture) return family;
   }
   return kLlama;
