@@ -9,7 +9,7 @@
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/usage/stolen_time.h"
-#include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
 #include "commands.h"
@@ -138,7 +138,7 @@ std::string to_json(const InferenceConfig& config, const Report& r, const Deploy
   for (const EpochReport& epoch : deployment.epochs()) {
     j["epochs"].push_back({{"epoch", epoch.epoch},
                            {"workers", epoch.workers},
-                           {"cause", epoch.cause},
+                           {"cause", one_line(epoch.cause)},
                            {"ready_s", epoch.ready_s},
                            {"weight_bytes", epoch.weight_bytes}});
   }
@@ -213,7 +213,7 @@ Result<int> run(const GenerateCommand& command) {
                                sink, output.stop().get_token()));
   if (output.failed()) return output.end();
   // A first epoch has read what it needs of the file; later ones read it again.
-  if (model.deployment->epochs().size() > 1) BF_TRY(files_unchanged(model.checkpoint.path));
+  if (model.deployment->epochs().size() > 1) BF_TRY(checkpoint_unchanged(model.checkpoint.path));
   report.generation = std::move(generations[0]);
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   report.traffic = model.deployment->traffic();

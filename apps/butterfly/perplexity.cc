@@ -7,7 +7,7 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/read_file.h"
-#include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
 #include "shared/running.h"
@@ -42,7 +42,7 @@ Result<int> run(const PerplexityCommand& command) {
   const std::uint64_t begin = trace::now_ns();
   BF_ASSIGN_OR_RETURN(const PerplexityResult result,
                       perplexity(model.deployment->pipeline(), tokens, options, interrupted()));
-  if (model.deployment->epochs().size() > 1) BF_TRY(files_unchanged(model.checkpoint.path));
+  if (model.deployment->epochs().size() > 1) BF_TRY(checkpoint_unchanged(model.checkpoint.path));
   const double seconds = static_cast<double>(trace::now_ns() - begin) * 1e-9;
   if (command.json) {
     const nlohmann::ordered_json j{{"perplexity", result.perplexity},

@@ -5,6 +5,8 @@
 #include <future>
 #include <thread>
 
+#include "butterfly/base/log.h"
+#include "butterfly/base/units.h"
 #include "butterfly/infer/config/worker_config.h"
 #include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/node.h"
@@ -34,6 +36,20 @@ Result<WorkerConfig> read_config(const WorkerCommand& command) {
   return config;
 }
 
+/// More than the machine, or the control group of this process, has is offered by nobody: the kernel would end the
+/// worker in the middle of a run.
+Status limit_memory(WorkerConfig& config) {
+  if (config.memory_bytes == 0) return {};
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  const std::uint64_t limit = topology.memory_is_limited ? topology.offered_memory_bytes() : topology.memory_bytes;
+  if (config.memory_bytes <= limit) return {};
+  log().warn(
+      "--memory {} is more than the {} that this machine, or the control group of this process, has: they are offered",
+      format_bytes(config.memory_bytes), format_bytes(limit));
+  config.memory_bytes = limit;
+  return {};
+}
+
 /// What is said of this machine to coordinators, as the settings want it.
 NodeDescriptor adjusted(NodeDescriptor node, const WorkerConfig& config) {
   node = scaled(std::move(node), config.emulate);
@@ -53,7 +69,12 @@ Result<int> serve(WorkerOptions options, StageHost& host, const WorkerConfig& co
   constexpr std::chrono::milliseconds kRemembered{300};  // what was measured before is there sooner
   const std::string address = server->address();
   const std::jthread thread([&, promise = std::move(measuring)]() mutable {
-    auto node = measure_node({.isa = options.node.isa, .threads = options.node.threads, .matmuls = remembered_matmuls});
+    const auto matmuls = [](Isa isa, int threads, const std::string& cpu_name) -> std::vector<MatmulRate> {
+      const auto machine = detect_topology();
+      if (!machine) return {};
+      return remembered_matmuls(isa, threads, cpu_name, machine->offered_memory_bytes());
+    };
+    auto node = measure_node({.isa = options.node.isa, .threads = options.node.threads, .matmuls = matmuls});
     if (!node) stop.request_stop();
     if (node) node = adjusted(std::move(*node), config);
     promise.set_value(std::move(node));
@@ -74,12 +95,13 @@ Result<int> serve(WorkerOptions options, StageHost& host, const WorkerConfig& co
 }
 
 Result<int> run(const WorkerCommand& command) {
-  BF_ASSIGN_OR_RETURN(const WorkerConfig config, read_config(command));
+  BF_ASSIGN_OR_RETURN(WorkerConfig config, read_config(command));
+  BF_TRY(limit_memory(config));
   const int threads = config.threads > 0 ? config.threads : usable_threads();
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   WorkerOptions options = config.server;
   BF_ASSIGN_OR_RETURN(options.access, open_access(config.access));
-  options.content = {.bytes = content_bytes, .hash = content_hash};
+  options.content = {.bytes = content_bytes, .hash = content_hash, .paths = content_paths};
   BF_ASSIGN_OR_RETURN(options.node, unmeasured_node({.isa = isa, .threads = threads}));
   options.node = adjusted(std::move(options.node), config);
   // Emulated nodes share cores: one that looks again and again takes the time of those that compute.

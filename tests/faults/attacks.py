@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Attacks on one process: what it is started with, what happens to its files, what it is asked for.
-
-Each case is a function; what it returns is what is wrong, nothing where the program held. The last line counts.
+"""Attacks: on one process (what it is started with, what happens to its files, what it is asked for), on clusters
+(attacks_cluster.py), on nodes of them (attacks_nodes.py), on what these believe (attacks_files.py). The last line counts all.
 
     attacks.py [--only NAME] [--break]
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -18,52 +18,16 @@ import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import harness
 import models
-
-DEMO = models.DEMO
-PATIENCE_S = 60
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Skipped(Exception):
-    """This machine cannot show it."""
-
-
-def run(*arguments, prepare=None, **options):
-    """(exit code, stdout, stderr), negative codes for signals."""
-    done = subprocess.run([harness.PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
-                          preexec_fn=prepare, env=environment(), check=False, **options)
-    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
-
-
-def environment():
-    return {**os.environ, "BUTTERFLY_HOME": os.devnull, "BUTTERFLY_LOG": "warn"}
+from attack_kit import CASES, DEMO, PATIENCE_S, Skipped, case, environment, refused, run, run_cases
 
 
 def train(*arguments, data="synthetic:markov", **options):
     return run("train", "--model", "tinytransformer-tiny", "--data", data, "--seq", 16, "--threads", 1, *arguments, **options)
-
-
-def refused(outcome, *patterns):
-    """Status 2 and one sentence with all of these."""
-    code, _, errors = outcome
-    if code != 2:
-        return f"status {code}: {errors[-300:]}"
-    sentences = [line for line in errors.splitlines() if line.startswith("butterfly: ") or line.startswith("--")]
-    if len(sentences) != 1:
-        return f"{len(sentences)} sentences: {errors[-300:]}"
-    missing = [pattern for pattern in patterns if not re.search(pattern, sentences[0])]
-    return f"no /{missing[0]}/ in: {sentences[0]}" if missing else ""
 
 
 class Relay:
@@ -373,27 +337,12 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--break", dest="wrong", action="store_true", help="attack a program that does nothing: every case has to notice")
     options = parser.parse_args()
+    for others in ("attacks_cluster", "attacks_nodes", "attacks_files"):  # their cases come after these
+        importlib.import_module(others)
     if options.wrong:
         harness.PROGRAM = "/bin/true"
         CASES[:] = [each for each in CASES if each.__name__ != "closed_descriptors_and_a_socket"]
-    passed = failed = 0
-    for each in CASES:
-        if options.only not in each.__name__:
-            continue
-        with tempfile.TemporaryDirectory(prefix="butterfly-attack-") as folder:
-            os.chmod(folder, 0o755)
-            try:
-                wrong = each(folder)
-            except Skipped as reason:
-                print(f"skipped {each.__name__}: {reason}", flush=True)
-                continue
-            except (subprocess.TimeoutExpired, harness.Hang, ValueError) as error:
-                wrong = f"{type(error).__name__}: {error}"
-        failed += bool(wrong)
-        passed += not wrong
-        print(f"BROKEN  {each.__name__}: {wrong}" if wrong else f"held    {each.__name__}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return 1 if run_cases(options.only) else 0
 
 
 if __name__ == "__main__":

@@ -37,10 +37,12 @@ struct StatusCommand {
 
 /// What was learnt about one address.
 struct Row {
-  std::string address;
+  std::string address;  // as it was named, perhaps by a coordinator: for people only as shown()
   NodeStatus status;
   std::string error;  // empty: it answered
   std::vector<LinkStatus> links;
+
+  std::string shown() const { return one_line(address); }
 };
 
 std::vector<Row> ask_all(const std::vector<std::string>& addresses, const NodeAccess& access) {
@@ -150,12 +152,12 @@ std::string table(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (row.status.worker) {
       const WorkerStatus& w = *row.status.worker;
-      text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.address, w.epoch.value,
+      text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.shown(), w.epoch.value,
                           w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s,
                           100 * load_of(w), w.steps, one_line(share_of(w)));
     } else if (row.status.coordinator) {
       const CoordinatorStatus& c = *row.status.coordinator;
-      text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.address, c.epoch.value, "",
+      text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.shown(), c.epoch.value, "",
                           one_line(c.name), c.members.size(),
                           c.last_change.empty() ? "" : "; last: " + one_line(c.last_change));
       if (const double balance = balance_of(c, rows); balance > 0) {
@@ -167,17 +169,17 @@ std::string table(const std::vector<Row>& rows) {
                             member.leaving ? "leaves" : fmt::format("is silent, phi {:.1f}", member.phi));
       }
     } else {
-      text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.address, "-", one_line(row.error));
+      text += fmt::format("{:<22} {:>5} does not answer: {}\n", row.shown(), "-", one_line(row.error));
     }
   }
   for (const Row& row : rows) {
     const auto& usage =
         row.status.worker ? row.status.worker->usage : row.status.coordinator.value_or(CoordinatorStatus{}).usage;
-    if (!usage.empty()) text += fmt::format("{} last {}\n", row.address, describe(usage));
+    if (!usage.empty()) text += fmt::format("{} last {}\n", row.shown(), describe(usage));
   }
   for (const Row& row : rows) {
     for (const LinkStatus& link : row.links) {
-      text += fmt::format("{} -> {}: {}\n", row.address, one_line(link.to), one_line(describe(link)));
+      text += fmt::format("{} -> {}: {}\n", row.shown(), one_line(link.to), one_line(describe(link)));
     }
   }
   return text;
@@ -274,7 +276,7 @@ Result<int> run(StatusCommand& command) {
     if (command.json) {
       nlohmann::ordered_json all = nlohmann::ordered_json::array();
       for (const Row& row : rows) all.push_back(to_json(row, rows));
-      std::printf("%s\n", dump_json(all, {.indent = command.watch_s > 0 ? -1 : 2}).c_str());
+      std::printf("%s\n", dump_json(all, {.indent = command.watch_s > 0 ? -1 : 2, .ascii = true}).c_str());
     } else {
       std::printf("%s", table(rows).c_str());
     }

@@ -170,7 +170,7 @@ std::string Planned::json() const {
   }
   if (simulation) j["simulation"] = simulation_json(*this);
   // Names may come from files in any encoding.
-  return dump_json(j, {.indent = 2}) + "\n";
+  return dump_json(j, {.indent = 2, .ascii = true}) + "\n";
 }
 
 }  // namespace butterfly::app

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "butterfly/base/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/infer/deployment/known_cluster.h"
 #include "plan/plan.h"
@@ -39,6 +40,7 @@ Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const
     }
     nodes.push_back(std::move(status.worker->node));
     nodes.back().address = address;
+    nodes.back().name = one_line(nodes.back().name);  // it is shown
   }
   // One link at a time: two measurements at once would measure each other.
   KnownCluster known;

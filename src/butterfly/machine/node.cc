@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "butterfly/base/units.h"
 #include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/peaks.h"
@@ -29,7 +31,7 @@ Result<NodeDescriptor> describe_node(const MeasureOptions& options, const Topolo
   }
   node.address = options.address;
   node.threads = options.threads > 0 ? options.threads : topology.usable_threads;
-  node.memory_bytes = topology.available_memory_bytes;
+  node.memory_bytes = topology.offered_memory_bytes();
   return node;
 }
 
@@ -43,7 +45,12 @@ Result<NodeDescriptor> unmeasured_node(const MeasureOptions& options) {
 Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   BF_ASSIGN_OR_RETURN(NodeDescriptor node, describe_node(options, topology));
-  BF_ASSIGN_OR_RETURN(const Peaks peaks, cached_peaks({.isa = node.isa, .threads = node.threads}, topology.cpu_name));
+  PeakOptions peak_options{.isa = node.isa, .threads = node.threads};
+  const std::uint64_t room = topology.offered_memory_bytes() / 4;
+  const bool cramped = room < peak_options.buffer_bytes;  // what is measured so is not kept for others
+  if (cramped) peak_options.buffer_bytes = room;
+  BF_ASSIGN_OR_RETURN(const Peaks peaks,
+                      cramped ? measure_peaks(peak_options) : cached_peaks(peak_options, topology.cpu_name));
   node.memory_read_gb_per_s = peaks.team.memory_read_gb_per_s;
   node.fp32_gflops = peaks.team.fp32_gflops;
   node.int8_gops = peaks.team.int8_gops;

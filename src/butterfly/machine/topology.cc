@@ -129,6 +129,7 @@ Result<Topology> detect_topology() {
   topology.memory_bytes = std::max<std::uint64_t>(hwloc_get_root_obj(hwloc)->total_memory, read_meminfo("MemTotal:"));
   if (topology.memory_bytes == 0) return make_error(ErrorCode::kIo, "the system does not tell how much memory it has");
   topology.available_memory_bytes = std::min(read_available_memory(), topology.memory_bytes);
+  topology.memory_is_limited = limits.memory_bytes.value_or(topology.memory_bytes) < topology.memory_bytes;
   topology.memory_bytes = std::min(topology.memory_bytes, limits.memory_bytes.value_or(topology.memory_bytes));
   topology.available_memory_bytes = std::min(topology.available_memory_bytes,
                                              limits.available_memory_bytes.value_or(topology.available_memory_bytes));

@@ -28,6 +28,13 @@ struct Topology {
   std::vector<CacheLevel> caches;            // ascending by level
   std::uint64_t memory_bytes = 0;            // installed, or the control group's limit where that is less
   std::uint64_t available_memory_bytes = 0;  // free or reclaimable at the time of the call
+  bool memory_is_limited = false;            // by a control group: the kernel ends a process that takes more
+
+  /// What may be promised to others: under a limit an eighth stays free, for what is under way while weights are
+  /// loaded.
+  std::uint64_t offered_memory_bytes() const {
+    return memory_is_limited ? available_memory_bytes - available_memory_bytes / 8 : available_memory_bytes;
+  }
 };
 
 /// Looks once at the machine; costs some milliseconds. Errors: kIo when the system tells nothing.

@@ -14,14 +14,16 @@ namespace butterfly {
 
 namespace {
 
-/// Weights from this machine where it has the same model, else from the coordinator.
+/// Weights from this machine where it has the same model, which `local` then names, else from the coordinator.
 Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& config, const Assignment& assignment,
-                                                        WeightFetcher& fetcher, const StageParts& kept) {
+                                                        WeightFetcher& fetcher, const StageParts& kept,
+                                                        std::optional<std::string>& local) {
   BF_ASSIGN_OR_RETURN(const std::optional<std::string> path, fetcher.local_path());
   if (path) {
     BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(*path));
     const Status unchanged = fetcher.check_local(*path);
     if (unchanged) {
+      local = *path;
       log().info("weights of {} come from {}", assignment.model.name, *path);
       return checkpoint.weights;
     }
@@ -29,6 +31,16 @@ Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& confi
   }
   log().info("weights of {} come from the coordinator", assignment.model.name);
   return std::make_shared<FetchedWeights>(config, assignment.stage, fetcher, kept.kept_for(config, assignment.stage));
+}
+
+/// Weights that were packed while their file was written to are those of no model. The same epoch cannot go on; the
+/// next finds another file, or the coordinator's.
+Status check_packed(const WeightFetcher& fetcher, const std::optional<std::string>& local, StageParts& kept) {
+  const Status unchanged = local ? fetcher.check_local(*local) : Status();
+  if (unchanged) return {};
+  kept.set_model({});
+  return make_error(ErrorCode::kUnavailable, "its copy of the model changed while it was loaded: {}",
+                    unchanged.error().message);
 }
 
 Status check_assignment(const ModelConfig& config, const StageAssignment& stage) {
@@ -81,6 +93,10 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
   if (options_.weight_bytes_max > 0) {
     // Room first: what is kept may have to give way to what is needed.
     BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
+    if (missing > options_.weight_bytes_max) {
+      return make_error(ErrorCode::kNoMemory, "its share needs {} of weights, it offers {}", format_bytes(missing),
+                        format_bytes(options_.weight_bytes_max));
+    }
     kept_.trim(stages, options_.weight_bytes_max - std::min(missing, options_.weight_bytes_max));
   }
   const auto crew = std::make_shared<Crew>(options_.threads);  // shared by the stages, which end one after another
@@ -90,14 +106,17 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
                        .wire_type = any.settings.wire_type};
   const PacedStageOptions pace{.crew = crew, .emulated_speed = options_.emulated_speed, .counters = &counters_};
   std::vector<std::uint64_t> memory_bytes;
+  std::optional<std::string> local;
   for (const Assignment& one : assignments) {
     options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
-    BF_ASSIGN_OR_RETURN(auto stage, Stage::load(
-                                        config, one.stage, [&] { return find_source(config, one, weights, kept_); },
-                                        options, kept_, stop));
+    BF_ASSIGN_OR_RETURN(
+        auto stage,
+        Stage::load(
+            config, one.stage, [&] { return find_source(config, one, weights, kept_, local); }, options, kept_, stop));
     memory_bytes.push_back(stage->memory_bytes());
     stages_[one.rank] = std::make_unique<PacedStage>(std::move(stage), pace);
   }
+  BF_TRY(check_packed(weights, local, kept_));
   return memory_bytes;
 }
 
@@ -113,11 +132,12 @@ Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher
                       format_bytes(held), format_bytes(options_.weight_bytes_max));
   }
   ThreadTeam team(1);
+  std::optional<std::string> local;
   for (const Assignment& one : assignments) {
     BF_TRY(kept_.complete(
-        config, one.stage, [&] { return find_source(config, one, weights, kept_); }, team, stop));
+        config, one.stage, [&] { return find_source(config, one, weights, kept_, local); }, team, stop));
   }
-  return {};
+  return check_packed(weights, local, kept_);
 }
 
 Result<WeightProvider> StageHost::open_weights(const std::string& path) const {

@@ -16,7 +16,7 @@ struct StageHostOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
   std::uint64_t kv_bytes_max = 0;      // of all stages together, by their layers; 0: no limit
-  std::uint64_t weight_bytes_max = 0;  // kept between assignments beyond what the last one needed; 0: no limit
+  std::uint64_t weight_bytes_max = 0;  // of an assignment, and kept between assignments; 0: no limit
   double emulated_speed = 1.0;         // see PacedStageOptions
 };
 

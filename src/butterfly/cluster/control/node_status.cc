@@ -71,10 +71,16 @@ Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   return status;
 }
 
+constexpr int kMembersMax = 4096;  // who looks at a cluster asks each of them
+
 Result<CoordinatorStatus> read_coordinator(const control::CoordinatorStatus& message) {
   CoordinatorStatus status{
       .name = message.name(), .epoch = Epoch(message.epoch()), .last_change = message.last_change()};
   BF_ASSIGN_OR_RETURN(status.usage, read_usage(message.usage()));
+  if (message.members_size() > kMembersMax) {
+    return make_error(ErrorCode::kProtocol, "a coordinator says that it has {} workers, the limit is {}",
+                      message.members_size(), kMembersMax);
+  }
   for (const auto& one : message.members()) {
     BF_ASSIGN_OR_RETURN(NodeDescriptor node, read_node(one.node()));
     node.address = one.address();

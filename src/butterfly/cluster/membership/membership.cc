@@ -59,7 +59,7 @@ class Doorman {
     if (!address) return;
     const std::string from = arrival.channel->peer();
     log().info("{} asks to join from {}", *address, from);
-    registry_.want(*address, from.substr(0, from.rfind(':')));
+    registry_.want(*address, arrival.node.empty() ? from.substr(0, from.rfind(':')) : "node " + arrival.node);
   }
 
   const std::unique_ptr<Listener> listener_;
@@ -80,8 +80,8 @@ class TcpMembership final : public Membership {
     return {};
   }
 
-  Status handshake_all(const std::vector<std::string>& workers, Deadline deadline) {
-    return registry_.handshake_all(workers, deadline);
+  Status handshake_all(const std::vector<std::string>& workers, Deadline deadline, const std::stop_token& stop) {
+    return registry_.handshake_all(workers, deadline, stop);
   }
 
   Members members() const override {
@@ -154,7 +154,8 @@ std::string coordinator_name(const ClusterOptions& options) {
   return std::string(host.data()).substr(0, kLabelBytesMax - process.size()) + process;
 }
 
-Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& options, Deadline deadline) {
+Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& options, Deadline deadline,
+                                                       const std::stop_token& stop) {
   if (options.workers.empty() && options.join_at.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "no workers were named");
   }
@@ -166,7 +167,7 @@ Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& 
   }
   auto membership = std::make_unique<TcpMembership>(options.cluster);
   BF_TRY(membership->open_door(options));
-  BF_TRY(membership->handshake_all(options.workers, deadline));
+  BF_TRY(membership->handshake_all(options.workers, deadline, stop));
   return membership;
 }
 

@@ -36,9 +36,10 @@ struct Members {
 class Membership {
  public:
   /// Reaches every worker that is named, in parallel. Errors name the worker: kUnavailable (unreachable, or busy with
-  /// another coordinator, who is named), kProtocol (version), kTimeout, kInvalidArgument (the same address twice,
-  /// nobody named and nowhere to join); those of Listener::create() for join_at.
-  static Result<std::unique_ptr<Membership>> create(const MembershipOptions& options, Deadline deadline);
+  /// another coordinator, who is named), kProtocol (version), kTimeout, kCancelled (`stop`), kInvalidArgument (the same
+  /// address twice, nobody named and nowhere to join); those of Listener::create() for join_at.
+  static Result<std::unique_ptr<Membership>> create(const MembershipOptions& options, Deadline deadline,
+                                                    const std::stop_token& stop = {});
 
   /// Releases the workers, who are free for other coordinators on return.
   virtual ~Membership() = default;

@@ -52,14 +52,15 @@ class WorkerRegistry {
   /// Releases every member and waits for their confirmation, for release_timeout at most.
   ~WorkerRegistry();
 
-  /// Connects with all of them, in parallel. Errors: those of connect_cluster(); kInvalidArgument where two addresses
-  /// are one worker's.
-  Status handshake_all(const std::vector<std::string>& addresses, Deadline deadline);
+  /// Connects with all of them, in parallel. Errors: those of Membership::create().
+  Status handshake_all(const std::vector<std::string>& addresses, Deadline deadline, const std::stop_token& stop = {});
 
   /// Dials this address until it answers, gives up when it never did (anybody may announce anything) or when a member
-  /// answers whom we know by another address, and dials it again whenever it is lost. Nothing happens where it is
-  /// dialled already, kDiallingMax others are that were not named to handshake_all(), or `announced_by`, the host that
-  /// said so, has kStrangersMax others dialled that never were members.
+  /// answers whom we know by another address, and dials it again whenever it is lost; one that was not named to
+  /// handshake_all() for a minute or two, since it announces itself again. Of those that were not named kDiallingMax
+  /// are dialled at one time, and kStrangersMax that never were members for each `announced_by`, the node or host that
+  /// said so; one that has not answered gives way to one that was not tried lately. Nothing happens where there is no
+  /// room.
   void want(const std::string& address, const std::string& announced_by = {});
   static constexpr std::size_t kDiallingMax = 256;
   static constexpr std::size_t kStrangersMax = 16;
@@ -108,22 +109,29 @@ class WorkerRegistry {
     std::optional<WorkerIdentity> serving{};
   };
   using Answers = std::vector<std::optional<Result<Answer>>>;
-  Result<Connected> connect(const Call& call, Deadline deadline, std::stop_token stop) const;
+  Result<Connected> connect(const Call& call, Deadline deadline, const std::stop_token& stop) const;
   Result<control::ControlMessage> receive_hello(ControlLink& link, const std::string& address, Deadline deadline) const;
-  Result<Answer> handshake(const Call& call, Deadline deadline, std::stop_token stop) const;
-  Status settle(const std::vector<std::string>& addresses, Answers& answers, Deadline deadline) const;
+  Result<Answer> handshake(const Call& call, Deadline deadline, const std::stop_token& stop) const;
+  Status settle(const std::vector<std::string>& addresses, Answers& answers, Deadline deadline,
+                const std::stop_token& stop) const;
   void admit(RemoteWorkerPtr member);
+  std::vector<RemoteWorkerPtr> take_dead(const std::string& address);
   void run_monitor(const RemoteWorkerPtr& member);
   void handle(const RemoteWorkerPtr& member, const control::ControlMessage& message);
   void lose(const RemoteWorkerPtr& member, const Error& cause);
   void run_heartbeat(const std::stop_token& stop);
   struct Dialling {
     std::string announced_by{};
+    int failures = 0;  // since it answered last; guarded by mutex_
     std::atomic<bool> over{false};
     std::jthread thread;
   };
-  bool may_dial(const std::string& address, const std::string& announced_by) const;
-  void run_dialling(const std::string& address, const std::stop_token& stop);
+  using DiallingMap = std::map<std::string, std::unique_ptr<Dialling>>;
+  void sweep_dialling();
+  bool make_room(const std::string& address, const std::string& announced_by);
+  bool was_tried(const std::string& address) const;
+  void note_failure(const std::string& address, Dialling& mine);
+  void run_dialling(const std::string& address, const std::stop_token& stop, Dialling& mine);
   bool wait_until_lost(const std::string& address, const std::optional<WorkerIdentity>& identity,
                        const std::stop_token& stop);
   bool is_here(const std::optional<WorkerIdentity>& identity) const;
@@ -140,7 +148,9 @@ class WorkerRegistry {
   std::vector<std::string> order_;                 // addresses as they first appeared
   std::set<std::string> named_;                    // those of handshake_all()
   std::map<std::string, WorkerIdentity> aliases_;  // other addresses of members
-  std::map<std::string, std::unique_ptr<Dialling>> dialling_;
+  DiallingMap dialling_;
+  std::vector<std::unique_ptr<Dialling>> stopping_;  // those that gave way, until their threads have ended
+  std::map<std::string, Deadline> tried_until_;  // addresses that did not answer: they take no one's place till then
   std::map<std::string, Deadline> quarantined_until_;
   std::atomic<std::uint64_t> ping_sequence_{0};
   std::string last_change_;

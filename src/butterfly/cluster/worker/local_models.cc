@@ -14,11 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Candidate {
-  std::string path;
-  std::string stamp;
-};
-
 /// Which file that is and when it was written to last: other than its size and the time of its content, the time of
 /// its inode is not for its owner to set.
 std::string file_stamp(const fs::path& path) {
@@ -28,38 +23,27 @@ std::string file_stamp(const fs::path& path) {
                      about.st_mtim.tv_nsec, about.st_ctim.tv_sec, about.st_ctim.tv_nsec);
 }
 
-/// A directory has changed when one of its files has.
-std::string stamp_of(const fs::path& path) {
-  std::error_code error;
-  std::vector<std::string> stamps{file_stamp(path)};
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    stamps.push_back(it->path().filename().string() + "=" + file_stamp(it->path()));
-  }
-  std::ranges::sort(stamps);
-  return fmt::format("{}", fmt::join(stamps, " "));
-}
-
 bool is_model_directory(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path / "config.json", error);
 }
 
-Result<std::vector<Candidate>> scan(const std::string& directory) {
-  std::vector<Candidate> found;
+Result<std::vector<std::string>> scan(const std::string& directory) {
+  std::vector<std::string> found;
   std::error_code error;
   fs::recursive_directory_iterator it(directory, fs::directory_options::skip_permission_denied, error);
-  if (is_model_directory(directory)) found.push_back({directory, stamp_of(directory)});
+  if (is_model_directory(directory)) found.push_back(directory);
   for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
     std::error_code ignored;  // a file may vanish during the scan
     if (it.depth() >= LocalModels::kDepthMax) it.disable_recursion_pending();
     if (it->is_regular_file(ignored)) {
-      found.push_back({it->path().string(), stamp_of(it->path())});
+      found.push_back(it->path().string());
     } else if (it->is_directory(ignored) && is_model_directory(it->path())) {
-      found.push_back({it->path().string(), stamp_of(it->path())});
+      found.push_back(it->path().string());
     }
   }
   if (error) return make_error(ErrorCode::kIo, "cannot scan {}: {}", directory, error.message());
-  std::ranges::sort(found, {}, &Candidate::path);
+  std::ranges::sort(found);
   return found;
 }
 
@@ -68,10 +52,23 @@ Result<std::vector<Candidate>> scan(const std::string& directory) {
 LocalModels::LocalModels(std::string directory, ContentFunctions content)
     : directory_(std::move(directory)), content_(std::move(content)) {}
 
-bool LocalModels::matches(const std::string& path, const std::string& stamp, const std::string& hash,
-                          std::uint64_t bytes) {
+/// A directory has changed when one of its files has, a model in several files when one of these has.
+std::string LocalModels::stamp_of(const std::string& path) const {
+  std::error_code error;
+  std::vector<std::string> stamps{file_stamp(path)};
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    stamps.push_back(it->path().filename().string() + "=" + file_stamp(it->path()));
+  }
+  const auto parts = content_.paths ? content_.paths(path) : Result<std::vector<std::string>>();
+  for (const std::string& part : parts.value_or(std::vector<std::string>())) stamps.push_back(file_stamp(part));
+  std::ranges::sort(stamps);
+  return fmt::format("{}", fmt::join(stamps, " "));
+}
+
+bool LocalModels::matches(const std::string& path, const std::string& hash, std::uint64_t bytes) {
   const auto size = content_.bytes(path);
   if (!size || *size != bytes) return false;
+  const std::string stamp = stamp_of(path);  // before it is read
   Known& known = known_[path];
   if (known.hash.empty() || known.stamp != stamp || known.bytes != bytes) {
     const auto actual = content_.hash(path);
@@ -88,8 +85,8 @@ Result<std::optional<std::string>> LocalModels::find(const std::string& hash, st
   if (directory_.empty() || !content_.bytes || !content_.hash || hash.empty()) return std::nullopt;
   BF_ASSIGN_OR_RETURN(const auto candidates, scan(directory_));
   std::lock_guard lock(mutex_);
-  for (const Candidate& candidate : candidates) {
-    if (matches(candidate.path, candidate.stamp, hash, bytes)) return candidate.path;
+  for (const std::string& candidate : candidates) {
+    if (matches(candidate, hash, bytes)) return candidate;
   }
   return std::nullopt;
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/result.h"
 
@@ -17,6 +18,8 @@ namespace butterfly {
 struct ContentFunctions {
   std::function<Result<std::uint64_t>(const std::string& path)> bytes{};
   std::function<Result<std::string>(const std::string& path)> hash{};  // lower-case hex
+  /// What these read, where it is more than a file or a directory; null: it is not.
+  std::function<Result<std::vector<std::string>>(const std::string& path)> paths{};
 };
 
 class LocalModels {
@@ -43,7 +46,8 @@ class LocalModels {
     std::uint64_t bytes = 0;
     std::string hash{};
   };
-  bool matches(const std::string& path, const std::string& stamp, const std::string& hash, std::uint64_t bytes);
+  std::string stamp_of(const std::string& path) const;
+  bool matches(const std::string& path, const std::string& hash, std::uint64_t bytes);
 
   const std::string directory_;
   const ContentFunctions content_;

@@ -1,5 +1,7 @@
 #include "butterfly/cluster/worker/status_server.h"
 
+#include <sys/mman.h>
+
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/control/node_status.h"
@@ -13,12 +15,26 @@ constexpr std::uint64_t kProbeBytesMax = 4 << 20;
 constexpr int kLinksMax = 256;
 constexpr std::int64_t kLinksMs = 60'000;  // for all of them
 
-Result<Payload> probe_payload(std::uint64_t bytes) {
-  if (bytes > kProbeBytesMax) {
-    return make_error(ErrorCode::kProtocol, "a probe of {} bytes, the limit is {}", bytes, kProbeBytesMax);
+/// Where the messages of one probe go, one after the other. Beside the heap, which would keep the pages of each thread
+/// that served such a client.
+class ProbeRoom {
+ public:
+  Result<Payload> take(std::uint64_t bytes) {
+    if (bytes > kProbeBytesMax) {
+      return make_error(ErrorCode::kProtocol, "a probe of {} bytes, the limit is {}", bytes, kProbeBytesMax);
+    }
+    if (bytes > room_.bytes.size()) {
+      void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pages == MAP_FAILED) return make_error(ErrorCode::kNoMemory, "there are no {} bytes for a probe", bytes);
+      room_.owner = std::shared_ptr<void>(pages, [bytes](void* all) { ::munmap(all, bytes); });
+      room_.bytes = {static_cast<std::byte*>(pages), bytes};
+    }
+    return Payload{.owner = room_.owner, .bytes = room_.bytes.first(bytes)};
   }
-  return allocate_payload(bytes);
-}
+
+ private:
+  Payload room_;  // its owner is also that of a message that is being read
+};
 
 }  // namespace
 
@@ -154,8 +170,9 @@ void StatusServer::add_usage(control::ControlMessage& said) const {
 
 void StatusServer::echo(Channel& channel) {
   const Deadline deadline = after_ms(kProbeMs);
+  ProbeRoom room;
   for (;;) {
-    const auto message = channel.receive(probe_payload, deadline);
+    const auto message = channel.receive([&](std::uint64_t bytes) { return room.take(bytes); }, deadline);
     if (!message || !channel.send({.tag = message->tag}, deadline)) return;
   }
 }

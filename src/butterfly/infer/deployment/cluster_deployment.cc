@@ -43,7 +43,7 @@ class ClusterDeployment final : public Deployment {
     model_.request.stop = model_.stop;
     MembershipOptions membership = config.membership;
     membership.rebalance = [this] { return rebalancer_.rebalance(); };
-    BF_ASSIGN_OR_RETURN(membership_, Membership::create(membership, after_ms(kConnectTimeoutMs)));
+    BF_ASSIGN_OR_RETURN(membership_, Membership::create(membership, after_ms(kConnectTimeoutMs), model_.stop));
     if (!membership.join_at.empty()) model_.say(fmt::format("workers may join at {}", membership_->join_address()));
     if (config.measure_links) {
       model_.say("measuring the links");

@@ -3,7 +3,7 @@
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/model/files/mapped_file.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/partition/share_groups.h"
 #include "butterfly/stage/stage_host.h"
 
@@ -131,7 +131,7 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
   auto deployment = decided.is_here() ? deploy_here(checkpoint, decided, observer)
                                       : deploy_on_workers(checkpoint, decided, observer, stop);
   // Weights that were packed while the file was written to are those of no model.
-  if (deployment) BF_TRY(files_unchanged(checkpoint.path));
+  if (deployment) BF_TRY(checkpoint_unchanged(checkpoint.path));
   return deployment;
 }
 

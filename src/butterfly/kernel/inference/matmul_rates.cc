@@ -24,6 +24,8 @@ constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0
 constexpr std::string_view kMagic = "butterfly-matmuls 3";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
+constexpr std::uint64_t kMemoryParts =
+    4;  // of what a process may take: stored and packed weights, and room beside them
 constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer for more: tells what all would take
 constexpr int kSliceRepeats = 3;
 constexpr double kPackShare = 0.25;   // weights are packed once and multiplied with several times
@@ -214,18 +216,23 @@ Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options) {
   return rates;
 }
 
-std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name) {
+std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name,
+                                           std::uint64_t memory_bytes) {
   const auto cache = MeasurementCache::open("matmuls", fmt::format("{}\n{}\n{}", cpu_name, to_string(isa), threads));
   if (!cache) return {};
   if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);
   const auto lock = cache->lock();
   if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);  // another process was first
-  auto rates = measure_matmuls({.isa = isa, .threads = threads});
+  MatmulOptions options{.isa = isa, .threads = threads};
+  const bool cramped = memory_bytes / kMemoryParts < options.weight_bytes;
+  options.weight_bytes = std::min(options.weight_bytes, memory_bytes / kMemoryParts);
+  options.prefill_weight_bytes = std::min(options.prefill_weight_bytes, memory_bytes / kMemoryParts);
+  auto rates = measure_matmuls(options);
   if (!rates) {
     log().warn("matmuls are not measured: {}", rates.error().message);
     return {};
   }
-  cache->store(serialize(*rates));
+  if (!cramped) cache->store(serialize(*rates));
   return std::move(*rates);
 }
 

@@ -31,8 +31,10 @@ struct MatmulOptions {
 Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options);
 
 /// The cached rates of an earlier call, else measures and caches. Where there is no cache, or nothing could be
-/// measured, none: who starts often without a cache would pay for it each time. A MatmulMeasurement.
-std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name);
+/// measured, none: who starts often without a cache would pay for it each time. A MatmulMeasurement. What is measured
+/// in less memory than MatmulOptions ask for is not kept for others.
+std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name,
+                                           std::uint64_t memory_bytes = ~std::uint64_t{0});
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.
 std::string serialize(const std::vector<MatmulRate>& rates);

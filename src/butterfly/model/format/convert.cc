@@ -6,12 +6,12 @@
 #include <map>
 
 #include "butterfly/model/core/rope_factors.h"
-#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
+#include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
@@ -99,7 +99,7 @@ class Converter {
       if (options_.progress) options_.progress({output.tensor.name, bytes_written_, report_.file_bytes});
       for (const WeightInfo& part : output.parts) BF_TRY(write_weight(part, output.tensor.type));
     }
-    BF_TRY(files_unchanged(checkpoint_.path));
+    BF_TRY(checkpoint_unchanged(checkpoint_.path));
     BF_TRY(writer_.finish());
     return std::move(report_);
   }

@@ -62,6 +62,18 @@ Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& o
   return open_gguf(std::move(file), options);
 }
 
+Status checkpoint_unchanged(const std::string& path) {
+  for (const std::string& part : gguf_shards(path)) BF_TRY(files_unchanged(part));
+  return {};
+}
+
+Result<std::vector<std::string>> content_paths(const std::string& path) {
+  BF_ASSIGN_OR_RETURN(const auto files, content_files(path));
+  std::vector<std::string> paths;
+  for (const ContentFile& file : files) paths.push_back(file.path);
+  return paths;
+}
+
 Result<std::string> content_hash(const std::string& path) {
   BF_ASSIGN_OR_RETURN(const auto files, content_files(path));
   Sha256Hasher hash;

@@ -37,9 +37,10 @@ ClusterOptions registry_options(const RanksOptions& options) {
 
 class Workers final : public OtherRanks, private MemberObserver {
  public:
-  Workers(const RunConfig& config, const RanksOptions& options)
+  Workers(const RunConfig& config, const RanksOptions& options, const std::stop_token& stop)
       : config_(config),
         options_(options),
+        stop_(stop),
         registry_(registry_options(options), coordinator_name(registry_options(options))) {
     registry_.observe(this);
   }
@@ -71,6 +72,7 @@ class Workers final : public OtherRanks, private MemberObserver {
 
   const RunConfig& config_;
   const RanksOptions& options_;
+  const std::stop_token stop_;
   WorkerRegistry registry_;
   std::vector<RemoteWorkerPtr> members_;         // by rank, that of rank 1 first
   std::optional<RunParts> parts_;                // until rank 0's trainer has them
@@ -98,7 +100,7 @@ Result<RankMessage> hear(LedRank& rank, RankMessageKind expected) {
 
 Status Workers::handshake() {
   const std::vector<std::string>& addresses = config_.parallel.workers;
-  BF_TRY(registry_.handshake_all(addresses, std::chrono::steady_clock::now() + kHandshakeTimeout));
+  BF_TRY(registry_.handshake_all(addresses, std::chrono::steady_clock::now() + kHandshakeTimeout, stop_));
   const std::vector<RemoteWorkerPtr> usable = registry_.usable();
   for (const std::string& address : addresses) {
     const auto found = std::ranges::find(usable, address, [](const RemoteWorkerPtr& one) { return one->address; });
@@ -240,7 +242,7 @@ Result<TrainResult> train_with_workers(const RunConfig& config, const TrainObser
   RunConfig counted = config;
   counted.parallel.ranks = ranks_of(config.parallel);
   counted.parallel.engine = RankEngine::kTcp;
-  Workers workers(counted, options);
+  Workers workers(counted, options, stop);
   return lead_ranks(workers, counted, observer, stop, options.member_timeout);
 }
 

@@ -34,7 +34,7 @@ struct Lookup {
 
   const std::string host, port;
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable_any changed;
   bool done = false;
   int code = 0;
   AddressList answer;
@@ -51,9 +51,10 @@ void run_lookup(const std::shared_ptr<Lookup>& lookup) {
   lookup->changed.notify_all();
 }
 
-/// getaddrinfo() knows no deadline, so it runs on a thread that is left behind when it takes too long; the resolver's
-/// own time limit ends it.
-Result<AddressList> look_up(const std::string& host, const std::string& port, Deadline deadline) {
+/// getaddrinfo() knows no deadline, so it runs on a thread that is left behind when it takes too long or is not wanted
+/// any more; the resolver's own time limit ends it.
+Result<AddressList> look_up(const std::string& host, const std::string& port, Deadline deadline,
+                            const std::stop_token& stop) {
   const auto lookup = std::make_shared<Lookup>(host, port);
   std::thread thread;
   try {
@@ -62,8 +63,9 @@ Result<AddressList> look_up(const std::string& host, const std::string& port, De
     return make_error(ErrorCode::kIo, "cannot start a thread to look up {}: {}", host, error.what());
   }
   std::unique_lock lock(lookup->mutex);
-  if (!lookup->changed.wait_until(lock, deadline, [&] { return lookup->done; })) {
+  if (!lookup->changed.wait_until(lock, stop, deadline, [&] { return lookup->done; })) {
     thread.detach();
+    if (stop.stop_requested()) return make_error(ErrorCode::kCancelled, "looking up {} was given up", host);
     return make_error(ErrorCode::kTimeout, "no address for {} before the deadline", host);
   }
   lock.unlock();
@@ -141,7 +143,7 @@ bool is_loopback(const SocketAddress& address) {
   return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
 }
 
-Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline) {
+Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline, const std::stop_token& stop) {
   BF_ASSIGN_OR_RETURN(const HostPort parsed, parse_address(address));
   const std::string port = std::to_string(parsed.port);
   const addrinfo hints = stream_hints(AI_NUMERICHOST);
@@ -150,7 +152,7 @@ Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline 
   if (getaddrinfo(parsed.host.c_str(), port.c_str(), &hints, &raw) == 0) {
     list.reset(raw);
   } else {
-    BF_ASSIGN_OR_RETURN(list, look_up(parsed.host, port, deadline));
+    BF_ASSIGN_OR_RETURN(list, look_up(parsed.host, port, deadline, stop));
   }
   std::vector<SocketAddress> result;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
@@ -164,11 +166,6 @@ Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline 
   }
   if (result.empty()) return make_error(ErrorCode::kNotFound, "{} has no IPv4 or IPv6 address", parsed.host);
   return result;
-}
-
-Result<bool> is_loopback(const std::string& address, Deadline deadline) {
-  BF_ASSIGN_OR_RETURN(const auto resolved, resolve(address, deadline));
-  return std::ranges::all_of(resolved, [](const SocketAddress& one) { return is_loopback(one); });
 }
 
 }  // namespace butterfly

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,8 @@ std::optional<std::string> canonical_address(const std::string& address);
 bool is_loopback(const SocketAddress& address);
 
 /// Numbers directly, names through the system's resolver; never empty.
-/// Errors: kInvalidArgument (form), kNotFound (no such host), kTimeout.
-Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline);
-
-/// Whether every address behind the name stays on this machine. Errors: those of resolve().
-Result<bool> is_loopback(const std::string& address, Deadline deadline);
+/// Errors: kInvalidArgument (form), kNotFound (no such host), kTimeout, kCancelled (`stop`).
+Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline,
+                                           const std::stop_token& stop = {});
 
 }  // namespace butterfly

@@ -58,7 +58,11 @@ Status Patience::wait(int fd, short event, const std::string& name, const char* 
 }
 
 Result<Descriptor> dial(const std::string& address, const std::string& name, const Patience& patience) {
-  BF_ASSIGN_OR_RETURN(const auto candidates, resolve(address, patience.deadline()));
+  BF_ASSIGN_OR_RETURN(const auto candidates, resolve(address, patience.deadline(), patience.stop()));
+  return dial(candidates, name, patience);
+}
+
+Result<Descriptor> dial(std::span<const SocketAddress> candidates, const std::string& name, const Patience& patience) {
   Result<Descriptor> fd = make_error(ErrorCode::kUnavailable, "cannot connect to {}", name);
   for (const SocketAddress& candidate : candidates) {
     fd = connect_socket(candidate, name, patience);

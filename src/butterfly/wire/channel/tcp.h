@@ -32,9 +32,6 @@ struct NodeAccess {
   std::shared_ptr<const Credentials> credentials{};     // shared by every connection of a process
 };
 
-/// Errors: kInvalidArgument when the policy forbids the address; those of resolve().
-Status check_policy(const std::string& address, const NodeAccess& access, Deadline deadline);
-
 struct ListenOptions {
   std::string address = "127.0.0.1:0";  // port 0: the system chooses
   NodeAccess access{};
@@ -47,6 +44,7 @@ struct ListenOptions {
 struct Arrival {
   ChannelPtr channel;
   Introduction introduction{};
+  std::string node{};  // the name in its certificate; empty without credentials
 };
 
 class Listener {

@@ -25,7 +25,9 @@ constexpr const char* kTokens = "tokens";  // SHA256 UNTIL, one token a line
 
 constexpr auto kClockTolerance = std::chrono::hours(1);  // nodes' clocks may differ by that
 constexpr auto kDay = std::chrono::hours(24);
-constexpr auto kRemembered = 30 * kDay;  // a certificate, after it has expired
+/// A certificate, after it has expired. For as long as an authority lives: a clock that ran ahead for a while must not
+/// make us forget who was given a certificate, and whose was revoked.
+constexpr auto kRemembered = 3653 * kDay;
 
 constexpr std::size_t kAnySize = ~std::size_t{0};  // of a file that must be read: nothing could be revoked without it
 

@@ -48,7 +48,9 @@ Status shake_hands(ByteStream& stream, const Introduction& introduction, const s
 /// Errors: those of connect_tcp(), and kBadData where something was damaged on its way.
 Result<ChannelPtr> attempt(const std::string& address, const std::string& name, const ConnectOptions& options,
                            const Patience& patience) {
-  BF_ASSIGN_OR_RETURN(Descriptor fd, dial(address, name, patience));
+  BF_ASSIGN_OR_RETURN(const auto candidates, resolve(address, patience.deadline(), patience.stop()));
+  BF_TRY(check_policy(address, candidates, options.access));  // of what is dialled: a name may change its meaning
+  BF_ASSIGN_OR_RETURN(Descriptor fd, dial(candidates, name, patience));
   BF_ASSIGN_OR_RETURN(auto stream, make_stream(std::move(fd), options.access, StreamSide::kClient));
   BF_TRY(secure(*stream, options, name, patience));
   BF_TRY(shake_hands(*stream, options.introduction, name, patience));
@@ -63,7 +65,6 @@ Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions&
                       options.introduction.label.size(), kLabelBytesMax);
   }
   const std::string& name = options.peer_name.empty() ? address : options.peer_name;
-  BF_TRY(check_policy(address, options.access, deadline));
   BF_ASSIGN_OR_RETURN(const auto patience, Patience::create(deadline, options.stop));
   for (int number = 1;; ++number) {
     auto channel = attempt(address, name, options, *patience);

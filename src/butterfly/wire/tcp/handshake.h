@@ -28,6 +28,7 @@ class ServerHandshake {
   /// After kWelcome.
   Introduction take_introduction() { return std::move(introduction_); }
   std::unique_ptr<ByteStream> take_stream() { return std::move(stream_); }
+  std::string node() const { return identity_ ? identity_->name : std::string(); }
 
  private:
   enum class Phase { kTls, kHello, kLeaving };

@@ -83,6 +83,7 @@ class TcpListener final : public Listener {
       case Verdict::kWelcome:
         arrival.emplace();
         arrival->introduction = handshake.take_introduction();
+        arrival->node = handshake.node();
         arrival->channel = std::make_unique<TcpChannel>(handshake.take_stream(), handshake.peer(),
                                                         for_role(options_.channel, arrival->introduction.role));
         return true;
@@ -138,28 +139,10 @@ class TcpListener final : public Listener {
 
 }  // namespace
 
-Status check_policy(const std::string& address, const NodeAccess& access, Deadline deadline) {
-  if (access.credentials) return {};
-  if (access.policy == AddressPolicy::kAnyAddress) return {};
-  BF_ASSIGN_OR_RETURN(const bool loopback, is_loopback(address, deadline));
-  if (!loopback) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{} is not a loopback address: without credentials nodes talk over loopback only (127.0.0.1 or "
-                      "[::1]); `butterfly cluster init` and `enroll` make credentials",
-                      address);
-  }
-  return {};
-}
-
 Result<std::unique_ptr<Listener>> Listener::create(const ListenOptions& options) {
   const Deadline deadline = after_ms(10'000);
-  BF_TRY(check_policy(options.address, options.access, deadline));
   BF_ASSIGN_OR_RETURN(const auto resolved, resolve(options.address, deadline));
-  // The name may have changed its meaning since the check: what is bound is what counts.
-  const bool open = options.access.credentials || options.access.policy == AddressPolicy::kAnyAddress;
-  if (!open && !is_loopback(resolved.front())) {
-    return make_error(ErrorCode::kInvalidArgument, "{} is not a loopback address", to_string(resolved.front()));
-  }
+  BF_TRY(check_policy(options.address, resolved, options.access));
   BF_ASSIGN_OR_RETURN(Descriptor socket, listen_on(resolved.front(), options.address));
   BF_ASSIGN_OR_RETURN(Descriptor bell, make_bell());
   BF_ASSIGN_OR_RETURN(const SocketAddress bound, bound_address(socket));

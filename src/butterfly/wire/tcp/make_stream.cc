@@ -1,5 +1,6 @@
 #include "butterfly/wire/tcp/make_stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 
@@ -29,6 +30,18 @@ class PlainStream final : public ByteStream {
 };
 
 }  // namespace
+
+Status check_policy(const std::string& address, std::span<const SocketAddress> resolved, const NodeAccess& access) {
+  if (access.credentials) return {};
+  if (access.policy == AddressPolicy::kAnyAddress) return {};
+  if (!std::ranges::all_of(resolved, [](const SocketAddress& one) { return is_loopback(one); })) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "{} is not a loopback address: without credentials nodes talk over loopback only (127.0.0.1 or "
+                      "[::1]); `butterfly cluster init` and `enroll` make credentials",
+                      address);
+  }
+  return {};
+}
 
 Result<std::unique_ptr<ByteStream>> make_stream(Descriptor fd, const NodeAccess& access, StreamSide side) {
   if (!access.credentials) return std::make_unique<PlainStream>(std::move(fd));
