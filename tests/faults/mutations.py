@@ -4,8 +4,8 @@
     mutations.py [--count N] [--seconds N] [--seed N] [--only N] [--quick] [--break]
 
 --count mutations of GGUF files and as many of Hugging Face directories (sizes, names, types, offsets and values that are
-changed on purpose, bytes and bits that are changed blindly, files that are cut or missing), each through `generate`,
-`convert` and `inspect`. A signal, another status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a
+changed on purpose, bytes and bits that are changed blindly, files that are cut or missing), each through `generate` (or
+`bench model`, where there is no tokenizer), `convert` and `inspect`. A signal, another status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a
 seed is always the same mutation; --only runs that one and keeps its file.
 """
 
@@ -193,7 +193,7 @@ def mutate_directory(chance, source, path):
     said = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         names = sorted(name for name in os.listdir(path) if name != "logits.f32" and os.path.isfile(os.path.join(path, name)))
-        weights = [1 if name.endswith(".safetensors") else 2 for name in names]
+        weights = [2 if name == "config.json" else 1 for name in names]
         if not names:
             break
         file = os.path.join(path, chance.choices(names, weights)[0])
@@ -274,19 +274,22 @@ def sources(folder):
 
 
 def mutation(number, seed, files, folder):
-    """(path, what was done)."""
+    """(path, whether it has a tokenizer, what was done)."""
     chance = random.Random(f"{seed} {number}")
     ggufs, directories = files
     path = os.path.join(folder, f"mutant-{number}" + (".gguf" if number % 2 == 0 else ""))
     if number % 2 == 0:
         source = ggufs[chance.randrange(2)] if chance.random() < 0.4 else chance.choice(ggufs)
-        return path, f"{os.path.basename(source)}: {mutate_gguf(chance, source, path)}"
+        return path, source in ggufs[:2], f"{os.path.basename(source)}: {mutate_gguf(chance, source, path)}"
     source = directories[0] if chance.random() < 0.4 else chance.choice(directories)
-    return path, f"{os.path.basename(source)}: {mutate_directory(chance, source, path)}"
+    return path, source == directories[0], f"{os.path.basename(source)}: {mutate_directory(chance, source, path)}"
 
 
-def commands(path, out):
-    yield "generate", "-m", path, "-p", "To be", "-n", "3", "-t", "1", "--ignore-end"
+def commands(path, out, has_text):
+    if has_text:
+        yield "generate", "-m", path, "-p", "To be", "-n", "3", "-t", "1", "--ignore-end"
+    else:
+        yield "bench", "model", "-m", path, "-t", "1", "--rounds", "1", "--prefill", "24", "--decode", "2"
     yield "convert", path, out
     yield "inspect", path, "--tensors", "--json"
 
@@ -302,13 +305,14 @@ def main():
     options = parser.parse_args()
     end = time.monotonic() + (15 if options.quick else options.seconds)
     broken = done = refused = 0
+    kept = tempfile.gettempdir() if options.only is not None else None
     with tempfile.TemporaryDirectory() as folder:
         files = sources(folder)
         for number in range(2 * options.count) if options.only is None else [options.only]:
             if time.monotonic() > end:
                 break
-            path, said = mutation(number, options.seed, files, tempfile.gettempdir() if options.only is not None else folder)
-            for command in commands(path, os.path.join(folder, "out.gguf")):
+            path, has_text, said = mutation(number, options.seed, files, kept or folder)
+            for command in commands(path, os.path.join(folder, "out.gguf"), has_text):
                 status, wrong = judge(command)
                 refused += status == 2
                 if options.wrong and number == 0:
