@@ -106,8 +106,15 @@ struct Fit {
   float minimum = 0.0f;
 };
 
+/// What a squared error counts: with few steps, large values are worth more than small ones.
+enum class Weigh : std::uint8_t { kEqually, kByMagnitude, kBySquare };
+double weight_of(float value, Weigh weigh) {
+  const double magnitude = std::fabs(static_cast<double>(value));
+  return weigh == Weigh::kEqually ? 1.0 : weigh == Weigh::kByMagnitude ? magnitude : magnitude * magnitude;
+}
+
 /// Tries grids around the one that spans all values, and with each one's quants the scale of least squares.
-Fit fit_symmetric(const float* x, int count, int steps) {
+Fit fit_symmetric(const float* x, int count, int steps, Weigh weigh) {
   const float farthest = extremes_of(x, count).farthest;
   if (farthest == 0.0f) return {};
   Fit best{.scale = farthest / static_cast<float>(-steps)};
@@ -118,8 +125,9 @@ Fit fit_symmetric(const float* x, int count, int steps) {
     double qq = 0.0;
     for (int i = 0; i < count; ++i) {
       const double quant = rounded(x[i] * inverse, -steps, steps - 1);
-      xq += quant * static_cast<double>(x[i]);
-      qq += quant * quant;
+      const double weight = weight_of(x[i], weigh);
+      xq += weight * quant * static_cast<double>(x[i]);
+      qq += weight * quant * quant;
     }
     // The squared error is sum(x^2) - gain.
     const double gain = qq > 0.0 ? xq * xq / qq : 0.0;
@@ -131,7 +139,7 @@ Fit fit_symmetric(const float* x, int count, int steps) {
 }
 
 /// The same with a minimum, which is not negative.
-Fit fit_with_minimum(const float* x, int count, int steps) {
+Fit fit_with_minimum(const float* x, int count, int steps, Weigh weigh) {
   const Extremes of = extremes_of(x, count);
   const float lowest = std::min(of.lowest, 0.0f);
   const float width = of.highest - lowest;
@@ -140,27 +148,29 @@ Fit fit_with_minimum(const float* x, int count, int steps) {
   double best_error = std::numeric_limits<double>::infinity();
   for (int shift = -10; shift <= 10; ++shift) {
     const float inverse = (static_cast<float>(steps) + 0.1f * static_cast<float>(shift)) / width;
-    double x_sum = 0.0, q_sum = 0.0, xq = 0.0, qq = 0.0, xx = 0.0;
+    double all = 0.0, x_sum = 0.0, q_sum = 0.0, xq = 0.0, qq = 0.0, xx = 0.0;
     for (int i = 0; i < count; ++i) {
       const double quant = rounded((x[i] - lowest) * inverse, 0, steps);
       const auto value = static_cast<double>(x[i]);
-      x_sum += value;
-      q_sum += quant;
-      xq += value * quant;
-      qq += quant * quant;
-      xx += value * value;
+      const double weight = weight_of(x[i], weigh);
+      all += weight;
+      x_sum += weight * value;
+      q_sum += weight * quant;
+      xq += weight * value * quant;
+      qq += weight * quant * quant;
+      xx += weight * value * value;
     }
-    const double spread = count * qq - q_sum * q_sum;
+    const double spread = all * qq - q_sum * q_sum;
     if (spread <= 0.0) continue;
-    double scale = (count * xq - x_sum * q_sum) / spread;
-    double minimum = (scale * q_sum - x_sum) / count;
+    double scale = (all * xq - x_sum * q_sum) / spread;
+    double minimum = (scale * q_sum - x_sum) / all;
     if (minimum < 0.0) {
       minimum = 0.0;
       scale = xq / qq;
     }
     if (!(scale > 0.0)) continue;
-    const double error = xx + scale * scale * qq + count * minimum * minimum - 2.0 * scale * xq +
-                         2.0 * minimum * x_sum - 2.0 * scale * minimum * q_sum;
+    const double error = xx + scale * scale * qq + all * minimum * minimum - 2.0 * scale * xq + 2.0 * minimum * x_sum -
+                         2.0 * scale * minimum * q_sum;
     if (!(error < best_error)) continue;
     best_error = error;
     best = {.scale = static_cast<float>(scale), .minimum = static_cast<float>(minimum)};
@@ -175,7 +185,7 @@ void quantize_eight(const float* x, int steps, int* quants, Out out) {
   float scale_max = 0.0f;
   float minimum_max = 0.0f;
   for (int s = 0; s < kSubs; ++s) {
-    fits[s] = fit_with_minimum(x + s * kQuantBlock, kQuantBlock, steps);
+    fits[s] = fit_with_minimum(x + s * kQuantBlock, kQuantBlock, steps, Weigh::kEqually);
     scale_max = std::max(scale_max, fits[s].scale);
     minimum_max = std::max(minimum_max, fits[s].minimum);
   }
@@ -232,12 +242,13 @@ struct SymmetricForm {
   int subs = 0;
   int steps = 0;
   int scale_steps = 0;
+  Weigh weigh = Weigh::kEqually;
 };
 float put_scale_of_all(const float* x, const SymmetricForm& form, float* scales, Out half) {
   const int count = kSuperBlock / form.subs;
   float farthest = 0.0f;
   for (int s = 0; s < form.subs; ++s) {
-    scales[s] = fit_symmetric(x + s * count, count, form.steps).scale;
+    scales[s] = fit_symmetric(x + s * count, count, form.steps, form.weigh).scale;
     if (std::fabs(scales[s]) > std::fabs(farthest)) farthest = scales[s];
   }
   return put_half_of(farthest / static_cast<float>(-form.scale_steps), half);
@@ -267,7 +278,7 @@ void encode_q2_k(const float* x, Out out) {
   float scale_max = 0.0f;
   float minimum_max = 0.0f;
   for (int s = 0; s < kSubs; ++s) {
-    fits[s] = fit_with_minimum(x + s * 16, 16, 3);
+    fits[s] = fit_with_minimum(x + s * 16, 16, 3, Weigh::kByMagnitude);
     scale_max = std::max(scale_max, fits[s].scale);
     minimum_max = std::max(minimum_max, fits[s].minimum);
   }
@@ -290,7 +301,8 @@ void encode_q2_k(const float* x, Out out) {
 void encode_q3_k(const float* x, Out out) {
   constexpr int kSubs = 16;
   float scales[kSubs];
-  const float scale = put_scale_of_all(x, {.subs = kSubs, .steps = 4, .scale_steps = 32}, scales, out + 108);
+  const SymmetricForm form{.subs = kSubs, .steps = 4, .scale_steps = 32, .weigh = Weigh::kBySquare};
+  const float scale = put_scale_of_all(x, form, scales, out + 108);
   std::fill(out, out + 108, std::uint8_t{0});
   for (int s = 0; s < kSubs; ++s) {
     const int scale_quant = rounded(scales[s] * inverse_of(scale), -32, 31);
