@@ -5,7 +5,7 @@
 
 --count mutations of GGUF files and as many of Hugging Face directories (sizes, names, types, offsets and values that are
 changed on purpose, bytes and bits that are changed blindly, files that are cut or missing), each through `generate` (or
-`bench model`, where there is no tokenizer), `convert` and `inspect`. A signal, another status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a
+`bench model`, where there is no tokenizer), `convert`, `inspect` and one of four other commands. A signal, another status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a
 seed is always the same mutation; --only runs that one and keeps its file.
 """
 
@@ -248,6 +248,31 @@ def judge(command):
     return process.returncode, ""
 
 
+def cut_in_two(source, path):
+    """The directory with its tensors in two files and the index that says where they are."""
+    shutil.copytree(source, path)
+    whole = os.path.join(path, "model.safetensors")
+    with open(whole, "rb") as file:
+        data = file.read()
+    os.remove(whole)
+    (size,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    names, index = sorted(header), {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file_name, at, entries, bodies = f"model-{number:05}-of-00002.safetensors", 0, {}, b""
+        for name in part:
+            begin, end = header[name]["data_offsets"]
+            bodies += data[8 + size + begin:8 + size + end]
+            entries[name] = {**header[name], "data_offsets": [at, at := at + end - begin]}
+            index[name] = file_name
+        text = json.dumps(entries).encode()
+        with open(os.path.join(path, file_name), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + bodies)
+    with open(os.path.join(path, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
+        json.dump({"metadata": {"total_size": len(data) - 8 - size}, "weight_map": index}, file)
+
+
 def sources(folder):
     """GGUF files, and Hugging Face directories; the first of each has a tokenizer and can generate."""
     texts = os.path.join(folder, "text.txt")
@@ -263,7 +288,9 @@ def sources(folder):
     made("tokenize", "--train", texts, "--vocab", "280", "--out", tokenizer)
     made("train", "--model", "tinytransformer-tiny", "--data", texts, "--tokenizer", tokenizer, "--steps", "1", "--seq", "16",
          "--threads", "1", "--out", trained)
-    ggufs, directories = [plain, mixed], [trained, trained]
+    in_two = os.path.join(folder, "in_two")
+    cut_in_two(trained, in_two)
+    ggufs, directories = [plain, mixed], [trained, in_two]
     for name in sorted(os.listdir(FAMILIES)):
         directories.append(os.path.join(FAMILIES, name))
         path = os.path.join(folder, name + ".gguf")
@@ -281,17 +308,34 @@ def mutation(number, seed, files, folder):
     if number % 2 == 0:
         source = ggufs[chance.randrange(2)] if chance.random() < 0.4 else chance.choice(ggufs)
         return path, source in ggufs[:2], f"{os.path.basename(source)}: {mutate_gguf(chance, source, path)}"
-    source = directories[0] if chance.random() < 0.4 else chance.choice(directories)
-    return path, source == directories[0], f"{os.path.basename(source)}: {mutate_directory(chance, source, path)}"
+    source = directories[chance.randrange(2)] if chance.random() < 0.4 else chance.choice(directories)
+    return path, source in directories[:2], f"{os.path.basename(source)}: {mutate_directory(chance, source, path)}"
 
 
-def commands(path, out, has_text):
+def commands(number, path, out, has_text):
     if has_text:
         yield "generate", "-m", path, "-p", "To be", "-n", "3", "-t", "1", "--ignore-end"
     else:
         yield "bench", "model", "-m", path, "-t", "1", "--rounds", "1", "--prefill", "24", "--decode", "2"
     yield "convert", path, out
     yield "inspect", path, "--tensors", "--json"
+    others = (("tokenize", "-m", path, "-p", "To be"),
+              ("perplexity", "-m", path, "-f", os.path.join(os.path.dirname(out), "text.txt"), "--window", "64", "-t", "1", "-q"),
+              ("plan", "-m", path, "--cluster", os.path.join(models.ROOT, "examples/clusters/equal.toml")),
+              ("train", "--model", path, "--data", "synthetic:markov", "--steps", "1", "--seq", "8", "--threads", "1"))
+    yield others[number // 2 % len(others)]
+
+
+def unharmed(files, folder):
+    """Commands that fail for models as they were made: then what follows would show nothing."""
+    failed = []
+    for path in (files[0][0], files[1][1]):
+        for number in range(0, 8, 2):
+            for command in commands(number, path, os.path.join(folder, "out.gguf"), has_text=True):
+                status, wrong = judge(command)
+                if status != 0:
+                    failed.append(f"{' '.join(command)}: status {status} {wrong}")
+    return sorted(set(failed))
 
 
 def main():
@@ -300,19 +344,22 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600, help="begin no mutation after these")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int)
-    parser.add_argument("--quick", action="store_true", help="15 seconds of them")
+    parser.add_argument("--quick", action="store_true", help="20 seconds of them")
     parser.add_argument("--break", dest="wrong", action="store_true", help="takes status 2 for wrong: must fail")
     options = parser.parse_args()
-    end = time.monotonic() + (15 if options.quick else options.seconds)
+    end = time.monotonic() + (20 if options.quick else options.seconds)
     broken = done = refused = 0
     kept = tempfile.gettempdir() if options.only is not None else None
     with tempfile.TemporaryDirectory() as folder:
         files = sources(folder)
+        for failed in unharmed(files, folder) if options.only is None else ():
+            broken += 1
+            print(f"BROKEN before any mutation: {failed}")
         for number in range(2 * options.count) if options.only is None else [options.only]:
             if time.monotonic() > end:
                 break
             path, has_text, said = mutation(number, options.seed, files, kept or folder)
-            for command in commands(path, os.path.join(folder, "out.gguf"), has_text):
+            for command in commands(number, path, os.path.join(folder, "out.gguf"), has_text):
                 status, wrong = judge(command)
                 refused += status == 2
                 if options.wrong and number == 0:
@@ -325,7 +372,7 @@ def main():
                 shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.remove(path)
             else:
                 print(f"{path}: {said}")
-    print(f"{done} mutations of seed {options.seed}, {3 * done} commands, {refused} refused, {broken} promises broken")
+    print(f"{done} mutations of seed {options.seed}, {4 * done} commands, {refused} refused, {broken} promises broken")
     sys.exit(1 if broken else 0)
 
 
