@@ -6,7 +6,7 @@
     python tools/compare_llamacpp.py families [NAME ...]                      # directories of tests/golden/families
 
 types: the model in each type, quantised by both. Both programs read llama.cpp's file (mean negative log likelihood of
-the text, limit 1 %), every tensor decodes to the bits of the gguf package, and llama.cpp reads Butterfly's file, whose
+the text, limit 1 %; the same tokens), every tensor decodes to the bits of the gguf package, and llama.cpp reads Butterfly's file, whose
 tensors have the types that llama.cpp chose and whose likelihood is at most 0.5 % worse (of random weights: farther from
 that of the exact weights).
 families: llama.cpp reads what `butterfly convert` made of a Hugging Face directory; its logits are those of PyTorch
@@ -74,6 +74,12 @@ class Peer:
             raise ValueError(f"llama_decode returned {status}, expected 0")
         rows = api.llama_get_logits(self.context)
         return np.ctypeslib.as_array(rows, (len(ids), self.vocab)).astype(np.float64)
+
+    def tokens(self, text: str) -> list[int]:
+        data = text.encode()
+        ids = (api.llama_token * (len(data) + 8))()
+        count = api.llama_tokenize(api.llama_model_get_vocab(self.model), data, len(data), ids, len(ids), False, True)
+        return list(ids[:count])
 
     def nll(self, ids: list[int], bos: int | None) -> float:
         """Mean over the windows that `butterfly perplexity` makes of the same tokens."""
@@ -222,7 +228,6 @@ def compare_type(name: str, source: Path, ids: list[int], bos: int | None, exact
 
 
 def compare_types(arguments) -> bool:
-    good = True
     with tempfile.TemporaryDirectory(prefix="compare_llamacpp_") as name:
         folder = Path(name)
         source = arguments.model
@@ -236,11 +241,12 @@ def compare_types(arguments) -> bool:
         fields = gguf.GGUFReader(source).fields
         with_bos = "tokenizer.ggml.add_bos_token" in fields and fields["tokenizer.ggml.add_bos_token"].contents()
         bos = fields["tokenizer.ggml.bos_token_id"].contents() if with_bos else None
-        exact = None
-        if arguments.random:
-            peer = Peer(source, arguments.threads)
-            exact = peer.nll(ids, bos)
-            peer.close()
+        peer = Peer(source, arguments.threads)
+        exact = peer.nll(ids, bos) if arguments.random else None
+        good = peer.tokens((folder / "text").read_text(encoding="utf-8")) == ids
+        peer.close()
+        if not good:
+            print("llama.cpp has other tokens for this text  NO")
         print(f"{arguments.random or source}: nats per token of {len(ids)} tokens; bits: tensors that decode otherwise; "
               "types: tensors of another type")
         print(f"{'type':<8} {'here':>9} {'llama.cpp':>9} {'':>9} {'our file':>9} {'':>9} {'bits':>5} {'types':>6}")
