@@ -32,6 +32,7 @@ NUMBERS = (0, 1, 2, 3, 7, 8, 31, 33, 255, 256, 1000, 65535, 65536, 2**20, 2**24,
 VALUES = (None, True, False, "", "x", "llama", "\u0000", "a" * 70000, [], {}, [[[[[]]]]], [1, 2, 3], [None], {"a": 1}, 0, 1, -1, 2, 3,
           0.0, -0.0, 0.5, -1.5, 1e-45, 1e38, 1e39, 1e308, -1e308, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64, 10**30, 16384,
           100000, 10**6, 10**9)
+TYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "U8", "I8", "I64", "BOOL", "float32", "bfloat16")
 FLOATS = (float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e-45, 3e38, -3e38)
 
 
@@ -141,7 +142,9 @@ def mutate_json(chance, document):
     if way < 0.15:
         del holder[path[-1]]
         return f"without {path}"
-    if isinstance(old, (int, float)) and not isinstance(old, bool) and way < 0.4:
+    if path[-1] in ("dtype", "torch_dtype") and way < 0.8:
+        new = chance.choice(TYPES)
+    elif isinstance(old, (int, float)) and not isinstance(old, bool) and way < 0.4:
         new = chance.choice((old + 1, old - 1, old * 2, -old, old / 2, old * 1000))
     elif isinstance(old, str) and way < 0.4:
         new = chance.choice((old[:-1], old + old, old.upper(), old.replace("0", "1")))
