@@ -6,9 +6,9 @@
     python tools/compare_llamacpp.py families [NAME ...]                      # directories of tests/golden/families
 
 types: the model in each type, quantised by both. Both programs read llama.cpp's file (mean negative log likelihood of
-the text, limit 1 %; the same tokens), every tensor decodes to the bits of the gguf package, and llama.cpp reads Butterfly's file, whose
-tensors have the types that llama.cpp chose and whose likelihood is at most 0.5 % worse (of random weights: farther from
-that of the exact weights).
+the text, limit 1 %; the same tokens), every tensor decodes to the bits of the gguf package, and llama.cpp reads
+Butterfly's file, whose tensors have the types that llama.cpp chose and whose likelihood is at most 0.5 % worse (of
+random weights: farther from that of the exact weights).
 families: llama.cpp reads what `butterfly convert` made of a Hugging Face directory; its logits are those of PyTorch
 (limit 1e-2 of the largest).
 
@@ -247,8 +247,8 @@ def compare_types(arguments) -> bool:
         peer.close()
         if not good:
             print("llama.cpp has other tokens for this text  NO")
-        print(f"{arguments.random or source}: nats per token of {len(ids)} tokens; bits: tensors that decode otherwise; "
-              "types: tensors of another type")
+        print(f"{arguments.random or source}: nats per token of {len(ids)} tokens; bits: tensors that decode otherwise"
+              "; types: tensors of another type")
         print(f"{'type':<8} {'here':>9} {'llama.cpp':>9} {'':>9} {'our file':>9} {'':>9} {'bits':>5} {'types':>6}")
         for kind in arguments.names or FTYPES:
             try:

@@ -89,7 +89,8 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     parts, validation = cut(arguments.text, arguments.out / "data")
     tokenizer = arguments.out / "tokenizer.json"
-    subprocess.run([arguments.program, "tokenize", "--train", *parts, "--vocab", "2048", "--out", tokenizer], check=True)
+    learn = [arguments.program, "tokenize", "--train", *parts, "--vocab", "2048", "--out", tokenizer]
+    subprocess.run(learn, check=True)
     ids = token_ids(arguments.program, tokenizer, parts)
     held_out = token_ids(arguments.program, tokenizer, [validation])
     model = transformers.MixtralForCausalLM(config_of(2048)).float()

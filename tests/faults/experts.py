@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Proves: experts over two, three and five unequal nodes write what one process writes, also when a node dies.
 
-A model of eight experts in the mix q4_k_m, its members of unlike speed, so that their shares are unequal. For each number
-of nodes the whole text, then one in which a member is killed after some bytes, each member in its turn.
+A model of eight experts in the mix q4_k_m, its members of unlike speed, so that their shares are unequal. For each
+number of nodes the whole text, then one in which a member is killed after some bytes, each member in its turn.
 
     experts.py [--model FILE] [--tokens N] [--quick] [--break]
 

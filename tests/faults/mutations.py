@@ -5,8 +5,9 @@
 
 --count mutations of GGUF files and as many of Hugging Face directories (sizes, names, types, offsets and values that are
 changed on purpose, bytes and bits that are changed blindly, files that are cut or missing), each through `generate` (or
-`bench model`, where there is no tokenizer), `convert`, `inspect` and one of four other commands. A signal, another status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a
-seed is always the same mutation; --only runs that one and keeps its file.
+`bench model`, where there is no tokenizer), `convert`, `inspect` and one of four other commands. A signal, another
+status, more than 20 s or more than 2 GB of memory breaks the promise. Number N of a seed is always the same mutation;
+--only runs that one and keeps its file.
 """
 
 import argparse
@@ -29,9 +30,9 @@ LIMIT_S, LIMIT_KB = 20, 2 * 2**20
 ADDRESS_SPACE = 64 * 2**30  # what is only reserved is no memory
 NUMBERS = (0, 1, 2, 3, 7, 8, 31, 33, 255, 256, 1000, 65535, 65536, 2**20, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**32,
            2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-VALUES = (None, True, False, "", "x", "llama", "\u0000", "a" * 70000, [], {}, [[[[[]]]]], [1, 2, 3], [None], {"a": 1}, 0, 1, -1, 2, 3,
-          0.0, -0.0, 0.5, -1.5, 1e-45, 1e38, 1e39, 1e308, -1e308, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64, 10**30, 16384,
-          100000, 10**6, 10**9)
+VALUES = (None, True, False, "", "x", "llama", "\u0000", "a" * 70000, [], {}, [[[[[]]]]], [1, 2, 3], [None], {"a": 1},
+          0, 1, -1, 2, 3, 0.0, -0.0, 0.5, -1.5, 1e-45, 1e38, 1e39, 1e308, -1e308, 2**31 - 1, 2**31, 2**32, 2**53, 2**63,
+          2**64, 10**30, 16384, 100000, 10**6, 10**9)
 TYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "U8", "I8", "I64", "BOOL", "float32", "bfloat16")
 FLOATS = (float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e-45, 3e38, -3e38)
 
@@ -71,7 +72,8 @@ def gguf_values(data):
     for _ in range(tensors):
         string()
         (dims,) = struct.unpack_from("<I", data, at)
-        found += [(at, "I"), *((at + 4 + 8 * i, "Q") for i in range(dims)), (at + 4 + 8 * dims, "I"), (at + 8 + 8 * dims, "Q")]
+        found += [(at, "I"), *((at + 4 + 8 * i, "Q") for i in range(dims))]
+        found += [(at + 4 + 8 * dims, "I"), (at + 8 + 8 * dims, "Q")]
         at += 16 + 8 * dims
     return found, at
 
@@ -195,7 +197,8 @@ def mutate_directory(chance, source, path):
     shutil.copytree(source, path)
     said = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        names = sorted(name for name in os.listdir(path) if name != "logits.f32" and os.path.isfile(os.path.join(path, name)))
+        files = [name for name in sorted(os.listdir(path)) if os.path.isfile(os.path.join(path, name))]
+        names = [name for name in files if name != "logits.f32"]
         weights = [2 if name == "config.json" else 1 for name in names]
         if not names:
             break
@@ -226,8 +229,9 @@ def limit():
 def judge(command):
     """The status, and what is wrong with how a command ended; nothing where it kept the promise."""
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([harness.PROGRAM, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                                   preexec_fn=limit, env={**os.environ, "BUTTERFLY_HOME": os.devnull, "BUTTERFLY_LOG": "error"})
+        environment = {**os.environ, "BUTTERFLY_HOME": os.devnull, "BUTTERFLY_LOG": "error"}
+        process = subprocess.Popen([harness.PROGRAM, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=errors, preexec_fn=limit, env=environment)
         end = time.monotonic() + LIMIT_S
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -289,15 +293,16 @@ def sources(folder):
     made("convert", models.eight_experts(), mixed, "--type", "q4_k_m")
     tokenizer, trained = os.path.join(folder, "tokenizer.json"), os.path.join(folder, "trained")
     made("tokenize", "--train", texts, "--vocab", "280", "--out", tokenizer)
-    made("train", "--model", "tinytransformer-tiny", "--data", texts, "--tokenizer", tokenizer, "--steps", "1", "--seq", "16",
-         "--threads", "1", "--out", trained)
+    made("train", "--model", "tinytransformer-tiny", "--data", texts, "--tokenizer", tokenizer, "--steps", "1", "--seq",
+         "16", "--threads", "1", "--out", trained)
     in_two = os.path.join(folder, "in_two")
     cut_in_two(trained, in_two)
     ggufs, directories = [plain, mixed], [trained, in_two]
     for name in sorted(os.listdir(FAMILIES)):
         directories.append(os.path.join(FAMILIES, name))
         path = os.path.join(folder, name + ".gguf")
-        done = subprocess.run([harness.PROGRAM, "convert", directories[-1], path], capture_output=True, timeout=60, check=False)
+        done = subprocess.run([harness.PROGRAM, "convert", directories[-1], path], capture_output=True, timeout=60,
+                              check=False)
         if done.returncode == 0:
             ggufs.append(path)
     return ggufs, directories
@@ -322,8 +327,9 @@ def commands(number, path, out, has_text):
         yield "bench", "model", "-m", path, "-t", "1", "--rounds", "1", "--prefill", "24", "--decode", "2"
     yield "convert", path, out
     yield "inspect", path, "--tensors", "--json"
+    text = os.path.join(os.path.dirname(out), "text.txt")
     others = (("tokenize", "-m", path, "-p", "To be"),
-              ("perplexity", "-m", path, "-f", os.path.join(os.path.dirname(out), "text.txt"), "--window", "64", "-t", "1", "-q"),
+              ("perplexity", "-m", path, "-f", text, "--window", "64", "-t", "1", "-q"),
               ("plan", "-m", path, "--cluster", os.path.join(models.ROOT, "examples/clusters/equal.toml")),
               ("train", "--model", path, "--data", "synthetic:markov", "--steps", "1", "--seq", "8", "--threads", "1"))
     yield others[number // 2 % len(others)]
