@@ -2,7 +2,7 @@
 """Writes tests/golden/families/NAME/{config.json, model.safetensors, logits.f32}: a tiny random model of each family of
 `transformers` and its logits.
 
-    python tools/make_family_golden.py --out tests/golden/families [NAME ...]
+    python tools/make_family_golden.py --out tests/golden/families [--second] [NAME ...]
 
 Logits are PyTorch's in fp32, [tokens, vocab], after each token of the prompt (7 * i * i + 3 * i) % vocab for i from 0,
 little-endian. The prompt is longer than every window and than the original context of every rope scaling; the number of
@@ -16,6 +16,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 import transformers
+from second_family_shapes import SECOND
 
 VOCAB = 80
 TOKENS = 40
@@ -318,7 +319,7 @@ def to_mxfp4(model: torch.nn.Module) -> dict:
 
 
 def make(name: str, out: Path) -> None:
-    config_class, values = FAMILIES[name]
+    config_class, values = (FAMILIES | SECOND)[name]
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, config_class)(**values)
     config.dtype = torch.float32
@@ -355,9 +356,10 @@ def make(name: str, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--second", action="store_true", help="the second model of each family")
     parser.add_argument("names", nargs="*", default=[])
     arguments = parser.parse_args()
-    for name in arguments.names or FAMILIES:
+    for name in arguments.names or (SECOND if arguments.second else FAMILIES):
         make(name, arguments.out)
 
 

@@ -21,17 +21,28 @@ struct ConvertCommand {
   std::string random;
   std::string type;
   std::uint64_t seed = 0;
+  bool pure = false;
 };
 
-/// Nothing for a mix, too.
-Result<std::optional<DType>> wanted_type(const ConvertCommand& command) {
-  if (command.type.empty() || parse_type_mix(command.type)) return std::optional<DType>();
+/// One type for all matrices, a mix, or neither: as stored.
+struct WantedTypes {
+  std::optional<DType> type{};
+  std::optional<TypeMix> mix{};
+};
+
+/// Some names are of both; random weights lose nothing in one type, and are made in it.
+Result<WantedTypes> wanted_types(const ConvertCommand& command) {
+  if (command.type.empty()) return WantedTypes{};
   const auto type = parse_dtype(command.type);
-  if (!type || *type == DType::kI32) {
-    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected {}, {}", command.type, type_mixes(),
+  const auto mix = parse_type_mix(command.type);
+  if (type && *type != DType::kI32 && (!mix || command.pure || !command.random.empty())) return WantedTypes{type, {}};
+  if (mix && !command.pure) return WantedTypes{{}, mix};
+  if (command.pure) {
+    return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected with --pure {}", command.type,
                       encodable_types());
   }
-  return type;
+  return make_error(ErrorCode::kInvalidArgument, "--type is \"{}\", expected {}, {}", command.type, type_mixes(),
+                    encodable_types());
 }
 
 Result<Checkpoint> open_input(const ConvertCommand& command, std::optional<DType> type) {
@@ -48,9 +59,9 @@ void show_progress(const ConvertProgress& progress) {
 }
 
 Result<ConvertReport> run_convert(const ConvertCommand& command) {
-  BF_ASSIGN_OR_RETURN(const auto type, wanted_type(command));
-  BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_input(command, type));
-  ConvertOptions options{.type = type, .mix = parse_type_mix(command.type), .stop = interrupted()};
+  BF_ASSIGN_OR_RETURN(const WantedTypes wanted, wanted_types(command));
+  BF_ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_input(command, wanted.type));
+  ConvertOptions options{.type = wanted.type, .mix = wanted.mix, .stop = interrupted()};
   const bool watched = ::isatty(STDERR_FILENO) == 1;
   if (watched) options.progress = show_progress;
   auto report = convert(checkpoint, command.paths.back(), options);
@@ -68,9 +79,9 @@ Result<int> run(const ConvertCommand& command) {
   }
   BF_ASSIGN_OR_RETURN(const ConvertReport report, run_convert(command));
   if (!report.stored_as_f16.empty()) {
-    const auto type = parse_dtype(command.type);
+    BF_ASSIGN_OR_RETURN(const WantedTypes wanted, wanted_types(command));
     std::fprintf(stderr, "stored as f16, because their rows are no multiple of %d elements: %s\n",
-                 type ? block_elements(*type) : kQuantBlock,
+                 wanted.type ? block_elements(*wanted.type) : kQuantBlock,
                  fmt::format("{}", fmt::join(report.stored_as_f16, ", ")).c_str());
   }
   std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report.file_bytes).c_str());
@@ -86,9 +97,11 @@ void add_convert(Command app, Action& action) {
                  "IN (GGUF file or Hugging Face directory) and OUT.gguf; OUT alone with --random")
       .required()
       .takes(1, 2);
-  sub.add_option(
-      "--type", command->type,
-      encodable_types() + ", for all matrices, or a mix: " + type_mixes() + "; default: as stored, f16 for --random");
+  sub.add_option("--type", command->type,
+                 "A mix, in which some matrices are finer: " + type_mixes() +
+                     "; or one type for all matrices: f32, f16, bf16, q3_k, q4_k or q5_k; default: as stored, f16 for "
+                     "--random");
+  sub.add_flag("--pure", command->pure, "That type for all matrices, also where its name is a mix's; so with --random");
   auto random =
       sub.add_option("--random", command->random,
                      fmt::format("A shape with random weights, for benchmarks: {}", fmt::join(named_configs(), ", ")));

@@ -43,6 +43,12 @@ class EveryCampaignCanFail(unittest.TestCase):
     def test_rebalance(self):
         self.fails("rebalance.py")
 
+    def test_experts(self):
+        self.fails("experts.py", "--quick")
+
+    def test_mutations(self):
+        self.fails("mutations.py", "--count", "1")
+
     def test_slow_link(self):
         self.fails("slow_link.py", "--quick")
 

@@ -3,6 +3,7 @@
 A file is made once and kept in a folder of the user's temporary directory; equal shapes give equal bytes.
 """
 
+import math
 import os
 import random
 import struct
@@ -47,7 +48,7 @@ def _string(text):
     return struct.pack("<Q", len(text.encode())) + text.encode()
 
 
-def _tensors(layers, width, heads, kv_heads, ff, vocab):
+def _tensors(layers, width, heads, kv_heads, ff, vocab, experts):
     """(name, extents, type), the contiguous extent first."""
     kv = width // heads * kv_heads
     yield "token_embd.weight", (width, vocab), F16
@@ -55,22 +56,29 @@ def _tensors(layers, width, heads, kv_heads, ff, vocab):
         for name, extents in (("attn_norm", (width,)), ("attn_q", (width, width)), ("attn_k", (width, kv)),
                               ("attn_v", (width, kv)), ("attn_output", (width, width)), ("ffn_norm", (width,)),
                               ("ffn_gate", (width, ff)), ("ffn_up", (width, ff)), ("ffn_down", (ff, width))):
-            yield f"blk.{i}.{name}.weight", extents, F16 if len(extents) == 2 else F32
+            if experts and name in ("ffn_gate", "ffn_up", "ffn_down"):
+                name, extents = name + "_exps", (*extents, experts)
+            yield f"blk.{i}.{name}.weight", extents, F16 if len(extents) >= 2 else F32
+        if experts:
+            yield f"blk.{i}.ffn_gate_inp.weight", (width, experts), F16
     yield "output_norm.weight", (width,), F32
 
 
-def _write(path, layers, width, heads, kv_heads, ff, context):
+def _write(path, layers, width, heads, kv_heads, ff, context, experts):
     with open(DEMO, "rb") as demo:
         entries = _entries(demo.read())
     numbers = {"block_count": layers, "context_length": context, "embedding_length": width, "feed_forward_length": ff,
                "attention.head_count": heads, "attention.head_count_kv": kv_heads,
                "attention.key_length": width // heads, "attention.value_length": width // heads,
                "rope.dimension_count": width // heads}
+    if experts:
+        entries += [(f"llama.{key}", U32, struct.pack("<I", number)) for key, number in
+                    (("expert_count", experts), ("expert_used_count", 2), ("expert_feed_forward_length", ff))]
     vocab = next(struct.unpack("<I", value)[0] for key, _, value in entries if key == "llama.vocab_size")
-    tensors, offset, listing = list(_tensors(layers, width, heads, kv_heads, ff, vocab)), 0, b""
+    tensors, offset, listing = list(_tensors(layers, width, heads, kv_heads, ff, vocab, experts)), 0, b""
     sizes = []
     for name, extents, kind in tensors:
-        size = (4 if kind == F32 else 2) * extents[0] * (extents[1] if len(extents) == 2 else 1)
+        size = (4 if kind == F32 else 2) * math.prod(extents)
         sizes.append(size)
         listing += _string(name) + struct.pack(f"<I{len(extents)}QIQ", len(extents), *extents, kind, offset)
         offset += -(-size // ALIGNMENT) * ALIGNMENT
@@ -93,15 +101,16 @@ def _write(path, layers, width, heads, kv_heads, ff, context):
             out.write(data + bytes(-size % ALIGNMENT))
 
 
-def make(layers, width, heads=4, kv_heads=2, ff=None, context=4096):
+def make(layers, width, heads=4, kv_heads=2, ff=None, context=4096, experts=0):
     """The path of a model of this shape, made when it is not there yet."""
     ff = ff or 2 * width
     folder = os.path.join(tempfile.gettempdir(), f"butterfly-fault-models-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, f"l{layers}-w{width}-h{heads}-{kv_heads}-f{ff}-c{context}.gguf")
+    shape = f"l{layers}-w{width}-h{heads}-{kv_heads}-f{ff}-c{context}" + (f"-e{experts}" if experts else "")
+    path = os.path.join(folder, shape + ".gguf")
     if not os.path.exists(path):
         unfinished = f"{path}.{os.getpid()}"
-        _write(unfinished, layers, width, heads, kv_heads, ff, context)
+        _write(unfinished, layers, width, heads, kv_heads, ff, context, experts)
         os.rename(unfinished, path)
     return path
 
@@ -119,3 +128,8 @@ def slow_to_load():
 def quick_to_load():
     """A quarter of it, for short campaigns."""
     return make(layers=8, width=512, heads=8, kv_heads=4, ff=1280, context=2048)
+
+
+def eight_experts():
+    """11 MB in two layers of eight experts, rows of 256 elements."""
+    return make(layers=2, width=256, heads=4, kv_heads=2, ff=256, context=512, experts=8)

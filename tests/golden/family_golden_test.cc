@@ -1,4 +1,4 @@
-// Tiny models of every family as `transformers` writes them, against its logits (tools/make_family_golden.py).
+// Two tiny models or more of every family as `transformers` writes them, against its logits (make_family_golden.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>

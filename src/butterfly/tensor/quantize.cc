@@ -178,6 +178,11 @@ float largest_value(DType type) {
       return kLargestHalf;
     case DType::kQ5_0:
       return kLargestHalf * 16.0f;
+    case DType::kQ2_K:
+      return kLargestHalf * 8.0f;
+    case DType::kIQ4_NL:
+    case DType::kQ3_K:
+    case DType::kIQ4_XS:
     case DType::kQ4_K:
     case DType::kQ5_K:
     case DType::kQ6_K:

@@ -1,6 +1,6 @@
 // Rows of floats to the storage types of model files and back. Deterministic: the same bits on every CPU, and the bits
-// that llama.cpp's quantiser writes, but for the types of blocks of 256, whose scales everybody searches for in their
-// own way. Values no type can hold are clamped, NaN becomes 0 in quantised types. Thread-safe.
+// that llama.cpp's quantiser writes, but for the types of blocks of 256 and iq4_nl, whose scales each program searches
+// for in its own way. Values no type can hold are clamped, NaN becomes 0 in quantised types. Thread-safe.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ namespace butterfly {
 /// quotients use the scale before it is rounded to a half.
 void encode_row(DType type, std::span<const float> values, MutableByteSpan out);
 
-/// f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k and q6_k; the list, for messages.
+/// Every type of files but i32; the list, for messages.
 bool can_encode(DType type);
 std::string encodable_types();
 

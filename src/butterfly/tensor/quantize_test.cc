@@ -97,6 +97,29 @@ TEST(Quantize, LargestValueSurvivesAndTwiceItDoesNot) {
   }
 }
 
+TEST(Quantize, EveryTypeSurvivesWhatIsNoUsualValue) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float denormal = 1e-45f;
+  for (DType type : kAllDTypes) {
+    if (!can_encode(type)) continue;
+    const float largest = largest_value(type);
+    for (const float value : {largest, -largest, 0.0f, denormal, -denormal}) {
+      for (const float result : round_trip(type, std::vector<float>(kSuperBlock, value))) {
+        EXPECT_TRUE(std::isfinite(result)) << to_string(type) << " " << value;
+      }
+      std::vector<float> alone = normal_values(kSuperBlock);
+      alone[77] = value;
+      for (const float result : round_trip(type, alone)) EXPECT_TRUE(std::isfinite(result)) << to_string(type);
+    }
+    for (const float value : {infinity, -infinity, std::nanf(""), std::numeric_limits<float>::max()}) {
+      std::vector<float> values = normal_values(kSuperBlock);
+      values[5] = value;
+      EXPECT_EQ(round_trip(type, values).size(), values.size()) << to_string(type);
+      EXPECT_EQ(round_trip(type, std::vector<float>(kSuperBlock, value)).size(), values.size()) << to_string(type);
+    }
+  }
+}
+
 TEST(Quantize, FloatTypesKeepWhatTheyCanHold) {
   const std::vector<float> values{0.0f, -0.0f, 1.5f, -2.0f, 0.25f};
   for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) EXPECT_EQ(round_trip(type, values), values);

@@ -59,11 +59,12 @@ void to_computing_type(DType type, ByteSpan row, const IndexRange& cols, Mutable
 /// A row of a type for which computing_type(type) != type, or has_sub_blocks(type), as floats.
 void decode_sub_blocks(DType type, ByteSpan bytes, std::span<float> out);
 
-/// q4_1, q5_0, q5_1, q4_k, q5_k and q6_k.
+/// All of them that files store.
 bool can_encode_sub_blocks(DType type);
 
-/// values: whole blocks of such a type. The first three: the bits that llama.cpp's quantiser writes; the others: the
-/// scales of least squares among 20 grids around the one that spans a sub-block.
+/// values: whole blocks of such a type. q4_1, q5_0, q5_1 and mxfp4: the bits that llama.cpp's quantiser writes; the
+/// others: the scales of least squares among 20 grids around the one that spans a sub-block, where q2_k weighs an error
+/// by its value's magnitude and q3_k by its square.
 void encode_sub_blocks(DType type, std::span<const float> values, MutableByteSpan out);
 
 }  // namespace butterfly

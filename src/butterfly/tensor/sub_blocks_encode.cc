@@ -29,6 +29,19 @@ void put_half(float value, Out out) {
   std::memcpy(out, &half, 2);
 }
 
+/// The value that is read back.
+float put_half_of(float value, Out out) {
+  put_half(value, out);
+  std::uint16_t half = 0;
+  std::memcpy(&half, out, 2);
+  return half_to_float(half);
+}
+
+/// `bits` of a byte that was 0 there.
+void put_bits(Out out, int bits, int shift) {
+  *out = static_cast<std::uint8_t>(*out | bits << shift);
+}
+
 /// Element i of 0..15 in low nibbles, of 16..31 in high ones.
 void put_nibbles(const int* quants, Out out) {
   for (int i = 0; i < 16; ++i) out[i] = static_cast<std::uint8_t>((quants[i] & 15) | (quants[i + 16] & 15) << 4);
@@ -93,8 +106,15 @@ struct Fit {
   float minimum = 0.0f;
 };
 
+/// What a squared error counts: with few steps, large values are worth more than small ones.
+enum class Weigh : std::uint8_t { kEqually, kByMagnitude, kBySquare };
+double weight_of(float value, Weigh weigh) {
+  const double magnitude = std::fabs(static_cast<double>(value));
+  return weigh == Weigh::kEqually ? 1.0 : weigh == Weigh::kByMagnitude ? magnitude : magnitude * magnitude;
+}
+
 /// Tries grids around the one that spans all values, and with each one's quants the scale of least squares.
-Fit fit_symmetric(const float* x, int count, int steps) {
+Fit fit_symmetric(const float* x, int count, int steps, Weigh weigh) {
   const float farthest = extremes_of(x, count).farthest;
   if (farthest == 0.0f) return {};
   Fit best{.scale = farthest / static_cast<float>(-steps)};
@@ -105,8 +125,9 @@ Fit fit_symmetric(const float* x, int count, int steps) {
     double qq = 0.0;
     for (int i = 0; i < count; ++i) {
       const double quant = rounded(x[i] * inverse, -steps, steps - 1);
-      xq += quant * static_cast<double>(x[i]);
-      qq += quant * quant;
+      const double weight = weight_of(x[i], weigh);
+      xq += weight * quant * static_cast<double>(x[i]);
+      qq += weight * quant * quant;
     }
     // The squared error is sum(x^2) - gain.
     const double gain = qq > 0.0 ? xq * xq / qq : 0.0;
@@ -118,7 +139,7 @@ Fit fit_symmetric(const float* x, int count, int steps) {
 }
 
 /// The same with a minimum, which is not negative.
-Fit fit_with_minimum(const float* x, int count, int steps) {
+Fit fit_with_minimum(const float* x, int count, int steps, Weigh weigh) {
   const Extremes of = extremes_of(x, count);
   const float lowest = std::min(of.lowest, 0.0f);
   const float width = of.highest - lowest;
@@ -127,27 +148,29 @@ Fit fit_with_minimum(const float* x, int count, int steps) {
   double best_error = std::numeric_limits<double>::infinity();
   for (int shift = -10; shift <= 10; ++shift) {
     const float inverse = (static_cast<float>(steps) + 0.1f * static_cast<float>(shift)) / width;
-    double x_sum = 0.0, q_sum = 0.0, xq = 0.0, qq = 0.0, xx = 0.0;
+    double all = 0.0, x_sum = 0.0, q_sum = 0.0, xq = 0.0, qq = 0.0, xx = 0.0;
     for (int i = 0; i < count; ++i) {
       const double quant = rounded((x[i] - lowest) * inverse, 0, steps);
       const auto value = static_cast<double>(x[i]);
-      x_sum += value;
-      q_sum += quant;
-      xq += value * quant;
-      qq += quant * quant;
-      xx += value * value;
+      const double weight = weight_of(x[i], weigh);
+      all += weight;
+      x_sum += weight * value;
+      q_sum += weight * quant;
+      xq += weight * value * quant;
+      qq += weight * quant * quant;
+      xx += weight * value * value;
     }
-    const double spread = count * qq - q_sum * q_sum;
+    const double spread = all * qq - q_sum * q_sum;
     if (spread <= 0.0) continue;
-    double scale = (count * xq - x_sum * q_sum) / spread;
-    double minimum = (scale * q_sum - x_sum) / count;
+    double scale = (all * xq - x_sum * q_sum) / spread;
+    double minimum = (scale * q_sum - x_sum) / all;
     if (minimum < 0.0) {
       minimum = 0.0;
       scale = xq / qq;
     }
     if (!(scale > 0.0)) continue;
-    const double error = xx + scale * scale * qq + count * minimum * minimum - 2.0 * scale * xq +
-                         2.0 * minimum * x_sum - 2.0 * scale * minimum * q_sum;
+    const double error = xx + scale * scale * qq + all * minimum * minimum - 2.0 * scale * xq + 2.0 * minimum * x_sum -
+                         2.0 * scale * minimum * q_sum;
     if (!(error < best_error)) continue;
     best_error = error;
     best = {.scale = static_cast<float>(scale), .minimum = static_cast<float>(minimum)};
@@ -162,16 +185,12 @@ void quantize_eight(const float* x, int steps, int* quants, Out out) {
   float scale_max = 0.0f;
   float minimum_max = 0.0f;
   for (int s = 0; s < kSubs; ++s) {
-    fits[s] = fit_with_minimum(x + s * kQuantBlock, kQuantBlock, steps);
+    fits[s] = fit_with_minimum(x + s * kQuantBlock, kQuantBlock, steps, Weigh::kEqually);
     scale_max = std::max(scale_max, fits[s].scale);
     minimum_max = std::max(minimum_max, fits[s].minimum);
   }
-  put_half(scale_max / 63.0f, out);
-  put_half(minimum_max / 63.0f, out + 2);
-  std::uint16_t halves[2];
-  std::memcpy(halves, out, 4);
-  const float scale = half_to_float(halves[0]);
-  const float minimum = half_to_float(halves[1]);
+  const float scale = put_half_of(scale_max / 63.0f, out);
+  const float minimum = put_half_of(minimum_max / 63.0f, out + 2);
   Out packed = out + 4;
   std::fill(packed, packed + 12, std::uint8_t{0});
   const auto put = [&](int at, int bits) { packed[at] = static_cast<std::uint8_t>(packed[at] | bits); };
@@ -218,18 +237,27 @@ void encode_q5_k(const float* x, Out out) {
   put_nibble_pairs(quants, out + 48);
 }
 
+/// The scale of each sub-block, and the half that their integers multiply, as a float.
+struct SymmetricForm {
+  int subs = 0;
+  int steps = 0;
+  int scale_steps = 0;
+  Weigh weigh = Weigh::kEqually;
+};
+float put_scale_of_all(const float* x, const SymmetricForm& form, float* scales, Out half) {
+  const int count = kSuperBlock / form.subs;
+  float farthest = 0.0f;
+  for (int s = 0; s < form.subs; ++s) {
+    scales[s] = fit_symmetric(x + s * count, count, form.steps, form.weigh).scale;
+    if (std::fabs(scales[s]) > std::fabs(farthest)) farthest = scales[s];
+  }
+  return put_half_of(farthest / static_cast<float>(-form.scale_steps), half);
+}
+
 void encode_q6_k(const float* x, Out out) {
   constexpr int kSubs = 16;
   float scales[kSubs];
-  float farthest = 0.0f;
-  for (int s = 0; s < kSubs; ++s) {
-    scales[s] = fit_symmetric(x + s * 16, 16, 32).scale;
-    if (std::fabs(scales[s]) > std::fabs(farthest)) farthest = scales[s];
-  }
-  put_half(farthest / -128.0f, out + 208);
-  std::uint16_t half = 0;
-  std::memcpy(&half, out + 208, 2);
-  const float scale = half_to_float(half);
+  const float scale = put_scale_of_all(x, {.subs = kSubs, .steps = 32, .scale_steps = 128}, scales, out + 208);
   std::fill(out, out + 192, std::uint8_t{0});
   for (int s = 0; s < kSubs; ++s) {
     const int scale_quant = rounded(scales[s] * inverse_of(scale), -128, 127);
@@ -237,12 +265,142 @@ void encode_q6_k(const float* x, Out out) {
     const float inverse = inverse_of(scale * static_cast<float>(scale_quant));
     for (int i = s * 16; i < (s + 1) * 16; ++i) {
       const int quant = rounded(x[i] * inverse, -32, 31) + 32;
-      std::uint8_t& low = out[i / 128 * 64 + i % 64];
-      std::uint8_t& high = out[128 + i / 128 * 32 + i % 32];
-      low = static_cast<std::uint8_t>(low | (quant & 15) << i % 128 / 64 * 4);
-      high = static_cast<std::uint8_t>(high | quant >> 4 << i % 128 / 32 * 2);
+      put_bits(out + i / 128 * 64 + i % 64, quant & 15, i % 128 / 64 * 4);
+      put_bits(out + 128 + i / 128 * 32 + i % 32, quant >> 4, i % 128 / 32 * 2);
     }
   }
+}
+
+/// 16 bytes of scales (low nibble) and minima, 64 of quants, scale and minimum of all.
+void encode_q2_k(const float* x, Out out) {
+  constexpr int kSubs = 16;
+  Fit fits[kSubs];
+  float scale_max = 0.0f;
+  float minimum_max = 0.0f;
+  for (int s = 0; s < kSubs; ++s) {
+    fits[s] = fit_with_minimum(x + s * 16, 16, 3, Weigh::kByMagnitude);
+    scale_max = std::max(scale_max, fits[s].scale);
+    minimum_max = std::max(minimum_max, fits[s].minimum);
+  }
+  const float scale = put_half_of(scale_max / 15.0f, out + 80);
+  const float minimum = put_half_of(minimum_max / 15.0f, out + 82);
+  std::fill(out, out + 80, std::uint8_t{0});
+  for (int s = 0; s < kSubs; ++s) {
+    const int scale_quant = rounded(fits[s].scale * inverse_of(scale), 0, 15);
+    const int minimum_quant = rounded(fits[s].minimum * inverse_of(minimum), 0, 15);
+    out[s] = static_cast<std::uint8_t>(scale_quant | minimum_quant << 4);
+    const float inverse = inverse_of(scale * static_cast<float>(scale_quant));
+    const float below = minimum * static_cast<float>(minimum_quant);
+    for (int i = s * 16; i < (s + 1) * 16; ++i) {
+      put_bits(out + 16 + i / 128 * 32 + i % 32, rounded((x[i] + below) * inverse, 0, 3), i % 128 / 32 * 2);
+    }
+  }
+}
+
+/// 32 bytes of third bits, 64 of two low bits, 12 of scales, the scale of all.
+void encode_q3_k(const float* x, Out out) {
+  constexpr int kSubs = 16;
+  float scales[kSubs];
+  const SymmetricForm form{.subs = kSubs, .steps = 4, .scale_steps = 32, .weigh = Weigh::kBySquare};
+  const float scale = put_scale_of_all(x, form, scales, out + 108);
+  std::fill(out, out + 108, std::uint8_t{0});
+  for (int s = 0; s < kSubs; ++s) {
+    const int scale_quant = rounded(scales[s] * inverse_of(scale), -32, 31);
+    put_bits(out + 96 + s % 8, (scale_quant + 32) & 15, s / 8 * 4);
+    put_bits(out + 104 + s % 4, (scale_quant + 32) >> 4, s / 4 * 2);
+    const float inverse = inverse_of(scale * static_cast<float>(scale_quant));
+    for (int i = s * 16; i < (s + 1) * 16; ++i) {
+      const int quant = rounded(x[i] * inverse, -4, 3) + 4;
+      put_bits(out + 32 + i / 128 * 32 + i % 32, quant & 3, i % 128 / 32 * 2);
+      put_bits(out + i % 32, quant >> 2, i / 32);
+    }
+  }
+}
+
+int nearest_iq4(float value) {
+  const auto& values = nibble_quants(DType::kNibblesIQ4);
+  std::size_t below = 0;
+  for (std::size_t step = 8; step > 0; step /= 2) {
+    const std::size_t at = below + step;
+    if (value * 2.0f > static_cast<float>(values[at - 1] + values[at])) below = at;
+  }
+  return static_cast<int>(below);
+}
+
+/// The farthest value is put at either end of the grid of IQ4, and near it.
+float fit_iq4(const float* x) {
+  const auto& values = nibble_quants(DType::kNibblesIQ4);
+  const float farthest = extremes_of(x, kQuantBlock).farthest;
+  float best = 0.0f;
+  double best_gain = 0.0;
+  for (const int end : {values.front(), values.back()}) {
+    for (int shift = -9; farthest != 0.0f && shift <= 9; ++shift) {
+      const float inverse = static_cast<float>(end + shift) / farthest;
+      double xq = 0.0;
+      double qq = 0.0;
+      for (int i = 0; i < kQuantBlock; ++i) {
+        const double quant = values[static_cast<std::size_t>(nearest_iq4(x[i] * inverse))];
+        xq += quant * static_cast<double>(x[i]);
+        qq += quant * quant;
+      }
+      if (!(xq * xq > best_gain * qq)) continue;
+      best_gain = xq * xq / qq;
+      best = static_cast<float>(xq / qq);
+    }
+  }
+  return best;
+}
+
+void put_iq4(const float* x, float scale, Out nibbles) {
+  int quants[kQuantBlock];
+  for (int i = 0; i < kQuantBlock; ++i) quants[i] = nearest_iq4(x[i] * inverse_of(scale));
+  put_nibbles(quants, nibbles);
+}
+
+void encode_iq4_nl(const float* x, Out out) {
+  put_iq4(x, put_half_of(fit_iq4(x), out), out + 2);
+}
+
+/// The scale of all, 8 x 2 high bits and 8 x 4 low bits of scales, nibbles in groups of 32.
+void encode_iq4_xs(const float* x, Out out) {
+  constexpr int kSubs = 8;
+  float scales[kSubs];
+  float farthest = 0.0f;
+  for (int s = 0; s < kSubs; ++s) {
+    scales[s] = fit_iq4(x + s * kQuantBlock);
+    if (std::fabs(scales[s]) > std::fabs(farthest)) farthest = scales[s];
+  }
+  const float scale = put_half_of(farthest / -32.0f, out);
+  std::fill(out + 2, out + 8, std::uint8_t{0});
+  for (int s = 0; s < kSubs; ++s) {
+    const int scale_quant = rounded(scales[s] * inverse_of(scale), -32, 31);
+    put_bits(out + 2 + s / 4, (scale_quant + 32) >> 4, s % 4 * 2);
+    put_bits(out + 4 + s / 2, (scale_quant + 32) & 15, s % 2 * 4);
+    put_iq4(x + s * kQuantBlock, scale * static_cast<float>(scale_quant), out + 8 + 16 * s);
+  }
+}
+
+/// The power of two that puts the farthest value between 4 and 8, where 6 is the last quant; the nearest quants, of
+/// equally near ones the smaller.
+void encode_mxfp4(const float* x, Out out) {
+  const auto& doubled = nibble_quants(DType::kNibblesMXFP4);
+  const float farthest = std::min(std::fabs(extremes_of(x, kQuantBlock).farthest), std::numeric_limits<float>::max());
+  int exponent = 0;
+  if (farthest > 0.0f) exponent = std::clamp(std::ilogb(farthest) - 2 + 127, 0, 254);
+  const float half_scale = std::ldexp(1.0f, exponent - 128);
+  int quants[kQuantBlock];
+  for (int i = 0; i < kQuantBlock; ++i) {
+    float nearest = std::numeric_limits<float>::infinity();
+    quants[i] = 0;
+    for (std::size_t q = 0; q < doubled.size(); ++q) {
+      const float distance = std::fabs(static_cast<float>(doubled[q]) * half_scale - x[i]);
+      if (!(distance < nearest)) continue;
+      nearest = distance;
+      quants[i] = static_cast<int>(q);
+    }
+  }
+  out[0] = static_cast<std::uint8_t>(exponent);
+  put_nibbles(quants, out + 1);
 }
 
 using Encoder = void (*)(const float* x, Out out);
@@ -255,12 +413,22 @@ Encoder encoder_of(DType type) {
       return encode_q5_0;
     case DType::kQ5_1:
       return encode_q5_1;
+    case DType::kQ2_K:
+      return encode_q2_k;
+    case DType::kQ3_K:
+      return encode_q3_k;
     case DType::kQ4_K:
       return encode_q4_k;
     case DType::kQ5_K:
       return encode_q5_k;
     case DType::kQ6_K:
       return encode_q6_k;
+    case DType::kIQ4_NL:
+      return encode_iq4_nl;
+    case DType::kIQ4_XS:
+      return encode_iq4_xs;
+    case DType::kMXFP4:
+      return encode_mxfp4;
     default:
       return nullptr;
   }

@@ -121,6 +121,14 @@ TEST(QuantisedTypeErrors, OfConversionFallWithTheBits) {
   EXPECT_LT(std::max({q5_0, q5_1, q5_k}), 0.6 * q4_0);
   EXPECT_LT(q6_k, 0.6 * q5_0);
   EXPECT_LT(q8_0, 0.5 * q6_k);
+  const double iq4_nl = error_of(DType::kIQ4_NL), iq4_xs = error_of(DType::kIQ4_XS);
+  const double q3_k = error_of(DType::kQ3_K), q2_k = error_of(DType::kQ2_K);
+  EXPECT_LT(std::max(iq4_nl, iq4_xs), q4_0);
+  EXPECT_LT(q3_k, 0.2);
+  EXPECT_GT(q3_k, 1.5 * q4_k);
+  EXPECT_LT(q2_k, 0.35);
+  EXPECT_GT(q2_k, 1.5 * q3_k);
+  EXPECT_LT(error_of(DType::kMXFP4), 0.15);
 }
 
 TEST(QuantisedTypeErrors, ATypeOfAFileThatCannotBeComputedWithIsNamed) {

@@ -46,8 +46,60 @@ TEST(TypeMix, ValuesAndMlpOutputsOfTheOuterEighthsAndEveryThirdLayerAreFiner) {
     EXPECT_EQ(type_in_mix(mix, config, "token_embd.weight", 4096), DType::kQ6_K) << "the head's matrix";
     config.tied_head = false;
   }
-  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(9, "attn_qkv"), 4096), DType::kQ5_K);
-  EXPECT_EQ(type_in_mix(TypeMix::kQ5KM, config, block(9, "attn_qkv"), 4096), DType::kQ6_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(9, "attn_qkv"), 4096), DType::kQ6_K) << "it has the values";
+  EXPECT_EQ(type_in_mix(TypeMix::kQ5KM, config, block(8, "attn_qkv"), 4096), DType::kQ5_K);
+}
+
+TEST(TypeMix, NamesAndNumbersAreThoseOfTheTable) {
+  for (const TypeMix mix : all_type_mixes()) EXPECT_EQ(parse_type_mix(to_string(mix)), mix) << to_string(mix);
+  EXPECT_FALSE(parse_type_mix("q4_k"));
+  EXPECT_EQ(main_type(TypeMix::kIQ4XS), DType::kIQ4_XS);
+  EXPECT_EQ(file_type_number(TypeMix::kIQ4XS), 30u);
+  EXPECT_EQ(file_type_number(TypeMix::kQ3KL), 13u);
+}
+
+/// As llama.cpp chooses for a model of 32 layers with four heads to a value.
+TEST(TypeMix, EachMixHasItsFinerMatrices) {
+  const ModelConfig config = *named_config("mistral-7b");
+  struct Case {
+    TypeMix mix;
+    DType values, output, down, head;
+  };
+  for (const Case& c : {
+           Case{TypeMix::kQ2K, DType::kQ4_K, DType::kQ3_K, DType::kQ3_K, DType::kQ6_K},
+           Case{TypeMix::kQ3KS, DType::kQ3_K, DType::kQ3_K, DType::kQ3_K, DType::kQ6_K},
+           Case{TypeMix::kQ3KM, DType::kQ5_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kQ3KL, DType::kQ5_K, DType::kQ5_K, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kQ4KS, DType::kQ5_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kQ5KS, DType::kQ5_K, DType::kQ5_K, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kQ6K, DType::kQ6_K, DType::kQ6_K, DType::kQ6_K, DType::kQ6_K},
+           Case{TypeMix::kIQ4NL, DType::kQ5_K, DType::kIQ4_NL, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kIQ4XS, DType::kQ5_K, DType::kIQ4_XS, DType::kQ5_K, DType::kQ6_K},
+           Case{TypeMix::kQ4_0, DType::kQ4_0, DType::kQ4_0, DType::kQ4_0, DType::kQ6_K},
+           Case{TypeMix::kQ8_0, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0},
+       }) {
+    EXPECT_EQ(type_in_mix(c.mix, config, block(1, "attn_v"), 4096), c.values) << to_string(c.mix);
+    EXPECT_EQ(type_in_mix(c.mix, config, block(1, "attn_output"), 4096), c.output) << to_string(c.mix);
+    EXPECT_EQ(type_in_mix(c.mix, config, block(1, "ffn_down"), 14336), c.down) << to_string(c.mix);
+    EXPECT_EQ(type_in_mix(c.mix, config, "output.weight", 4096), c.head) << to_string(c.mix);
+    EXPECT_EQ(type_in_mix(c.mix, config, block(1, "ffn_up"), 4096), main_type(c.mix)) << to_string(c.mix);
+  }
+  EXPECT_EQ(type_in_mix(TypeMix::kQ3KM, config, block(2, "attn_v"), 4096), DType::kQ4_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ3KM, config, block(2, "ffn_down"), 14336), DType::kQ4_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KS, config, block(4, "ffn_down"), 14336), DType::kQ4_K);
+}
+
+TEST(TypeMix, AttentionOfEightExpertsIsStoredFinerThanThey) {
+  ModelConfig config = *named_config("mistral-7b");
+  config.moe.experts = 8;
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(8, "attn_k"), 4096), DType::kQ8_0);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(8, "attn_v"), 4096), DType::kQ8_0);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(8, "attn_output"), 4096), DType::kQ5_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ5KM, config, block(8, "attn_output"), 4096), DType::kQ5_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ2K, config, block(8, "attn_output"), 4096), DType::kQ5_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(9, "ffn_down_exps"), 4096), DType::kQ6_K);
+  EXPECT_EQ(type_in_mix(TypeMix::kMXFP4, config, block(9, "ffn_down_exps"), 4096), DType::kMXFP4);
+  EXPECT_EQ(type_in_mix(TypeMix::kMXFP4, config, block(9, "attn_q"), 4096), DType::kQ8_0);
 }
 
 TEST(TypeMix, RowsOfOtherWidthsTakeTheNextTypeOfBlocksOf32) {
@@ -57,6 +109,9 @@ TEST(TypeMix, RowsOfOtherWidthsTakeTheNextTypeOfBlocksOf32) {
   EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(0, "attn_v"), 896), DType::kQ8_0);
   EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, "token_embd.weight", 896), DType::kQ8_0);
   EXPECT_EQ(type_in_mix(TypeMix::kQ4KM, config, block(4, "attn_q"), 900), DType::kF16);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ2K, config, block(4, "attn_q"), 896), DType::kQ4_0);
+  EXPECT_EQ(type_in_mix(TypeMix::kIQ4XS, config, block(4, "attn_q"), 896), DType::kIQ4_NL);
+  EXPECT_EQ(type_in_mix(TypeMix::kQ4_0, config, "token_embd.weight", 896), DType::kQ8_0) << "Q6_K has no such rows";
 }
 
 TEST(TypeMix, AFileOfIt) {
