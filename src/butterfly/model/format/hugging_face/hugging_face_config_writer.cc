@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "butterfly/base/object.h"
+#include "butterfly/base/json.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 
 namespace butterfly {
