@@ -26,7 +26,7 @@ struct NodeShare {
   int first_layer = 0;
   int last_layer = 0;  // not included
   int first_slice = 0;
-  int last_slice = 8;
+  int last_slice = 32;
   std::uint64_t memory_bytes = 0;
   std::uint64_t steps = 0;   // by its node, since its worker began
   double step_s = 0.0;       // computing for one of them, at the mean; 0 where it has not told

@@ -13,13 +13,13 @@
 namespace butterfly {
 
 /// What one node gets of a custom partition: layers [first_layer, last_layer), and of each the slices [first_slice,
-/// last_slice) of 8. Nodes that divide the slices of the same layers follow one another.
+/// last_slice) of 32. Nodes that divide the slices of the same layers follow one another.
 struct LayerShare {
   std::string node{};  // its id or its address
   int first_layer = 0;
   int last_layer = 0;
   int first_slice = 0;
-  int last_slice = 8;
+  int last_slice = 32;
 };
 
 /// The number of layers of each node, in this order: shares for the strategy "custom". Nodes with 0 get none.
@@ -37,7 +37,7 @@ struct PartitionConfig {
   std::string goal = "latency";       // what strategies that search look for; or "throughput", "memory"
 };
 
-/// One node's share: layers [first_layer, last_layer), and of each the slices [first_slice, last_slice) of 8: nodes
+/// One node's share: layers [first_layer, last_layer), and of each the slices [first_slice, last_slice) of 32: nodes
 /// that divide the slices of the same layers work on them together.
 struct PartitionStage {
   std::string node_id;
@@ -46,7 +46,7 @@ struct PartitionStage {
   bool embedding = false;
   bool head = false;
   int first_slice = 0;
-  int last_slice = 8;
+  int last_slice = 32;
   std::uint64_t weight_bytes = 0;
   std::uint64_t cache_bytes = 0;
   std::uint64_t activation_bytes = 0;  // of the largest step

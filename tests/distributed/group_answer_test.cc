@@ -27,10 +27,10 @@ ModelConfig small_config() {
   config.name = "small";
   config.layers = 3;
   config.model_dim = 128;
-  config.heads = 8;
+  config.heads = 12;
   config.kv_heads = 2;
-  config.head_dim = 32;
-  config.ff_dim = 352;
+  config.head_dim = 64;
+  config.ff_dim = 1120;
   config.vocab = 301;
   config.context = 128;
   config.rope.dim = config.head_dim;
@@ -160,21 +160,26 @@ class DistGroupAnswer : public testing::TestWithParam<DType> {
   std::vector<float> expected;
 };
 
-const std::vector<Groups> kGroups{{{4, 8}},          {{1, 8}},
-                                  {{3, 4, 8}},       {{2, 4, 6, 8}},
-                                  {{1, 2, 5, 6, 8}}, {{1, 2, 3, 4, 5, 6, 7, 8}},
-                                  {{4, 8}, {5, 8}},  {{8}, {1, 4, 8}, {8}}};
+constexpr int kNodes = 12;
+const std::vector<Groups> kGroups{{{16, 32}},
+                                  {{1, 32}},
+                                  {{11, 21, 32}},
+                                  {{8, 16, 24, 32}},
+                                  {{4, 7, 19, 26, 32}},
+                                  {{5, 9, 14, 18, 23, 27, 32}},
+                                  {{3, 5, 8, 11, 13, 16, 19, 21, 24, 27, 29, 32}},
+                                  {{16, 32}, {21, 32}},
+                                  {{32}, {3, 17, 32}, {32}}};
 
 TEST_P(DistGroupAnswer, OfThreadsWhateverTheGroups) {
-  for (const Groups& groups : kGroups)
-    expect_same(run_threads(checkpoint, groups, kReductionSlices), to_string(groups));
+  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kNodes), to_string(groups));
 }
 
 TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough) {
   for (const auto use : {SharedMemoryUse::kAllowed, SharedMemoryUse::kForbidden}) {
     std::vector<std::unique_ptr<Worker>> workers;
     MembershipOptions options;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kNodes; ++i) {
       workers.push_back(std::make_unique<Worker>(use));
       options.workers.push_back(workers.back()->address());
     }
@@ -182,13 +187,13 @@ TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough)
     for (const Groups& groups : kGroups) {
       // The workers keep what they have of one epoch for the next, of other slices.
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()), to_string(groups));
+      expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()), to_string(groups));
     }
   }
 }
 
 TEST_P(DistGroupAnswer, OfWorkersThatReceiveTheirSharesAlone) {
-  const Groups groups{{1, 4, 8}};
+  const Groups groups{{3, 17, 32}};
   std::vector<std::unique_ptr<Worker>> workers;
   MembershipOptions options;
   for (int i = 0; i < 3; ++i) {
@@ -205,13 +210,15 @@ TEST_P(DistGroupAnswer, OfWorkersThatReceiveTheirSharesAlone) {
     shares += share_bytes(cost, share, {}).weights;
   EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(shares), 0.01 * static_cast<double>(shares));
   const auto whole =
-      static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{8}}, 1).shares[0].work, {}).weights);
+      static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{32}}, 1).shares[0].work, {}).weights);
   EXPECT_LT(static_cast<double>(sent), 1.25 * whole) << "norms, and keys and values that neighbours share";
 }
 
 /// Fewer nodes than shares: each has several stages, in the last ones as members of several groups.
-const std::vector<std::pair<int, Groups>> kScattered{
-    {1, {{8}, {8}, {8}}}, {2, {{8}, {8}, {8}}}, {2, {{4, 8}, {8}, {5, 8}}}, {3, {{3, 8}, {4, 8}, {1, 8}}}};
+const std::vector<std::pair<int, Groups>> kScattered{{1, {{32}, {32}, {32}}},
+                                                     {2, {{32}, {32}, {32}}},
+                                                     {2, {{16, 32}, {32}, {21, 32}}},
+                                                     {3, {{11, 32}, {16, 32}, {3, 32}}}};
 
 TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
   std::vector<std::unique_ptr<Worker>> workers;
@@ -252,15 +259,15 @@ class DistExpertsAnswer : public DistGroupAnswer {
 TEST_P(DistExpertsAnswer, WhateverTheGroups) {
   std::vector<std::unique_ptr<Worker>> workers;
   MembershipOptions options;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kNodes; ++i) {
     workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
     options.workers.push_back(workers.back()->address());
   }
   const auto membership = Membership::create(options, after_ms(20'000)).value();
   for (const Groups& groups : kGroups) {
-    expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
+    expect_same(run_threads(checkpoint, groups, kNodes), "threads: " + to_string(groups));
     const auto session = membership->next_epoch(membership->members());
-    expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
+    expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()),
                 "workers: " + to_string(groups));
   }
 }
@@ -282,8 +289,7 @@ class DistFewExpertsAnswer : public DistGroupAnswer {
 };
 
 TEST_P(DistFewExpertsAnswer, WhateverTheGroups) {
-  for (const Groups& groups : kGroups)
-    expect_same(run_threads(checkpoint, groups, kReductionSlices), to_string(groups));
+  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kNodes), to_string(groups));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DistExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
@@ -303,15 +309,15 @@ class DistSubBlockAnswer : public DistGroupAnswer {
   void expect_same_of_workers() const {
     std::vector<std::unique_ptr<Worker>> workers;
     MembershipOptions options;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kNodes; ++i) {
       workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
       options.workers.push_back(workers.back()->address());
     }
     const auto membership = Membership::create(options, after_ms(20'000)).value();
     for (const Groups& groups : kGroups) {
-      expect_same(run_threads(checkpoint, groups, kReductionSlices), "threads: " + to_string(groups));
+      expect_same(run_threads(checkpoint, groups, kNodes), "threads: " + to_string(groups));
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, kReductionSlices, membership->epoch()),
+      expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()),
                   "workers: " + to_string(groups));
     }
   }

@@ -54,7 +54,7 @@ class Plans(unittest.TestCase):
                     self.assertLessEqual(share["memory_bytes"], share["memory_bytes_of"])
                     for layer in range(share["first_layer"], share["last_layer"] + 1):
                         slices[layer] += share["last_slice"] + 1 - share["first_slice"]
-                self.assertEqual(slices, [8] * 40, (name, strategy["strategy"]))
+                self.assertEqual(slices, [32] * 40, (name, strategy["strategy"]))
                 self.assertEqual(shown["plan"]["token_s"], strategy["token_s"])
 
     def test_a_tensor_group_has_every_expert_once(self):
@@ -101,11 +101,11 @@ class Plans(unittest.TestCase):
 
     def test_a_custom_plan_is_followed(self):
         with tempfile.NamedTemporaryFile("w", suffix=".plan") as file:
-            file.write("node-3 0-9\nnode-1 10-31 slices 0-4\nnode-2 10-31 slices 5-7\n")
+            file.write("node-3 0-9\nnode-1 10-31 slices 0-19\nnode-2 10-31 slices 20-31\n")
             file.flush()
             shares = planned("--split", "custom", "--custom", file.name)["plan"]["shares"]
             self.assertEqual([(s["node"], s["first_layer"], s["last_slice"]) for s in shares],
-                             [("node-3", 0, 7), ("node-1", 10, 4), ("node-2", 10, 7)])
+                             [("node-3", 0, 31), ("node-1", 10, 19), ("node-2", 10, 31)])
 
     def test_the_picture_is_one_well_formed_file(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -216,7 +216,7 @@ class TensorGroups(unittest.TestCase):
             slices = self.slices(report)
             self.assertEqual(len(slices), nodes)
             self.assertEqual([first for first, _ in slices], [0] + [last + 1 for _, last in slices[:-1]])
-            self.assertEqual(slices[-1][1], 7)
+            self.assertEqual(slices[-1][1], 31)
             self.assertEqual({(n["first_layer"], n["last_layer"]) for n in report["nodes"]}, {(0, 4)})
         self.assertEqual([n["exchange"] for n in shared["nodes"]], ["shared memory"] * 2)
         self.assertEqual([n["exchange"] for n in apart["nodes"]], ["channels"] * 2)

@@ -98,25 +98,25 @@ TEST(PartitionManager, TensorGroupsShowTheirSlices) {
   const Partition partition = must_partition({.strategy = "tensor"}, must_known("llama-1.1b"), nodes);
   ASSERT_EQ(partition.stages.size(), 2u);
   EXPECT_EQ(partition.stages[0].first_slice, 0);
-  EXPECT_EQ(partition.stages[0].last_slice, 2);
-  EXPECT_EQ(partition.stages[1].first_slice, 2);
-  EXPECT_EQ(partition.stages[1].last_slice, 8);
+  EXPECT_EQ(partition.stages[0].last_slice, 8);
+  EXPECT_EQ(partition.stages[1].first_slice, 8);
+  EXPECT_EQ(partition.stages[1].last_slice, 32);
   EXPECT_EQ(partition.stages[1].first_layer, 0);
 }
 
 TEST(PartitionManager, CustomSharesAreFollowedAndMistakesInThemNamed) {
   const std::vector<Node> nodes{node("a", 10), node("b", 10)};
   const ModelInfo model = must_known("llama-1.1b");
-  const Partition partition =
-      must_partition({.strategy = "custom",
-                      .custom = {{.node = "b", .first_layer = 0, .last_layer = 4},
-                                 {.node = "a", .first_layer = 4, .last_layer = 22, .first_slice = 0, .last_slice = 3},
-                                 {.node = "b", .first_layer = 4, .last_layer = 22, .first_slice = 3, .last_slice = 8}}},
-                     model, nodes);
+  const Partition partition = must_partition(
+      {.strategy = "custom",
+       .custom = {{.node = "b", .first_layer = 0, .last_layer = 4},
+                  {.node = "a", .first_layer = 4, .last_layer = 22, .first_slice = 0, .last_slice = 12},
+                  {.node = "b", .first_layer = 4, .last_layer = 22, .first_slice = 12, .last_slice = 32}}},
+      model, nodes);
   ASSERT_EQ(partition.stages.size(), 3u);
   EXPECT_EQ(partition.stages[0].node_id, "b");
   EXPECT_EQ(partition.stages[0].last_layer, 4);
-  EXPECT_EQ(partition.stages[1].last_slice, 3);
+  EXPECT_EQ(partition.stages[1].last_slice, 12);
   const auto refused =
       PartitionManager({.strategy = "custom", .custom = {{.node = "c", .last_layer = 22}}}).partition(model, nodes);
   ASSERT_FALSE(refused);

@@ -79,9 +79,9 @@ TEST_F(StagePartsTest, WhereNothingIsMissingTheSourceIsNotEvenLookedFor) {
 TEST_F(StagePartsTest, OtherSlicesAreOtherPartsAndEachHoldsItsShare) {
   const StageAssignment all{.first_layer = 0, .last_layer = 4, .embedding = true, .head = true};
   StageAssignment left = all;
-  left.slices = {0, 3};
+  left.slices = {0, 12};
   StageAssignment right = all;
-  right.slices = {3, 8};
+  right.slices = {12, 32};
   ASSERT_TRUE(complete(all));
   const std::uint64_t whole = parts.bytes();
   const std::uint64_t missing = *parts.missing_bytes(checkpoint.config, std::span(&left, 1));

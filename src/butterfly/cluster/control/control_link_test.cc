@@ -191,14 +191,14 @@ TEST(ReadAssignment, GroupsThatContradictThemselvesAreRefused) {
       {"a member beyond the group", [](auto& m) { share(m).set_member(3); }},
       {"a member before the group", [](auto& m) { share(m).set_member(-1); }},
       {"no slices", [](auto& m) { share(m).mutable_stage()->set_last_slice(3); }},
-      {"slices beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_slice(9); }},
+      {"slices beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_slice(33); }},
       {"slices before the first", [](auto& m) { share(m).mutable_stage()->set_first_slice(-1); }},
       {"slices without a group", [](auto& m) { share(m).clear_group(), share(m).set_member(0); }},
       {"all slices in a group",
-       [](auto& m) { share(m).mutable_stage()->set_first_slice(0), share(m).mutable_stage()->set_last_slice(8); }},
+       [](auto& m) { share(m).mutable_stage()->set_first_slice(0), share(m).mutable_stage()->set_last_slice(32); }},
       {"more members than slices",
        [](auto& m) {
-         while (share(m).group_size() < 9) share(m).add_group("d:4");
+         while (share(m).group_size() < 33) share(m).add_group("d:4");
        }},
       {"a next stage after the last", [](auto& m) { share(m).set_member(0), share(m).set_next_address("d:4"); }},
       {"a next stage for a member that does not lead",
@@ -267,7 +267,7 @@ TEST(DataLabel, MembersOfAGroupHaveLabelsForEachStageAsManyAsThereAreSlices) {
     EXPECT_EQ(label->what, what);
     EXPECT_EQ(label->epoch, Epoch(9));
   }
-  for (const char* label : {"member8.0@1", "member.0@1", "member-1.0@1", "member01.0@1", "member1@1", "member1.x@1"}) {
+  for (const char* label : {"member32.0@1", "member.0@1", "member-1.0@1", "member01.0@1", "member1@1", "member1.x@1"}) {
     EXPECT_FALSE(parse_data_label(label)) << label;
   }
 }

@@ -83,7 +83,7 @@ TEST_P(GroupClusterTest, AMemberThatCannotLoadIsNamed) {
   const auto ends = nodes.session->start(fake_request(fake_group_plan({2})), after_ms(20'000));
   ASSERT_FALSE(ends);
   EXPECT_EQ(ends.error().code, ErrorCode::kNoMemory);
-  EXPECT_THAT(ends.error().message, HasSubstr("slices 1-7"));
+  EXPECT_THAT(ends.error().message, HasSubstr("slices 1-31"));
 }
 
 TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
@@ -92,7 +92,7 @@ TEST_P(GroupClusterTest, AMemberThatFailsWhereTheGroupMeetsEndsTheStartForAll) {
   const auto ends = nodes.session->start(fake_request(fake_group_plan({3})), after_ms(20'000));
   ASSERT_FALSE(ends);
   EXPECT_EQ(ends.error().code, ErrorCode::kNoMemory) << ends.error().message;
-  EXPECT_THAT(ends.error().message, HasSubstr("slices 2-7"));
+  EXPECT_THAT(ends.error().message, HasSubstr("slices 2-31"));
 }
 
 TEST_P(GroupClusterTest, SlicesThatAreNotAllThereAndNodesThatAreTwoMembersAreRefused) {

@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/simd_inl.h"
+#include "butterfly/kernel/inference/linear_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
@@ -124,58 +124,63 @@ struct Dot {
   }
 };
 
-template <PackedType kType, int M, int N>
-void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
-  static_assert(N == 1, "two registers a panel leave room for one panel");
+template <PackedType kType, int M>
+inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
+                                                           long block, Vec (&acc)[M][1]) {
   constexpr bool kNibbles = kType == PackedType::kQ4_0;
   constexpr long kBlockBytes = (kNibbles ? 16 : 32) * kPanel;
   constexpr long kAhead = 4096;
   const long blocks = a.cols / 32;
-  const unsigned char* w = a.weights + panel * a.panel_stride;
   const signed char* x = a.xq + row * a.cols;
   const __m256i low_mask = _mm256_set1_epi8(15);
-  Vec acc[M];
+  Dot<kType> dot[M][2];
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) acc[m] = Vec::set1(0.0f);
-  for (long block = k_begin / 32; block < k_end / 32; ++block) {
-    Dot<kType> dot[M][2];
-#pragma GCC unroll 8
-    for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
-      const unsigned char* at = w + block * kBlockBytes + step * 64;
-      if constexpr (M == 1) __builtin_prefetch(at + kAhead);
-      const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-      const __m256i right = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32));
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) {
-        const signed char* values = x + m * a.cols + block * 32 + step * 4;
-        int quad;
-        __builtin_memcpy(&quad, values, 4);
-        const __m256i quads = _mm256_set1_epi32(quad);
-        if constexpr (kNibbles) {
-          int upper;
-          __builtin_memcpy(&upper, values + 16, 4);
-          const __m256i uppers = _mm256_set1_epi32(upper);
-          dot[m][0].add(_mm256_and_si256(left, low_mask), quads);
-          dot[m][1].add(_mm256_and_si256(right, low_mask), quads);
-          dot[m][0].add(_mm256_and_si256(_mm256_srli_epi16(left, 4), low_mask), uppers);
-          dot[m][1].add(_mm256_and_si256(_mm256_srli_epi16(right, 4), low_mask), uppers);
-        } else {
-          dot[m][0].add(left, quads);
-          dot[m][1].add(right, quads);
-        }
-      }
-    }
-    const unsigned char* scales = w + blocks * kBlockBytes + block * 2 * kPanel;
-    const Vec w_scale = Vec::load_half(reinterpret_cast<const unsigned short*>(scales));
+  for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
+    const unsigned char* at = w + block * kBlockBytes + step * 64;
+    if constexpr (M == 1) __builtin_prefetch(at + kAhead);
+    const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+    const __m256i right = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32));
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-      const int sum = a.x_sums[(row + m) * blocks + block];
-      const Vec scale = Vec::mul(w_scale, Vec::set1(a.x_scales[(row + m) * blocks + block]));
-      acc[m] = Vec::fma({dot[m][0].value(sum), dot[m][1].value(sum)}, scale, acc[m]);
+      const signed char* values = x + m * a.cols + block * 32 + step * 4;
+      int quad;
+      __builtin_memcpy(&quad, values, 4);
+      const __m256i quads = _mm256_set1_epi32(quad);
+      if constexpr (kNibbles) {
+        int upper;
+        __builtin_memcpy(&upper, values + 16, 4);
+        const __m256i uppers = _mm256_set1_epi32(upper);
+        dot[m][0].add(_mm256_and_si256(left, low_mask), quads);
+        dot[m][1].add(_mm256_and_si256(right, low_mask), quads);
+        dot[m][0].add(_mm256_and_si256(_mm256_srli_epi16(left, 4), low_mask), uppers);
+        dot[m][1].add(_mm256_and_si256(_mm256_srli_epi16(right, 4), low_mask), uppers);
+      } else {
+        dot[m][0].add(left, quads);
+        dot[m][1].add(right, quads);
+      }
     }
   }
+  const unsigned char* scales = w + blocks * kBlockBytes + block * 2 * kPanel;
+  const Vec w_scale = Vec::load_half(reinterpret_cast<const unsigned short*>(scales));
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) Vec::store(tile + m * kPanel, acc[m]);
+  for (int m = 0; m < M; ++m) {
+    const int sum = a.x_sums[(row + m) * blocks + block];
+    const Vec scale = Vec::mul(w_scale, Vec::set1(a.x_scales[(row + m) * blocks + block]));
+    acc[m][0] = Vec::fma({dot[m][0].value(sum), dot[m][1].value(sum)}, scale, acc[m][0]);
+  }
+}
+
+template <PackedType kType, int M, int N>
+inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
+                                                         const SliceStep& step, float* top) {
+  static_assert(N == 1, "two registers a panel leave room for one panel");
+  Vec acc[M][N];
+  clear_sums(acc);
+  const unsigned char* w = a.weights + panel * a.panel_stride;
+  for (long block = step.begin / 32; block < step.end / 32; ++block) {
+    add_quant_block<kType, M>(a, w, row, block, acc);
+  }
+  return push_sums(acc, step.adds, top);
 }
 
 /// The sum of 16 signed bytes.
@@ -205,7 +210,7 @@ inline __m256i add_products(__m256i sum, __m256i weights, __m256i quads) {
 template <PackedType kType, int kSub, int M>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
                                                          const signed char* x, const float* x_scales, const int* x_sums,
-                                                         __m256i table, Vec (&acc)[M]) {
+                                                         __m256i table, Vec (&acc)[M][1]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
   constexpr long kAhead = 4096;
@@ -234,18 +239,19 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
   for (int m = 0; m < M; ++m) {
     const Vec x_scale = Vec::set1(x_scales[m * blocks]);
     const Vec dots = {_mm256_cvtepi32_ps(dot[m][0]), _mm256_cvtepi32_ps(dot[m][1])};
-    acc[m] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m]);
+    acc[m][0] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m][0]);
     if constexpr (kForm.minima) {
       const int sum = kForm.size == 32 ? x_sums[m * blocks] : sum_of_16(x + m * a.cols + kSub * 16);
       const __m256 factor = _mm256_set1_ps(static_cast<float>(sum));
       const Vec minimum = Vec::mul(Vec::load(floats + (kForm.subs() + kSub) * kPanel), x_scale);
-      acc[m] = {_mm256_fnmadd_ps(factor, minimum.a, acc[m].a), _mm256_fnmadd_ps(factor, minimum.b, acc[m].b)};
+      acc[m][0] = {_mm256_fnmadd_ps(factor, minimum.a, acc[m][0].a), _mm256_fnmadd_ps(factor, minimum.b, acc[m][0].b)};
     }
   }
 }
 
 template <PackedType kType, int M, int N>
-void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a, long row, long panel,
+                                                             const SliceStep& step, float* top) {
   static_assert(N == 1, "two registers a panel leave room for one panel");
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   const long blocks = a.cols / 32;
@@ -254,42 +260,40 @@ void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, lon
   if constexpr (kForm.nibbles) {
     table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants)));
   }
-  Vec acc[M];
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) acc[m] = Vec::set1(0.0f);
-  for (long block = k_begin / 32; block < k_end / 32; ++block) {
+  Vec acc[M][N];
+  clear_sums(acc);
+  for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
     const float* scales = a.x_scales + row * blocks + block;
     const int* sums = a.x_sums + row * blocks + block;
     add_sub_block<kType, 0, M>(a, at, x + block * 32, scales, sums, table, acc);
     if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M>(a, at, x + block * 32, scales, sums, table, acc);
   }
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) Vec::store(tile + m * kPanel, acc[m]);
+  return push_sums(acc, step.adds, top);
 }
 
 template <PackedType kType>
 constexpr TileTable<6, 1> kFloatTable = {{
-    {float_tile<Vec, kType, 1, 1>},
-    {float_tile<Vec, kType, 2, 1>},
-    {float_tile<Vec, kType, 3, 1>},
-    {float_tile<Vec, kType, 4, 1>},
-    {float_tile<Vec, kType, 5, 1>},
-    {float_tile<Vec, kType, 6, 1>},
+    {all_slices<float_slice<Vec, kType, 1, 1>, 1>},
+    {all_slices<float_slice<Vec, kType, 2, 1>, 2>},
+    {all_slices<float_slice<Vec, kType, 3, 1>, 3>},
+    {all_slices<float_slice<Vec, kType, 4, 1>, 4>},
+    {all_slices<float_slice<Vec, kType, 5, 1>, 5>},
+    {all_slices<float_slice<Vec, kType, 6, 1>, 6>},
 }};
 
 template <PackedType kType>
 constexpr TileTable<3, 1> kQuantTable = {{
-    {quant_tile<kType, 1, 1>},
-    {quant_tile<kType, 2, 1>},
-    {quant_tile<kType, 3, 1>},
+    {all_slices<quant_slice<kType, 1, 1>, 1>},
+    {all_slices<quant_slice<kType, 2, 1>, 2>},
+    {all_slices<quant_slice<kType, 3, 1>, 3>},
 }};
 
 template <PackedType kType>
 constexpr TileTable<3, 1> kSubBlockTable = {{
-    {sub_block_tile<kType, 1, 1>},
-    {sub_block_tile<kType, 2, 1>},
-    {sub_block_tile<kType, 3, 1>},
+    {all_slices<sub_block_slice<kType, 1, 1>, 1>},
+    {all_slices<sub_block_slice<kType, 2, 1>, 2>},
+    {all_slices<sub_block_slice<kType, 3, 1>, 3>},
 }};
 
 void linear(const LinearArgs& a) {

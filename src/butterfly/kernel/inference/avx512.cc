@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/simd_inl.h"
+#include "butterfly/kernel/inference/linear_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
@@ -73,85 +73,81 @@ struct Vec {
   }
 };
 
-/// Four bytes, in each of 16 places.
-inline __m512i four_bytes(const signed char* at) {
-  int quad;
-  __builtin_memcpy(&quad, at, 4);
-  return _mm512_set1_epi32(quad);
-}
-
 // Weights are stored unsigned, with 128 (or 8) added: VPDPBUSD multiplies unsigned by signed, and starting at
 // -offset * sum(x) takes it out again, exactly.
 template <PackedType kType, int M, int N>
-void quant_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
+                                                           long block, Vec (&acc)[M][N]) {
   constexpr bool kNibbles = kType == PackedType::kQ4_0;
   constexpr long kBlockBytes = (kNibbles ? 16 : 32) * kPanel;
   constexpr int kOffset = kNibbles ? -8 : -128;
   constexpr long kAhead = 4096;
   const long blocks = a.cols / 32;
-  const unsigned char* w = a.weights + panel * a.panel_stride;
   const signed char* x = a.xq + row * a.cols;
   const float* x_scales = a.x_scales + row * blocks;
   const int* x_sums = a.x_sums + row * blocks;
   const __m512i low_mask = _mm512_set1_epi8(15);
-  __m512 acc[M][N];
+  __m512i dot[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
+    const __m512i start = _mm512_set1_epi32(kOffset * x_sums[m * blocks + block]);
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) acc[m][n] = _mm512_setzero_ps();
+    for (int n = 0; n < N; ++n) dot[m][n] = start;
   }
-  for (long block = k_begin / 32; block < k_end / 32; ++block) {
-    __m512i dot[M][N];
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const __m512i start = _mm512_set1_epi32(kOffset * x_sums[m * blocks + block]);
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) dot[m][n] = start;
-    }
-    // One step takes 4 k of 16 rows; nibbles bring k and k + 16 in one byte.
+  // One step takes 4 k of 16 rows; nibbles bring k and k + 16 in one byte.
 #pragma GCC unroll 8
-    for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
-      __m512i first[N];
-      __m512i second[N];
-#pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) {
-        const unsigned char* at = w + n * a.panel_stride + block * kBlockBytes + step * 64;
-        if constexpr (M == 1) __builtin_prefetch(at + kAhead);
-        first[n] = _mm512_loadu_si512(at);
-        if constexpr (kNibbles) {
-          second[n] = _mm512_and_si512(_mm512_srli_epi16(first[n], 4), low_mask);
-          first[n] = _mm512_and_si512(first[n], low_mask);
-        }
-      }
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const signed char* values = x + m * a.cols + block * 32 + step * 4;
-        const __m512i quads = four_bytes(values);
-#pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], first[n], quads);
-        if constexpr (kNibbles) {
-          const __m512i uppers = four_bytes(values + 16);
-#pragma GCC unroll 16
-          for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], second[n], uppers);
-        }
-      }
-    }
+  for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
+    __m512i first[N];
+    __m512i second[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
-      const unsigned char* scales = w + n * a.panel_stride + blocks * kBlockBytes + block * 2 * kPanel;
-      const __m512 w_scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
+      const unsigned char* at = w + n * a.panel_stride + block * kBlockBytes + step * 64;
+      if constexpr (M == 1) __builtin_prefetch(at + kAhead);
+      first[n] = _mm512_loadu_si512(at);
+      if constexpr (kNibbles) {
+        second[n] = _mm512_and_si512(_mm512_srli_epi16(first[n], 4), low_mask);
+        first[n] = _mm512_and_si512(first[n], low_mask);
+      }
+    }
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x_scales[m * blocks + block]));
-        acc[m][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), scale, acc[m][n]);
+    for (int m = 0; m < M; ++m) {
+      const signed char* values = x + m * a.cols + block * 32 + step * 4;
+      int quad;
+      __builtin_memcpy(&quad, values, 4);
+      const __m512i quads = _mm512_set1_epi32(quad);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], first[n], quads);
+      if constexpr (kNibbles) {
+        int upper;
+        __builtin_memcpy(&upper, values + 16, 4);
+        const __m512i uppers = _mm512_set1_epi32(upper);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], second[n], uppers);
       }
     }
   }
 #pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
+  for (int n = 0; n < N; ++n) {
+    const unsigned char* scales = w + n * a.panel_stride + blocks * kBlockBytes + block * 2 * kPanel;
+    const __m512 w_scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) _mm512_storeu_ps(tile + (m * N + n) * kPanel, acc[m][n]);
+    for (int m = 0; m < M; ++m) {
+      const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x_scales[m * blocks + block]));
+      acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), scale, acc[m][n].v);
+    }
   }
+}
+
+template <PackedType kType, int M, int N>
+inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
+                                                         const SliceStep& step, float* top) {
+  Vec acc[M][N];
+  clear_sums(acc);
+  const unsigned char* w = a.weights + panel * a.panel_stride;
+  for (long block = step.begin / 32; block < step.end / 32; ++block) {
+    add_quant_block<kType, M, N>(a, w, row, block, acc);
+  }
+  return push_sums(acc, step.adds, top);
 }
 
 /// The sum of 16 signed bytes.
@@ -166,7 +162,7 @@ inline int sum_of_16(const signed char* x) {
 template <PackedType kType, int kSub, int M, int N>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
                                                          const signed char* x, const float* x_scales, const int* x_sums,
-                                                         __m512i table, __m512 (&acc)[M][N]) {
+                                                         __m512i table, Vec (&acc)[M][N]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
   constexpr long kAhead = 4096;
@@ -210,18 +206,19 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
-      acc[m][n] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n]);
+      acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
       if constexpr (kForm.minima) {
         const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
         const __m512 sum = _mm512_set1_ps(static_cast<float>(sums[m]));
-        acc[m][n] = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n]);
+        acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
       }
     }
   }
 }
 
 template <PackedType kType, int M, int N>
-void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, long k_end, float* tile) {
+inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a, long row, long panel,
+                                                             const SliceStep& step, float* top) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
@@ -230,54 +227,46 @@ void sub_block_tile(const LinearArgs& a, long row, long panel, long k_begin, lon
     const __m128i quants = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants));
     table = _mm512_broadcast_i32x4(_mm_xor_si128(quants, _mm_set1_epi8(-128)));
   }
-  __m512 acc[M][N];
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) acc[m][n] = _mm512_setzero_ps();
-  }
-  for (long block = k_begin / 32; block < k_end / 32; ++block) {
+  Vec acc[M][N];
+  clear_sums(acc);
+  for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
     const float* scales = a.x_scales + row * blocks + block;
     const int* sums = a.x_sums + row * blocks + block;
     add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, table, acc);
     if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, table, acc);
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) _mm512_storeu_ps(tile + (m * N + n) * kPanel, acc[m][n]);
-  }
+  return push_sums(acc, step.adds, top);
 }
 
 template <PackedType kType>
 constexpr TileTable<6, 2> kFloatTable = {{
-    {float_tile<Vec, kType, 1, 1>, float_tile<Vec, kType, 1, 2>},
-    {float_tile<Vec, kType, 2, 1>, float_tile<Vec, kType, 2, 2>},
-    {float_tile<Vec, kType, 3, 1>, float_tile<Vec, kType, 3, 2>},
-    {float_tile<Vec, kType, 4, 1>, float_tile<Vec, kType, 4, 2>},
-    {float_tile<Vec, kType, 5, 1>, float_tile<Vec, kType, 5, 2>},
-    {float_tile<Vec, kType, 6, 1>, float_tile<Vec, kType, 6, 2>},
+    {all_slices<float_slice<Vec, kType, 1, 1>, 1>, all_slices<float_slice<Vec, kType, 1, 2>, 1>},
+    {all_slices<float_slice<Vec, kType, 2, 1>, 2>, all_slices<float_slice<Vec, kType, 2, 2>, 2>},
+    {all_slices<float_slice<Vec, kType, 3, 1>, 3>, all_slices<float_slice<Vec, kType, 3, 2>, 3>},
+    {all_slices<float_slice<Vec, kType, 4, 1>, 4>, all_slices<float_slice<Vec, kType, 4, 2>, 4>},
+    {all_slices<float_slice<Vec, kType, 5, 1>, 5>, all_slices<float_slice<Vec, kType, 5, 2>, 5>},
+    {all_slices<float_slice<Vec, kType, 6, 1>, 6>, all_slices<float_slice<Vec, kType, 6, 2>, 6>},
 }};
 
 template <PackedType kType>
 constexpr TileTable<6, 2> kQuantTable = {{
-    {quant_tile<kType, 1, 1>, quant_tile<kType, 1, 2>},
-    {quant_tile<kType, 2, 1>, quant_tile<kType, 2, 2>},
-    {quant_tile<kType, 3, 1>, quant_tile<kType, 3, 2>},
-    {quant_tile<kType, 4, 1>, quant_tile<kType, 4, 2>},
-    {quant_tile<kType, 5, 1>, quant_tile<kType, 5, 2>},
-    {quant_tile<kType, 6, 1>, quant_tile<kType, 6, 2>},
+    {all_slices<quant_slice<kType, 1, 1>, 1>, all_slices<quant_slice<kType, 1, 2>, 1>},
+    {all_slices<quant_slice<kType, 2, 1>, 2>, all_slices<quant_slice<kType, 2, 2>, 2>},
+    {all_slices<quant_slice<kType, 3, 1>, 3>, all_slices<quant_slice<kType, 3, 2>, 3>},
+    {all_slices<quant_slice<kType, 4, 1>, 4>, all_slices<quant_slice<kType, 4, 2>, 4>},
+    {all_slices<quant_slice<kType, 5, 1>, 5>, all_slices<quant_slice<kType, 5, 2>, 5>},
+    {all_slices<quant_slice<kType, 6, 1>, 6>, all_slices<quant_slice<kType, 6, 2>, 6>},
 }};
 
 template <PackedType kType>
 constexpr TileTable<6, 2> kSubBlockTable = {{
-    {sub_block_tile<kType, 1, 1>, sub_block_tile<kType, 1, 2>},
-    {sub_block_tile<kType, 2, 1>, sub_block_tile<kType, 2, 2>},
-    {sub_block_tile<kType, 3, 1>, sub_block_tile<kType, 3, 2>},
-    {sub_block_tile<kType, 4, 1>, sub_block_tile<kType, 4, 2>},
-    {sub_block_tile<kType, 5, 1>, sub_block_tile<kType, 5, 2>},
-    {sub_block_tile<kType, 6, 1>, sub_block_tile<kType, 6, 2>},
+    {all_slices<sub_block_slice<kType, 1, 1>, 1>, all_slices<sub_block_slice<kType, 1, 2>, 1>},
+    {all_slices<sub_block_slice<kType, 2, 1>, 2>, all_slices<sub_block_slice<kType, 2, 2>, 2>},
+    {all_slices<sub_block_slice<kType, 3, 1>, 3>, all_slices<sub_block_slice<kType, 3, 2>, 3>},
+    {all_slices<sub_block_slice<kType, 4, 1>, 4>, all_slices<sub_block_slice<kType, 4, 2>, 4>},
+    {all_slices<sub_block_slice<kType, 5, 1>, 5>, all_slices<sub_block_slice<kType, 5, 2>, 5>},
+    {all_slices<sub_block_slice<kType, 6, 1>, 6>, all_slices<sub_block_slice<kType, 6, 2>, 6>},
 }};
 
 void linear(const LinearArgs& a) {

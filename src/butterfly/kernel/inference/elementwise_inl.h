@@ -207,12 +207,13 @@ inline float* fold_slices(float** tiles, int slices, long count) {
 }
 
 void fold_row(float* const* sums, long n, const float* bias, const float* residual, float* y) {
-  constexpr long kTile = 512;  // 8 rows of it stay in the first-level cache
+  constexpr long kTile = 128;  // kReductionSlices rows of it stay in the first-level cache
   for (long at = 0; at < n; at += kTile) {
     const long count = n - at < kTile ? n - at : kTile;
-    float* tiles[8];
-    for (int slice = 0; slice < 8; ++slice) tiles[slice] = sums[slice] != nullptr ? sums[slice] + at : nullptr;
-    float* sum = fold_slices(tiles, 8, count);
+    float* tiles[kReductionSlices];
+    for (int slice = 0; slice < kReductionSlices; ++slice)
+      tiles[slice] = sums[slice] != nullptr ? sums[slice] + at : nullptr;
+    float* sum = fold_slices(tiles, kReductionSlices, count);
     if (bias != nullptr) {
       for (long i = 0; i < count; ++i) sum[i] = sum[i] + bias[at + i];
     }

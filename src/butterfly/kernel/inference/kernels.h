@@ -35,13 +35,16 @@ enum class PackedType : unsigned char {
   kNibbles32Min,
 };
 
+/// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
+inline constexpr int kReductionSlices = 32;
+
 /// y[r, o] = sum over slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
 /// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
 /// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
 /// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Weights of sub-blocks: the same for each sub-block,
 /// ascending, and where it has a minimum then acc = fma(float(s), -(w_min * x_scale), acc), s the sum of the
-/// sub-block's quants of x. Lanes are added in the tree
-/// ((0+1)+(2+3))+((4+5)+(6+7)); empty slices drop out.
+/// sub-block's quants of x. Slices are added in a binary tree of neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8; empty
+/// slices drop out.
 struct LinearArgs {
   PackedType type = PackedType::kF32;
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
@@ -58,7 +61,7 @@ struct LinearArgs {
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
   const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
-  int slices = 1;                    // 1, 2, 4 or 8, not all empty
+  int slices = 1;                    // a power of two, at most kReductionSlices; not all empty
   const float* bias = nullptr;
   const float* residual = nullptr;  // [rows, y_stride], may be y itself
   float* y = nullptr;
@@ -98,7 +101,7 @@ struct Kernels {
   void (*linear)(const LinearArgs& args);
 
   /// The end of a matmul whose slices were computed apart: y = residual + (sum + bias), where sum is the tree
-  /// ((0+1)+(2+3))+((4+5)+(6+7)) of 8 rows of n. A null row drops out; the sum of a node of the tree stands in the
+  /// of neighbours over kReductionSlices rows of n. A null row drops out; the sum of a node of the tree stands in the
   /// place of its first slice, null in the others. bias may be null; residual may be y, or null: y = sum + bias. The
   /// rows are scratch afterwards.
   void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);

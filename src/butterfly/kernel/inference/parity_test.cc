@@ -53,8 +53,9 @@ std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Sha
 TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   const DType type = GetParam();
   const bool quantised = block_elements(type) > 1;
-  const Shape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},    {3, 40, 96, 16}, {5, 33, 160, 8},
-                          {7, 64, 768, 32}, {13, 30, 256, 64}, {31, 18, 512, 32}, {6, 5, 172, 8},  {1, 100, 7, 1}};
+  const Shape shapes[] = {{1, 16, 32, 8},  {1, 48, 256, 32}, {2, 17, 64, 8},    {3, 40, 96, 16},
+                          {5, 33, 160, 8}, {7, 64, 768, 32}, {13, 30, 256, 64}, {31, 18, 512, 32},
+                          {6, 5, 172, 8},  {1, 100, 7, 1},   {4, 35, 2240, 1},  {1, 20, 2048, 64}};
   ThreadTeam packers(2);
   for (const Shape& shape : shapes) {
     if (quantised && shape.cols % kQuantBlock != 0) continue;
@@ -149,12 +150,13 @@ std::vector<float> divided_matmul(const MatrixView& source, const Shape& shape, 
   return y;
 }
 
-const std::vector<std::vector<int>> kDivisions = {{8},          {4, 4},    {3, 3, 2},       {1, 2, 5},
-                                                  {2, 2, 2, 2}, {1, 6, 1}, {1, 2, 1, 3, 1}, {1, 1, 1, 1, 1, 1, 1, 1}};
+const std::vector<std::vector<int>> kDivisions = {{32},         {16, 16},   {11, 10, 11},    {1, 2, 29},
+                                                  {8, 8, 8, 8}, {3, 26, 3}, {7, 6, 5, 7, 7}, std::vector<int>(32, 1)};
 
 TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
   const DType type = GetParam();
-  const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8}, {2, 17, 512, 64}, {4, 33, 170, 1}};
+  const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8},
+                          {2, 17, 512, 64}, {4, 33, 170, 1},  {7, 20, 2240, 1}};
   ThreadTeam team(1);
   for (const Shape& shape : shapes) {
     if (block_elements(type) > 1 && shape.cols % kQuantBlock != 0) continue;
@@ -178,8 +180,8 @@ TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
   const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 5);
   const MatrixView source = stored.view;
   const std::vector<int> division(kReductionSlices, 1);
-  EXPECT_TRUE(same_bits(divided_matmul(source, shape, division, 1), divided_matmul(source, shape, {8}, 1)));
-  EXPECT_FALSE(same_bits(divided_matmul(source, shape, {3, 3, 2}, 1, false), divided_matmul(source, shape, {8}, 1)));
+  EXPECT_TRUE(same_bits(divided_matmul(source, shape, division, 1), divided_matmul(source, shape, {32}, 1)));
+  EXPECT_FALSE(same_bits(divided_matmul(source, shape, {12, 12, 8}, 1, false), divided_matmul(source, shape, {32}, 1)));
 }
 
 TEST_P(ParityLinear, APartOfAMatrixIsPackedLikeACopyOfIt) {
@@ -207,6 +209,24 @@ TEST(Slices, SubtreesAreTheFewestNodesOfTheTree) {
   EXPECT_EQ(nodes(3, 6), (std::vector<SliceRange>{{3, 4}, {4, 6}}));
   EXPECT_EQ(nodes(1, 7), (std::vector<SliceRange>{{1, 2}, {2, 4}, {4, 6}, {6, 7}}));
   EXPECT_EQ(nodes(2, 6), (std::vector<SliceRange>{{2, 4}, {4, 6}}));
+  EXPECT_EQ(nodes(11, 21), (std::vector<SliceRange>{{11, 12}, {12, 16}, {16, 20}, {20, 21}}));
+  EXPECT_EQ(nodes(0, 32), (std::vector<SliceRange>{{0, 32}}));
+}
+
+TEST(Slices, AreNoNarrowerThanTwoBlocksAndOtherwiseAsEvenAsBlocksAllow) {
+  const SliceBorders narrow = SliceBorders::canonical(768, 1);
+  const SliceBorders wide = SliceBorders::canonical(5632, 1);
+  int filled = 0;
+  for (int slice = 0; slice < kReductionSlices; ++slice) {
+    const int of_narrow = narrow.at(slice + 1) - narrow.at(slice);
+    const int of_wide = wide.at(slice + 1) - wide.at(slice);
+    filled += of_narrow > 0;
+    EXPECT_TRUE(of_narrow == 0 || of_narrow == 64) << slice;
+    EXPECT_TRUE(of_wide == 160 || of_wide == 192) << slice;
+  }
+  EXPECT_EQ(filled, 12);
+  EXPECT_EQ(narrow.cols(), 768);
+  EXPECT_EQ(wide.cols(), 5632);
 }
 
 TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {

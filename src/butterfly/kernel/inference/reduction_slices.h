@@ -6,14 +6,14 @@
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
-#include "butterfly/tensor/dtype.h"
+#include "butterfly/kernel/inference/kernels.h"
 
 namespace butterfly {
 
-inline constexpr int kReductionSlices = 8;
+/// Of an expert's down: members hold whole experts, so that finer slices would serve nobody.
+inline constexpr int kExpertSlices = 8;
 
 /// Consecutive canonical slices: what one member of a tensor group computes of attention and MLP.
 struct SliceRange {
@@ -24,61 +24,26 @@ struct SliceRange {
   friend auto operator<=>(const SliceRange&, const SliceRange&) = default;
 };
 
-/// The fewest runs of 1, 2, 4 or 8 slices that make up `slices` and are nodes of the tree in which slices are added:
-/// a member that holds `slices` can add each of them up alone. Ascending.
-inline std::vector<SliceRange> subtrees(const SliceRange& slices) {
-  std::vector<SliceRange> nodes;
-  for (int at = slices.first; at < slices.last; at = nodes.back().last) {
-    int size = 1;
-    while (at % (2 * size) == 0 && at + 2 * size <= slices.last) size *= 2;
-    nodes.push_back({at, at + size});
-  }
-  return nodes;
-}
+/// The fewest runs of slices that make up `slices` and are nodes of the tree in which slices are added: their sizes are
+/// powers of two. A member that holds `slices` can add each of them up alone. Ascending.
+std::vector<SliceRange> subtrees(const SliceRange& slices);
 
 class SliceBorders {
  public:
   /// One slice over [0, cols).
-  static SliceBorders single(std::int64_t cols) {
-    SliceBorders borders;
-    borders.count_ = 1;
-    borders.begin_[1] = static_cast<int>(cols);
-    return borders;
-  }
+  static SliceBorders single(std::int64_t cols);
 
-  /// kReductionSlices slices of [0, cols), as even as whole units allow; a unit is `unit` elements rounded up to a
-  /// common multiple with the quantisation block (a head for attention output, 1 for the MLP). Some slices may be
-  /// empty.
-  static SliceBorders canonical(std::int64_t cols, std::int64_t unit) {
-    const std::int64_t step = std::lcm(unit, static_cast<std::int64_t>(kQuantBlock));
-    const std::int64_t units = (cols + step - 1) / step;
-    SliceBorders borders;
-    borders.count_ = kReductionSlices;
-    for (int slice = 0; slice <= kReductionSlices; ++slice) {
-      const std::int64_t at = units * slice / kReductionSlices * step;
-      borders.begin_[static_cast<std::size_t>(slice)] = static_cast<int>(at < cols ? at : cols);
-    }
-    return borders;
-  }
+  /// `slices` slices of [0, cols), as even as whole units allow; a unit is `unit` elements (a head for attention
+  /// output, 1 for the MLP) rounded up to a common multiple with the quantisation block, or with two of them where
+  /// slices would be narrower than that. Where there are fewer units than slices, some slices are empty. `slices` is a
+  /// power of two, at most kReductionSlices.
+  static SliceBorders canonical(std::int64_t cols, std::int64_t unit, int slices = kReductionSlices);
 
   /// kReductionSlices slices of `count` things, as even as whole ones allow. Some may be empty.
-  static SliceBorders even(std::int64_t count) {
-    SliceBorders borders;
-    borders.count_ = kReductionSlices;
-    for (int slice = 0; slice <= kReductionSlices; ++slice) {
-      borders.begin_[static_cast<std::size_t>(slice)] = static_cast<int>(count * slice / kReductionSlices);
-    }
-    return borders;
-  }
+  static SliceBorders even(std::int64_t count);
 
   /// The slices of one node of the tree, of a matrix that holds the columns from `first_col` on.
-  SliceBorders node(const SliceRange& slices, int first_col) const {
-    SliceBorders borders;
-    borders.count_ = slices.count();
-    for (int i = 0; i <= slices.count(); ++i)
-      borders.begin_[static_cast<std::size_t>(i)] = at(slices.first + i) - first_col;
-    return borders;
-  }
+  SliceBorders node(const SliceRange& slices, int first_col) const;
 
   int count() const { return count_; }
   const int* data() const { return begin_.data(); }

@@ -92,8 +92,8 @@ float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
 void linear(const LinearArgs& a) {
   for (long r = 0; r < a.rows; ++r) {
     for (long o = a.panel_begin * kPanel; o < a.panel_end * kPanel && o < a.out_rows; ++o) {
-      float sums[8];
-      float* slices[8] = {};
+      float sums[kReductionSlices];
+      float* slices[kReductionSlices] = {};
       for (int slice = 0; slice < a.slices; ++slice) {
         if (a.slice_begin[slice] == a.slice_begin[slice + 1]) continue;
         sums[slice] = slice_sum(a, r, o, a.slice_begin[slice], a.slice_begin[slice + 1]);

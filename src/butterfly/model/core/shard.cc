@@ -22,7 +22,7 @@ SliceBorders mlp_slices(const ModelConfig& config) {
 }
 
 SliceBorders expert_ff_slices(const ModelConfig& config) {
-  return SliceBorders::canonical(config.moe.ff_dim, 1);
+  return SliceBorders::canonical(config.moe.ff_dim, 1, kExpertSlices);
 }
 
 SliceBorders shared_slices(const ModelConfig& config) {

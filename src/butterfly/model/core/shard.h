@@ -37,7 +37,7 @@ struct Shard {
 /// Slices of the reduced dimension of the attention output and of MLP down.
 SliceBorders attention_slices(const ModelConfig& config);
 SliceBorders mlp_slices(const ModelConfig& config);
-/// Slices of the reduced dimension of each expert's down and of the shared expert's.
+/// Slices of the reduced dimension of each expert's down, kExpertSlices of them, and of the shared expert's.
 SliceBorders expert_ff_slices(const ModelConfig& config);
 SliceBorders shared_slices(const ModelConfig& config);
 /// Slices of the experts: what those of one slice give is added first, in the order of the experts.

@@ -25,8 +25,8 @@ TEST(Shard, AllSlicesAreTheWholeModel) {
 }
 
 TEST(Shard, NeighboursShareTheKeyValueHeadsThatBothRead) {
-  const Shard left = shard_of(config(), {0, 3});
-  const Shard right = shard_of(config(), {3, 8});
+  const Shard left = shard_of(config(), {0, 12});
+  const Shard right = shard_of(config(), {12, 32});
   EXPECT_EQ(left.heads, (IndexRange{0, 12}));
   EXPECT_EQ(right.heads, (IndexRange{12, 32}));
   EXPECT_EQ(left.kv_heads, (IndexRange{0, 2})) << "heads 8 to 11 read the second";
@@ -67,8 +67,8 @@ TEST(Shard, SlicesOfAttentionAreWholeHeadsThatNoBlockOfActivationsCrosses) {
   c.head_dim = 8;
   const SliceBorders borders = attention_slices(c);
   for (int slice = 0; slice <= kReductionSlices; ++slice) EXPECT_EQ(borders.at(slice) % kQuantBlock, 0);
-  EXPECT_EQ(shard_of(c, {0, 1}).heads.size(), 0) << "three groups of four heads for eight slices";
-  EXPECT_EQ(shard_of(c, {2, 3}).heads, (IndexRange{0, 4}));
+  EXPECT_EQ(shard_of(c, {0, 15}).heads.size(), 0) << "two units of 64 columns for 32 slices";
+  EXPECT_EQ(shard_of(c, {15, 16}).heads, (IndexRange{0, 8}));
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ TEST(WeightParts, OfAllMembersCoverEachMatrixAndNobodyHasMoreThanItsShare) {
   ModelConfig config = *named_config("llama-1.1b");
   const WeightRange range{.last_layer = config.layers, .embedding = true, .head = true};
   for (const std::vector<int>& borders :
-       std::vector<std::vector<int>>{{0, 8}, {0, 4, 8}, {0, 1, 3, 8}, {0, 2, 3, 5, 8}}) {
+       std::vector<std::vector<int>>{{0, 32}, {0, 16, 32}, {0, 5, 12, 32}, {0, 7, 12, 21, 32}}) {
     std::map<std::string, std::int64_t> covered;
     for (std::size_t i = 0; i + 1 < borders.size(); ++i) {
       const SliceRange slices{borders[i], borders[i + 1]};

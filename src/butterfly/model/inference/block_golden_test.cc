@@ -141,11 +141,11 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenBlock, testing::Values("llama", "qwen2"
 TEST(GoldenBlockErrors, AMemberWithoutHeadsNeedsNoSinks) {
   const GoldenSource source("sinks");
   ModelConfig config = config_of(source.config());
-  const auto parts = expected_parts(config, {.first_layer = 0, .last_layer = 1}, {2, 4});
+  const auto parts = expected_parts(config, {.first_layer = 0, .last_layer = 1}, {16, 32});
   const auto sinks =
       std::ranges::find(parts, "blk.0.attn_sinks.weight", [](const ExpectedPart& part) { return part.whole.name; });
   ASSERT_NE(sinks, parts.end());
-  EXPECT_EQ(sinks->part.of_cols, shard_of(config, {2, 4}).heads) << "the sinks of its own heads";
+  EXPECT_EQ(sinks->part.of_cols, shard_of(config, {16, 32}).heads) << "the sinks of its own heads";
   for (const ExpectedPart& part : expected_parts(config, {.first_layer = 0, .last_layer = 1}, {0, 1})) {
     EXPECT_NE(part.whole.name, "blk.0.attn_sinks.weight");
   }

@@ -34,23 +34,34 @@ struct SlotSum {
   const float* outputs = nullptr;  // [pairs, dim]
   std::int64_t dim = 0;
 
-  /// y = residual + the sum of the slots of `node`; the residual may be null. scratch: kReductionSlices * dim floats.
-  void operator()(std::int64_t row, const SliceRange& node, const float* residual, float* scratch, float* y) const {
+  /// y = (residual +) the sum of the slots of `node` + zeros. Slots of which the row chose no expert would be +0 and
+  /// drop out: they could change but the sign of a zero, and +0 at the end takes that away. The residual may be null.
+  /// scratch: dim floats for each expert that a row uses.
+  void operator()(std::int64_t row, const SliceRange& node, const float* zeros, const float* residual, float* scratch,
+                  float* y) const {
     std::array<float*, kReductionSlices> sums{};
     const auto used = static_cast<std::size_t>(choice->used);
     const std::size_t first = static_cast<std::size_t>(row) * used;
-    std::size_t at = 0;
-    for (int slot = node.first; slot < node.last; ++slot) {
-      if (slots->at(slot) == slots->at(slot + 1)) continue;
-      float* sum = scratch + slot * dim;
-      sums[static_cast<std::size_t>(slot)] = sum;
-      std::fill(sum, sum + dim, 0.0f);
-      for (; at < used && choice->experts[first + at] < slots->at(slot + 1); ++at) {
-        if (choice->experts[first + at] < slots->at(slot)) continue;
-        kernels->add_scaled(choice->weights[first + at], outputs + pair_of[first + at] * dim, dim, sum);
+    int slot = node.first;
+    bool any = false;
+    for (std::size_t at = first; at < first + used; ++at) {
+      const int expert = choice->experts[at];
+      if (expert < slots->at(node.first)) continue;
+      while (slot < node.last && expert >= slots->at(slot + 1)) ++slot;
+      if (slot == node.last) break;
+      float*& sum = sums[static_cast<std::size_t>(slot)];
+      if (sum == nullptr) {
+        sum = scratch + static_cast<std::int64_t>(at - first) * dim;
+        std::fill(sum, sum + dim, 0.0f);
+        any = true;
       }
+      kernels->add_scaled(choice->weights[at], outputs + pair_of[at] * dim, dim, sum);
     }
-    kernels->fold(sums.data(), dim, nullptr, residual, y);
+    if (any) {
+      kernels->fold(sums.data(), dim, zeros, residual, y);
+    } else {
+      std::copy(zeros, zeros + dim, y);
+    }
   }
 };
 
@@ -130,21 +141,23 @@ Status Experts::forward(const Compute& compute, std::int64_t rows, float* input,
                     .pair_of = pairs.of,
                     .outputs = outputs,
                     .dim = dim};
-  constexpr std::int64_t kSlots = kReductionSlices;
+  const std::int64_t floats = choice.used * dim;
+  BF_ASSIGN_OR_RETURN(float* zeros, allocate_floats(compute, 1, dim));
+  std::fill(zeros, zeros + dim, 0.0f);
   if (compute.group == nullptr) {
-    return for_rows_with_scratch(compute, rows, kSlots * dim, [&](std::int64_t row, float* scratch) {
-      sum(row, {}, y + row * dim, scratch, y + row * dim);
+    return for_rows_with_scratch(compute, rows, floats, [&](std::int64_t row, float* scratch) {
+      sum(row, {}, zeros, y + row * dim, scratch, y + row * dim);
     });
   }
   const auto fill = [&](std::span<const SliceRange> nodes, float* sums) -> Status {
     const auto count = static_cast<std::int64_t>(nodes.size());
-    return for_rows_with_scratch(compute, rows, kSlots * dim, [&](std::int64_t row, float* scratch) {
+    return for_rows_with_scratch(compute, rows, floats, [&](std::int64_t row, float* scratch) {
       for (std::int64_t i = 0; i < count; ++i) {
-        sum(row, nodes[static_cast<std::size_t>(i)], nullptr, scratch, sums + (row * count + i) * dim);
+        sum(row, nodes[static_cast<std::size_t>(i)], zeros, nullptr, scratch, sums + (row * count + i) * dim);
       }
     });
   };
-  return compute.group->add_experts(compute, rows, fill, y);
+  return compute.group->add_experts(compute, rows, fill, zeros, y);
 }
 
 Status Experts::add_shared(const Compute& compute, const ActivationRows& x, float* y) const {

@@ -170,14 +170,15 @@ Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, con
   return add_sums(compute, sums, x.rows, bias, y);
 }
 
-Status TensorGroup::add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, float* y) {
+Status TensorGroup::add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, const float* zeros,
+                                float* y) {
   const auto rank = static_cast<std::size_t>(rank_);
   const std::vector<SliceRange>& nodes = experts_.nodes[rank];
   const auto count = static_cast<std::uint64_t>(rows) * nodes.size() * static_cast<std::uint64_t>(model_dim_);
   BF_ASSIGN_OR_RETURN(const auto mine, compute.arena->allocate_array<float>(count));
   received_[rank] = mine.data();
   if (!nodes.empty()) BF_TRY(fill(nodes, mine.data()));
-  return add_sums(compute, experts_, rows, nullptr, y);
+  return add_sums(compute, experts_, rows, zeros, y);
 }
 
 /// y += what the members' sums add up to, of which this member has its own.

@@ -56,9 +56,10 @@ class TensorGroup {
                     const ActivationRows& x, float* y);
 
   /// y[rows, model_dim] += the sum over all slices of the experts, of which `fill` writes those of this member:
-  /// [rows, its nodes of the tree, model_dim]. Errors: kNoMemory (scratch), those of `fill` and of the exchange.
+  /// [rows, its nodes of the tree, model_dim]; `zeros` has model_dim of them. Errors: kNoMemory (scratch), those of
+  /// `fill` and of the exchange.
   using FillSums = std::function<Status(std::span<const SliceRange> nodes, float* sums)>;
-  Status add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, float* y);
+  Status add_experts(const Compute& compute, std::int64_t rows, const FillSums& fill, const float* zeros, float* y);
 
   /// Collects logits[rows, vocab] at member 0 from everybody's part[rows, own vocab]; `logits` is not looked at by the
   /// others. Member 0's part may lie in its place where rows == 1.

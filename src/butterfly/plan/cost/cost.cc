@@ -213,6 +213,7 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto f = static_cast<std::uint64_t>(config.ff_dim);
   ModelCost cost;
+  cost.of_slices.resize(std::size_t{kReductionSlices} * kReductionSlices);
   for (int first = 0; first < kReductionSlices; ++first) {
     for (int last = first + 1; last <= kReductionSlices; ++last) {
       const SliceRange slices{.first = first, .last = last};

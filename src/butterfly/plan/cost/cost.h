@@ -3,8 +3,8 @@
 // docs/decisions/0009-cost-model-and-strategies.md. Plain values, thread-safe.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "butterfly/machine/node.h"
 #include "butterfly/model/core/config.h"
@@ -63,9 +63,8 @@ struct ModelCost : ShareCost {
   std::uint64_t row_bytes = 0;        // activations of one position between stages, f32: 4 * d
   std::uint64_t workspace_bytes = 0;  // per row of a step: the widest intermediate results of a block
   std::uint64_t parameters = 0;
-  double exchanges_of_block = 2.0;  // of a tensor group: attention, the MLP or the experts, a shared expert
-  std::array<ShareCost, kReductionSlices * kReductionSlices>
-      of_slices{};  // by first slice * kReductionSlices + last slice - 1
+  double exchanges_of_block = 2.0;     // of a tensor group: attention, the MLP or the experts, a shared expert
+  std::vector<ShareCost> of_slices{};  // by first slice * kReductionSlices + last slice - 1
 
   const ShareCost& share(const SliceRange& slices) const {
     return of_slices[static_cast<std::size_t>(slices.first * kReductionSlices + slices.last - 1)];

@@ -66,8 +66,8 @@ TEST(ModelCost, LatentAttentionCachesOneRowAndAddsUpToItsParameters) {
     const ModelCost cost = must_cost(config);
     EXPECT_EQ(cost.kv_bytes, (512u + 64) * 2);
     EXPECT_EQ(cost.attention_flops, 2.0 * 32 * (512 + 64 + 512));
-    EXPECT_EQ(cost.share({.first = 0, .last = 4}).kv_bytes, cost.kv_bytes) << "every member has the latent";
-    EXPECT_EQ(cost.share({.first = 0, .last = 4}).attention_flops, cost.attention_flops / 2);
+    EXPECT_EQ(cost.share({.first = 0, .last = 16}).kv_bytes, cost.kv_bytes) << "every member has the latent";
+    EXPECT_EQ(cost.share({.first = 0, .last = 16}).attention_flops, cost.attention_flops / 2);
     config.weight_type = DType::kF32;
     config.attention_sinks = true;
     EXPECT_EQ(must_cost(config).block.weight_bytes, 4 * block_parameter_count(config));
@@ -95,7 +95,7 @@ TEST(ModelCost, SharesOfSlicesAddUpToTheWhole) {
     const ModelCost cost = must_cost(config);
     double block = 0.0, head = 0.0, attention = 0.0;
     std::uint64_t logits = 0;
-    for (const SliceRange slices : {SliceRange{0, 3}, SliceRange{3, 4}, SliceRange{4, 8}}) {
+    for (const SliceRange slices : {SliceRange{0, 11}, SliceRange{11, 17}, SliceRange{17, 32}}) {
       const ShareCost& own = cost.share(slices);
       block += own.block.flops;
       head += own.head.flops;
@@ -118,20 +118,22 @@ TEST(ModelCost, ExpertsAreCountedAsPublishedAndReadAsRowsChooseThem) {
   EXPECT_DOUBLE_EQ(experts.touched(1), 2.0);
   EXPECT_DOUBLE_EQ(experts.touched(2), 8 * (1 - 0.75 * 0.75));
   EXPECT_NEAR(experts.touched(100), 8.0, 1e-9);
-  EXPECT_EQ(must_cost(must_named("mixtral-8x7b")).share({2, 5}).block.experts.held, 3.0);
+  EXPECT_EQ(must_cost(must_named("mixtral-8x7b")).share({8, 20}).block.experts.held, 3.0);
 }
 
 TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {
-  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, 4 heads in a slice
+  const ModelCost cost = must_cost(must_named("llama-1.1b"));  // 32 heads, 4 of keys and values, a head in a slice
   const std::uint64_t one = cost.kv_bytes / 4;
-  EXPECT_EQ(cost.share({0, 1}).kv_bytes, one);
-  EXPECT_EQ(cost.share({1, 2}).kv_bytes, one);
-  EXPECT_EQ(cost.share({1, 3}).kv_bytes, 2 * one);
-  EXPECT_EQ(cost.share({0, 8}).kv_bytes, cost.kv_bytes);
+  EXPECT_EQ(cost.share({0, 8}).kv_bytes, one);
+  EXPECT_EQ(cost.share({9, 10}).kv_bytes, one);
+  EXPECT_EQ(cost.share({7, 9}).kv_bytes, 2 * one);
+  EXPECT_EQ(cost.share({0, 32}).kv_bytes, cost.kv_bytes);
 }
 
 TEST(Share, RunsOfSlicesConsistOfMaximalSubtrees) {
   EXPECT_EQ(subtree_count({0, 8}), 1);
+  EXPECT_EQ(subtree_count({0, 32}), 1);
+  EXPECT_EQ(subtree_count({1, 31}), 8);
   EXPECT_EQ(subtree_count({0, 4}), 1);
   EXPECT_EQ(subtree_count({4, 8}), 1);
   EXPECT_EQ(subtree_count({0, 3}), 2);

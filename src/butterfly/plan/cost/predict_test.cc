@@ -90,22 +90,22 @@ TEST_F(Prediction2, ThroughputOfAFullPipelineIsBoundByTheSlowestAndOfAnEmptyOneB
 }
 
 TEST_F(Prediction2, GroupWaitsForItsSlowestMemberAndExchangesTwicePerLayer) {
-  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 6})}, {.node = 1, .work = work(0, 4, {6, 8})}};
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 24})}, {.node = 1, .work = work(0, 4, {24, 32})}};
   const StepShape step = decode_shape({.context = 256, .sequences = 1});
   const GroupTime time = group_time(input_, group, step);
   EXPECT_DOUBLE_EQ(time.compute_s, share_s(input_.cost, group[0].work, step, input_.rates[0]));
-  // Slices 0 to 5 are two subtrees, 6 and 7 one: the first member sends more. Direct beats two rounds here.
+  // Slices 0 to 23 are two subtrees, 24 to 31 one: the first member sends more. Direct beats two rounds here.
   const double row = 4.0 * config_.model_dim;
   const double one = exchange_s(input_, group, 1.0);
   EXPECT_DOUBLE_EQ(one, latency_s_ + kAssumedWakeS + 2 * row / bytes_per_s_);
   const double embedding = latency_s_ + kAssumedWakeS + row / bytes_per_s_;
   const double logits =
-      latency_s_ + kAssumedWakeS + static_cast<double>(input_.cost.share({6, 8}).logit_bytes) / bytes_per_s_;
+      latency_s_ + kAssumedWakeS + static_cast<double>(input_.cost.share({24, 32}).logit_bytes) / bytes_per_s_;
   EXPECT_DOUBLE_EQ(time.exchange_s, 8 * one + embedding + logits);
 }
 
 TEST_F(Prediction2, ManyRowsAreSummedInPartsWhereThatSendsLess) {
-  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 7})}, {.node = 1, .work = work(0, 4, {7, 8})}};
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 28})}, {.node = 1, .work = work(0, 4, {28, 32})}};
   const double row = 4.0 * config_.model_dim;
   // Three subtrees to one peer; or half of them and half of the sums, twice the latency.
   EXPECT_DOUBLE_EQ(exchange_s(input_, group, 1.0), latency_s_ + kAssumedWakeS + 3 * row / bytes_per_s_);
@@ -113,7 +113,7 @@ TEST_F(Prediction2, ManyRowsAreSummedInPartsWhereThatSendsLess) {
 }
 
 TEST_F(Prediction2, AGroupThatMeasuredItsExchangesIsPredictedWithTheirTimes) {
-  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 4})}, {.node = 1, .work = work(0, 4, {4, 8})}};
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 16})}, {.node = 1, .work = work(0, 4, {16, 32})}};
   const double assumed = exchange_s(input_, group, 1.0), assumed_of_64 = exchange_s(input_, group, 64.0);
   const StepShape step = decode_shape({.context = 256, .sequences = 1});
   const double before = group_time(input_, group, step).exchange_s;
@@ -135,7 +135,7 @@ TEST_F(Prediction2, AGroupThatMeasuredItsExchangesIsPredictedWithTheirTimes) {
 
 // Fails when contention that the nodes' rates hold already is counted with the exchanges once more.
 TEST_F(Prediction2, ABlockThatWasMeasuredIsPredictedAsItWasWhateverTheRatesSay) {
-  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 4})}, {.node = 1, .work = work(0, 4, {4, 8})}};
+  const std::vector<Share> group{{.node = 0, .work = work(0, 4, {0, 16})}, {.node = 1, .work = work(0, 4, {16, 32})}};
   const StepShape step{.rows = 1.0, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
   const double computing = group_time(input_, group, step).compute_s / 4.0;  // layers; the embedding is nothing beside
   cluster_.measured_groups = {{.nodes = {0, 1},

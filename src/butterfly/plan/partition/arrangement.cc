@@ -1,7 +1,6 @@
 #include "butterfly/plan/partition/arrangement.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -10,98 +9,14 @@
 namespace butterfly {
 namespace {
 
-void divide_rest(int members, int first, std::vector<SliceRange>& begun, std::vector<std::vector<SliceRange>>& all) {
-  if (members == 1) {
-    begun.push_back({.first = first, .last = kReductionSlices});
-    all.push_back(begun);
-    begun.pop_back();
-    return;
-  }
-  for (int last = first + 1; last <= kReductionSlices - members + 1; ++last) {
-    begun.push_back({.first = first, .last = last});
-    divide_rest(members - 1, last, begun, all);
-    begun.pop_back();
-  }
-}
-
-/// Everything that grows with the number of layers, as a start and a slope.
-struct Line {
-  double start = 0.0;
-  double slope = 0.0;
-  double at(int count) const { return start + count * slope; }
-};
-
-struct MemberLines {
-  Line time;
-  Line bytes;
-  double memory = kInfinity;
-  double full = 1.0;  // bytes that make a fullness of 1
-};
-
-struct Division {
-  std::vector<MemberLines> members;
-  Line exchange;
-
-  /// Nothing where a member's memory does not allow it.
-  std::optional<GroupChoice> choice(int count) const {
-    GroupChoice choice;
-    for (const MemberLines& member : members) {
-      if (member.bytes.at(count) > member.memory) return std::nullopt;
-      choice.time = std::max(choice.time, member.time.at(count));
-      choice.fullness = std::max(choice.fullness, member.bytes.at(count) / member.full);
-    }
-    choice.time += exchange.at(count);
-    return choice;
-  }
-};
-
-std::vector<Share> group_shares(const GroupNodes& nodes, const std::vector<SliceRange>& slices, StageAssignment work) {
-  std::vector<Share> shares;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    work.slices = slices[i];
-    shares.push_back({.node = nodes[i], .work = work});
-  }
-  return shares;
-}
-
-Division lines_of(const PlanningProblem& problem, const GroupNodes& nodes, const std::vector<SliceRange>& slices,
-                  const OuterLayers& ends, const StepShape& step) {
-  const StageAssignment none{.first_layer = 0, .last_layer = 0, .embedding = ends.embedding, .head = ends.head};
-  StageAssignment one = none;
-  one.last_layer = 1;
-  Division division;
-  const std::vector<Share> without = group_shares(nodes, slices, none);
-  const std::vector<Share> with = group_shares(nodes, slices, one);
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const NodeRates& rates = problem.rates[static_cast<std::size_t>(nodes[i])];
-    const std::uint64_t memory = problem.cluster->nodes[static_cast<std::size_t>(nodes[i])].memory_bytes;
-    const auto start = static_cast<double>(share_bytes(problem.cost, without[i].work, problem.load).total());
-    const auto more = static_cast<double>(share_bytes(problem.cost, with[i].work, problem.load).total());
-    division.members.push_back({.time = {.start = share_s(problem.cost, without[i].work, step, rates),
-                                         .slope = block_s(problem.cost.share(slices[i]), step, rates)},
-                                .bytes = {.start = start, .slope = more - start},
-                                .memory = memory == 0 ? kInfinity : static_cast<double>(memory),
-                                .full = problem.all_memory_known ? static_cast<double>(memory) : 1.0});
-  }
-  division.exchange = {.start = group_time(problem, without, step).exchange_s,
-                       .slope = 2.0 * exchange_s(problem, with, step.rows)};
-  return division;
-}
-
-bool better(const GroupChoice& a, const GroupChoice& b, PlanGoal goal) {
-  if (b.division < 0) return true;
-  if (goal == PlanGoal::kMemory && a.fullness != b.fullness) return a.fullness < b.fullness;
-  return a.time < b.time;
-}
-
 /// One arrangement with its tables: what borders cost.
 class Fit {
  public:
-  Fit(const PlanningProblem& problem, const std::vector<GroupNodes>& groups, GroupChoices& choices)
+  Fit(const PlanningProblem& problem, const std::vector<GroupNodes>& groups, GroupTables& tables)
       : problem_(problem), groups_(groups), step_(goal_shape(problem, count())) {
     for (int g = 0; g < count(); ++g) {
       const OuterLayers ends{.embedding = g == 0, .head = g + 1 == count()};
-      tables_.push_back(&choices.of(groups[static_cast<std::size_t>(g)], ends, step_));
+      tables_.push_back(&tables.of(groups[static_cast<std::size_t>(g)], ends, step_));
     }
   }
 
@@ -121,7 +36,7 @@ class Fit {
   int count() const { return static_cast<int>(groups_.size()); }
 
   const GroupChoice& choice(int group, int layers) const {
-    return (*tables_[static_cast<std::size_t>(group)])[static_cast<std::size_t>(layers)];
+    return tables_[static_cast<std::size_t>(group)]->with(layers);
   }
 
   template <typename Cost, typename Combine>
@@ -138,7 +53,8 @@ class Fit {
     int first = 0;
     for (int g = 0; g < count(); ++g) {
       const int layers = (*counts)[static_cast<std::size_t>(g)];
-      append_group(problem_, groups_[static_cast<std::size_t>(g)], choice(g, layers), first, first + layers, shares);
+      const auto group = static_cast<std::size_t>(g);
+      append_group(problem_, groups_[group], *tables_[group], first, first + layers, shares);
       first += layers;
     }
     return shares;
@@ -203,78 +119,31 @@ class Fit {
   const PlanningProblem& problem_;
   const std::vector<GroupNodes>& groups_;
   const StepShape step_;
-  std::vector<const std::vector<GroupChoice>*> tables_;
+  std::vector<const GroupTable*> tables_;
 };
 
 }  // namespace
 
-const std::vector<std::vector<SliceRange>>& divisions_of(int members) {
-  static const auto kAll = [] {
-    std::array<std::vector<std::vector<SliceRange>>, kReductionSlices + 1> all;
-    for (int count = 1; count <= kReductionSlices; ++count) {
-      std::vector<SliceRange> begun;
-      divide_rest(count, 0, begun, all[static_cast<std::size_t>(count)]);
-    }
-    return all;
-  }();
-  return kAll[static_cast<std::size_t>(members)];
-}
-
-std::vector<GroupChoice> group_choices(const PlanningProblem& problem, const GroupNodes& nodes, const OuterLayers& ends,
-                                       const StepShape& step) {
-  std::vector<GroupChoice> choices(static_cast<std::size_t>(problem.layers) + 1);
-  const auto& divisions = divisions_of(static_cast<int>(nodes.size()));
-  for (std::size_t d = 0; d < divisions.size(); ++d) {
-    const Division division = lines_of(problem, nodes, divisions[d], ends, step);
-    for (int count = 1; count <= problem.layers; ++count) {
-      std::optional<GroupChoice> made = division.choice(count);
-      if (!made) break;
-      made->division = static_cast<int>(d);
-      GroupChoice& best = choices[static_cast<std::size_t>(count)];
-      if (better(*made, best, problem.goal)) best = *made;
-    }
-  }
-  return choices;
-}
-
-void append_group(const PlanningProblem& problem, const GroupNodes& nodes, const GroupChoice& choice, int first_layer,
+void append_group(const PlanningProblem& problem, const GroupNodes& nodes, const GroupTable& table, int first_layer,
                   int last_layer, std::vector<Share>& shares) {
-  const auto& slices = divisions_of(static_cast<int>(nodes.size()))[static_cast<std::size_t>(choice.division)];
-  for (const Share& share : group_shares(nodes, slices, problem.whole(first_layer, last_layer)))
+  const auto division = static_cast<std::size_t>(table.with(last_layer - first_layer).division);
+  for (const Share& share : group_shares(nodes, table.divisions[division], problem.whole(first_layer, last_layer))) {
     shares.push_back(share);
+  }
 }
 
-StepShape goal_shape(const PlanningProblem& problem, int groups) {
-  Load load = problem.load;
-  load.sequences = problem.goal == PlanGoal::kThroughput
-                       ? (load.sequences + static_cast<std::uint64_t>(groups) - 1) / static_cast<std::uint64_t>(groups)
-                       : 1;
-  return decode_shape(load);
-}
-
-const std::vector<GroupChoice>& GroupChoices::of(const GroupNodes& nodes, const OuterLayers& ends,
-                                                 const StepShape& step) {
+const GroupTable& GroupTables::of(const GroupNodes& nodes, const OuterLayers& ends, const StepShape& step) {
   auto& known = known_[{nodes, ends.embedding, ends.head, step.rows}];
-  if (known.empty()) known = group_choices(problem_, nodes, ends, step);
+  if (known.choices.empty()) {
+    SliceCosts& costs = costs_.try_emplace(step.rows, problem_, step).first->second;
+    known = group_table(costs, nodes, ends, DivisionSearch::kFine);
+  }
   return known;
 }
 
 std::optional<std::vector<Share>> fit_arrangement(const PlanningProblem& problem, const std::vector<GroupNodes>& groups,
-                                                  GroupChoices& choices) {
-  return Fit(problem, groups, choices).best();
-}
-
-std::vector<Share> least_missing_group(const PlanningProblem& problem, const GroupNodes& nodes) {
-  std::vector<Share> best;
-  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  for (const std::vector<SliceRange>& slices : divisions_of(static_cast<int>(nodes.size()))) {
-    std::vector<Share> shares = group_shares(nodes, slices, problem.whole(0, problem.layers));
-    const std::uint64_t missing = problem.missing_bytes(shares);
-    if (missing >= least) continue;
-    least = missing;
-    best = std::move(shares);
-  }
-  return best;
+                                                  GroupTables& tables) {
+  return Fit(problem, groups, tables).best();
 }
 
 }  // namespace butterfly

@@ -21,14 +21,14 @@ std::string refusal(std::string_view text, int layers = 8) {
 
 TEST(CustomPlan, StagesAndGroupsAreReadAsWritten) {
   const auto plan =
-      parse_custom_plan("# by hand\n 2 0-1\r\nalpha 2-7 slices 0-4 # the fast one\n10.0.0.2:7000 2-7 slices 5-7");
+      parse_custom_plan("# by hand\n 2 0-1\r\nalpha 2-7 slices 0-19 # the fast one\n10.0.0.2:7000 2-7 slices 20-31");
   ASSERT_TRUE(plan.has_value());
   const auto shares = resolve(*plan, 8, three_nodes());
   ASSERT_TRUE(shares.has_value()) << shares.error().message;
   const std::vector<Share> expected{
       {.node = 2, .work = {.first_layer = 0, .last_layer = 2, .embedding = true}},
-      {.node = 0, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {0, 5}}},
-      {.node = 1, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {5, 8}}},
+      {.node = 0, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {0, 20}}},
+      {.node = 1, .work = {.first_layer = 2, .last_layer = 8, .head = true, .slices = {20, 32}}},
   };
   EXPECT_EQ(*shares, expected);
 }
@@ -58,14 +58,14 @@ TEST(CustomPlan, GapsOverlapsAndUnknownNodesGetOneSentenceEach) {
 }
 
 TEST(CustomPlan, GroupsHaveEachSliceOnceAndEachNodeOnce) {
-  EXPECT_EQ(refusal("alpha 0-7 slices 0-3\nbeta 0-7 slices 5-7"),
-            "the custom plan gives slice 4 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 slices 0-3"), "the custom plan gives slice 4 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 slices 1-7"), "the custom plan gives slice 0 of layers 0 to 7 to nobody");
-  EXPECT_EQ(refusal("alpha 0-7 slices 0-4\nbeta 0-7 slices 4-7"),
-            "the custom plan gives slice 4 of layers 0 to 7 to beta too, after another");
-  EXPECT_EQ(refusal("alpha 0-7 slices 0-8"), "the custom plan gives slices 0 to 8 to alpha, there are 0 to 7");
-  EXPECT_EQ(refusal("alpha 0-7 slices 0-3\nalpha 0-7 slices 4-7"),
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-15\nbeta 0-7 slices 20-31"),
+            "the custom plan gives slice 16 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-15"), "the custom plan gives slice 16 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 4-31"), "the custom plan gives slice 0 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-19\nbeta 0-7 slices 16-31"),
+            "the custom plan gives slice 16 of layers 0 to 7 to beta too, after another");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-35"), "the custom plan gives slices 0 to 35 to alpha, there are 0 to 31");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-15\nalpha 0-7 slices 16-31"),
             "the custom plan names alpha twice in the group of layers 0 to 7");
 }
 

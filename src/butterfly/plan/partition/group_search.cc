@@ -13,7 +13,8 @@
 namespace butterfly {
 namespace {
 
-constexpr int kFewNodes = 64;         // up to here groups of every size and several orders are tried
+constexpr int kGroupMax = 8;          // members of a group, of which every number is tried
+constexpr int kFewNodes = 64;         // up to here larger groups, groups of every size and several orders are tried
 constexpr double kLimitFactor = 0.6;  // from one limit on the slowest group to the next
 constexpr int kLimitsMax = 16;
 constexpr int kRefinements = 4;
@@ -42,8 +43,13 @@ std::vector<Order> orders_of(const PlanningProblem& problem) {
 
 std::vector<int> sizes_of(const PlanningProblem& problem) {
   std::vector<int> sizes;
-  for (int size = 1; size <= std::min(kReductionSlices, problem.nodes()); ++size) {
-    if (problem.nodes() <= kFewNodes || (size & (size - 1)) == 0) sizes.push_back(size);
+  const bool few = problem.nodes() <= kFewNodes;
+  for (int size = 1; size <= std::min(kGroupMax, problem.nodes()); ++size) {
+    if (few || (size & (size - 1)) == 0) sizes.push_back(size);
+  }
+  if (!few) return sizes;
+  for (const int size : {12, 16, 24, 32}) {
+    if (size <= problem.nodes()) sizes.push_back(size);
   }
   return sizes;
 }
@@ -53,13 +59,15 @@ class Search {
  public:
   Search(const PlanningProblem& problem, const Order& order, const StepShape& step)
       : problem_(problem), order_(order), step_(step), sizes_(sizes_of(problem)) {
+    SliceCosts costs(problem, step);
     for (int begin = 0; begin < problem.nodes(); ++begin) {
       for (const int size : sizes_) {
         auto& tables = tables_.emplace_back();
         if (begin + size > problem.nodes()) continue;
         for (unsigned ends = 0; ends < tables.size(); ++ends) {
-          tables[ends] = group_choices(problem, nodes_of(begin, size),
-                                       {.embedding = (ends & 1u) != 0, .head = (ends & 2u) != 0}, step);
+          tables[ends] =
+              group_table(costs, nodes_of(begin, size), {.embedding = (ends & 1u) != 0, .head = (ends & 2u) != 0},
+                          DivisionSearch::kEighths);
         }
       }
     }
@@ -107,12 +115,13 @@ class Search {
     return nodes;
   }
 
-  const GroupChoice& choice(const Group& group) const {
+  const GroupTable& table(const Group& group) const {
     const auto which = static_cast<std::size_t>(std::find(sizes_.begin(), sizes_.end(), group.size) - sizes_.begin());
     const unsigned ends = (group.first == 0 ? 1u : 0u) | (group.last == problem_.layers ? 2u : 0u);
-    return tables_[static_cast<std::size_t>(group.begin) * sizes_.size() + which][ends]
-                  [static_cast<std::size_t>(group.last - group.first)];
+    return tables_[static_cast<std::size_t>(group.begin) * sizes_.size() + which][ends];
   }
+
+  const GroupChoice& choice(const Group& group) const { return table(group).with(group.last - group.first); }
 
   double measure(const GroupChoice& made) const {
     return problem_.goal == PlanGoal::kMemory ? made.fullness : made.time;
@@ -161,9 +170,8 @@ class Search {
     std::reverse(groups.begin(), groups.end());
     Found found;
     for (const Group& group : groups) {
-      const GroupChoice& made = choice(group);
-      append_group(problem_, nodes_of(group.begin, group.size), made, group.first, group.last, found.shares);
-      found.limit = std::max(found.limit, measure(made));
+      append_group(problem_, nodes_of(group.begin, group.size), table(group), group.first, group.last, found.shares);
+      found.limit = std::max(found.limit, measure(choice(group)));
     }
     return found;
   }
@@ -172,7 +180,7 @@ class Search {
   const Order& order_;
   const StepShape step_;
   const std::vector<int> sizes_;
-  std::vector<std::array<std::vector<GroupChoice>, 4>> tables_;  // by first node, size, and ends
+  std::vector<std::array<GroupTable, 4>> tables_;  // by first node, size, and ends
   std::vector<Cell> cells_;
 };
 
@@ -215,7 +223,7 @@ void descend(Search& search, Best& best) {
 /// Steps of the pipelines that groups of each size make; a few sizes make the same.
 std::vector<StepShape> shapes_of(const PlanningProblem& problem) {
   std::vector<StepShape> shapes;
-  for (int size = 1; size <= kReductionSlices; size *= 2) {
+  for (int size = 1; size <= kGroupMax; size *= 2) {
     const StepShape step = goal_shape(problem, std::clamp(problem.nodes() / size, 1, problem.layers));
     if (shapes.empty() || shapes.back().rows != step.rows) shapes.push_back(step);
   }

@@ -43,7 +43,7 @@ double arrangement_count(int nodes) {
 /// Tries every arrangement of groups, each of any of the nodes.
 class Exhaustive {
  public:
-  explicit Exhaustive(const PlanningProblem& problem) : problem_(problem), choices_(problem) {}
+  explicit Exhaustive(const PlanningProblem& problem) : problem_(problem), tables_(problem) {}
 
   std::vector<Share> best() {
     extend((1u << problem_.nodes()) - 1);
@@ -67,7 +67,7 @@ class Exhaustive {
   }
 
   void consider() {
-    auto shares = fit_arrangement(problem_, groups_, choices_);
+    auto shares = fit_arrangement(problem_, groups_, tables_);
     if (!shares) return;
     const double score = problem_.score(*shares);
     // Among equals the one with fewer shares: what does not help stands by.
@@ -77,7 +77,7 @@ class Exhaustive {
   }
 
   const PlanningProblem& problem_;
-  GroupChoices choices_;
+  GroupTables tables_;
   std::vector<GroupNodes> groups_;
   std::vector<Share> best_;
   double least_ = std::numeric_limits<double>::infinity();
@@ -92,9 +92,9 @@ Result<Split> split_tensor(const PlanningProblem& problem) {
   std::stable_sort(nodes.begin(), nodes.end(), [&](int a, int b) { return speed(problem, a) > speed(problem, b); });
   nodes.resize(std::min(nodes.size(), static_cast<std::size_t>(kReductionSlices)));
   std::sort(nodes.begin(), nodes.end());
-  GroupChoices choices(problem);
+  GroupTables tables(problem);
   Split split;
-  if (auto shares = fit_arrangement(problem, {nodes}, choices)) {
+  if (auto shares = fit_arrangement(problem, {nodes}, tables)) {
     split.shares = std::move(*shares);
   } else {
     split.shares = least_missing_group(problem, nodes);
@@ -115,12 +115,12 @@ Result<Split> split_hybrid(const PlanningProblem& problem) {
     std::vector<Share> shares = Exhaustive(problem).best();
     if (!shares.empty()) {
       return Split{.shares = std::move(shares),
-                   .note = "every order, grouping, border and division of slices was tried"};
+                   .note = "every order, grouping and border was tried, with the best divisions of slices"};
     }
   }
   // One group, and groups of one, are pipelines of groups too.
   std::vector<Split> candidates;
-  if (work > kExactWorkMax) candidates.push_back({.shares = search_groups(problem)});
+  if (work > kExactWorkMax) candidates.push_back({.shares = divide_finely(problem, search_groups(problem))});
   BF_ASSIGN_OR_RETURN(candidates.emplace_back(), split_tensor(problem));
   BF_ASSIGN_OR_RETURN(candidates.emplace_back(), split_balanced(problem));
   const auto rank = [&](const Split& split) {

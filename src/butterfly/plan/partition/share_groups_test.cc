@@ -13,8 +13,9 @@ StageAssignment share(int first_layer, int last_layer, int first_slice, int last
 }
 
 TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsSlices) {
-  const std::vector<StageAssignment> shares{share(0, 2, 0, 8), share(2, 3, 0, 3), share(2, 3, 3, 4), share(2, 3, 4, 8),
-                                            share(3, 5, 0, 8), share(5, 6, 0, 1), share(5, 6, 1, 8)};
+  const std::vector<StageAssignment> shares{share(0, 2, 0, 32),  share(2, 3, 0, 12), share(2, 3, 12, 16),
+                                            share(2, 3, 16, 32), share(3, 5, 0, 32), share(5, 6, 0, 4),
+                                            share(5, 6, 4, 32)};
   const std::vector<ShareGroup> expected{{0, 1}, {1, 4}, {4, 5}, {5, 7}};
   EXPECT_EQ(share_groups(shares).value(), expected);
   EXPECT_EQ(pipeline_stages(shares), 4);
@@ -22,12 +23,12 @@ TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsSlices) {
 }
 
 TEST(ShareGroups, SlicesThatAreMissingTwiceThereOrEmptyAreRefused) {
-  for (const auto& [first, second] : std::vector<std::pair<SliceRange, SliceRange>>{{{0, 4}, {5, 8}},
-                                                                                    {{0, 4}, {3, 8}},
-                                                                                    {{1, 4}, {4, 8}},
-                                                                                    {{0, 4}, {4, 7}},
-                                                                                    {{0, 4}, {4, 4}},
-                                                                                    {{0, 4}, {4, 9}}}) {
+  for (const auto& [first, second] : std::vector<std::pair<SliceRange, SliceRange>>{{{0, 16}, {20, 32}},
+                                                                                    {{0, 16}, {12, 32}},
+                                                                                    {{4, 16}, {16, 32}},
+                                                                                    {{0, 16}, {16, 28}},
+                                                                                    {{0, 16}, {16, 16}},
+                                                                                    {{0, 16}, {16, 36}}}) {
     const std::vector<StageAssignment> shares{share(0, 2, first.first, first.last),
                                               share(0, 2, second.first, second.last)};
     const auto groups = share_groups(shares);
@@ -37,7 +38,7 @@ TEST(ShareGroups, SlicesThatAreMissingTwiceThereOrEmptyAreRefused) {
 }
 
 TEST(ShareGroups, MembersOfAGroupHaveTheSameLayersAndEnds) {
-  std::vector<StageAssignment> shares{share(0, 2, 0, 4), share(0, 3, 4, 8)};
+  std::vector<StageAssignment> shares{share(0, 2, 0, 16), share(0, 3, 16, 32)};
   EXPECT_FALSE(share_groups(shares));
   shares[1].last_layer = 2;
   EXPECT_TRUE(share_groups(shares));

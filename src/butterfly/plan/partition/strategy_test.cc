@@ -143,8 +143,9 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
   std::mt19937 random(11);
   int feasible = 0, infeasible = 0, reordered = 0, grouped = 0, scattered = 0;
   for (int instance = 0; instance < 1000; ++instance) {
-    const int nodes = 1 + static_cast<int>(random() % 4);
-    const int layers = 1 + static_cast<int>(random() % (nodes == 4 ? 4 : 7));
+    // Every division of 32 slices among four members takes its time.
+    const int nodes = instance % 50 == 0 ? 4 : 1 + static_cast<int>(random() % 3);
+    const int layers = 1 + static_cast<int>(random() % (nodes < 3 ? 7 : nodes == 3 ? 4 : 2));
     Instance made = random_instance(random, nodes, layers);
     const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
     const Tried tried = try_everything(problem);
@@ -170,7 +171,8 @@ TEST(Strategies, BalancedAndAutoEqualExhaustiveSearchOnAThousandRandomInstances)
     }
     ++feasible;
     if (tried.score > least) ++scattered;
-    ASSERT_NEAR(problem.score(best->placement()), least, 1e-9 * least) << "instance " << instance;
+    // Of four members not all divisions are tried.
+    ASSERT_NEAR(problem.score(best->placement()), least, (nodes == 4 ? 0.02 : 1e-9) * least) << "instance " << instance;
     if (groups_of(best->placement()).size() < best->shares.size()) ++grouped;
   }
   // The instances must be worth trying.
@@ -265,8 +267,8 @@ TEST(Strategies, TensorGivesSlicesInProportionToSpeed) {
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
   ASSERT_TRUE(plan.has_value());
   ASSERT_EQ(plan->shares.size(), 2u);
-  EXPECT_EQ(plan->shares[0].work.slices, (SliceRange{.first = 0, .last = 2}));
-  EXPECT_EQ(plan->shares[1].work.slices, (SliceRange{.first = 2, .last = 8}));
+  EXPECT_EQ(plan->shares[0].work.slices, (SliceRange{.first = 0, .last = 8}));
+  EXPECT_EQ(plan->shares[1].work.slices, (SliceRange{.first = 8, .last = 32}));
   EXPECT_EQ(plan->prediction.groups, 1);
   EXPECT_GT(plan->prediction.exchange_s, 0.0);
   const Result<Plan> alone = make_plan(config, cluster, {.strategy = "uniform", .context = 128});
@@ -313,7 +315,7 @@ TEST(Strategies, ExpertsAreDividedByMemoryAndSpeed) {
 TEST(Strategies, TensorOverMoreNodesThanSlicesTakesTheFastest) {
   ModelConfig config = *named_config("llama-1.1b");
   PlanCluster cluster;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < kReductionSlices + 2; ++i) {
     cluster.nodes.push_back({.memory_read_gb_per_s = i == 3 || i == 7 ? 1.0 : 10.0, .fp32_gflops = 100.0});
   }
   const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 128});
@@ -358,22 +360,62 @@ TEST(Strategies, OneSequenceHasNoUseForBalanceEvenWhereThroughputIsTheGoal) {
   EXPECT_GT(throughput->gap(), 0.1);
 }
 
-TEST(Strategies, DivisionsGiveEveryMemberALane) {
-  std::size_t total = 0;
-  for (int members = 1; members <= kReductionSlices; ++members) {
-    for (const std::vector<SliceRange>& slices : divisions_of(members)) {
-      ++total;
-      ASSERT_EQ(slices.size(), static_cast<std::size_t>(members));
-      int next = 0;
-      for (const SliceRange& own : slices) {
-        ASSERT_EQ(own.first, next);
-        ASSERT_GT(own.last, own.first);
-        next = own.last;
+/// Nodes as throttled workers are: of one kind, some at a fraction of its speed. What can be reached is a matter of
+/// rounding: 12 members have 2 or 3 slices each. Fails where shares are equal, or multiples of an eighth.
+TEST(Strategies, SharesFollowSpeedsOfUnevenNodes) {
+  const std::vector<double> speeds{1.0, 0.55, 0.8, 0.35, 0.65, 0.9, 0.45, 0.75, 0.5, 1.0, 0.6, 0.7};
+  ModelConfig config = *named_config("llama-2-7b");
+  config.weight_type = DType::kQ4_0;
+  struct Expected {
+    int nodes;
+    double balance;  // least over greatest time
+    double slowest;  // over the time that shares of any size would take
+  };
+  for (const auto& [nodes, balance, slowest] :
+       {Expected{3, 0.9, 1.05}, {5, 0.85, 1.07}, {7, 0.75, 1.12}, {12, 0.6, 1.2}}) {
+    PlanCluster cluster;
+    double all = 0.0;
+    for (int i = 0; i < nodes; ++i) {
+      const double speed = speeds[static_cast<std::size_t>(i)];
+      cluster.nodes.push_back({.memory_read_gb_per_s = 40.0 * speed, .fp32_gflops = 400.0 * speed});
+      all += speed;
+    }
+    cluster.default_link = {.latency_us = 1.0, .gb_per_s = 100.0};
+    const Result<Plan> plan = make_plan(config, cluster, {.strategy = "tensor", .context = 512});
+    ASSERT_TRUE(plan.has_value()) << plan.error().message;
+    EXPECT_EQ(plan->shares.size(), static_cast<std::size_t>(nodes));
+    cluster.nodes.resize(1);
+    const double alone = make_plan(config, cluster, {.strategy = "uniform", .context = 512})->prediction.slowest_s;
+    const double over = plan->prediction.slowest_s * all / alone;
+    EXPECT_GT(plan->prediction.load_balance_factor, balance) << nodes << " nodes";
+    EXPECT_LT(over, slowest) << nodes << " nodes";
+    RecordProperty(fmt::format("of_{}_nodes", nodes),
+                   fmt::format("{:.3f}, {:.3f}", plan->prediction.load_balance_factor, over));
+  }
+}
+
+/// The groups that searches make, up to four members and beyond: every member has slices, every slice a member.
+TEST(Strategies, DivisionsGiveEveryMemberASlice) {
+  std::mt19937 random(3);
+  for (const int members : {2, 3, 4, 7, 12, 32}) {
+    const Instance made = random_instance(random, members, 6);
+    const PlanningProblem problem = *planning_problem(made.config, made.cluster, made.options);
+    GroupNodes nodes(static_cast<std::size_t>(members));
+    std::iota(nodes.begin(), nodes.end(), 0);
+    for (const auto search : {DivisionSearch::kEighths, DivisionSearch::kFine}) {
+      SliceCosts costs(problem, goal_shape(problem, 1));
+      for (const Slices& slices : group_table(costs, nodes, {.embedding = true}, search).divisions) {
+        ASSERT_EQ(slices.size(), static_cast<std::size_t>(members));
+        int next = 0;
+        for (const SliceRange& own : slices) {
+          ASSERT_EQ(own.first, next);
+          ASSERT_GT(own.last, own.first);
+          next = own.last;
+        }
+        ASSERT_EQ(next, kReductionSlices);
       }
-      ASSERT_EQ(next, kReductionSlices);
     }
   }
-  EXPECT_EQ(total, 1u << (kReductionSlices - 1));
 }
 
 TEST(Strategies, NamesAndAliasesAreUniqueAndFound) {

@@ -33,8 +33,8 @@ PlanOptions options_of(const std::string& custom) {
 TEST(SimulatedPlan, OneUndisturbedRequestTakesWhatThePlanPredicts) {
   const ModelConfig config = *named_config("llama-1.1b");
   const PlanCluster cluster = mixed_cluster();
-  for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-3\nn2 0-21 slices 4-7",
-                             "n0 0-5\nn1 6-21 slices 0-2\nn2 6-21 slices 3-5\nn3 6-21 slices 6-7"}) {
+  for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-12\nn2 0-21 slices 13-31",
+                             "n0 0-5\nn1 6-21 slices 0-10\nn2 6-21 slices 11-22\nn3 6-21 slices 23-31"}) {
     const PlanOptions options = options_of(custom);
     const Plan plan = *make_plan(config, cluster, options);
     const PredictionInput input = *prediction_input(config, cluster, options);
@@ -62,7 +62,7 @@ TEST(SimulatedPlan, ANodeWithTwoStagesIsWaitedForALittleLongerThanPredicted) {
 TEST(SimulatedPlan, ManySequencesComeNearThePredictedThroughput) {
   const ModelConfig config = *named_config("llama-1.1b");
   const PlanCluster cluster = mixed_cluster();
-  for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-3\nn2 0-21 slices 4-7"}) {
+  for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-12\nn2 0-21 slices 13-31"}) {
     PlanOptions options = options_of(custom);
     options.sequences = 8;
     options.prompt = 10;

@@ -1,0 +1,213 @@
+// Matmuls written once over a vector of 16 floats, V (simd_inl.h): slices, their tree, tiles. The order of operations
+// is reference.cc's. Internal linkage throughout (see kernels.h).
+#pragma once
+
+#include "butterfly/kernel/inference/simd_inl.h"
+
+namespace butterfly {
+namespace {
+
+// --- matmuls with float weights -------------------------------------------------------------------------------
+
+template <class V, PackedType kType>
+inline V load_weight(const unsigned char* panel, long k) {
+  if constexpr (kType == PackedType::kF32) return V::load(reinterpret_cast<const float*>(panel) + k * kPanel);
+  if constexpr (kType == PackedType::kF16)
+    return V::load_half(reinterpret_cast<const unsigned short*>(panel) + k * kPanel);
+  if constexpr (kType == PackedType::kBF16)
+    return V::load_bf16(reinterpret_cast<const unsigned short*>(panel) + k * kPanel);
+}
+
+/// A slice of a matmul. The tree of slices is folded while they are computed: sums wait on a stack, and each new one is
+/// added to as many of its topmost as it completes nodes of the tree with.
+struct SliceStep {
+  long begin = 0;
+  long end = 0;
+  int adds = 0;
+};
+
+/// The slices that have columns, in order.
+struct SliceSteps {
+  int count = 0;
+  SliceStep steps[kReductionSlices];
+  // The same additions for sums that are all kept, by their number here: sum `to` += sum `from`.
+  int folds = 0;
+  struct {
+    int to = 0;
+    int from = 0;
+  } fold[kReductionSlices - 1];
+};
+
+/// Sums that wait at most, the newest included: one for each level of the tree.
+constexpr int kWaitingMax = 6;
+static_assert(1 << (kWaitingMax - 1) == kReductionSlices);
+
+inline SliceSteps slice_steps(const LinearArgs& a) {
+  SliceSteps steps;
+  int sums[kWaitingMax];  // of the subtrees that wait: the number of its sum, -1 where none of its slices has columns
+  int waiting = 0;
+  for (int slice = 0; slice < a.slices; ++slice) {
+    const bool filled = a.slice_begin[slice] < a.slice_begin[slice + 1];
+    sums[waiting++] = filled ? steps.count : -1;
+    if (filled) steps.steps[steps.count++] = {a.slice_begin[slice], a.slice_begin[slice + 1], 0};
+    for (int width = 1; (slice & width) != 0; width *= 2) {
+      const int right = sums[--waiting];
+      int& left = sums[waiting - 1];
+      if (left < 0) {
+        left = right;
+      } else if (right >= 0) {
+        ++steps.steps[steps.count - 1].adds;
+        steps.fold[steps.folds++] = {left, right};
+      }
+    }
+  }
+  return steps;
+}
+
+template <class V, int M, int N>
+inline __attribute__((always_inline)) void clear_sums(V (&acc)[M][N]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) acc[m][n] = V::set1(0.0f);
+  }
+}
+
+/// The end of a slice: adds what waits below `top`, and waits there itself. Gives the new top. One row's sums are only
+/// kept: how often to add is hard to foresee for the processor, and one row is soon done.
+template <class V, int M, int N>
+inline __attribute__((always_inline)) float* push_sums(V (&acc)[M][N], int adds, float* top) {
+  if constexpr (M > 1) {
+    for (; adds > 0; --adds) {
+      top -= M * N * kPanel;
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) acc[m][n] = V::add(V::load(top + (m * N + n) * kPanel), acc[m][n]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) V::store(top + (m * N + n) * kPanel, acc[m][n]);
+  }
+  return top + M * N * kPanel;
+}
+
+/// The tree of one row's sums of all slices, into the first.
+template <class V>
+inline void fold_one_row(const SliceSteps& steps, float* sums, int panels) {
+  const long size = static_cast<long>(panels) * kPanel;
+  for (int i = 0; i < steps.folds; ++i) {
+    float* to = sums + steps.fold[i].to * size;
+    const float* from = sums + steps.fold[i].from * size;
+    for (long at = 0; at < size; at += kPanel) V::store(to + at, V::add(V::load(to + at), V::load(from + at)));
+  }
+}
+
+/// Pushes one slice of outputs [m, panel * 16 + n * 16 + i], the chains over its k, onto `top`; gives the new top.
+template <class V, PackedType kType, int M, int N>
+inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, long row, long panel,
+                                                         const SliceStep& step, float* top) {
+  constexpr long kBytes = kType == PackedType::kF32 ? 4 * kPanel : 2 * kPanel;
+  constexpr long kAhead = 4096;  // one memory stream: far enough to cover its latency
+  V acc[M][N];
+  clear_sums(acc);
+  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const float* x = a.x + row * a.x_stride;
+  for (long k = step.begin; k < step.end; ++k) {
+    V weights[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) weights[n] = load_weight<V, kType>(w + n * a.panel_stride, k);
+    if constexpr (M == 1) __builtin_prefetch(w + k * kBytes + kAhead);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const V value = V::set1(x[m * a.x_stride + k]);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) acc[m][n] = V::fma(weights[n], value, acc[m][n]);
+    }
+  }
+  return push_sums(acc, step.adds, top);
+}
+
+// --- the loop over tiles, for all types ------------------------------------------------------------------------
+
+using TileFunction = void (*)(const LinearArgs& a, const SliceSteps& steps, long row, long panel, float* top);
+
+template <auto kSlice>
+__attribute__((noinline)) float* one_slice(const LinearArgs& a, long row, long panel, const SliceStep& step,
+                                           float* top) {
+  return kSlice(a, row, panel, step, top);
+}
+
+/// All slices of a tile of M rows. A call for each leaves many rows all registers; with one row it would cost more.
+template <auto kSlice, int M>
+void all_slices(const LinearArgs& a, const SliceSteps& steps, long row, long panel, float* top) {
+  for (int i = 0; i < steps.count; ++i) {
+    if constexpr (M == 1) {
+      top = kSlice(a, row, panel, steps.steps[i], top);
+    } else {
+      top = one_slice<kSlice>(a, row, panel, steps.steps[i], top);
+    }
+  }
+}
+
+/// The tile functions of one type: [rows - 1][panels - 1].
+template <int kM, int kN>
+struct TileTable {
+  static constexpr int kRows = kM;
+  static constexpr int kPanels = kN;
+  TileFunction functions[kM][kN];
+};
+
+template <class V>
+void finish_tile(const LinearArgs& a, const float* tile, long row, int rows, long panel, int panels) {
+  for (int m = 0; m < rows; ++m) {
+    for (int n = 0; n < panels; ++n) {
+      const float* sums = tile + (m * panels + n) * kPanel;
+      const long o = (panel + n) * kPanel;
+      const long at = (row + m) * a.y_stride + o;
+      if (o + kPanel <= a.out_rows) {
+        V y = V::load(sums);
+        if (a.bias != nullptr) y = V::add(y, V::load(a.bias + o));
+        if (a.residual != nullptr) y = V::add(V::load(a.residual + at), y);
+        V::store(a.y + at, y);
+        continue;
+      }
+      for (long i = 0; o + i < a.out_rows; ++i) {
+        float y = sums[i];
+        if (a.bias != nullptr) y = y + a.bias[o + i];
+        if (a.residual != nullptr) y = a.residual[at + i] + y;
+        a.y[at + i] = y;
+      }
+    }
+  }
+}
+
+template <class V, class Table>
+void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
+  // Rows are taken in chunks whose activations stay in the second-level cache while all panels pass by.
+  constexpr long kChunkBytes = 512 * 1024;
+  const long fit = kChunkBytes / x_row_bytes / Table::kRows * Table::kRows;
+  const long chunk = fit > Table::kRows ? fit : Table::kRows;
+  constexpr int kSums = kWaitingMax * Table::kRows > kReductionSlices ? kWaitingMax * Table::kRows : kReductionSlices;
+  alignas(64) float tiles[kSums * Table::kPanels * kPanel];
+  const SliceSteps steps = slice_steps(a);
+  const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
+  for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
+    const long chunk_end = min_of(chunk_begin + chunk, a.rows);
+    for (long panel = a.panel_begin; panel < a.panel_end; panel += panels_max) {
+      const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
+      for (long row = chunk_begin; row < chunk_end; row += Table::kRows) {
+        const int rows = static_cast<int>(min_of(Table::kRows, chunk_end - row));
+        table.functions[rows - 1][panels - 1](a, steps, row, panel, tiles);
+        if (rows == 1) fold_one_row<V>(steps, tiles, panels);
+        finish_tile<V>(a, tiles, row, rows, panel, panels);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace butterfly
