@@ -191,9 +191,10 @@ TEST_P(DistOneAnswer, WhateverTheMembersOfATensorGroupAndTheirSlices) {
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;
   const auto expected = run(*checkpoint, {.isas = {Isa::kReference}}, 12, 4);
   ASSERT_TRUE(expected) << expected.error().message;
-  std::vector<std::vector<int>> divisions{{4, 4}, {3, 3, 2}};
+  std::vector<std::vector<int>> divisions{{16, 16}, {11, 10, 11}};
   if (!kSanitized) {
-    divisions.insert(divisions.end(), {{1, 2, 5}, {2, 2, 2, 2}, {2, 1, 2, 1, 2}, {1, 1, 1, 1, 1, 1, 1, 1}});
+    divisions.insert(divisions.end(),
+                     {{1, 9, 22}, {7, 6, 5, 8, 6}, {5, 4, 5, 4, 5, 4, 5}, {3, 2, 3, 3, 2, 3, 3, 2, 3, 3, 2, 3}});
   }
   for (const auto& slices : divisions) {
     const int threads = kThreads[slices.size() % kThreads.size()];
@@ -234,7 +235,7 @@ TEST_P(DistOneAnswer, OfExpertsWhateverTheNodesSlicesThreadsChunksNeighboursAndI
     }
   }
   const StageAssignment all{.last_layer = checkpoint.config.layers, .embedding = true, .head = true};
-  for (const auto& slices : std::vector<std::vector<int>>{{4, 4}, {3, 3, 2}, {2, 1, 2, 1, 2}}) {
+  for (const auto& slices : std::vector<std::vector<int>>{{16, 16}, {11, 10, 11}, {7, 6, 5, 8, 6}}) {
     for (const int chunk : kChunks) {
       const Case c{static_cast<int>(slices.size()), kThreads.back(), chunk, 3, supported_isas()};
       GroupPipeline group(checkpoint, {.assignment = all, .slices = slices, .isas = c.isas, .threads = c.threads});
