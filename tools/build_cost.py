@@ -15,6 +15,7 @@ import collections
 import json
 import os
 import pathlib
+import re
 import resource
 import shlex
 import shutil
@@ -36,9 +37,14 @@ def timed_call(log, command):
 
 
 def module_of(source, build):
-    """The module (or folder) that a source or object file belongs to."""
+    """The module (or folder) that a source or object file belongs to; of neighbours compiled as one, their folder."""
     path = pathlib.Path(source)
-    for base in (ROOT, build):
+    united = re.fullmatch(r"unity_(.*)_\d+_cxx\.cxx", path.name)
+    if united:
+        folders = {re.sub(r"\W", "_", str(f)): f for base in ("src", "apps", "tests") for f in (ROOT / base).rglob("*/")}
+        tests = next((part for part in path.parts if part.endswith("_test.dir")), None)
+        path = folders.get(united[1], path.parent) / ("united_test.cc" if tests else "united.cc")
+    for base in (build, ROOT):
         if path.is_relative_to(base):
             path = path.relative_to(base)
     parts = path.parts
@@ -71,7 +77,9 @@ def run_build(build, targets):
     if targets:
         command += ["--target", *targets]
     begun = time.monotonic()
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stdout[-4000:])
     return time.monotonic() - begun
 
 

@@ -23,25 +23,17 @@ constexpr int kLostAttempts = 40;          // one that did, and was not named: o
 constexpr milliseconds kTriedFor{30'000};  // that did not answer
 constexpr std::size_t kTriedMax = 4096;
 
-Deadline now() {
-  return std::chrono::steady_clock::now();
-}
-
-std::string title(const RemoteWorker& member) {
-  return fmt::format("worker {}", member.address);
-}
-
 }  // namespace
 
 /// A worker that was just started measures its speed first, and says so again and again.
 Result<control::ControlMessage> WorkerRegistry::receive_hello(ControlLink& link, const std::string& address,
                                                               Deadline deadline) const {
-  const Deadline patience = now() + kMeasuringTimeout;
+  const Deadline patience = Deadline::clock::now() + kMeasuringTimeout;
   for (bool told = false;;) {
     auto answer = link.receive(deadline);
     if (!answer || !answer->has_measuring()) return answer;
     if (!std::exchange(told, true)) log().info("worker {} measures its speed first", address);
-    deadline = std::min(patience, std::max(deadline, now() + kSignTimeout));
+    deadline = std::min(patience, std::max(deadline, Deadline::clock::now() + kSignTimeout));
   }
 }
 
@@ -83,7 +75,7 @@ Result<WorkerRegistry::Answer> WorkerRegistry::handshake(const Call& call, Deadl
   member->address = call.address;
   member->silence = PhiAccrual(options_.heartbeat);
   member->link = std::move(connected.link);
-  const std::string who = title(*member);
+  const std::string who = member->title();
   if (message.has_failure()) {
     const auto serving = read_worker_identity(message.failure().serving());
     if (serving) return Answer{.serving = serving};
@@ -178,14 +170,14 @@ bool WorkerRegistry::is_here(const std::optional<WorkerIdentity>& identity) cons
 /// mutex_ is held.
 bool WorkerRegistry::was_tried(const std::string& address) const {
   const auto tried = tried_until_.find(address);
-  return tried != tried_until_.end() && now() < tried->second;
+  return tried != tried_until_.end() && Deadline::clock::now() < tried->second;
 }
 
 /// mutex_ is held.
 void WorkerRegistry::note_failure(const std::string& address, Dialling& mine) {
   ++mine.failures;
-  std::erase_if(tried_until_, [](const auto& one) { return one.second <= now(); });
-  if (tried_until_.size() < kTriedMax) tried_until_[address] = now() + kTriedFor;
+  std::erase_if(tried_until_, [](const auto& one) { return one.second <= Deadline::clock::now(); });
+  if (tried_until_.size() < kTriedMax) tried_until_[address] = Deadline::clock::now() + kTriedFor;
 }
 
 /// Threads that have ended are joined. mutex_ is held.
@@ -271,7 +263,7 @@ void WorkerRegistry::run_dialling(const std::string& address, const std::stop_to
   Call call{.address = address};
   std::optional<WorkerIdentity> serving;  // who answered last that it serves us already
   while (wait_until_lost(address, serving, stop)) {
-    auto answer = handshake(call, now() + kDialTimeout, stop);
+    auto answer = handshake(call, Deadline::clock::now() + kDialTimeout, stop);
     call.lost.reset();
     std::unique_lock lock(mutex_);
     if (stop.stop_requested()) return;

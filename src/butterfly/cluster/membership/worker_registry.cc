@@ -18,10 +18,6 @@ Deadline now() {
   return std::chrono::steady_clock::now();
 }
 
-std::string title(const RemoteWorker& member) {
-  return fmt::format("worker {}", member.address);
-}
-
 void release(const RemoteWorker& member) {
   control::ControlMessage message;
   message.mutable_release();
@@ -94,7 +90,7 @@ void WorkerRegistry::admit(RemoteWorkerPtr member) {
     member->silence.heard(now());
     members_.push_back(member);
     member->monitor = std::thread([this, member] { run_monitor(member); });
-    changed(fmt::format("{} joined", title(*member)));
+    changed(fmt::format("{} joined", member->title()));
   }
   for (const RemoteWorkerPtr& dead : before) dead->monitor.join();
 }
@@ -198,8 +194,8 @@ void WorkerRegistry::handle(const RemoteWorkerPtr& member, const control::Contro
   {
     std::lock_guard lock(mutex_);
     member->silence.heard(now());
-    if (std::exchange(member->suspected, false)) log().info("{} is heard again", title(*member));
-    if (message.has_leave() && !std::exchange(member->leaving, true)) changed(title(*member) + " leaves");
+    if (std::exchange(member->suspected, false)) log().info("{} is heard again", member->title());
+    if (message.has_leave() && !std::exchange(member->leaving, true)) changed(member->title() + " leaves");
     if (message.has_released()) {
       member->released = true;
       changed_.notify_all();
@@ -226,7 +222,7 @@ void WorkerRegistry::lose(const RemoteWorkerPtr& member, const Error& cause) {
     // Last, so that a thread that sees another membership also sees that the epoch has failed.
     std::lock_guard lock(mutex_);
     if (!ending_) {
-      changed(left ? title(*member) + " left" : fmt::format("{} went away: {}", title(*member), cause.message));
+      changed(left ? member->title() + " left" : fmt::format("{} went away: {}", member->title(), cause.message));
     }
     changed_.notify_all();
   }
@@ -257,7 +253,7 @@ void WorkerRegistry::run_heartbeat(const std::stop_token& stop) {
     for (const RemoteWorkerPtr& member : members_) {
       const double phi = member->gone ? 0 : member->silence.phi(beat);
       if (phi > PhiAccrual::kSuspicious && !std::exchange(member->suspected, true)) {
-        log().warn("{} is suspected: silent for {:.0f} ms", title(*member),
+        log().warn("{} is suspected: silent for {:.0f} ms", member->title(),
                    std::chrono::duration<double, std::milli>(beat - member->silence.last_heard()).count());
       }
     }

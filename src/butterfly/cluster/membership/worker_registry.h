@@ -23,6 +23,8 @@ namespace butterfly {
 
 /// A worker that has said hello.
 struct RemoteWorker {
+  std::string title() const { return "worker " + address; }
+
   std::string address{};
   NodeDescriptor node{};
   std::optional<WorkerIdentity> identity{};  // of its process

@@ -10,10 +10,10 @@ namespace butterfly {
 namespace {
 
 using Bf16 = unsigned short;
-constexpr long kReductionSlices = 16;  // rows of a tile
-constexpr long kPanel = 32;            // lanes of a panel: two tiles
-constexpr long kDepth = 32;            // elements of a row of a tile
-constexpr long kTileBytes = 1024;      // 16 rows of 64 bytes
+constexpr long kVectorFloats = 16;  // rows of a tile
+constexpr long kPanel = 32;         // lanes of a panel: two tiles
+constexpr long kDepth = 32;         // elements of a row of a tile
+constexpr long kTileBytes = 1024;   // 16 rows of 64 bytes
 
 __mmask32 first(long n) {
   return n >= kDepth ? 0xffffffffu : (1u << (n > 0 ? n : 0)) - 1;
@@ -38,11 +38,10 @@ template <bool kPairs>
 void pack_lanes_apart(const PanelSource& s, long lane, long k, Bf16* tile) {
   __m512 square[16];
 #pragma GCC unroll 16
-  for (long i = 0; i < kReductionSlices; ++i)
-    square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
+  for (long i = 0; i < kVectorFloats; ++i) square[i] = _mm512_castsi512_ps(load_row(s, lane + i, k, s.lanes, s.depth));
   if (kPairs) transpose_square(square);
 #pragma GCC unroll 16
-  for (long i = 0; i < kReductionSlices; ++i) _mm512_store_ps(reinterpret_cast<float*>(tile + i * kDepth), square[i]);
+  for (long i = 0; i < kVectorFloats; ++i) _mm512_store_ps(reinterpret_cast<float*>(tile + i * kDepth), square[i]);
 }
 
 /// The same for 32 lanes, two tiles, whose stored rows hold one element of each.
@@ -57,7 +56,7 @@ void pack_lanes_together(const PanelSource& s, long lane, long k, Bf16* tiles) {
   __m512 left[16];
   __m512 right[16];
 #pragma GCC unroll 16
-  for (long i = 0; i < kReductionSlices; ++i) {
+  for (long i = 0; i < kVectorFloats; ++i) {
     const __m512i even = load_row(s, k + 2 * i, lane, s.depth, s.lanes);
     const __m512i odd = load_row(s, k + 2 * i + 1, lane, s.depth, s.lanes);
     prefetch(next + 2 * i * s.stride);
@@ -72,9 +71,9 @@ void pack_lanes_together(const PanelSource& s, long lane, long k, Bf16* tiles) {
     transpose_square(right);
   }
 #pragma GCC unroll 16
-  for (long i = 0; i < kReductionSlices; ++i) {
+  for (long i = 0; i < kVectorFloats; ++i) {
     _mm512_store_ps(reinterpret_cast<float*>(tiles + i * kDepth), left[i]);
-    _mm512_store_ps(reinterpret_cast<float*>(tiles + (kReductionSlices + i) * kDepth), right[i]);
+    _mm512_store_ps(reinterpret_cast<float*>(tiles + (kVectorFloats + i) * kDepth), right[i]);
   }
 }
 
@@ -94,7 +93,7 @@ void pack(const PanelSource& s, long panel_bytes, void* to) {
     void* panel = panels + lane / kPanel * panel_bytes;
     for (long k = 0; k < s.depth; k += kDepth) {
       pack_lanes_apart<kPairs>(s, lane, k, tile_of(panel, k / kDepth, 0));
-      pack_lanes_apart<kPairs>(s, lane + kReductionSlices, k, tile_of(panel, k / kDepth, 1));
+      pack_lanes_apart<kPairs>(s, lane + kVectorFloats, k, tile_of(panel, k / kDepth, 1));
     }
   }
 }
@@ -121,12 +120,12 @@ struct Square {
 /// C[32, 32] from one panel of each.
 void multiply_panels(const char* a, const char* b, long depth, const Square& to) {
   const long bytes = to.stride * static_cast<long>(sizeof(float));
-  float* lower = to.c + kReductionSlices * to.stride;
+  float* lower = to.c + kVectorFloats * to.stride;
   if (to.add) {
     _tile_loadd(0, to.c, bytes);
-    _tile_loadd(1, to.c + kReductionSlices, bytes);
+    _tile_loadd(1, to.c + kVectorFloats, bytes);
     _tile_loadd(2, lower, bytes);
-    _tile_loadd(3, lower + kReductionSlices, bytes);
+    _tile_loadd(3, lower + kVectorFloats, bytes);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -149,15 +148,15 @@ void multiply_panels(const char* a, const char* b, long depth, const Square& to)
       // Two rows at a time, as the memory takes as long as the matmuls.
       const float* rows = to.next + k / (kDepth / 2) * to.stride;
       prefetch(rows);
-      prefetch(rows + kReductionSlices);
+      prefetch(rows + kVectorFloats);
       prefetch(rows + to.stride);
-      prefetch(rows + to.stride + kReductionSlices);
+      prefetch(rows + to.stride + kVectorFloats);
     }
   }
   _tile_stored(0, to.c, bytes);
-  _tile_stored(1, to.c + kReductionSlices, bytes);
+  _tile_stored(1, to.c + kVectorFloats, bytes);
   _tile_stored(2, lower, bytes);
-  _tile_stored(3, lower + kReductionSlices, bytes);
+  _tile_stored(3, lower + kVectorFloats, bytes);
 }
 
 void add_bias(const float* bias, long rows, long cols, float* c, long stride) {
@@ -186,14 +185,14 @@ void multiply_streamed(const PanelMatmul& p, const char* a, float* c, LinesAhead
   if (p.bias != nullptr) add_bias(p.bias, kPanel, kPanel, aside, kPanel);
   for (long i = 0; i < kPanel; ++i) {
     _mm512_stream_ps(c + i * p.c_stride, _mm512_load_ps(aside + i * kPanel));
-    _mm512_stream_ps(c + i * p.c_stride + kReductionSlices, _mm512_load_ps(aside + i * kPanel + kReductionSlices));
+    _mm512_stream_ps(c + i * p.c_stride + kVectorFloats, _mm512_load_ps(aside + i * kPanel + kVectorFloats));
   }
 }
 
 void multiply(const PanelMatmul& p) {
   const TileConfig config;
   _tile_loadconfig(&config);
-  const bool whole_lines = reinterpret_cast<unsigned long>(p.c) % 64 == 0 && p.c_stride % kReductionSlices == 0;
+  const bool whole_lines = reinterpret_cast<unsigned long>(p.c) % 64 == 0 && p.c_stride % kVectorFloats == 0;
   const bool stream = p.stream && !p.add && whole_lines;
   const char* a = static_cast<const char*>(p.a);
   LinesAhead lines(p.ahead, (p.m + kPanel - 1) / kPanel * (p.depth / kDepth));

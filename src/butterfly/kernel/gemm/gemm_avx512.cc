@@ -8,12 +8,12 @@
 namespace butterfly {
 namespace {
 
-constexpr long kReductionSlices = 16;
+constexpr long kVectorFloats = 16;
 constexpr long kRows = 14;  // 28 sums, 2 operands and 1 broadcast of 32 registers
 constexpr long kCols = 32;
 
 __mmask16 first(long n) {
-  return n >= kReductionSlices ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << (n > 0 ? n : 0)) - 1);
+  return n >= kVectorFloats ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << (n > 0 ? n : 0)) - 1);
 }
 
 /// Lanes [lane, lane + width) of stored rows of a lane each -> [depth][width], 16 lanes and 16 elements at a time.
@@ -21,21 +21,21 @@ template <long kWidth>
 void pack_lanes_apart(const PanelSource& s, long lane, float* panel) {
   const float* from = static_cast<const float*>(s.from) + lane * s.stride;
   const long lanes = s.lanes - lane;
-  for (long first_lane = 0; first_lane < kWidth; first_lane += kReductionSlices) {
+  for (long first_lane = 0; first_lane < kWidth; first_lane += kVectorFloats) {
     const __mmask16 wanted = first(kWidth - first_lane);
-    for (long k = 0; k < s.depth; k += kReductionSlices) {
+    for (long k = 0; k < s.depth; k += kVectorFloats) {
       const __mmask16 there = first(s.depth - k);
       __m512 square[16];
 #pragma GCC unroll 16
-      for (long i = 0; i < kReductionSlices; ++i) {
+      for (long i = 0; i < kVectorFloats; ++i) {
         const float* row = from + (first_lane + i) * s.stride + k;
         square[i] = first_lane + i < lanes ? _mm512_maskz_loadu_ps(there, row) : _mm512_setzero_ps();
       }
       transpose_square(square);
       float* to = panel + k * kWidth + first_lane;
-      if (s.depth - k >= kReductionSlices) {
+      if (s.depth - k >= kVectorFloats) {
 #pragma GCC unroll 16
-        for (long i = 0; i < kReductionSlices; ++i) _mm512_mask_storeu_ps(to + i * kWidth, wanted, square[i]);
+        for (long i = 0; i < kVectorFloats; ++i) _mm512_mask_storeu_ps(to + i * kWidth, wanted, square[i]);
       } else {
         for (long i = 0; i < s.depth - k; ++i) _mm512_mask_storeu_ps(to + i * kWidth, wanted, square[i]);
       }
@@ -56,7 +56,7 @@ void pack_lanes_together(const PanelSource& s, long panel_floats, float* panels)
       float* to = panels + lane / kWidth * panel_floats + k * kWidth;
       for (long i = 0; i < rows; ++i, row += s.stride, to += kWidth) {
 #pragma GCC unroll 2
-        for (long part = 0; part < kWidth; part += kReductionSlices) {
+        for (long part = 0; part < kWidth; part += kVectorFloats) {
           const __m512 x = _mm512_maskz_loadu_ps(first(s.lanes - lane - part), row + part);
           prefetch(row + part + kRowsAtOnce * s.stride);
           _mm512_mask_storeu_ps(to + part, first(kWidth - part), x);
@@ -91,15 +91,15 @@ void multiply_panels(const PanelMatmul& p, const float* a, float* c, LinesAhead&
     // A line or two at a time: all of C's at once would keep what the sums wait for from the cache.
     if (const long row = begin / kStep; row < kHeight) {
       prefetch(c + row * p.c_stride);
-      prefetch(c + row * p.c_stride + kReductionSlices);
+      prefetch(c + row * p.c_stride + kVectorFloats);
     }
     ahead.fetch();
     for (long k = begin; k < end; ++k) {
       const __m512 left = _mm512_load_ps(b + k * kCols);
-      const __m512 right = _mm512_load_ps(b + k * kCols + kReductionSlices);
+      const __m512 right = _mm512_load_ps(b + k * kCols + kVectorFloats);
       _mm_prefetch(reinterpret_cast<const char*>(a + (k + kAAhead) * kRows), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(b + (k + kBAhead) * kCols), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(b + (k + kBAhead) * kCols + kReductionSlices), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(b + (k + kBAhead) * kCols + kVectorFloats), _MM_HINT_T0);
 #pragma GCC unroll 14
       for (int i = 0; i < kHeight; ++i) {
         const __m512 x = _mm512_set1_ps(a[k * kRows + i]);
@@ -109,10 +109,10 @@ void multiply_panels(const PanelMatmul& p, const float* a, float* c, LinesAhead&
     }
   }
   const __mmask16 in_left = first(p.n);
-  const __mmask16 in_right = first(p.n - kReductionSlices);
+  const __mmask16 in_right = first(p.n - kVectorFloats);
   if (p.bias != nullptr) {
     const __m512 left = _mm512_maskz_loadu_ps(in_left, p.bias);
-    const __m512 right = _mm512_maskz_loadu_ps(in_right, p.bias + kReductionSlices);
+    const __m512 right = _mm512_maskz_loadu_ps(in_right, p.bias + kVectorFloats);
 #pragma GCC unroll 14
     for (int i = 0; i < kHeight; ++i) {
       sum[i][0] = _mm512_add_ps(sum[i][0], left);
@@ -123,13 +123,13 @@ void multiply_panels(const PanelMatmul& p, const float* a, float* c, LinesAhead&
 #pragma GCC unroll 14
     for (int i = 0; i < kHeight; ++i) {
       sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_maskz_loadu_ps(in_left, c + i * p.c_stride));
-      sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(in_right, c + i * p.c_stride + kReductionSlices));
+      sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(in_right, c + i * p.c_stride + kVectorFloats));
     }
   }
 #pragma GCC unroll 14
   for (int i = 0; i < kHeight; ++i) {
     _mm512_mask_storeu_ps(c + i * p.c_stride, in_left, sum[i][0]);
-    _mm512_mask_storeu_ps(c + i * p.c_stride + kReductionSlices, in_right, sum[i][1]);
+    _mm512_mask_storeu_ps(c + i * p.c_stride + kVectorFloats, in_right, sum[i][1]);
   }
 }
 

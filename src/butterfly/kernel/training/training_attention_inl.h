@@ -40,13 +40,12 @@ inline void matmul_tile(const SmallMatmul& p, long row, long col, long k_begin, 
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n)
-      acc[m][n] = p.add ? V::load(c + m * p.c_stride + n * V::kReductionSlices) : V::set1(0.0f);
+    for (int n = 0; n < N; ++n) acc[m][n] = p.add ? V::load(c + m * p.c_stride + n * V::kVectorFloats) : V::set1(0.0f);
   }
   for (long k = k_begin; k < k_end; ++k) {
     V right[N];
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) right[n] = V::load(b + k * p.b_stride + n * V::kReductionSlices);
+    for (int n = 0; n < N; ++n) right[n] = V::load(b + k * p.b_stride + n * V::kVectorFloats);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       const V left = V::set1(a[m * p.a_row + k * p.a_col]);
@@ -57,7 +56,7 @@ inline void matmul_tile(const SmallMatmul& p, long row, long col, long k_begin, 
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) V::store(c + m * p.c_stride + n * V::kReductionSlices, acc[m][n]);
+    for (int n = 0; n < N; ++n) V::store(c + m * p.c_stride + n * V::kVectorFloats, acc[m][n]);
   }
 }
 
@@ -67,18 +66,18 @@ void matmul_rows(const SmallMatmul& p, long row) {
   long k_begin = 0;
   long k_end = p.k;
   if (p.triangle == Triangle::kLowerC)
-    n = least(n, (row + M + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices);
+    n = least(n, (row + M + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats);
   if (p.triangle == Triangle::kLowerA) k_end = least(k_end, row + M);
   if (p.triangle == Triangle::kUpperA) k_begin = least(k_end, row);
   constexpr int kMost = V::kTileVectors;
   long col = 0;
-  for (; col + kMost * V::kReductionSlices <= n; col += kMost * V::kReductionSlices)
+  for (; col + kMost * V::kVectorFloats <= n; col += kMost * V::kVectorFloats)
     matmul_tile<V, M, kMost>(p, row, col, k_begin, k_end);
   if constexpr (kMost > 2) {
-    for (; col + 2 * V::kReductionSlices <= n; col += 2 * V::kReductionSlices)
+    for (; col + 2 * V::kVectorFloats <= n; col += 2 * V::kVectorFloats)
       matmul_tile<V, M, 2>(p, row, col, k_begin, k_end);
   }
-  for (; col < n; col += V::kReductionSlices) matmul_tile<V, M, 1>(p, row, col, k_begin, k_end);
+  for (; col < n; col += V::kVectorFloats) matmul_tile<V, M, 1>(p, row, col, k_begin, k_end);
 }
 
 template <class V>
@@ -97,17 +96,17 @@ void pack_rows(const float* x, long stride, long rows, long head_dim, long width
     long filled = 0;
     if (r < rows) {
       each_vector<V>(head_dim, [&](long d, auto at) { V::store(row + d, at.load(x + r * stride + d)); });
-      filled = (head_dim + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices;
+      filled = (head_dim + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats;
     }
-    for (long d = filled; d < width; d += V::kReductionSlices) V::store(row + d, V::set1(0.0f));
+    for (long d = filled; d < width; d += V::kVectorFloats) V::store(row + d, V::set1(0.0f));
   }
 }
 
 /// [kAttentionTile, width] -> [width, kAttentionTile].
 template <class V>
 void transpose(const float* packed, long width, float* transposed) {
-  for (long d = 0; d < width; d += V::kReductionSlices) {
-    for (long r = 0; r < kAttentionTile; r += V::kReductionSlices) {
+  for (long d = 0; d < width; d += V::kVectorFloats) {
+    for (long r = 0; r < kAttentionTile; r += V::kVectorFloats) {
       V::transpose(packed + r * width + d, width, transposed + d * kAttentionTile + r, kAttentionTile);
     }
   }
@@ -150,8 +149,7 @@ void softmax_tile(const TilePair& pair, float scale, const AttentionScratch& s, 
       maximum = largest;
       sum *= keep;
       float* out = s.rows + (pair.row + r) * s.width;
-      for (long d = 0; d < s.width; d += V::kReductionSlices)
-        V::store(out + d, V::mul(V::load(out + d), V::set1(keep)));
+      for (long d = 0; d < s.width; d += V::kVectorFloats) V::store(out + d, V::mul(V::load(out + d), V::set1(keep)));
     }
     const V shift = V::set1(maximum);
     V total = V::set1(0.0f);
@@ -161,8 +159,8 @@ void softmax_tile(const TilePair& pair, float scale, const AttentionScratch& s, 
       total = V::add(total, p);
     });
     sum += total.sum();
-    for (long j = (visible + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices; j < kAttentionTile;
-         j += V::kReductionSlices) {
+    for (long j = (visible + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats; j < kAttentionTile;
+         j += V::kVectorFloats) {
       V::store(scores + j, V::set1(0.0f));
     }
   }
@@ -216,8 +214,8 @@ void differentiate_tile(const TilePair& pair, const TrainAttentionArgs& a, const
       V::store(scores + j, at.only(p, zero));
       V::store(slopes + j, at.only(ds, zero));
     });
-    for (long j = (visible + V::kReductionSlices - 1) / V::kReductionSlices * V::kReductionSlices; j < kAttentionTile;
-         j += V::kReductionSlices) {
+    for (long j = (visible + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats; j < kAttentionTile;
+         j += V::kVectorFloats) {
       V::store(scores + j, zero);
       V::store(slopes + j, zero);
     }

@@ -7,7 +7,7 @@ namespace butterfly {
 namespace {
 
 struct Vec {
-  static constexpr int kReductionSlices = 8;
+  static constexpr int kVectorFloats = 8;
   static constexpr int kTileVectors = 2;  // 6 x 2 sums, 2 operands and 1 broadcast of 16 registers
   __m256 v;
 
@@ -66,7 +66,7 @@ struct Vec {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
   }
 
-  /// kReductionSlices rows of kReductionSlices floats into as many columns.
+  /// kVectorFloats rows of kVectorFloats floats into as many columns.
   static void transpose(const float* from, long stride, float* to, long to_stride) {
     __m256 a[8];
     __m256 b[8];
@@ -112,7 +112,7 @@ struct Vec {
  private:
   static __m256i first(int n) {
     alignas(32) static constexpr int kMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + kReductionSlices - n));
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + kVectorFloats - n));
   }
   static __m256 unpack_low(__m256 a, __m256 b) {
     return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));

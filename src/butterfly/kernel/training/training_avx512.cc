@@ -8,7 +8,7 @@ namespace butterfly {
 namespace {
 
 struct Vec {
-  static constexpr int kReductionSlices = 16;
+  static constexpr int kVectorFloats = 16;
   static constexpr int kTileVectors = 4;  // 6 x 4 sums, 4 operands and 1 broadcast of 32 registers
   __m512 v;
 
@@ -53,7 +53,7 @@ struct Vec {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
   }
 
-  /// kReductionSlices rows of kReductionSlices floats into as many columns.
+  /// kVectorFloats rows of kVectorFloats floats into as many columns.
   static void transpose(const float* from, long stride, float* to, long to_stride) {
     __m512 square[16];
 #pragma GCC unroll 16

@@ -31,7 +31,7 @@ struct FirstLanes {
 template <class V, class Body>
 inline void each_vector(long n, const Body& body) {
   long i = 0;
-  for (; i + V::kReductionSlices <= n; i += V::kReductionSlices) body(i, WholeVector<V>{});
+  for (; i + V::kVectorFloats <= n; i += V::kVectorFloats) body(i, WholeVector<V>{});
   if (i < n) body(i, FirstLanes<V>{static_cast<int>(n - i)});
 }
 
@@ -41,9 +41,9 @@ inline V reduce_vectors(long n, V start, const Next& next, const Fold& fold) {
   constexpr int kChains = 4;
   V acc[kChains] = {start, start, start, start};
   long i = 0;
-  for (; i + kChains * V::kReductionSlices <= n; i += kChains * V::kReductionSlices) {
+  for (; i + kChains * V::kVectorFloats <= n; i += kChains * V::kVectorFloats) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kChains; ++c) acc[c] = next(i + c * V::kReductionSlices, WholeVector<V>{}, acc[c]);
+    for (int c = 0; c < kChains; ++c) acc[c] = next(i + c * V::kVectorFloats, WholeVector<V>{}, acc[c]);
   }
   each_vector<V>(n - i, [&](long j, auto at) { acc[0] = next(i + j, at, acc[0]); });
   return fold(fold(acc[0], acc[1]), fold(acc[2], acc[3]));
@@ -348,9 +348,9 @@ double sum_of_squares_simd(const float* x, long n) {
 template <class V>
 void floats_to_bf16_simd(const float* x, long n, unsigned short* y) {
   long i = 0;
-  for (; i + V::kReductionSlices <= n; i += V::kReductionSlices) V::store_bf16(y + i, V::load(x + i));
+  for (; i + V::kVectorFloats <= n; i += V::kVectorFloats) V::store_bf16(y + i, V::load(x + i));
   if (i == n) return;
-  unsigned short last[V::kReductionSlices];
+  unsigned short last[V::kVectorFloats];
   V::store_bf16(last, V::load_first(x + i, static_cast<int>(n - i)));
   for (long j = i; j < n; ++j) y[j] = last[j - i];
 }
@@ -358,7 +358,7 @@ void floats_to_bf16_simd(const float* x, long n, unsigned short* y) {
 template <class V>
 void bf16_to_floats_simd(const unsigned short* x, long n, float* y) {
   long i = 0;
-  for (; i + V::kReductionSlices <= n; i += V::kReductionSlices) V::store(y + i, V::load_bf16(x + i));
+  for (; i + V::kVectorFloats <= n; i += V::kVectorFloats) V::store(y + i, V::load_bf16(x + i));
   for (; i < n; ++i) y[i] = __builtin_bit_cast(float, static_cast<unsigned>(x[i]) << 16);
 }
 
