@@ -9,6 +9,8 @@ The rules:
   folders    no folder of apps, include or src/butterfly has more than 30 files (.h, .cc, .proto)
   circles    no header includes itself, however long the way
   names      no type, and no function with the same parameters, is declared in two headers of one namespace
+  constants  no constant of a source file has the name of one in a header: compiled as one with its neighbours
+             (cmake/butterfly.cmake), the file would give them its own
   functions  no function has more than 70 lines, from the line of its opening brace to the closing one
 """
 
@@ -20,6 +22,7 @@ import sys
 
 FILES_MAX = 30
 FUNCTION_LINES_MAX = 70
+CONSTANT = re.compile(r"^(?:inline |static )*constexpr [^=\n;(]*?\b(k[A-Z]\w*)\b", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 TOKEN = re.compile(
     r'R"(?P<d>[^()\\\s]{0,16})\(.*?\)(?P=d)"|"(?:[^"\\\n]|\\.)*"|(?<![0-9a-fA-F])\'(?:[^\'\\\n]|\\.)+\''
@@ -172,6 +175,16 @@ class Checker:
                     self.violations.append(f"{self.name(other)}:{places[other]}: {namespace}::{name} is declared in "
                                            f"{self.name(first)}:{places[first]} too")
 
+    def check_constants(self):
+        known = {}
+        for path in self.below("include", "src", suffixes=(".h",)):
+            for name in CONSTANT.findall(self.text(path)):
+                known.setdefault(name, path)
+        for path in self.below("apps", "src", suffixes=(".cc",)):
+            for name in CONSTANT.findall(self.text(path)):
+                if name in known:
+                    self.violations.append(f"{self.name(path)}: {name} is a constant of {self.name(known[name])}, too")
+
     def check_functions(self):
         for path in self.below("apps", "examples", "include", "src", "tests"):
             self.files += 1
@@ -193,6 +206,7 @@ class Checker:
         self.check_folders()
         self.check_circles()
         self.check_names()
+        self.check_constants()
         self.check_functions()
         return self.violations
 

@@ -55,6 +55,11 @@ class Structure(unittest.TestCase):
                               "struct T { struct Options {}; };\n}\n",
                      "c/c.cc": "namespace n {\nnamespace {\nclass Range {};\n}\n}\n"})
 
+    def test_a_constant_of_a_source_file_and_of_a_header_is_named(self):
+        self.expect({"a/a.h": "namespace n {\ninline constexpr int kMost = 3;\n}\n",
+                     "b/b.cc": "namespace n {\nnamespace {\nconstexpr long kMost = 4;\n}\n}\n"},
+                    "kMost is a constant of")
+
     def test_a_long_function_is_named_by_its_line(self):
         self.expect({"a/a.cc": "namespace n {\n\nint A::f() {\n" + LONG + "}\n}\n"}, "a.cc:3: A::f has 72 lines")
 

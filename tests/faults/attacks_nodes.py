@@ -334,7 +334,7 @@ def names_that_steer_a_terminal(_):
         keep("rebalance", *run("cluster", "rebalance", leader.address))
         keep("plan", *run("plan", "-m", DEMO, "--workers", worker.address))
         keep("plan --json", *run("plan", "-m", DEMO, "--json", "--workers", worker.address))
-        with Process([harness.PROGRAM, "cluster", "status", "--watch", 1, leader.address]) as watch:
+        with Process([harness.PROGRAM, "cluster", "status", "--watch", "--every", 1, leader.address]) as watch:
             watch.wait_for_bytes(300)
             keep("status --watch", 0, watch.text().replace(b"\x1b[H\x1b[2J", b"").replace(b"\x1b[H\x1b[J", b""), watch.errors())
         # A coordinator with such a name, at a real worker; it also says what a worker logs.

@@ -32,7 +32,8 @@ struct StatusCommand {
   bool links = false;
   bool fresh = false;
   bool json = false;
-  int watch_s = 0;
+  bool watch = false;
+  int every_s = 2;
 };
 
 /// What was learnt about one address.
@@ -276,17 +277,17 @@ Result<int> run(StatusCommand& command) {
     if (command.json) {
       nlohmann::ordered_json all = nlohmann::ordered_json::array();
       for (const Row& row : rows) all.push_back(to_json(row, rows));
-      std::printf("%s\n", dump_json(all, {.indent = command.watch_s > 0 ? -1 : 2, .ascii = true}).c_str());
+      std::printf("%s\n", dump_json(all, {.indent = command.watch ? -1 : 2, .ascii = true}).c_str());
     } else {
       std::printf("%s", table(rows).c_str());
     }
     std::fflush(stdout);
-    if (command.watch_s == 0) {
+    if (!command.watch) {
       const bool silent = std::ranges::any_of(rows, [](const Row& row) { return !row.error.empty(); });
       return silent ? kExitBadInput : kExitOk;
     }
     std::unique_lock lock(mutex);
-    if (pause.wait_for(lock, interrupted(), std::chrono::seconds(command.watch_s),
+    if (pause.wait_for(lock, interrupted(), std::chrono::seconds(command.every_s),
                        [] { return interrupted().stop_requested(); })) {
       return kExitOk;
     }
@@ -307,7 +308,11 @@ void add_cluster_status(Command cluster, Action& action) {
                             "Every worker's links to the others, as measured in the last ten minutes or else now");
   sub.add_flag("--fresh", command->fresh, "Measure the links now").needs(links);
   sub.add_flag("--json", command->json, "A JSON array on stdout instead of the table");
-  sub.add_option("--watch", command->watch_s, "Seconds between two looks, until Ctrl-C").in_range(1, 3600);
+  auto watch = sub.add_flag("--watch", command->watch, "Look again and again, until Ctrl-C");
+  sub.add_option("--every", command->every_s, "Seconds between two looks")
+      .in_range(1, 3600)
+      .show_default()
+      .needs(watch);
   add_access_options(sub, command->access_options);
   sub.footer("Exit code 2 when a node does not answer.");
   run_later(sub, action, [command] { return run(*command); });

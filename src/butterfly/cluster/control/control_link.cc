@@ -15,7 +15,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::int64_t kSendTimeoutMs = 2000;
-constexpr int kLayersMax = 1 << 20;
+constexpr int kStageLayersMax = 1 << 20;
 constexpr int kStagesMax = 1 << 16;
 constexpr int kHoldersMax = 16;
 
@@ -294,7 +294,7 @@ Status check_group(const control::Share& share) {
 
 Status check_share(const control::Share& share, int stages) {
   const auto& stage = share.stage();
-  if (stage.first_layer() < 0 || stage.last_layer() < stage.first_layer() || stage.last_layer() > kLayersMax) {
+  if (stage.first_layer() < 0 || stage.last_layer() < stage.first_layer() || stage.last_layer() > kStageLayersMax) {
     return make_error(ErrorCode::kProtocol, "an assignment of layers {} to {}", stage.first_layer(),
                       stage.last_layer());
   }

@@ -11,7 +11,7 @@ namespace {
 
 using Bf16 = unsigned short;
 constexpr long kVectorFloats = 16;  // rows of a tile
-constexpr long kPanel = 32;         // lanes of a panel: two tiles
+constexpr long kTilePanel = 32;     // lanes of a panel: two tiles
 constexpr long kDepth = 32;         // elements of a row of a tile
 constexpr long kTileBytes = 1024;   // 16 rows of 64 bytes
 
@@ -50,7 +50,7 @@ void pack_lanes_together(const PanelSource& s, long lane, long k, Bf16* tiles) {
   // Unpacking alternates the rows within each 128 bits: their lower halves, and their upper ones.
   const __m512i low_order = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
   const __m512i high_order = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-  constexpr long kAhead = 4 * kPanel;  // lanes
+  constexpr long kAhead = 4 * kTilePanel;  // lanes
   // Behind the last lanes come the first ones of the next rows.
   const Bf16* next = lane + kAhead < s.lanes ? element(s, k, lane + kAhead) : element(s, k + kDepth, lane % kAhead);
   __m512 left[16];
@@ -83,14 +83,14 @@ void pack(const PanelSource& s, long panel_bytes, void* to) {
   auto* panels = static_cast<char*>(to);
   if (s.lanes_together) {
     for (long k = 0; k < s.depth; k += kDepth) {
-      for (long lane = 0; lane < s.lanes; lane += kPanel) {
-        pack_lanes_together<kPairs>(s, lane, k, tile_of(panels + lane / kPanel * panel_bytes, k / kDepth, 0));
+      for (long lane = 0; lane < s.lanes; lane += kTilePanel) {
+        pack_lanes_together<kPairs>(s, lane, k, tile_of(panels + lane / kTilePanel * panel_bytes, k / kDepth, 0));
       }
     }
     return;
   }
-  for (long lane = 0; lane < s.lanes; lane += kPanel) {
-    void* panel = panels + lane / kPanel * panel_bytes;
+  for (long lane = 0; lane < s.lanes; lane += kTilePanel) {
+    void* panel = panels + lane / kTilePanel * panel_bytes;
     for (long k = 0; k < s.depth; k += kDepth) {
       pack_lanes_apart<kPairs>(s, lane, k, tile_of(panel, k / kDepth, 0));
       pack_lanes_apart<kPairs>(s, lane + kVectorFloats, k, tile_of(panel, k / kDepth, 1));
@@ -144,7 +144,7 @@ void multiply_panels(const char* a, const char* b, long depth, const Square& to)
     a += 2 * kTileBytes;
     b += 2 * kTileBytes;
     to.ahead->fetch();
-    if (to.next != nullptr && k < kPanel * kDepth / 2) {
+    if (to.next != nullptr && k < kTilePanel * kDepth / 2) {
       // Two rows at a time, as the memory takes as long as the matmuls.
       const float* rows = to.next + k / (kDepth / 2) * to.stride;
       prefetch(rows);
@@ -167,25 +167,25 @@ void add_bias(const float* bias, long rows, long cols, float* c, long stride) {
 
 /// Where less than a whole panel of rows or columns is left: computed aside, then copied.
 void multiply_edge(const PanelMatmul& p, const char* a, float* c, long rows, LinesAhead& lines) {
-  alignas(64) float aside[kPanel * kPanel] = {};
+  alignas(64) float aside[kTilePanel * kTilePanel] = {};
   for (long i = 0; p.add && i < rows; ++i) {
-    for (long j = 0; j < p.n; ++j) aside[i * kPanel + j] = c[i * p.c_stride + j];
+    for (long j = 0; j < p.n; ++j) aside[i * kTilePanel + j] = c[i * p.c_stride + j];
   }
-  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, p.add, nullptr, &lines});
-  if (p.bias != nullptr) add_bias(p.bias, rows, p.n, aside, kPanel);
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kTilePanel, p.add, nullptr, &lines});
+  if (p.bias != nullptr) add_bias(p.bias, rows, p.n, aside, kTilePanel);
   for (long i = 0; i < rows; ++i) {
-    for (long j = 0; j < p.n; ++j) c[i * p.c_stride + j] = aside[i * kPanel + j];
+    for (long j = 0; j < p.n; ++j) c[i * p.c_stride + j] = aside[i * kTilePanel + j];
   }
 }
 
 /// A whole square that goes past the caches: c is not read before it is written.
 void multiply_streamed(const PanelMatmul& p, const char* a, float* c, LinesAhead& lines) {
-  alignas(64) float aside[kPanel * kPanel];
-  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kPanel, false, nullptr, &lines});
-  if (p.bias != nullptr) add_bias(p.bias, kPanel, kPanel, aside, kPanel);
-  for (long i = 0; i < kPanel; ++i) {
-    _mm512_stream_ps(c + i * p.c_stride, _mm512_load_ps(aside + i * kPanel));
-    _mm512_stream_ps(c + i * p.c_stride + kVectorFloats, _mm512_load_ps(aside + i * kPanel + kVectorFloats));
+  alignas(64) float aside[kTilePanel * kTilePanel];
+  multiply_panels(a, static_cast<const char*>(p.b), p.depth, {aside, kTilePanel, false, nullptr, &lines});
+  if (p.bias != nullptr) add_bias(p.bias, kTilePanel, kTilePanel, aside, kTilePanel);
+  for (long i = 0; i < kTilePanel; ++i) {
+    _mm512_stream_ps(c + i * p.c_stride, _mm512_load_ps(aside + i * kTilePanel));
+    _mm512_stream_ps(c + i * p.c_stride + kVectorFloats, _mm512_load_ps(aside + i * kTilePanel + kVectorFloats));
   }
 }
 
@@ -195,17 +195,17 @@ void multiply(const PanelMatmul& p) {
   const bool whole_lines = reinterpret_cast<unsigned long>(p.c) % 64 == 0 && p.c_stride % kVectorFloats == 0;
   const bool stream = p.stream && !p.add && whole_lines;
   const char* a = static_cast<const char*>(p.a);
-  LinesAhead lines(p.ahead, (p.m + kPanel - 1) / kPanel * (p.depth / kDepth));
-  for (long row = 0; row < p.m; row += kPanel, a += p.a_panel) {
-    const long rows = p.m - row < kPanel ? p.m - row : kPanel;
+  LinesAhead lines(p.ahead, (p.m + kTilePanel - 1) / kTilePanel * (p.depth / kDepth));
+  for (long row = 0; row < p.m; row += kTilePanel, a += p.a_panel) {
+    const long rows = p.m - row < kTilePanel ? p.m - row : kTilePanel;
     float* c = p.c + row * p.c_stride;
-    if (rows < kPanel || p.n < kPanel) {
+    if (rows < kTilePanel || p.n < kTilePanel) {
       multiply_edge(p, a, c, rows, lines);
     } else if (stream) {
       multiply_streamed(p, a, c, lines);
     } else {
       // Beyond the last rows lies another thread's part, or nothing.
-      const float* next = row + 2 * kPanel <= p.m ? c + kPanel * p.c_stride : nullptr;
+      const float* next = row + 2 * kTilePanel <= p.m ? c + kTilePanel * p.c_stride : nullptr;
       multiply_panels(a, static_cast<const char*>(p.b), p.depth, {c, p.c_stride, p.add, next, &lines});
       if (p.bias != nullptr) add_bias(p.bias, rows, p.n, c, p.c_stride);
     }
@@ -216,6 +216,7 @@ void multiply(const PanelMatmul& p) {
 
 }  // namespace
 
-constinit const GemmKernels kAmxGemmKernels = {"amx", 2, kPanel, kPanel, kDepth, pack<false>, pack<true>, multiply};
+constinit const GemmKernels kAmxGemmKernels = {"amx",  2,           kTilePanel, kTilePanel,
+                                               kDepth, pack<false>, pack<true>, multiply};
 
 }  // namespace butterfly

@@ -8,7 +8,7 @@ namespace butterfly {
 namespace {
 
 constexpr unsigned kMagnitude = 0x7fffffffU;
-constexpr unsigned kInfinity = 0x7f800000U;
+constexpr unsigned kInfinityBits = 0x7f800000U;
 constexpr float kBlockMin = 0x1p-100F;   // below it 1 / scale would leave the range of a float
 constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it leaves no bits behind the point
 
@@ -21,7 +21,7 @@ inline float float_of(unsigned bits) {
 }
 
 inline float finite_or_zero(float value) {
-  return (bits_of(value) & kMagnitude) < kInfinity ? value : 0.0F;
+  return (bits_of(value) & kMagnitude) < kInfinityBits ? value : 0.0F;
 }
 
 inline void store_bf16(unsigned bits, unsigned char* out) {
@@ -40,7 +40,8 @@ void encode_bf16(const float* g, float* __restrict e, long n, unsigned char* __r
     const float x = g[i] + e[i];
     const unsigned bits = bits_of(x);
     const unsigned rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-    const unsigned kept = (bits & kMagnitude) < kInfinity ? rounded : bits | ((bits & 0xffffU) != 0 ? 0x400000U : 0U);
+    const unsigned kept =
+        (bits & kMagnitude) < kInfinityBits ? rounded : bits | ((bits & 0xffffU) != 0 ? 0x400000U : 0U);
     store_bf16(kept, out + 2 * i);
     e[i] = finite_or_zero(x - float_of(kept & 0xffff0000U));
   }
@@ -57,7 +58,7 @@ inline void encode_block(const float* g, float* __restrict e, long n, unsigned c
     const auto magnitude = static_cast<int>(bits_of(e[i]) & kMagnitude);
     largest = magnitude > largest ? magnitude : largest;
   }
-  if (static_cast<unsigned>(largest) >= kInfinity) {  // nothing of it can be sent but that it is so
+  if (static_cast<unsigned>(largest) >= kInfinityBits) {  // nothing of it can be sent but that it is so
     store_bf16(0x7fc00000U, out);
     for (long i = 0; i < n; ++i) {
       out[2 + i] = 1;

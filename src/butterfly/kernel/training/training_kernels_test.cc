@@ -12,7 +12,7 @@ namespace butterfly {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 /// Rounding differs, by some units of the last place of the largest value that took part.
 void expect_close(const std::vector<float>& got, const std::vector<float>& wanted, double tolerance, const char* what) {
@@ -217,7 +217,7 @@ TEST_P(TrainingKernelsOfAnIsa, GiveTheSameBitsWhereverARowIsCut) {
 }
 
 TEST_P(TrainingKernelsOfAnIsa, LetNaNAndInfinityBeSeenInTheLoss) {
-  for (const float poison : {kNaN, kInfinity}) {
+  for (const float poison : {kNaN, kInfinite}) {
     for (const std::size_t where : {std::size_t{0}, std::size_t{700}, std::size_t{1499}}) {
       std::vector<float> logits = normal_floats(1500, 1);
       logits[where] = poison;
@@ -237,7 +237,7 @@ TEST_P(TrainingKernelsOfAnIsa, LetNaNAndInfinityBeSeenInTheLoss) {
 }
 
 TEST_P(TrainingKernelsOfAnIsa, ComputeMaskedLogitsAsImpossible) {
-  std::vector<float> logits(2000, -kInfinity);
+  std::vector<float> logits(2000, -kInfinite);
   logits[5] = 2.0f;
   logits[1999] = 2.0f;
   EXPECT_NEAR(kernels().softmax_cross_entropy(logits.data(), 2000, 5, 1.0f), std::log(2.0), 1e-6);

@@ -13,7 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "ids are little-endian in files and used as they are");
 
 constexpr std::string_view kMagic = "BFTOKENS";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kTokenFileVersion = 1;
 
 struct Header {
   char magic[8];
@@ -27,9 +27,9 @@ struct Header {
 static_assert(sizeof(Header) == kTokenHeaderBytes);
 
 Status check(const Header& header, std::size_t bytes, const std::string& name) {
-  if (header.version != kVersion) {
+  if (header.version != kTokenFileVersion) {
     return make_error(ErrorCode::kBadData, "{}: is version {} of token files, this program reads {}", name,
-                      header.version, kVersion);
+                      header.version, kTokenFileVersion);
   }
   if (header.vocab == 0 || header.vocab > std::uint32_t{1} << 30) {
     return make_error(ErrorCode::kBadData, "{}: the vocabulary has {} tokens, expected 1 to 2^30", name, header.vocab);
@@ -64,7 +64,7 @@ int token_width(int vocab) {
 
 std::array<std::byte, kTokenHeaderBytes> token_file_header(int vocab, const VocabularyHash& hash, std::uint64_t count) {
   Header header{.magic = {},
-                .version = kVersion,
+                .version = kTokenFileVersion,
                 .width = static_cast<std::uint32_t>(token_width(vocab)),
                 .vocab = static_cast<std::uint32_t>(vocab),
                 .reserved = 0,

@@ -29,7 +29,7 @@ constexpr auto kDay = std::chrono::hours(24);
 /// make us forget who was given a certificate, and whose was revoked.
 constexpr auto kRemembered = 3653 * kDay;
 
-constexpr std::size_t kAnySize = ~std::size_t{0};  // of a file that must be read: nothing could be revoked without it
+constexpr std::size_t kUnlimited = ~std::size_t{0};  // of a file that must be read: nothing could be revoked without it
 
 bool exists(const std::string& path) {
   struct stat about {};
@@ -98,7 +98,7 @@ bool promotion_was_interrupted(const std::string& folder) {
 
 Result<std::string> read_optional(const std::string& path) {
   if (!exists(path)) return std::string();
-  return read_file(path, FileAccess::kOwnerOnly, kAnySize);
+  return read_file(path, FileAccess::kOwnerOnly, kUnlimited);
 }
 
 Result<std::vector<IssuedCertificate>> read_ledger(const std::string& folder) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::array<char, 4> kRequestMagic{'B', 'F', 'e', 'q'};
 constexpr std::array<char, 4> kReplyMagic{'B', 'F', 'e', 'r'};
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kEnrolmentVersion = 1;
 constexpr std::size_t kNameBytesMax = 63;
 
 void store(std::span<std::byte> bytes, std::size_t at, std::uint32_t value, std::size_t count) {
@@ -27,7 +27,7 @@ EnrolHeaderBytes encode_enrol_header(const EnrolHeader& header) {
   EnrolHeaderBytes bytes{};
   std::ranges::copy(header.secret, bytes.begin());
   std::memcpy(bytes.data() + 16, kRequestMagic.data(), kRequestMagic.size());
-  store(bytes, 20, kVersion, 1);
+  store(bytes, 20, kEnrolmentVersion, 1);
   store(bytes, 21, header.name_bytes, 1);
   store(bytes, 22, header.request_bytes, 2);
   return bytes;
@@ -37,8 +37,9 @@ Result<EnrolHeader> decode_enrol_header(std::span<const std::byte, kEnrolHeaderB
   if (std::memcmp(bytes.data() + 16, kRequestMagic.data(), kRequestMagic.size()) != 0) {
     return make_error(ErrorCode::kProtocol, "the connection does not begin with a request of this protocol");
   }
-  if (const auto version = load(bytes, 20, 1); version != kVersion) {
-    return make_error(ErrorCode::kProtocol, "an enrolment of version {}, this program knows {}", version, kVersion);
+  if (const auto version = load(bytes, 20, 1); version != kEnrolmentVersion) {
+    return make_error(ErrorCode::kProtocol, "an enrolment of version {}, this program knows {}", version,
+                      kEnrolmentVersion);
   }
   EnrolHeader header;
   std::copy_n(bytes.begin(), header.secret.size(), header.secret.begin());
