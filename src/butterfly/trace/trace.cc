@@ -1,8 +1,12 @@
 #include "butterfly/trace/trace.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+
+#include "butterfly/base/check.h"
 
 namespace butterfly::trace {
 namespace {
@@ -102,13 +106,22 @@ std::uint32_t threads_seen = 0;         // guarded by registry_mutex
 
 thread_local Ring* own_ring = nullptr;
 
-struct GiveBackAtThreadEnd {
-  ~GiveBackAtThreadEnd() {
-    const std::lock_guard lock(registry_mutex);
-    own_ring->in_use = false;
-    own_ring = nullptr;
-  }
-};
+void give_back(void* ring) {
+  const std::lock_guard lock(registry_mutex);
+  static_cast<Ring*>(ring)->in_use = false;
+  own_ring = nullptr;
+}
+
+/// Calls give_back at a thread's end. A thread_local object would do, but where memory is short the C library ends the
+/// process when it is to remember its destructor; this just does not give the ring back.
+pthread_key_t thread_end() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    BF_CHECK(pthread_key_create(&made, give_back) == 0);
+    return made;
+  }();
+  return key;
+}
 
 Ring* take_ring() {
   const std::lock_guard lock(registry_mutex);
@@ -127,7 +140,7 @@ Ring* take_ring() {
 Ring& this_thread() {
   if (own_ring == nullptr) [[unlikely]] {
     own_ring = take_ring();
-    thread_local GiveBackAtThreadEnd give_back;
+    static_cast<void>(pthread_setspecific(thread_end(), own_ring));
   }
   return *own_ring;
 }
