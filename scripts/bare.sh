@@ -27,7 +27,7 @@ command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing; scripts/setup.s
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/butterfly-bare-XXXXXX")
 remove() {
-  umount "$bare/proc" "$bare/dev/shm" "$bare/dev" 2>/dev/null || true
+  umount "$bare/proc" "$bare/sys" "$bare/dev/shm" "$bare/dev" 2>/dev/null || true
   if [ $keep = yes ]; then say "bare: kept in $bare"; else rm -rf --one-file-system "$bare"; fi
 }
 trap remove EXIT
@@ -42,8 +42,9 @@ for file in /etc/apt/apt.conf.d/*; do
   if grep -qE '^ *Acquire::' "$file"; then options+=(--aptopt="$file"); fi
 done
 mmdebstrap --quiet --variant=apt ${options[@]+"${options[@]}"} bookworm "$bare" ${sources[@]+"${sources[@]}"} >/dev/null
-mkdir -p "$bare/butterfly" "$bare/proc"
+mkdir -p "$bare/butterfly" "$bare/proc" "$bare/sys"
 mount -t proc proc "$bare/proc"
+mount -t sysfs -o ro sysfs "$bare/sys"
 (cd "$root" && git ls-files -z | tar -c --null -T - -f -) | tar -x -C "$bare/butterfly"
 # The names of the mirrors are the host's to resolve.
 cp /etc/resolv.conf /etc/hosts "$bare/etc/" 2>/dev/null || true

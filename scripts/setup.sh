@@ -33,6 +33,7 @@ test_packages='
   libbenchmark-dev    micro-benchmarks
   python3             the layers and docs tests
   ccache              makes the second build short
+  mount               small file systems that tests fill
   mmdebstrap          a bare Debian, in which the build proves that this list is complete
   clang-16            the fuzz targets, and a second opinion on our C++
   libclang-rt-16-dev  libFuzzer and the sanitizers for clang
