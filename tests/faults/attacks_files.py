@@ -13,6 +13,7 @@ import time
 
 import harness
 import models
+import wall_clock
 from attack_kit import DEMO, case, environment, must, refused, run
 from attacks_cluster import library, must_write
 from harness import Generation, Process, Worker, reference
@@ -34,28 +35,7 @@ static long jump(void) {
   close(file);
   return atol(text);
 }
-int clock_gettime(clockid_t id, struct timespec* t) {
-  static int (*real)(clockid_t, struct timespec*);
-  if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
-  const int code = real(id, t);
-  if (code == 0 && id == CLOCK_REALTIME) t->tv_sec += jump();
-  return code;
-}
-int gettimeofday(struct timeval* t, void* zone) {
-  struct timespec now;
-  (void)zone;
-  clock_gettime(CLOCK_REALTIME, &now);
-  t->tv_sec = now.tv_sec;
-  t->tv_usec = now.tv_nsec / 1000;
-  return 0;
-}
-time_t time(time_t* out) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (out) *out = now.tv_sec;
-  return now.tv_sec;
-}
-"""
+""" + wall_clock.SHIM
 DAY = 86400
 YEAR = 365 * DAY
 

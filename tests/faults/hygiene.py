@@ -23,6 +23,7 @@ import tempfile
 import time
 
 import harness
+import wall_clock
 from harness import DEMO, PROGRAM, PROMPT, SAMPLING, Generation, Hang, Process, Skip, Worker, free_ports, open_files, reference, settles
 
 LOAD = {"tokens": 200}
@@ -39,28 +40,7 @@ static long jump(void) {
   const char* early = getenv("HYGIENE_EARLY");
   return early && access(early, F_OK) == 0 ? -3600 : late && access(late, F_OK) == 0 ? 3600 : 0;
 }
-int clock_gettime(clockid_t id, struct timespec* t) {
-  static int (*real)(clockid_t, struct timespec*);
-  if (!real) real = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
-  const int code = real(id, t);
-  if (code == 0 && id == CLOCK_REALTIME) t->tv_sec += jump();
-  return code;
-}
-int gettimeofday(struct timeval* t, void* zone) {
-  struct timespec now;
-  (void)zone;
-  clock_gettime(CLOCK_REALTIME, &now);
-  t->tv_sec = now.tv_sec;
-  t->tv_usec = now.tv_nsec / 1000;
-  return 0;
-}
-time_t time(time_t* out) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (out) *out = now.tv_sec;
-  return now.tv_sec;
-}
-"""
+""" + wall_clock.SHIM
 
 
 class Broken(Exception):
