@@ -58,9 +58,9 @@ struct Report {
 
 /// ", slices 3-5 by shared memory"; empty for a whole stage.
 std::string describe_slices(const NodeReport& node) {
-  const SliceRange& slices = node.assignment.slices;
+  const HeldSlices& slices = node.assignment.slices;
   if (slices.whole()) return {};
-  const std::string range = fmt::format(", slices {}-{}", slices.first, slices.last - 1);
+  const std::string range = ", " + slices.text();
   if (node.exchange == ExchangeEngine::kNone) return range;
   return fmt::format("{} by {}, {} an exchange", range, to_string(node.exchange),
                      format_seconds(node.exchange_times.one_row_s));
@@ -130,6 +130,8 @@ std::string to_json(const InferenceConfig& config, const Report& r, const Deploy
                           {"head", node.assignment.head},
                           {"first_slice", node.assignment.slices.first},
                           {"last_slice", node.assignment.slices.last - 1},
+                          {"first_expert_slice", node.assignment.slices.experts.first},
+                          {"last_expert_slice", node.assignment.slices.experts.last - 1},
                           {"exchange", to_string(node.exchange)},
                           {"exchange_one_row_s", node.exchange_times.one_row_s},
                           {"exchange_many_rows_s", node.exchange_times.many_rows_s},

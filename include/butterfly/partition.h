@@ -13,13 +13,16 @@
 namespace butterfly {
 
 /// What one node gets of a custom partition: layers [first_layer, last_layer), and of each the slices [first_slice,
-/// last_slice) of 32. Nodes that divide the slices of the same layers follow one another.
+/// last_slice) of 32. Nodes that divide the slices of the same layers follow one another. Of layers with experts a node
+/// has whole ones: those that go with its slices, or [first_expert, last_expert).
 struct LayerShare {
   std::string node{};  // its id or its address
   int first_layer = 0;
   int last_layer = 0;
   int first_slice = 0;
-  int last_slice = 32;
+  int last_slice = 32;    // with both 0 the node has no slices, but experts
+  int first_expert = -1;  // -1: as the slices
+  int last_expert = -1;
 };
 
 /// The number of layers of each node, in this order: shares for the strategy "custom". Nodes with 0 get none.
@@ -38,7 +41,8 @@ struct PartitionConfig {
 };
 
 /// One node's share: layers [first_layer, last_layer), and of each the slices [first_slice, last_slice) of 32: nodes
-/// that divide the slices of the same layers work on them together.
+/// that divide the slices of the same layers work on them together. Of layers with experts it has [first_expert,
+/// last_expert).
 struct PartitionStage {
   std::string node_id;
   int first_layer = 0;
@@ -47,6 +51,8 @@ struct PartitionStage {
   bool head = false;
   int first_slice = 0;
   int last_slice = 32;
+  int first_expert = 0;
+  int last_expert = 0;
   std::uint64_t weight_bytes = 0;
   std::uint64_t cache_bytes = 0;
   std::uint64_t activation_bytes = 0;  // of the largest step

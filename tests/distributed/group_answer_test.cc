@@ -58,7 +58,7 @@ Plan plan_of(const ModelConfig& config, const Groups& groups, int nodes) {
                                       .last_layer = config.layers * (g + 1) / stages,
                                       .embedding = g == 0,
                                       .head = g + 1 == stages,
-                                      .slices = {.first = first_slice, .last = last_slice}}});
+                                      .slices = {first_slice, last_slice}}});
       first_slice = last_slice;
     }
   }

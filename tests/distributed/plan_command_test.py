@@ -107,6 +107,27 @@ class Plans(unittest.TestCase):
             self.assertEqual([(s["node"], s["first_layer"], s["last_slice"]) for s in shares],
                              [("node-3", 0, 31), ("node-1", 10, 19), ("node-2", 10, 31)])
 
+    def test_a_custom_plan_gives_experts_apart_from_slices(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".plan") as file:
+            file.write("node-1 0-47 slices 0-25 experts 0-15\nnode-2 0-47 slices none experts 16-99\n"
+                       "node-3 0-47 slices 26-31 experts 100-127\n")
+            file.flush()
+            words = ("--split", "custom", "--custom", file.name, "--type", "q4_0")
+            shares = planned(*words, model="qwen3-30b-a3b")["plan"]["shares"]
+            self.assertEqual([(s["first_expert"], s["last_expert"]) for s in shares], [(0, 15), (16, 99), (100, 127)])
+            self.assertEqual([s["last_slice"] - s["first_slice"] + 1 for s in shares], [26, 0, 6])
+            self.assertEqual(shares[1]["kv_bytes"], 0)
+            shown = plan(*words, model="qwen3-30b-a3b").stdout
+            self.assertIn("slices 0-25, experts 0-15", shown)
+            self.assertIn("no slices, experts 16-99", shown)
+            file.truncate(0)
+            file.seek(0)
+            file.write("node-1 0-47 slices 0-25 experts 0-14\nnode-2 0-47 slices 26-31 experts 15-127\n")
+            file.flush()
+            refused = plan(*words, model="qwen3-30b-a3b")
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("one of which has experts 12 to 15 together", refused.stderr)
+
     def test_the_picture_is_one_well_formed_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.svg")

@@ -21,7 +21,7 @@ Assignment some_assignment() {
   Assignment assignment;
   assignment.model = {.hash = std::string(64, 'a'), .bytes = 5, .name = "some"};
   assignment.config = *named_config("butterfly-demo");
-  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {.first = 3, .last = 5}};
+  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {{3, 5}, {8, 16}}};
   assignment.rank = Rank(1);
   assignment.stages = 2;
   assignment.group = {"a:1", "b:2", "c:3"};

@@ -102,9 +102,9 @@ std::string share_of(const WorkerStatus& worker) {
   std::vector<std::string> layers;
   bool embedding = false, head = false;
   for (const StageAssignment& stage : worker.stages) {
-    const SliceRange& slices = stage.slices;
+    const HeldSlices& slices = stage.slices;
     layers.push_back(fmt::format("{}-{}{}", stage.first_layer, stage.last_layer - 1,
-                                 slices.whole() ? "" : fmt::format(" (slices {}-{})", slices.first, slices.last - 1)));
+                                 slices.whole() ? "" : fmt::format(" ({})", slices.text())));
     embedding = embedding || stage.embedding;
     head = head || stage.head;
   }
@@ -232,7 +232,9 @@ nlohmann::ordered_json to_json(const Row& row, const std::vector<Row>& rows) {
         j["stages"].push_back({{"first_layer", stage.first_layer},
                                {"last_layer", stage.last_layer - 1},
                                {"first_slice", stage.slices.first},
-                               {"last_slice", stage.slices.last - 1}});
+                               {"last_slice", stage.slices.last - 1},
+                               {"first_expert_slice", stage.slices.experts.first},
+                               {"last_expert_slice", stage.slices.experts.last - 1}});
       }
       j["memory_bytes"] = w.memory_bytes;
     }

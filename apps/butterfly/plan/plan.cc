@@ -186,7 +186,7 @@ void add_split_options(Command sub, PlanCommand& command) {
     known.push_back(fmt::format("{} ({})", strategy.name, strategy.summary));
   sub.add_option("--split", command.split, fmt::format("How to share out: {}", fmt::join(known, "; "))).show_default();
   sub.add_option("--custom", command.custom,
-                 "For --split custom: a file with lines \"NODE FIRST-LAST [slices FIRST-LAST]\"");
+                 "For --split custom: a file with lines \"NODE FIRST-LAST [slices FIRST-LAST] [experts FIRST-LAST]\"");
   sub.add_option("--goal", command.goal, "What is best: latency of one request, throughput of all, or least memory")
       .one_of({"latency", "throughput", "memory"})
       .show_default();

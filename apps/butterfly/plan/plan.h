@@ -32,7 +32,7 @@ struct Planned {
   /// An SVG document that needs nothing else.
   std::string svg() const;
   /// "embedding, 0-12", with the slices of a tensor group.
-  static std::string layers_of(const StageAssignment& work);
+  std::string layers_of(const StageAssignment& work) const;
 };
 
 /// Nodes and links of running workers, measured by themselves. Errors: those of ask_status(), ask_links() and

@@ -54,7 +54,7 @@ Json shares_json(const Planned& planned) {
                         {"activation_bytes", share.activation_bytes},
                         {"memory_bytes", share.memory_bytes()},
                         {"memory_bytes_of", planned.cluster.nodes[static_cast<std::size_t>(node)].memory_bytes}});
-      if (experts.size() > 0) {
+      if (planned.config.moe.experts > 0) {
         shares.back()["first_expert"] = experts.begin;
         shares.back()["last_expert"] = experts.end - 1;
       }
@@ -68,6 +68,10 @@ Json plan_json(const Planned& planned) {
   j["strategy"] = planned.plan.strategy;
   j["note"] = planned.plan.note;
   j["slowest_bound_s"] = number(planned.plan.slowest_bound_s);
+  if (planned.plan.division_bound_s > 0) {
+    j["division_bound_s"] = number(planned.plan.division_bound_s);
+    j["any_size_bound_s"] = number(planned.plan.any_size_bound_s);
+  }
   j["shares"] = shares_json(planned);
   j["standby"] = Json::array();
   for (int node : planned.plan.standby_nodes) j["standby"].push_back(planned.cluster.name_of(node));

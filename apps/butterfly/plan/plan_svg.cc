@@ -80,7 +80,7 @@ void draw_layers(const Planned& planned, Drawing& drawing) {
     const double top = drawing.y + kHeight * work.slices.first / kReductionSlices,
                  height = kHeight * work.slices.count() / kReductionSlices;
     const std::string name = planned.cluster.name_of(node);
-    drawing.box(x, top, width - 1, height - 1, colour_of(node), name + ": " + Planned::layers_of(work));
+    drawing.box(x, top, width - 1, height - 1, colour_of(node), name + ": " + planned.layers_of(work));
     constexpr double kLetter = 7.5;
     if (width > kLetter * static_cast<double>(name.size()) + 8 && height >= 11) {
       drawing.text(x + 4, top + std::min(height / 2 + 5, height - 2), name);

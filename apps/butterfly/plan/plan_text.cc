@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "butterfly/base/units.h"
+#include "butterfly/model/core/shard.h"
 #include "plan/plan.h"
 
 namespace butterfly::app {
@@ -30,9 +31,9 @@ std::string bytes_of(double bytes) {
   return format_bytes(static_cast<std::uint64_t>(std::max(bytes, 0.0)));
 }
 
-std::size_t widest_layers(const Plan& plan) {
+std::size_t widest_layers(const Planned& planned) {
   std::size_t width = 6;
-  for (const StageAssignment& work : plan.stages()) width = std::max(width, Planned::layers_of(work).size());
+  for (const StageAssignment& work : planned.plan.stages()) width = std::max(width, planned.layers_of(work).size());
   return width;
 }
 
@@ -59,7 +60,7 @@ void add_head(const Planned& planned, std::string& text) {
 void add_stages(const Planned& planned, std::string& text) {
   const Plan& plan = planned.plan;
   const PlanCluster& cluster = planned.cluster;
-  const std::size_t width = widest_name(cluster), layers = widest_layers(plan);
+  const std::size_t width = widest_name(cluster), layers = widest_layers(planned);
   double slowest = 0.0;
   for (const PlannedShare& share : plan.shares) {
     slowest = std::max(slowest, share.prediction.decode_s + share.prediction.exchange_s);
@@ -75,7 +76,7 @@ void add_stages(const Planned& planned, std::string& text) {
       const double step = share.decode_s + share.exchange_s;
       text += fmt::format(
           "{:>5}  {:<{}}  {:<{}}  {:>9}  {}  {:>9}  {:>10}  {:>10}  {}\n", group, cluster.name_of(node), width,
-          Planned::layers_of(plan.shares[i].work), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
+          planned.layers_of(plan.shares[i].work), layers, time_of(step), bar(step / slowest), time_of(share.prefill_s),
           format_bytes(share.memory_bytes()), memory > 0 ? format_bytes(memory) : "unknown",
           memory > 0 ? bar(static_cast<double>(share.memory_bytes()) / static_cast<double>(memory)) : "");
     }
@@ -117,6 +118,13 @@ void add_prediction(const Planned& planned, std::string& text) {
     const double percent = 100 * planned.plan.gap();
     text += fmt::format("that node takes {:.2f} % {} the least that any plan of whole layers can reach\n",
                         std::abs(percent), percent < 0 ? "less than" : "more than");
+  }
+  if (planned.plan.division_bound_s > 0 && std::isfinite(p.slowest_s)) {
+    const auto above = [&](double bound) { return 100 * (p.slowest_s / bound - 1.0); };
+    text += fmt::format(
+        "of its group: {:.2f} % more than the least that whole slices allow, {:.2f} % more than shares "
+        "of any size would take\n",
+        above(planned.plan.division_bound_s), above(planned.plan.any_size_bound_s));
   }
   if (!planned.plan.note.empty()) text += planned.plan.note + "\n";
 }
@@ -196,16 +204,25 @@ void add_simulation(const Planned& planned, std::string& text) {
 
 }  // namespace
 
-std::string Planned::layers_of(const StageAssignment& work) {
+std::string Planned::layers_of(const StageAssignment& work) const {
   std::string text = work.embedding ? "embedding, " : "";
   text += work.layers() == 1 ? fmt::format("{}", work.first_layer)
                              : fmt::format("{}-{}", work.first_layer, work.last_layer - 1);
   if (work.head) text += ", head";
-  if (work.slices.count() == 1) {
-    text += fmt::format(", slice {}", work.slices.first);
-  } else if (!work.slices.whole()) {
-    text += fmt::format(", slices {}-{}", work.slices.first, work.slices.last - 1);
-  }
+  if (work.slices.whole()) return text;
+  const auto add = [&](std::string_view one, int first, int last) {
+    if (last <= first) {
+      text += fmt::format(", no {}s", one);
+    } else if (last == first + 1) {
+      text += fmt::format(", {} {}", one, first);
+    } else {
+      text += fmt::format(", {}s {}-{}", one, first, last - 1);
+    }
+  };
+  add("slice", work.slices.first, work.slices.last);
+  if (work.slices.experts_follow()) return text;
+  const IndexRange experts = shard_of(config, work.slices).experts;
+  add("expert", static_cast<int>(experts.begin), static_cast<int>(experts.end));
   return text;
 }
 

@@ -7,7 +7,7 @@
 #include "butterfly/machine/node.h"
 #include "butterfly/node.h"
 #include "butterfly/partition.h"
-#include "butterfly/plan/partition/custom.h"
+#include "butterfly/plan/shares/custom.h"
 
 namespace butterfly {
 

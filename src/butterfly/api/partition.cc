@@ -8,6 +8,7 @@
 
 #include "butterfly/api/convert.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/model/core/shard.h"
 #include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/partition/strategy.h"
@@ -27,11 +28,12 @@ PartitionQuality judge(const Plan& plan) {
   return quality;
 }
 
-Partition to_partition(const Plan& plan, const std::vector<NodeDescriptor>& nodes) {
+Partition to_partition(const ModelConfig& config, const Plan& plan, const std::vector<NodeDescriptor>& nodes) {
   Partition partition;
   partition.strategy = plan.strategy;
   for (const PlannedShare& share : plan.shares) {
     const StageAssignment& stage = share.work;
+    const IndexRange experts = shard_of(config, stage.slices).experts;
     partition.stages.push_back({.node_id = nodes[static_cast<std::size_t>(share.node)].name,
                                 .first_layer = stage.first_layer,
                                 .last_layer = stage.last_layer,
@@ -39,6 +41,8 @@ Partition to_partition(const Plan& plan, const std::vector<NodeDescriptor>& node
                                 .head = stage.head,
                                 .first_slice = stage.slices.first,
                                 .last_slice = stage.slices.last,
+                                .first_expert = static_cast<int>(experts.begin),
+                                .last_expert = static_cast<int>(experts.end),
                                 .weight_bytes = share.prediction.weight_bytes,
                                 .cache_bytes = share.prediction.kv_bytes,
                                 .activation_bytes = share.prediction.activation_bytes,
@@ -103,7 +107,16 @@ Result<Partition> partition_by(const std::string& strategy, const PartitionConfi
                             .goal = goal,
                             .custom = custom_plan(config.custom)};
   BF_ASSIGN_OR_RETURN(const Plan plan, make_plan(model.config(), cluster, options));
-  return to_partition(plan, descriptors);
+  return to_partition(model.config(), plan, descriptors);
+}
+
+}  // namespace
+
+namespace {
+
+std::optional<SliceRange> experts_of(const LayerShare& share) {
+  if (share.first_expert == -1 && share.last_expert == -1) return std::nullopt;
+  return SliceRange{.first = share.first_expert, .last = share.last_expert};
 }
 
 }  // namespace
@@ -115,7 +128,8 @@ std::optional<CustomPlan> custom_plan(std::span<const LayerShare> shares) {
     plan.shares.push_back({.node = share.node,
                            .first_layer = share.first_layer,
                            .last_layer = share.last_layer,
-                           .slices = {.first = share.first_slice, .last = share.last_slice}});
+                           .slices = {.first = share.first_slice, .last = share.last_slice},
+                           .experts = experts_of(share)});
   }
   return plan;
 }

@@ -61,6 +61,8 @@ struct Introduction {
   std::int32_t embedding = 0, head = 0;
   std::int32_t kv_type = 0;
   std::int32_t first_slice = 0, last_slice = 0;
+  std::int32_t first_expert_slice = 0, last_expert_slice = 0;
+  HeldSlices slices() const { return {{first_slice, last_slice}, {first_expert_slice, last_expert_slice}}; }
   bool agrees(const Introduction& other) const {
     return first_layer == other.first_layer && last_layer == other.last_layer && embedding == other.embedding &&
            head == other.head && kv_type == other.kv_type;
@@ -69,7 +71,7 @@ struct Introduction {
 
 /// Whether the members are one group. Their ranks are the order of their slices.
 Status check_group(std::span<const Introduction> members, std::size_t rank) {
-  std::int32_t at = 0;
+  HeldSlices before = HeldSlices::none();
   for (std::size_t r = 0; r < members.size(); ++r) {
     const Introduction& member = members[r];
     if (!member.agrees(members[rank])) {
@@ -79,16 +81,20 @@ Status check_group(std::span<const Introduction> members, std::size_t rank) {
           member.first_layer, member.last_layer, member.kv_type, rank, members[rank].first_layer,
           members[rank].last_layer, members[rank].kv_type);
     }
-    if (member.first_slice != at || member.last_slice <= at || member.last_slice > kReductionSlices) {
+    const HeldSlices held = member.slices();
+    if (!held.follows(before) || held.empty() || held.last > kReductionSlices || held.experts.last > kReductionSlices) {
       return make_error(ErrorCode::kProtocol,
-                        "member {} of the tensor group has slices {} to {}, expected them from {}", r,
-                        member.first_slice, member.last_slice, at);
+                        "member {} of the tensor group has slices {} to {} and experts' slices {} to {}, expected them "
+                        "from {} and {}",
+                        r, held.first, held.last, held.experts.first, held.experts.last, before.last,
+                        before.experts.last);
     }
-    at = member.last_slice;
+    before = held;
   }
-  if (at == kReductionSlices) return {};
-  return make_error(ErrorCode::kProtocol, "the members of the tensor group have slices up to {} of {}", at,
-                    kReductionSlices);
+  if (before.ends()) return {};
+  return make_error(ErrorCode::kProtocol,
+                    "the members of the tensor group have slices up to {} and experts' slices up to {} of {}",
+                    before.last, before.experts.last, kReductionSlices);
 }
 
 }  // namespace
@@ -101,11 +107,13 @@ Status Stage::join(Exchange& exchange) {
                           .head = assignment_.head ? 1 : 0,
                           .kv_type = static_cast<std::int32_t>(cache_.options().type),
                           .first_slice = assignment_.slices.first,
-                          .last_slice = assignment_.slices.last};
+                          .last_slice = assignment_.slices.last,
+                          .first_expert_slice = assignment_.slices.experts.first,
+                          .last_expert_slice = assignment_.slices.experts.last};
   BF_ASSIGN_OR_RETURN(const std::vector<Introduction> members, all_gather(exchange, mine));
   BF_TRY(check_group(members, static_cast<std::size_t>(exchange.rank())));
-  std::vector<SliceRange> slices;
-  for (const Introduction& member : members) slices.push_back({member.first_slice, member.last_slice});
+  std::vector<HeldSlices> slices;
+  for (const Introduction& member : members) slices.push_back(member.slices());
   exchange_ = &exchange;
   group_.emplace(config_, slices, exchange.rank(),
                  [this](std::span<const ByteSpan> give, std::span<const MutableByteSpan> take) {

@@ -48,9 +48,10 @@ Status check_assignment(const ModelConfig& config, const StageAssignment& stage)
     return make_error(ErrorCode::kProtocol, "layers {} to {} were assigned, the model has {}", stage.first_layer,
                       stage.last_layer, config.layers);
   }
-  if (stage.slices.first < 0 || stage.slices.last <= stage.slices.first || stage.slices.last > kReductionSlices) {
-    return make_error(ErrorCode::kProtocol, "slices {} to {} were assigned, there are {}", stage.slices.first,
-                      stage.slices.last, kReductionSlices);
+  const HeldSlices& held = stage.slices;
+  if (!is_run(held) || !is_run(held.experts) || held.empty()) {
+    return make_error(ErrorCode::kProtocol, "slices {} to {} and experts' slices {} to {} were assigned, there are {}",
+                      held.first, held.last, held.experts.first, held.experts.last, kReductionSlices);
   }
   return {};
 }

@@ -5,6 +5,13 @@
 #include "butterfly/plan/cost/cost.h"
 
 namespace butterfly {
+namespace {
+
+int common(const SliceRange& a, const SliceRange& b) {
+  return std::min(a.last, b.last) - std::max(a.first, b.first);
+}
+
+}  // namespace
 
 void StageParts::set_model(const std::string& identity) {
   if (model_ == identity) return;
@@ -23,7 +30,7 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     }
     return found.get();
   };
-  const SliceRange& slices = assignment.slices;
+  const HeldSlices& slices = assignment.slices;
   if (assignment.embedding && !embeddings_.contains(slices)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, slices));
@@ -50,11 +57,13 @@ std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config
   std::map<std::string, KeptMatrix> kept;
   std::map<std::string, int> slices_of;  // that both have
   using Matrix = std::shared_ptr<const PackedMatrix>;
-  const auto offer = [&](const WeightRange& range, const SliceRange& slices, const auto& matrix_of) {
-    const int shared = std::min(slices.last, assignment.slices.last) - std::max(slices.first, assignment.slices.first);
-    if (shared <= 0) return;
+  const auto offer = [&](const WeightRange& range, const HeldSlices& slices, const auto& matrix_of) {
+    const int shared_slices = common(slices.slices(), assignment.slices.slices());
+    const int shared_experts = common(slices.experts, assignment.slices.experts);
+    if (shared_slices <= 0 && shared_experts <= 0) return;
     for (const ExpectedPart& expected : expected_parts(config, range, slices)) {
       const std::string& name = expected.whole.name;
+      const int shared = name.find("_exps.") != name.npos ? shared_experts : shared_slices;
       const Matrix matrix = matrix_of(std::string_view(name));
       if (matrix == nullptr || slices_of[name] >= shared) continue;
       slices_of[name] = shared;
@@ -89,11 +98,11 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
   std::uint64_t bytes = 0;
   for (const StageAssignment& assignment : assignments) {
-    const SliceRange& slices = assignment.slices;
-    const ShareCost& share = cost.share(slices);
+    const HeldSlices& slices = assignment.slices;
+    const ShareCost share = cost.share(slices);
     if (assignment.embedding && !embeddings_.contains(slices)) bytes += share.embedding.weight_bytes;
     for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-      if (!blocks_.contains({layer, slices})) bytes += share.block.weight_bytes;
+      if (!blocks_.contains({layer, slices})) bytes += share.block_of(cost.kind(layer)).weight_bytes;
     }
     if (assignment.head && !heads_.contains(slices)) bytes += share.head.weight_bytes;
   }
@@ -107,10 +116,10 @@ void StageParts::trim(std::span<const StageAssignment> assignments, std::uint64_
       it = needed ? std::next(it) : parts.erase(it);
     }
   };
-  using Slices = const SliceRange&;
+  using Slices = const HeldSlices&;
   drop(embeddings_, [](const StageAssignment& one, Slices slices) { return one.embedding && slices == one.slices; });
   drop(heads_, [](const StageAssignment& one, Slices slices) { return one.head && slices == one.slices; });
-  drop(blocks_, [](const StageAssignment& one, const std::pair<int, SliceRange>& key) {
+  drop(blocks_, [](const StageAssignment& one, const std::pair<int, HeldSlices>& key) {
     return key.first >= one.first_layer && key.first < one.last_layer && key.second == one.slices;
   });
 }
@@ -126,7 +135,7 @@ std::uint64_t StageParts::bytes() const {
 }
 
 std::uint64_t StageParts::bytes(const StageAssignment& assignment) const {
-  const SliceRange& slices = assignment.slices;
+  const HeldSlices& slices = assignment.slices;
   std::uint64_t bytes = assignment.embedding ? embedding(slices)->packed_bytes() : 0;
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer)
     bytes += block(layer, slices)->packed_bytes();

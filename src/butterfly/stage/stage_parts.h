@@ -56,16 +56,16 @@ class StageParts {
   std::uint64_t bytes(const StageAssignment& assignment) const;
 
   // What complete() has loaded.
-  std::shared_ptr<const Embedding> embedding(const SliceRange& slices) const { return embeddings_.at(slices); }
-  std::shared_ptr<const Block> block(int layer, const SliceRange& slices) const { return blocks_.at({layer, slices}); }
-  std::shared_ptr<const Head> head(const SliceRange& slices) const { return heads_.at(slices); }
+  std::shared_ptr<const Embedding> embedding(const HeldSlices& slices) const { return embeddings_.at(slices); }
+  std::shared_ptr<const Block> block(int layer, const HeldSlices& slices) const { return blocks_.at({layer, slices}); }
+  std::shared_ptr<const Head> head(const HeldSlices& slices) const { return heads_.at(slices); }
 
  private:
   std::string model_;
   bool tied_ = false;
-  std::map<SliceRange, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
-  std::map<std::pair<int, SliceRange>, std::shared_ptr<const Block>> blocks_;
-  std::map<SliceRange, std::shared_ptr<const Head>> heads_;
+  std::map<HeldSlices, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
+  std::map<std::pair<int, HeldSlices>, std::shared_ptr<const Block>> blocks_;
+  std::map<HeldSlices, std::shared_ptr<const Head>> heads_;
 };
 
 }  // namespace butterfly

@@ -99,6 +99,24 @@ TEST_F(StagePartsTest, OtherSlicesAreOtherPartsAndEachHoldsItsShare) {
   EXPECT_EQ(parts.bytes(), parts.bytes(left));
 }
 
+TEST_F(StagePartsTest, OfOtherSlicesTheExpertsOfBothAreOffered) {
+  ModelConfig config = checkpoint.config;
+  config.moe = {.experts = 8, .experts_used = 2, .ff_dim = 32};
+  const Checkpoint experts = *random_checkpoint(config, {.seed = 4});
+  const auto find = [&]() -> Result<std::shared_ptr<const WeightSource>> { return experts.weights; };
+  StageAssignment before{.first_layer = 0, .last_layer = 1};
+  before.slices = HeldSlices({0, 16}, {0, 12});
+  ASSERT_TRUE(parts.complete(config, before, find, team, {}));
+  StageAssignment after = before;
+  after.slices = HeldSlices({16, 32}, {4, 32});
+  const auto kept = parts.kept_for(config, after);
+  for (int expert = 0; expert < 8; ++expert) {
+    const std::string name = fmt::format("blk.0.ffn_up_exps.{}.weight", expert);
+    EXPECT_EQ(kept.contains(name), expert < 3) << name;
+  }
+  EXPECT_FALSE(kept.contains("blk.0.attn_q.weight")) << "no slice of it is the same";
+}
+
 TEST_F(StagePartsTest, AnotherModelsPartsAreDropped) {
   parts.set_model("a");
   ASSERT_TRUE(complete({.first_layer = 0, .last_layer = 2}));

@@ -343,12 +343,13 @@ TEST(TensorGroupMeeting, MembersWithOtherSlicesOrLayersAreNoGroup) {
     EXPECT_FALSE(other);
     return met ? std::string() : met.error().message;
   };
-  EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 12}},
-                 {.first_layer = 0, .last_layer = 1, .slices = {16, 32}}),
-            "member 1 of the tensor group has slices 16 to 32, expected them from 12");
+  EXPECT_EQ(
+      meet({.first_layer = 0, .last_layer = 1, .slices = {0, 12}},
+           {.first_layer = 0, .last_layer = 1, .slices = {16, 32}}),
+      "member 1 of the tensor group has slices 16 to 32 and experts' slices 16 to 32, expected them from 12 and 12");
   EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 12}},
                  {.first_layer = 0, .last_layer = 1, .slices = {12, 28}}),
-            "the members of the tensor group have slices up to 28 of 32");
+            "the members of the tensor group have slices up to 28 and experts' slices up to 28 of 32");
   EXPECT_EQ(meet({.first_layer = 0, .last_layer = 1, .slices = {0, 12}},
                  {.first_layer = 1, .last_layer = 2, .slices = {12, 32}}),
             "member 1 of the tensor group has layers 1 to 2 (cache type 0), member 0 has 0 to 1 (0)");

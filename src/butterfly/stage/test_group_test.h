@@ -18,6 +18,7 @@ class TestGroup {
   struct Options {
     StageAssignment assignment{};  // of all members; slices are not looked at
     std::vector<int> slices{};     // how many each member has
+    std::vector<int> experts{};    // slices of the experts, likewise; empty: as slices
     std::vector<Isa> isas{};       // in turn; empty: reference
     int threads = 1;
     std::vector<std::uint64_t> kv_bytes_max{};  // of each member; empty: no limit
@@ -26,11 +27,12 @@ class TestGroup {
   /// Loads every member and lets them meet; a single member of all slices meets nobody.
   TestGroup(const Checkpoint& checkpoint, const Options& options)
       : exchange_(make_inproc_exchange(static_cast<int>(options.slices.size()))) {
-    int first = 0;
+    HeldSlices held = HeldSlices::none();
     for (std::size_t i = 0; i < options.slices.size(); ++i) {
       StageAssignment assignment = options.assignment;
-      assignment.slices = {first, first + options.slices[i]};
-      first = assignment.slices.last;
+      const int experts = options.experts.empty() ? options.slices[i] : options.experts[i];
+      held = {{held.last, held.last + options.slices[i]}, {held.experts.last, held.experts.last + experts}};
+      assignment.slices = held;
       auto stage = Stage::load(checkpoint.config, assignment, checkpoint.weights,
                                {.threads = options.threads,
                                 .isa = options.isas.empty() ? Isa::kReference : options.isas[i % options.isas.size()],

@@ -186,6 +186,8 @@ void store(const StageAssignment& stage, control::Stage& message) {
   message.set_head(stage.head);
   message.set_first_slice(stage.slices.first);
   message.set_last_slice(stage.slices.last);
+  message.set_first_expert_slice(stage.slices.experts.first);
+  message.set_last_expert_slice(stage.slices.experts.last);
 }
 
 StageAssignment read_stage(const control::Stage& message) {
@@ -193,7 +195,8 @@ StageAssignment read_stage(const control::Stage& message) {
           .last_layer = message.last_layer(),
           .embedding = message.embedding(),
           .head = message.head(),
-          .slices = {.first = message.first_slice(), .last = message.last_slice()}};
+          .slices = {{message.first_slice(), message.last_slice()},
+                     {message.first_expert_slice(), message.last_expert_slice()}}};
 }
 
 void store(const ExchangeTimes& times, control::ReadyShare& message) {
@@ -283,11 +286,10 @@ Status check_group(const control::Share& share) {
     return make_error(ErrorCode::kProtocol, "an assignment as member {} of {}, a tensor group has at most {}",
                       share.member(), members, kReductionSlices);
   }
-  const SliceRange slices{.first = share.stage().first_slice(), .last = share.stage().last_slice()};
-  if (slices.first < 0 || slices.last <= slices.first || slices.last > kReductionSlices ||
-      slices.whole() != (members == 1)) {
-    return make_error(ErrorCode::kProtocol, "an assignment of slices {} to {} in a group of {}", slices.first,
-                      slices.last, members);
+  const HeldSlices held = read_stage(share.stage()).slices;
+  if (!is_run(held) || !is_run(held.experts) || held.empty() || held.whole() != (members == 1)) {
+    return make_error(ErrorCode::kProtocol, "an assignment of slices {} to {}, experts' {} to {}, in a group of {}",
+                      held.first, held.last, held.experts.first, held.experts.last, members);
   }
   return {};
 }

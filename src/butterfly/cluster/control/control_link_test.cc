@@ -113,7 +113,7 @@ Assignment some_assignment() {
 control::Assign member_of_a_group() {
   Assignment assignment = some_assignment();
   assignment.epoch = Epoch(7);
-  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {.first = 3, .last = 5}};
+  assignment.stage = {.first_layer = 2, .last_layer = 4, .head = true, .slices = {{3, 5}, {8, 16}}};
   assignment.rank = Rank(1);
   assignment.stages = 2;
   assignment.group = {"a:1", "b:2", "c:3"};
@@ -128,7 +128,7 @@ TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsSlicesAndWhoTheOthersAre) {
   ASSERT_TRUE(assignments) << assignments.error().message;
   ASSERT_EQ(assignments->size(), 1u);
   const Assignment* read = &assignments->front();
-  EXPECT_EQ(read->stage.slices, (SliceRange{.first = 3, .last = 5}));
+  EXPECT_EQ(read->stage.slices, HeldSlices({3, 5}, {8, 16}));
   EXPECT_EQ(read->group, (std::vector<std::string>{"a:1", "b:2", "c:3"}));
   EXPECT_EQ(read->member, 1);
   EXPECT_FALSE(read->leads());

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 
 namespace butterfly {
 
@@ -64,8 +64,8 @@ std::vector<Assignment> make_assignments(const StartRequest& request, const std:
 
 std::string describe(const Assignment& assignment) {
   const std::string stage = fmt::format("stage {} of {}", assignment.rank.value + 1, assignment.stages);
-  const SliceRange& slices = assignment.stage.slices;
-  return slices.whole() ? stage : fmt::format("{}, slices {}-{}", stage, slices.first, slices.last - 1);
+  const HeldSlices& slices = assignment.stage.slices;
+  return slices.whole() ? stage : fmt::format("{}, {}", stage, slices.text());
 }
 
 std::string describe(std::span<const Assignment> assignments) {

@@ -185,7 +185,7 @@ inline Plan fake_group_plan(const std::vector<int>& groups) {
                                       .last_layer = layer + 1,
                                       .embedding = g == 0,
                                       .head = g + 1 == groups.size(),
-                                      .slices = {.first = member, .last = last}}});
+                                      .slices = {member, last}}});
     }
   }
   return plan;

@@ -9,7 +9,7 @@
 #include "butterfly/infer/deployment/membership_watch.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/stage_host.h"
 

@@ -4,7 +4,7 @@
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 #include "butterfly/stage/stage_host.h"
 
 namespace butterfly {

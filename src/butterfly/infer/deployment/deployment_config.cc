@@ -4,7 +4,7 @@
 
 #include "butterfly/base/read_file.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/plan/partition/custom.h"
+#include "butterfly/plan/shares/custom.h"
 
 namespace butterfly {
 namespace {

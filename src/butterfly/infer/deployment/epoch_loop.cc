@@ -6,7 +6,7 @@
 #include "butterfly/base/clock.h"
 #include "butterfly/base/units.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 
 namespace butterfly {
 namespace {

@@ -1,5 +1,7 @@
 #include "butterfly/kernel/inference/reduction_slices.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +12,18 @@ namespace {
 
 constexpr std::int64_t kNarrowestSlice = 2 * kQuantBlock;
 
+std::string run_text(std::string_view what, const SliceRange& run) {
+  if (run.count() <= 0) return fmt::format("no {}", what);
+  return fmt::format("{} {}-{}", what, run.first, run.last - 1);
+}
+
 }  // namespace
+
+std::string HeldSlices::text() const {
+  if (whole()) return {};
+  const std::string own = run_text("slices", slices());
+  return experts_follow() ? own : fmt::format("{}, {}", own, run_text("expert slices", experts));
+}
 
 std::vector<SliceRange> subtrees(const SliceRange& slices) {
   std::vector<SliceRange> nodes;

@@ -6,6 +6,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "butterfly/kernel/inference/kernels.h"
@@ -22,6 +23,45 @@ struct SliceRange {
   int count() const { return last - first; }
   bool whole() const { return first == 0 && last == kReductionSlices; }
   friend auto operator<=>(const SliceRange&, const SliceRange&) = default;
+};
+
+/// Whether these are slices that there are: a run of them, or none.
+inline bool is_run(const SliceRange& slices) {
+  return 0 <= slices.first && slices.first <= slices.last && slices.last <= kReductionSlices;
+}
+
+/// What one member of a tensor group has of each layer: reduction slices (of heads, MLP, shared expert, vocabulary),
+/// and a run of the slices of the experts, which is the same one where nothing else is said. One of the two may be
+/// empty: a member can hold experts alone.
+struct HeldSlices : SliceRange {
+  SliceRange experts{};
+
+  HeldSlices() = default;
+  HeldSlices(const SliceRange& both) : SliceRange(both), experts(both) {}
+  HeldSlices(int first_slice, int last_slice) : HeldSlices(SliceRange{.first = first_slice, .last = last_slice}) {}
+  HeldSlices(const SliceRange& slices, const SliceRange& of_experts) : SliceRange(slices), experts(of_experts) {}
+
+  const SliceRange& slices() const { return *this; }
+  bool whole() const { return SliceRange::whole() && experts.whole(); }
+  bool experts_follow() const { return experts == slices(); }
+  bool empty() const { return count() <= 0 && experts.count() <= 0; }
+  /// Whether both begin where those of the member before end, and do not end before.
+  bool follows(const HeldSlices& before) const {
+    return first == before.last && last >= first && experts.first == before.experts.last &&
+           experts.last >= experts.first;
+  }
+  bool ends() const { return last == kReductionSlices && experts.last == kReductionSlices; }
+  /// Of the member that would come before the first one.
+  static HeldSlices none() { return {0, 0}; }
+
+  /// "slices 3-5", with "expert slices 0-7" where the experts do not follow them; empty for a whole stage.
+  std::string text() const;
+
+  friend auto operator<=>(const HeldSlices&, const HeldSlices&) = default;
+  friend bool operator==(const HeldSlices&, const HeldSlices&) = default;
+  friend bool operator==(const HeldSlices& a, const SliceRange& both) {
+    return a.slices() == both && a.experts == both;
+  }
 };
 
 /// The fewest runs of slices that make up `slices` and are nodes of the tree in which slices are added: their sizes are

@@ -33,7 +33,7 @@ SliceBorders expert_slices(const ModelConfig& config) {
   return SliceBorders::even(config.moe.experts);
 }
 
-Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
+Shard shard_of(const ModelConfig& config, const HeldSlices& slices) {
   const SliceBorders attention = attention_slices(config);
   const SliceBorders mlp = mlp_slices(config);
   Shard shard;
@@ -50,7 +50,7 @@ Shard shard_of(const ModelConfig& config, const SliceRange& slices) {
   shard.ff = {mlp.at(slices.first), mlp.at(slices.last)};
   const SliceBorders experts = expert_slices(config);
   const SliceBorders shared = shared_slices(config);
-  shard.experts = {experts.at(slices.first), experts.at(slices.last)};
+  shard.experts = {experts.at(slices.experts.first), experts.at(slices.experts.last)};
   shard.shared_ff = {shared.at(slices.first), shared.at(slices.last)};
   shard.vocab = {vocab_at(config, slices.first), vocab_at(config, slices.last)};
   return shard;

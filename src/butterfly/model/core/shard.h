@@ -11,11 +11,11 @@ namespace butterfly {
 
 /// Any of the ranges can be empty: small models have fewer units than slices.
 struct Shard {
-  SliceRange slices;
+  HeldSlices slices;
   IndexRange heads;      // query heads, whole attention slices
   IndexRange kv_heads;   // that those read; the neighbours may hold the first and the last as well (a latent: all)
   IndexRange ff;         // rows of gate and up, columns of down
-  IndexRange experts;    // whole ones, of layers that have them
+  IndexRange experts;    // whole ones, of layers that have them: those of slices.experts
   IndexRange shared_ff;  // of their shared expert, as ff
   IndexRange vocab;      // rows of the token embedding and of the head
   int head_dim = 0;
@@ -43,6 +43,6 @@ SliceBorders shared_slices(const ModelConfig& config);
 /// Slices of the experts: what those of one slice give is added first, in the order of the experts.
 SliceBorders expert_slices(const ModelConfig& config);
 
-Shard shard_of(const ModelConfig& config, const SliceRange& slices);
+Shard shard_of(const ModelConfig& config, const HeldSlices& slices);
 
 }  // namespace butterfly

@@ -9,7 +9,7 @@ namespace {
 /// Collects names, shapes and parts in file order.
 class Expectation {
  public:
-  Expectation(const ModelConfig& config, const SliceRange& slices)
+  Expectation(const ModelConfig& config, const HeldSlices& slices)
       : config_(config), shard_(shard_of(config, slices)) {}
 
   const Shard& shard() const { return shard_; }
@@ -209,7 +209,7 @@ std::vector<WeightInfo> expected_weights(const ModelConfig& config, const Weight
 }
 
 std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range,
-                                         const SliceRange& slices) {
+                                         const HeldSlices& slices) {
   Expectation expect(config, slices);
   const WeightPart table{config.vocab, config.model_dim, expect.shard().vocab, {0, config.model_dim}};
   const bool shared = config.tied_head && range.head;

@@ -103,7 +103,7 @@ struct ExpectedPart {
 
 /// Which parts of the weights of `range` the holder of `slices` computes with, in the order of expected_weights;
 /// weights of which it needs nothing are left out.
-std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const SliceRange& slices);
+std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range, const HeldSlices& slices);
 
 /// Whether `part` can be cut out of `stored`, of which bytes are not looked at. Errors: kBadData naming both shapes;
 /// kInvalidArgument naming the rows or columns that there are and those that were asked for.

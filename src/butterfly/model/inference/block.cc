@@ -50,7 +50,7 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
 }
 
 Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
-                          const SliceRange& slices) {
+                          const HeldSlices& slices) {
   const trace::Scope scope(trace::Zone::kModelLoad, static_cast<std::uint32_t>(layer));
   Block block;
   block.config_ = config;

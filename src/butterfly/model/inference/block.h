@@ -57,7 +57,7 @@ class Block {
  public:
   /// What the holder of `slices` needs.
   static Result<Block> load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
-                            const SliceRange& slices = {});
+                            const HeldSlices& slices = {});
 
   /// x[rows, model_dim] is the residual stream, updated in place. `cache_layer` is this block's index in `cache`,
   /// which has this block's key/value heads and room for every position of `batch`. With some of the slices alone,

@@ -20,7 +20,7 @@ Result<std::shared_ptr<const PackedMatrix>> load_table(const WeightSource& sourc
 }  // namespace
 
 Result<Embedding> Embedding::load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team,
-                                  const SliceRange& slices) {
+                                  const HeldSlices& slices) {
   Embedding embedding;
   embedding.vocab_ = config.vocab;
   embedding.context_ = config.context;
@@ -76,7 +76,7 @@ std::uint64_t Embedding::packed_bytes() const {
 }
 
 Result<Head> Head::load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
-                        ThreadTeam& team, const SliceRange& slices) {
+                        ThreadTeam& team, const HeldSlices& slices) {
   Head head;
   head.config_ = config;
   head.held_ = shard_of(config, slices).vocab;

@@ -18,7 +18,7 @@ class Embedding {
  public:
   /// The slice of the vocabulary that goes with `slices`, and every learned position.
   static Result<Embedding> load(const ModelConfig& config, const WeightSource& source, ThreadTeam& team,
-                                const SliceRange& slices = {});
+                                const HeldSlices& slices = {});
 
   /// Errors: kInvalidArgument for a token outside the vocabulary or a position outside the context, whichever member
   /// holds it.
@@ -47,7 +47,7 @@ class Head {
  public:
   /// `embedding` of the same slices may be null where this node has none; a tied head then loads the table itself.
   static Result<Head> load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
-                           ThreadTeam& team, const SliceRange& slices = {});
+                           ThreadTeam& team, const HeldSlices& slices = {});
 
   /// logits[batch.logit_rows(), vocab] from x[rows, model_dim]. In a group the first member collects them, and
   /// `logits` is not looked at by the others. Errors: kNoMemory (scratch), those of the group.

@@ -53,7 +53,7 @@ Status status_of(const Readiness& readiness, int member) {
 
 }  // namespace
 
-TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<SliceRange>& slices, int rank,
+TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<HeldSlices>& slices, int rank,
                          ExchangeFunction exchange)
     : model_dim_(config.model_dim),
       vocab_(config.vocab),
@@ -62,24 +62,27 @@ TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<SliceRange
       to_(slices.size()),
       from_(slices.size()),
       received_(slices.size()) {
-  int at = 0;
-  for (const SliceRange& range : slices) {
-    BF_CHECK(range.first == at && range.last > at, "the members' slices follow each other");
-    at = range.last;
-    shards_.push_back(shard_of(config, range));
+  HeldSlices before = HeldSlices::none();
+  std::vector<SliceRange> runs, expert_runs;
+  for (const HeldSlices& held : slices) {
+    BF_CHECK(held.follows(before) && !held.empty(), "the members' slices follow each other");
+    before = held;
+    shards_.push_back(shard_of(config, held));
+    runs.push_back(held.slices());
+    expert_runs.push_back(held.experts);
   }
-  BF_CHECK(at == kReductionSlices && rank >= 0 && rank < size(), "the members have every slice");
-  attention_ = sums_of(attention_slices(config));
-  mlp_ = sums_of(mlp_slices(config));
-  shared_ = sums_of(shared_slices(config));
-  experts_ = sums_of(expert_slices(config));
+  BF_CHECK(before.ends() && rank >= 0 && rank < size(), "the members have every slice");
+  attention_ = sums_of(attention_slices(config), runs);
+  mlp_ = sums_of(mlp_slices(config), runs);
+  shared_ = sums_of(shared_slices(config), runs);
+  experts_ = sums_of(expert_slices(config), expert_runs);
 }
 
-TensorGroup::Sums TensorGroup::sums_of(const SliceBorders& borders) const {
+TensorGroup::Sums TensorGroup::sums_of(const SliceBorders& borders, std::span<const SliceRange> runs) {
   Sums sums;
   sums.borders = borders;
-  for (const Shard& shard : shards_) {
-    std::vector<SliceRange> nodes = subtrees(shard.slices);
+  for (const SliceRange& run : runs) {
+    std::vector<SliceRange> nodes = subtrees(run);
     std::erase_if(nodes, [&](const SliceRange& node) { return borders.at(node.first) == borders.at(node.last); });
     sums.nodes_max = std::max(sums.nodes_max, static_cast<std::int64_t>(nodes.size()));
     sums.nodes.push_back(std::move(nodes));

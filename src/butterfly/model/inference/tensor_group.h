@@ -35,8 +35,8 @@ Status add_divided_matmul(const Compute& compute, DividedMatmul matmul, const Sl
 
 class TensorGroup {
  public:
-  /// `slices` of each member, ascending, cover all kReductionSlices once; this is member `rank`.
-  TensorGroup(const ModelConfig& config, const std::vector<SliceRange>& slices, int rank, ExchangeFunction exchange);
+  /// `slices` of each member, ascending, cover all kReductionSlices of both kinds once; this is member `rank`.
+  TensorGroup(const ModelConfig& config, const std::vector<HeldSlices>& slices, int rank, ExchangeFunction exchange);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(shards_.size()); }
@@ -76,7 +76,8 @@ class TensorGroup {
   /// Where the sums of each member are: [rows, nodes of that member, model_dim].
   using SumsOfMembers = std::vector<float*>;
 
-  Sums sums_of(const SliceBorders& borders) const;
+  /// `runs` are what each member has of the slices with these borders.
+  static Sums sums_of(const SliceBorders& borders, std::span<const SliceRange> runs);
   const Sums& sums_of(DividedMatmul matmul) const;
   Status add_sums(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);
   Status add_everywhere(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias, float* y);

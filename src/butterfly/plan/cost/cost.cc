@@ -30,7 +30,6 @@ struct Widths {
   std::uint64_t kv_heads = 0;
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
-  std::uint64_t experts = 0;
   std::uint64_t shared = 0;
 };
 
@@ -45,37 +44,49 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
           .kv_heads = static_cast<std::uint64_t>(shard.kv_heads.size()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
           .vocab = static_cast<std::uint64_t>(shard.vocab.size()),
-          .experts = static_cast<std::uint64_t>(shard.experts.size()),
           .shared = static_cast<std::uint64_t>(shard.shared_ff.size())};
 }
 
-/// What the MLP of a block stores, computes and moves: dense, or experts.
-PartCost mlp_cost(const ModelConfig& config, const Widths& own) {
+/// What an MLP of this width stores, computes and moves.
+PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
-  const DType type = config.weight_type;
   const std::uint64_t inputs = config.mlp == MlpKind::kGated ? 2 : 1;  // matrices before the activation
-  const auto of_width = [&](std::uint64_t f, bool bias) {
-    PartCost cost;
-    cost.weight_bytes = matrix_bytes(type, inputs * f, d) + matrix_bytes(type, d, f);
-    if (bias) cost.weight_bytes += (inputs * f + d) * sizeof(float);
-    cost.flops = 2.0 * static_cast<double>(d) * static_cast<double>((inputs + 1) * f);
-    cost.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>((inputs == 2 ? 6 : 4) * f);
-    return cost;
-  };
+  PartCost cost;
+  cost.weight_bytes = matrix_bytes(config.weight_type, inputs * f, d) + matrix_bytes(config.weight_type, d, f);
+  if (bias) cost.weight_bytes += (inputs * f + d) * sizeof(float);
+  cost.flops = 2.0 * static_cast<double>(d) * static_cast<double>((inputs + 1) * f);
+  cost.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>((inputs == 2 ? 6 : 4) * f);
+  return cost;
+}
+
+/// The MLP of a block, but for experts: dense, or what every member has where there are experts, and the shared one.
+PartCost mlp_cost(const ModelConfig& config, const Widths& own, BlockKind kind) {
   const MoeConfig& moe = config.moe;
-  if (moe.experts == 0) return of_width(own.f, config.mlp_bias);
+  if (moe.experts == 0 || kind == BlockKind::kDense) return mlp_of_width(config, own.f, config.mlp_bias);
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto experts = static_cast<std::uint64_t>(moe.experts);
-  PartCost cost = of_width(own.shared, false);
-  const PartCost one = of_width(static_cast<std::uint64_t>(moe.ff_dim), moe.expert_bias);
-  const double chosen = static_cast<double>(own.experts) * moe.experts_used / moe.experts;
-  cost.weight_bytes += own.experts * one.weight_bytes + experts * d * sizeof(float);
+  PartCost cost = mlp_of_width(config, own.shared, false);
+  cost.weight_bytes += experts * d * sizeof(float);
   if (moe.router_bias) cost.weight_bytes += experts * sizeof(float);
   if (moe.choice_bias) cost.weight_bytes += experts * sizeof(float);
   if (moe.shared_gate) cost.weight_bytes += d * sizeof(float);
-  cost.flops += chosen * one.flops + 2.0 * static_cast<double>(experts * d);
+  cost.flops += 2.0 * static_cast<double>(experts * d);
+  return cost;
+}
+
+HeldExpertsCost held_experts(const ModelConfig& config, const SliceRange& slices) {
+  const MoeConfig& moe = config.moe;
+  HeldExpertsCost cost{.subtrees = subtree_count(slices)};
+  if (moe.experts == 0) return cost;
+  const auto held = static_cast<double>(shard_of(config, slices).experts.size());
+  const PartCost one = mlp_of_width(config, static_cast<std::uint64_t>(moe.ff_dim), moe.expert_bias);
+  const double chosen = held * moe.experts_used / moe.experts;
+  cost.weight_bytes = static_cast<std::uint64_t>(held) * one.weight_bytes;
+  cost.flops = chosen * one.flops;
   // A chosen row is copied to its expert's and its result added up.
-  cost.moved_bytes += chosen * (one.moved_bytes + kMovedInMemory * sizeof(float) * static_cast<double>(5 * d));
-  cost.experts = {.held = static_cast<double>(own.experts),
+  cost.moved_bytes =
+      chosen * (one.moved_bytes + kMovedInMemory * sizeof(float) * static_cast<double>(5 * config.model_dim));
+  cost.experts = {.held = held,
                   .share = static_cast<double>(moe.experts_used) / moe.experts,
                   .bytes = static_cast<double>(one.weight_bytes),
                   .flops = one.flops};
@@ -126,20 +137,24 @@ std::uint64_t norms_of_block(const ModelConfig& config) {
   return config.shared_norm ? 1 : 2;
 }
 
+/// Without experts.
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const DType type = config.weight_type;
-  const PartCost mlp = mlp_cost(config, own);
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
   ShareCost cost;
   const AttentionCost attention = attention_cost(config, own);
   const std::uint64_t vectors = norms_of_block(config) * norm + attention.vectors;
-  cost.block.weight_bytes = attention.weight_bytes + vectors * sizeof(float) + mlp.weight_bytes;
-  cost.block.flops = 2.0 * attention.weights + mlp.flops;
-  cost.block.moved_bytes =
-      kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k) + mlp.moved_bytes;
-  cost.block.experts = mlp.experts;
+  const auto block = [&](BlockKind kind) {
+    PartCost part = mlp_cost(config, own, kind);
+    part.weight_bytes += attention.weight_bytes + vectors * sizeof(float);
+    part.flops += 2.0 * attention.weights;
+    part.moved_bytes += kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k);
+    return part;
+  };
+  cost.block = block(BlockKind::kMain);
+  cost.dense_block = block(BlockKind::kDense);
   cost.attention_flops = 2.0 * attention.past;
   cost.kv_bytes = own.kv_heads * kv_head_bytes;
 
@@ -180,19 +195,59 @@ double matmul_s(double bytes, double flops, double rows, const NodeRates& rates)
          time((rows - first) * flops, rates.flops_per_s);
 }
 
-/// The matrices of a part, multiplied with `rows` rows.
-double matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
+/// The matrices of a part without experts, multiplied with `rows` rows.
+double dense_matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
   const ExpertCost& experts = part.experts;
-  const double dense_bytes = static_cast<double>(part.weight_bytes) - experts.held * experts.bytes;
-  const double dense_flops = part.flops - experts.held * experts.share * experts.flops;
-  double seconds = matmul_s(dense_bytes, dense_flops, rows, rates);
+  return matmul_s(static_cast<double>(part.weight_bytes) - experts.held * experts.bytes,
+                  part.flops - experts.held * experts.share * experts.flops, rows, rates);
+}
+
+double expert_matmul_s(const ExpertCost& experts, double rows, const NodeRates& rates) {
   const double touched = experts.touched(rows);
-  if (touched > 0.0) {
-    // Each of them sees some of the rows, one at least.
-    const double rows_each = rows * experts.share * experts.held / touched;
-    seconds += matmul_s(touched * experts.bytes, touched * experts.flops, rows_each, rates);
+  if (touched <= 0.0) return 0.0;
+  // Each of them sees some of the rows, one at least.
+  const double rows_each = rows * experts.share * experts.held / touched;
+  return matmul_s(touched * experts.bytes, touched * experts.flops, rows_each, rates);
+}
+
+/// Each number of blocks of each kind that a run of layers can have.
+std::vector<BlockCounts> all_counts(const ModelCost& cost) {
+  std::vector<BlockCounts> all;
+  for (int first = 0; first < cost.layers(); ++first) {
+    for (int last = first + 1; last <= cost.layers(); ++last) all.push_back(cost.counts(first, last));
+    if (cost.equal_blocks()) break;
   }
-  return seconds;
+  std::ranges::sort(all, {}, [](const BlockCounts& one) { return std::pair(one.total(), one.main); });
+  const auto twice = std::ranges::unique(all);
+  all.erase(twice.begin(), twice.end());
+  return all;
+}
+
+void add_slices(const ModelConfig& config, std::uint64_t kv_head_bytes, ModelCost& cost) {
+  cost.of_slices.resize(ModelCost::kRuns);
+  cost.of_experts.resize(ModelCost::kRuns);
+  const auto add = [&](const SliceRange& slices) {
+    const std::size_t run = ModelCost::run(slices);
+    cost.of_slices[run] = share_cost(config, widths_of(config, slices), kv_head_bytes, subtree_count(slices));
+    cost.of_experts[run] = held_experts(config, slices);
+  };
+  for (int first = 0; first < kReductionSlices; ++first) {
+    for (int last = first + 1; last <= kReductionSlices; ++last) add({.first = first, .last = last});
+  }
+  add({.first = 0, .last = 0});
+  static_cast<ShareCost&>(cost) = cost.share({});
+}
+
+void add_layers(const ModelConfig& config, ModelCost& cost) {
+  cost.main_before.push_back(0);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const bool main = config.moe.experts == 0 || config.has_experts(layer);
+    cost.main_before.push_back(cost.main_before.back() + (main ? 1 : 0));
+  }
+  cost.counts_of_runs = all_counts(cost);
+  if (config.moe.experts == 0) return;
+  const SliceBorders experts = expert_slices(config);
+  for (int slice = 0; slice <= experts.count(); ++slice) cost.expert_borders.push_back(experts.at(slice));
 }
 
 }  // namespace
@@ -213,15 +268,8 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto f = static_cast<std::uint64_t>(config.ff_dim);
   ModelCost cost;
-  cost.of_slices.resize(std::size_t{kReductionSlices} * kReductionSlices);
-  for (int first = 0; first < kReductionSlices; ++first) {
-    for (int last = first + 1; last <= kReductionSlices; ++last) {
-      const SliceRange slices{.first = first, .last = last};
-      cost.of_slices[static_cast<std::size_t>(first * kReductionSlices + last - 1)] =
-          share_cost(config, widths_of(config, slices), *key_bytes + *value_bytes, subtree_count(slices));
-    }
-  }
-  static_cast<ShareCost&>(cost) = cost.share({});
+  add_slices(config, *key_bytes + *value_bytes, cost);
+  add_layers(config, cost);
   cost.weight_type = config.weight_type;
   cost.row_bytes = d * sizeof(float);
   // Residual and norm, then the wider of attention's and the MLP's intermediate results.
@@ -235,7 +283,21 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   }
   cost.workspace_bytes = sizeof(float) * (2 * d + std::max(attention_workspace(config), mlp));
   cost.parameters = parameter_count(config);
-  if (config.moe.shared_ff_dim > 0) cost.exchanges_of_block = 3.0;
+  if (config.moe.experts > 0) {
+    cost.exchanges_by_slices = config.moe.shared_ff_dim > 0 ? 2.0 : 1.0;
+    cost.exchanges_by_experts = 1.0;
+  }
+  return cost;
+}
+
+ShareCost ModelCost::share(const HeldSlices& held) const {
+  ShareCost cost = without_experts(held.slices());
+  const HeldExpertsCost& more = experts(held.experts);
+  cost.block.weight_bytes += more.weight_bytes;
+  cost.block.flops += more.flops;
+  cost.block.moved_bytes += more.moved_bytes;
+  cost.block.experts = more.experts;
+  cost.expert_subtrees = more.subtrees;
   return cost;
 }
 
@@ -306,12 +368,24 @@ StepShape prefill_shape(const Load& load, std::uint64_t begin) {
           .logit_rows = begin + rows == load.prompt ? 1.0 : 0.0};
 }
 
-double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
+double experts_s(const ExpertCost& experts, double moved_bytes, const StepShape& step, const NodeRates& rates) {
+  return expert_matmul_s(experts, step.rows, rates) + time(step.rows * moved_bytes, rates.memory_bytes_per_s);
+}
+
+double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates, BlockKind kind) {
+  const PartCost& part = cost.block_of(kind);
   const double kv = step.sequences * step.past * static_cast<double>(cost.kv_bytes);
   const double attention = std::max(time(kv, rates.kv_bytes_per_s),
                                     time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
-  return matmul_s(cost.block, step.rows, rates) + attention +
-         time(step.rows * cost.block.moved_bytes, rates.memory_bytes_per_s) + kDispatchesOfBlock * rates.dispatch_s;
+  return dense_matmul_s(part, step.rows, rates) + expert_matmul_s(part.experts, step.rows, rates) + attention +
+         time(step.rows * part.moved_bytes, rates.memory_bytes_per_s) + kDispatchesOfBlock * rates.dispatch_s;
+}
+
+double blocks_s(const ShareCost& cost, const BlockCounts& blocks, const StepShape& step, const NodeRates& rates) {
+  double seconds = 0.0;
+  if (blocks.main > 0) seconds += blocks.main * block_s(cost, step, rates);
+  if (blocks.dense > 0) seconds += blocks.dense * block_s(cost, step, rates, BlockKind::kDense);
+  return seconds;
 }
 
 double embedding_s(const StepShape& step, const NodeRates& rates) {
@@ -321,22 +395,24 @@ double embedding_s(const StepShape& step, const NodeRates& rates) {
 
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
   if (step.logit_rows <= 0.0) return 0.0;
-  return matmul_s(cost.head, step.logit_rows, rates) + rates.dispatch_s;
+  return dense_matmul_s(cost.head, step.logit_rows, rates) + rates.dispatch_s;
 }
 
 double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {
-  const ShareCost& own = cost.share(work.slices);
-  double seconds = work.layers() * block_s(own, step, rates);
+  const ShareCost own = cost.share(work.slices);
+  double seconds = blocks_s(own, cost.counts(work), step, rates);
   if (work.embedding) seconds += embedding_s(step, rates);
   if (work.head) seconds += head_s(own, step, rates);
   return seconds;
 }
 
 ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const Load& load) {
-  const ShareCost& own = cost.share(work.slices);
+  const ShareCost own = cost.share(work.slices);
   const auto layers = static_cast<std::uint64_t>(work.layers());
+  const BlockCounts blocks = cost.counts(work);
   ShareBytes bytes;
-  bytes.weights = layers * own.block.weight_bytes;
+  bytes.weights = static_cast<std::uint64_t>(blocks.main) * own.block.weight_bytes +
+                  static_cast<std::uint64_t>(blocks.dense) * own.dense_block.weight_bytes;
   if (work.embedding) bytes.weights += own.embedding.weight_bytes;
   if (work.head) bytes.weights += own.head.weight_bytes;
   if (work.embedding && work.head) bytes.weights -= own.tied_bytes;

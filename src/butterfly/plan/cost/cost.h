@@ -30,9 +30,21 @@ struct PartCost {
   ExpertCost experts{};            // of which weight_bytes and flops are the sum, with the rest
 };
 
+/// Kinds of blocks: those with experts (all of them in a model without any), and the dense ones beside them.
+enum class BlockKind : std::uint8_t { kMain, kDense };
+
+/// How many of each kind a run of layers has.
+struct BlockCounts {
+  int main = 0;
+  int dense = 0;
+  int total() const { return main + dense; }
+  friend auto operator<=>(const BlockCounts&, const BlockCounts&) = default;
+};
+
 /// What one member of a tensor group has of each part; with all slices, the part itself.
 struct ShareCost {
-  PartCost block;
+  PartCost block;        // of the main kind
+  PartCost dense_block;  // of the other layers; the same where there are none
   PartCost embedding;
   PartCost head;                  // with its matrix, tied or not
   std::uint64_t tied_bytes = 0;   // stored once where embedding and tied head meet on one node
@@ -40,6 +52,18 @@ struct ShareCost {
   double attention_flops = 0.0;   // per block, position and past position: scores and weighted sum, 4 * q
   std::uint64_t logit_bytes = 0;  // per position, f32
   int subtrees = 1;               // sums of model_dim that each exchange sends per position
+  int expert_subtrees = 1;        // of the one that adds up experts
+
+  const PartCost& block_of(BlockKind kind) const { return kind == BlockKind::kMain ? block : dense_block; }
+};
+
+/// What a run of the slices of the experts adds to a share without experts.
+struct HeldExpertsCost {
+  std::uint64_t weight_bytes = 0;
+  double flops = 0.0;
+  double moved_bytes = 0.0;
+  ExpertCost experts{};
+  int subtrees = 0;
 };
 
 /// With d = model_dim, q = heads * head_dim, k = kv_heads * head_dim, f = ff_dim, matrices in config.weight_type:
@@ -50,24 +74,54 @@ struct ShareCost {
 ///   sums, two rows made ready for matmuls), 5*q and
 ///              6*k (rotation, cache, attention's result), 6*f if gated, else 4*f
 ///   experts    instead of 3*d*f in blocks that have them: experts*d (router), 3*d*f of each expert, of which a step
-///   reads those that its rows are expected to choose, and the shared one. Where some layers are dense, all are
-///   counted as having experts
+///   reads those that its rows are expected to choose, and the shared one. Layers that are dense beside them are
+///   counted as such
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
 /// With latent attention (l = latent.dim, r = rope.dim, v = value_dim, h = heads): d*q (or d*rank + rank*q) + d*(l+r) +
 /// h*l*(head_dim-r) + h*v*l + h*v*d instead of the first three, 2*h*(2*l+r) operations for each earlier position, and
 /// one row of l+r elements in the cache of each member.
 /// A share of slices has their heads, the key-value heads that those use, their columns of the MLP and their slice of
-/// the vocabulary, and whole experts; norms, routers and the biases of sums are everyone's.
+/// the vocabulary, and of the experts the whole ones of its other range; norms, routers and the biases of sums are
+/// everyone's.
 struct ModelCost : ShareCost {
   DType weight_type = DType::kF32;
   std::uint64_t row_bytes = 0;        // activations of one position between stages, f32: 4 * d
   std::uint64_t workspace_bytes = 0;  // per row of a step: the widest intermediate results of a block
   std::uint64_t parameters = 0;
-  double exchanges_of_block = 2.0;     // of a tensor group: attention, the MLP or the experts, a shared expert
-  std::vector<ShareCost> of_slices{};  // by first slice * kReductionSlices + last slice - 1
+  double exchanges_by_slices = 2.0;  // of a block of the main kind among a tensor group: attention, the MLP or a
+                                     // shared expert
+  double exchanges_by_experts = 0.0;
+  std::vector<int> main_before{};             // blocks of the main kind before each layer, and of all
+  std::vector<int> expert_borders{};          // first expert of each slice of them, and how many; empty: none
+  std::vector<ShareCost> of_slices{};         // without experts, by run()
+  std::vector<HeldExpertsCost> of_experts{};  // by run()
+  std::vector<BlockCounts> counts_of_runs{};  // of runs of layers: each that there is once, ascending
 
-  const ShareCost& share(const SliceRange& slices) const {
-    return of_slices[static_cast<std::size_t>(slices.first * kReductionSlices + slices.last - 1)];
+  /// Runs of slices, empty ones alike, as an index.
+  static constexpr std::size_t kRuns = std::size_t{kReductionSlices} * kReductionSlices + 1;
+  static std::size_t run(const SliceRange& slices) {
+    if (slices.count() <= 0) return kRuns - 1;
+    return static_cast<std::size_t>(slices.first * kReductionSlices + slices.last - 1);
+  }
+  ShareCost share(const HeldSlices& held) const;
+  const ShareCost& without_experts(const SliceRange& slices) const { return of_slices[run(slices)]; }
+  const HeldExpertsCost& experts(const SliceRange& slices) const { return of_experts[run(slices)]; }
+
+  int layers() const { return static_cast<int>(main_before.size()) - 1; }
+  BlockKind kind(int layer) const {
+    const auto i = static_cast<std::size_t>(layer);
+    return main_before[i + 1] > main_before[i] ? BlockKind::kMain : BlockKind::kDense;
+  }
+  BlockCounts counts(int first_layer, int last_layer) const {
+    const int main =
+        main_before[static_cast<std::size_t>(last_layer)] - main_before[static_cast<std::size_t>(first_layer)];
+    return {.main = main, .dense = last_layer - first_layer - main};
+  }
+  BlockCounts counts(const StageAssignment& work) const { return counts(work.first_layer, work.last_layer); }
+  bool equal_blocks() const { return main_before.back() == layers(); }
+  std::uint64_t weight_bytes(const BlockCounts& blocks) const {
+    return static_cast<std::uint64_t>(blocks.main) * block.weight_bytes +
+           static_cast<std::uint64_t>(blocks.dense) * dense_block.weight_bytes;
   }
 };
 
@@ -125,7 +179,10 @@ inline constexpr double kRowsWhileReading = 4.0;
 /// of which neither hides all of the other: the root of the sum of squares; then the other rows), attention (the larger
 /// of reading keys and values and computing), what is moved between them, and handing all of it to the threads. Unknown
 /// rates give infinity.
-double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
+double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates, BlockKind kind = BlockKind::kMain);
+double blocks_s(const ShareCost& cost, const BlockCounts& blocks, const StepShape& step, const NodeRates& rates);
+/// The part of block_s() that is of experts.
+double experts_s(const ExpertCost& experts, double moved_bytes, const StepShape& step, const NodeRates& rates);
 double embedding_s(const StepShape& step, const NodeRates& rates);
 double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates);
 double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates);

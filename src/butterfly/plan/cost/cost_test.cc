@@ -66,8 +66,8 @@ TEST(ModelCost, LatentAttentionCachesOneRowAndAddsUpToItsParameters) {
     const ModelCost cost = must_cost(config);
     EXPECT_EQ(cost.kv_bytes, (512u + 64) * 2);
     EXPECT_EQ(cost.attention_flops, 2.0 * 32 * (512 + 64 + 512));
-    EXPECT_EQ(cost.share({.first = 0, .last = 16}).kv_bytes, cost.kv_bytes) << "every member has the latent";
-    EXPECT_EQ(cost.share({.first = 0, .last = 16}).attention_flops, cost.attention_flops / 2);
+    EXPECT_EQ(cost.share({0, 16}).kv_bytes, cost.kv_bytes) << "every member has the latent";
+    EXPECT_EQ(cost.share({0, 16}).attention_flops, cost.attention_flops / 2);
     config.weight_type = DType::kF32;
     config.attention_sinks = true;
     EXPECT_EQ(must_cost(config).block.weight_bytes, 4 * block_parameter_count(config));
@@ -119,6 +119,38 @@ TEST(ModelCost, ExpertsAreCountedAsPublishedAndReadAsRowsChooseThem) {
   EXPECT_DOUBLE_EQ(experts.touched(2), 8 * (1 - 0.75 * 0.75));
   EXPECT_NEAR(experts.touched(100), 8.0, 1e-9);
   EXPECT_EQ(must_cost(must_named("mixtral-8x7b")).share({8, 20}).block.experts.held, 3.0);
+}
+
+TEST(ModelCost, DenseLayersBesideExpertsAreCountedAsSuch) {
+  ModelConfig config = must_named("qwen3-30b-a3b");
+  config.weight_type = DType::kF32;
+  config.moe.layers.assign(static_cast<std::size_t>(config.layers), 1);
+  config.moe.layers[0] = config.moe.layers[1] = config.moe.layers[7] = 0;
+  const ModelCost cost = must_cost(config);
+  EXPECT_EQ(cost.counts(0, 8), (BlockCounts{.main = 5, .dense = 3}));
+  EXPECT_EQ(cost.kind(7), BlockKind::kDense);
+  EXPECT_EQ(cost.kind(8), BlockKind::kMain);
+  EXPECT_EQ(cost.dense_block.weight_bytes, 4 * block_parameter_count(config));
+  EXPECT_EQ(cost.dense_block.experts.held, 0.0);
+  EXPECT_EQ(cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes +
+                cost.weight_bytes(cost.counts(0, config.layers)),
+            4 * parameter_count(config));
+}
+
+TEST(ModelCost, ExpertsAreCountedByTheirOwnRun) {
+  const ModelCost cost = must_cost(must_named("qwen3-30b-a3b"));
+  const ShareCost own = cost.share({{0, 8}, {16, 32}}), coupled = cost.share({0, 8});
+  EXPECT_EQ(own.block.experts.held, 64.0);
+  EXPECT_EQ(own.expert_subtrees, 1);
+  EXPECT_EQ(own.block.weight_bytes - coupled.block.weight_bytes,
+            static_cast<std::uint64_t>(32 * own.block.experts.bytes));
+  EXPECT_EQ(own.kv_bytes, coupled.kv_bytes);
+  EXPECT_EQ(own.head.weight_bytes, coupled.head.weight_bytes);
+  const ShareCost alone = cost.share({{5, 5}, {0, 32}});
+  EXPECT_EQ(alone.kv_bytes, 0u);
+  EXPECT_EQ(alone.logit_bytes, 0u);
+  EXPECT_EQ(alone.block.experts.held, 128.0);
+  EXPECT_EQ(cost.share({{0, 32}, {0, 0}}).block.experts.held, 0.0);
 }
 
 TEST(ModelCost, KeyValueHeadsAreCopiedWhereMembersOutnumberThem) {

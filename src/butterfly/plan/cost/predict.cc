@@ -10,6 +10,7 @@ namespace butterfly {
 namespace {
 
 constexpr double kTokenBytes = 4.0;
+constexpr double kExchangesOfDenseBlock = 2.0;
 
 const NodeRates& rates_of(const PredictionInput& input, const Share& share) {
   return input.rates[static_cast<std::size_t>(share.node)];
@@ -23,9 +24,8 @@ template <typename Item, typename WorkOf>
 std::vector<GroupRange> group_ranges(std::span<const Item> items, const WorkOf& work_of) {
   std::vector<GroupRange> groups;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const StageAssignment& work = work_of(items[i]);
-    // Slices that begin at 0 begin a group; the others go on with the one before.
-    if (groups.empty() || work.slices.first == 0) groups.push_back({.begin = i, .end = i});
+    // What comes after the last slices begins a group; the others go on with the one before.
+    if (i == 0 || work_of(items[i - 1]).slices.ends()) groups.push_back({.begin = i, .end = i});
     groups.back().end = i + 1;
   }
   return groups;
@@ -149,9 +149,12 @@ void count_group(const PredictionInput& input, std::span<const Share> group, Lin
   const auto row = static_cast<double>(input.cost.row_bytes);
   const auto prompt = static_cast<double>(input.load.prompt);
   for (const Share& from : group) {
-    const ShareCost& own = input.cost.share(from.work.slices);
+    const ShareCost own = input.cost.share(from.work.slices);
+    const BlockCounts blocks = input.cost.counts(from.work);
+    const double by_slices = input.cost.exchanges_by_slices * blocks.main + kExchangesOfDenseBlock * blocks.dense;
+    const double by_experts = input.cost.exchanges_by_experts * blocks.main;
     for (const Share& to : group) {
-      double sums = 2.0 * from.work.layers() * own.subtrees * row;
+      double sums = (by_slices * own.subtrees + by_experts * own.expert_subtrees) * row;
       // A token's row of the embedding comes from the member that has its slice of the vocabulary.
       if (from.work.embedding) {
         sums += row * static_cast<double>(own.logit_bytes) / static_cast<double>(input.cost.logit_bytes);
@@ -241,21 +244,27 @@ const ExchangeTimes* measured_times(const PredictionInput& input, std::span<cons
 }
 
 /// From the links, and what it costs to meet at all.
-double link_exchange_s(const PredictionInput& input, std::span<const Share> group, double rows, double wake_s) {
+double link_exchange_s(const PredictionInput& input, std::span<const Share> group, double rows, double wake_s,
+                       ExchangeOf of = ExchangeOf::kSlices) {
+  const auto subtrees = [&](const Share& share) {
+    const HeldSlices& held = share.work.slices;
+    return of == ExchangeOf::kSlices ? input.cost.without_experts(held).subtrees
+                                     : input.cost.experts(held.experts).subtrees;
+  };
   const double row = rows * static_cast<double>(input.cost.row_bytes);
   const auto members = static_cast<double>(group.size());
   double latency = 0.0;
   double direct = 0.0;   // the busiest member's sending or receiving
   double divided = 0.0;  // the same where each sums a part of the positions
   for (const Share& one : group) {
-    const double own = input.cost.share(one.work.slices).subtrees * row;
+    const double own = subtrees(one) * row;
     double out = 0.0, in = 0.0, out_part = 0.0, in_part = 0.0;
     for (const Share& other : group) {
       if (other.node == one.node) continue;
       const LinkDescriptor& to = input.cluster->link(one.node, other.node);
       const LinkDescriptor& from = input.cluster->link(other.node, one.node);
       latency = std::max(latency, transfer_s(to, 0.0));
-      const double theirs = input.cost.share(other.work.slices).subtrees * row;
+      const double theirs = subtrees(other) * row;
       out += own / (to.gb_per_s * 1e9);
       in += theirs / (from.gb_per_s * 1e9);
       out_part += (own + row) / members / (to.gb_per_s * 1e9);
@@ -275,10 +284,17 @@ double measured_s(const PredictionInput& input, std::span<const Share> group, do
   if (whole_block_s <= 0.0) return exchange_s;
   const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
   double computing_s = 0.0;
+  // Its blocks took turns in the measuring.
+  BlockCounts blocks = input.cost.counts(group.front().work);
+  if (blocks.total() == 0) blocks = {.main = 1};
   for (const Share& share : group) {
-    computing_s = std::max(computing_s, block_s(input.cost.share(share.work.slices), step, rates_of(input, share)));
+    computing_s =
+        std::max(computing_s,
+                 blocks_s(input.cost.share(share.work.slices), blocks, step, rates_of(input, share)) / blocks.total());
   }
-  return std::max(0.0, whole_block_s - computing_s) / 2.0;
+  const double exchanges = (input.cost.exchanges_by_slices + input.cost.exchanges_by_experts) * blocks.main +
+                           kExchangesOfDenseBlock * blocks.dense;
+  return std::max(0.0, whole_block_s - computing_s) * blocks.total() / exchanges;
 }
 
 double measured_one_row_s(const PredictionInput& input, std::span<const Share> group, const ExchangeTimes& times) {
@@ -303,15 +319,24 @@ double wake_s(const PredictionInput& input, std::span<const Share> group) {
 
 }  // namespace
 
-double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows) {
+double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows, ExchangeOf of) {
   if (group.size() < 2) return 0.0;
   const ExchangeTimes* times = measured_times(input, group);
-  if (times == nullptr) return link_exchange_s(input, group, rows, assumed_wake_s(input, group));
+  if (times == nullptr) return link_exchange_s(input, group, rows, assumed_wake_s(input, group), of);
   const double few = measured_one_row_s(input, group, *times) - link_exchange_s(input, group, 1.0, 0.0);
   const double many = measured_s(input, group, times->many_rows, times->many_rows_s, times->many_rows_block_s) -
                       link_exchange_s(input, group, times->many_rows, 0.0);
   const double between = std::clamp((rows - 1.0) / (times->many_rows - 1.0), 0.0, 1.0);
-  return std::max(0.0, link_exchange_s(input, group, rows, 0.0) + few + between * (many - few));
+  return std::max(0.0, link_exchange_s(input, group, rows, 0.0, of) + few + between * (many - few));
+}
+
+double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks, double rows) {
+  const double by_slices = input.cost.exchanges_by_slices * blocks.main + kExchangesOfDenseBlock * blocks.dense;
+  const double by_experts = input.cost.exchanges_by_experts * blocks.main;
+  double seconds = 0.0;
+  if (by_slices > 0.0) seconds += by_slices * exchange_s(input, group, rows, ExchangeOf::kSlices);
+  if (by_experts > 0.0) seconds += by_experts * exchange_s(input, group, rows, ExchangeOf::kExperts);
+  return seconds;
 }
 
 GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step) {
@@ -321,7 +346,7 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
   }
   if (group.size() < 2) return time;
   const StageAssignment& work = group.front().work;
-  time.exchange_s = input.cost.exchanges_of_block * work.layers() * exchange_s(input, group, step.rows);
+  time.exchange_s = exchanges_s(input, group, input.cost.counts(work), step.rows);
   const double row = step.rows * static_cast<double>(input.cost.row_bytes);
   double handing_out = 0.0;
   double latency = 0.0;
@@ -331,8 +356,8 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
     const LinkDescriptor& out = input.cluster->link(group.front().node, share.node);
     latency = std::max(latency, transfer_s(in, 0.0));
     handing_out += row / (out.gb_per_s * 1e9);
-    gathering +=
-        step.logit_rows * static_cast<double>(input.cost.share(share.work.slices).logit_bytes) / (in.gb_per_s * 1e9);
+    gathering += step.logit_rows * static_cast<double>(input.cost.without_experts(share.work.slices).logit_bytes) /
+                 (in.gb_per_s * 1e9);
   }
   const double meeting = latency + wake_s(input, group);
   if (work.embedding) time.exchange_s += meeting + handing_out;

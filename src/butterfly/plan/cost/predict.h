@@ -91,10 +91,17 @@ struct GroupTime {
 };
 GroupTime group_time(const PredictionInput& input, std::span<const Share> group, const StepShape& step);
 
+/// What an exchange adds up: matmuls over reduction slices, or experts, of which members may have other runs.
+enum class ExchangeOf : std::uint8_t { kSlices, kExperts };
+
 /// One exchange of `rows` positions among the members of a group: each sends its subtrees to all (direct), or sums
 /// its share of the positions and hands them out, whichever is sooner. Where the group measured its exchanges, their
 /// times; the links say what lies between the two sizes that were measured, and beyond them.
-double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows);
+double exchange_s(const PredictionInput& input, std::span<const Share> group, double rows,
+                  ExchangeOf of = ExchangeOf::kSlices);
+
+/// All exchanges of sums that these blocks need in one step. Seconds.
+double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks, double rows);
 
 /// Activations from the first member of a group to every member of the next, which slept meanwhile: the one that waits
 /// for the message, and its threads. An empty span is the coordinator, who sends tokens and receives logits. Seconds.

@@ -12,7 +12,7 @@ struct StageAssignment {
   int last_layer = 0;
   bool embedding = false;
   bool head = false;
-  SliceRange slices{};
+  HeldSlices slices{};
   int layers() const { return last_layer - first_layer; }
   friend bool operator==(const StageAssignment&, const StageAssignment&) = default;
 };

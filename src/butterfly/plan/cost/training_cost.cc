@@ -29,7 +29,9 @@ double activation_floats(const ModelConfig& config) {
 /// Forward pass of one sequence: 2 per weight of a matrix and position, and attention over the positions before
 /// (Appendix B of https://arxiv.org/abs/2204.02311, causal: half of them at the mean).
 double forward_flops(const ModelConfig& config, const ModelCost& cost, double seq) {
-  const double per_position = config.layers * (cost.block.flops + seq / 2.0 * cost.attention_flops) + cost.head.flops;
+  const BlockCounts blocks = cost.counts(0, config.layers);
+  const double per_position = blocks.main * cost.block.flops + blocks.dense * cost.dense_block.flops +
+                              config.layers * seq / 2.0 * cost.attention_flops + cost.head.flops;
   return seq * per_position;
 }
 
@@ -135,7 +137,9 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     one.optimizer_bytes = 2 * held * kFloat;
     one.activation_bytes = static_cast<std::uint64_t>(floats) * kFloat;
     // While a block is at work its weights and gradients are whole.
-    if (sharded) one.activation_bytes += 2 * std::max(cost.block.weight_bytes, cost.head.weight_bytes);
+    if (sharded)
+      one.activation_bytes +=
+          2 * std::max({cost.block.weight_bytes, cost.dense_block.weight_bytes, cost.head.weight_bytes});
     const std::uint64_t memory = descriptor.memory_bytes;
     if (memory > 0 && one.memory_bytes() > memory) one.missing_bytes = one.memory_bytes() - memory;
     prediction.step_s = std::max(prediction.step_s, one.step_s());

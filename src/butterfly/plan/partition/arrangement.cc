@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "butterfly/plan/partition/best_split.h"
+#include "butterfly/plan/shares/best_split.h"
 
 namespace butterfly {
 namespace {
@@ -35,8 +35,8 @@ class Fit {
  private:
   int count() const { return static_cast<int>(groups_.size()); }
 
-  const GroupChoice& choice(int group, int layers) const {
-    return tables_[static_cast<std::size_t>(group)]->with(layers);
+  const GroupChoice& choice(int group, int first_layer, int last_layer) const {
+    return tables_[static_cast<std::size_t>(group)]->with(problem_.cost.counts(first_layer, last_layer));
   }
 
   template <typename Cost, typename Combine>
@@ -44,7 +44,7 @@ class Fit {
     const auto counts = best_split(
         count(), problem_.layers,
         [&](int group, int first, int last) {
-          const GroupChoice& made = choice(group, last - first);
+          const GroupChoice& made = choice(group, first, last);
           return made.division < 0 ? kInfinity : cost(made);
         },
         combine, 1);
@@ -71,8 +71,8 @@ class Fit {
   std::optional<std::vector<Share>> most_tokens() const {
     std::vector<double> limits;
     for (int g = 0; g < count(); ++g) {
-      for (int layers = 1; layers <= problem_.layers; ++layers) {
-        const GroupChoice& made = choice(g, layers);
+      for (const BlockCounts& blocks : problem_.cost.counts_of_runs) {
+        const GroupChoice& made = tables_[static_cast<std::size_t>(g)]->with(blocks);
         if (made.division >= 0 && made.time < kInfinity) limits.push_back(made.time);
       }
     }
@@ -126,7 +126,7 @@ class Fit {
 
 void append_group(const PlanningProblem& problem, const GroupNodes& nodes, const GroupTable& table, int first_layer,
                   int last_layer, std::vector<Share>& shares) {
-  const auto division = static_cast<std::size_t>(table.with(last_layer - first_layer).division);
+  const auto division = static_cast<std::size_t>(table.with(problem.cost.counts(first_layer, last_layer)).division);
   for (const Share& share : group_shares(nodes, table.divisions[division], problem.whole(first_layer, last_layer))) {
     shares.push_back(share);
   }

@@ -6,7 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "butterfly/plan/partition/best_split.h"
+#include "butterfly/plan/partition/uneven_layers.h"
+#include "butterfly/plan/shares/best_split.h"
 
 namespace butterfly {
 namespace {
@@ -255,6 +256,7 @@ Status check_measured(const PlanningProblem& problem) {
 
 Result<Split> split_balanced(const PlanningProblem& problem) {
   BF_TRY(check_measured(problem));
+  if (!problem.cost.equal_blocks()) return split_uneven_layers(problem);
   const Capacities capacities(problem);
   const int nodes = problem.nodes(), layers = problem.layers;
   const double limit = least_limit(capacities);
@@ -283,6 +285,7 @@ Result<Split> split_balanced(const PlanningProblem& problem) {
 
 double slowest_bound_s(const PlanningProblem& problem) {
   if (!check_measured(problem)) return 0.0;
+  if (!problem.cost.equal_blocks()) return uneven_bound_s(problem);
   const double limit = least_limit(Capacities(problem));
   return std::isfinite(limit) ? limit : 0.0;
 }

@@ -1,6 +1,7 @@
 // Whole layers to nodes so that the slowest stage is as fast as it can be: exact, over every order of the nodes, for
 // any number of them. Stages of equal blocks make it simple: within a time limit a node holds the same number of blocks
-// wherever it stands, only the first (embedding) and the last (head) hold others. Pure functions, thread-safe.
+// wherever it stands, only the first (embedding) and the last (head) hold others. Models whose layers are not alike:
+// uneven_layers.h. Pure functions, thread-safe.
 #pragma once
 
 #include "butterfly/base/result.h"

@@ -4,7 +4,8 @@
 #include <limits>
 #include <optional>
 
-#include "butterfly/plan/partition/best_split.h"
+#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/shares/joint_division.h"
 
 namespace butterfly {
 namespace {
@@ -15,13 +16,13 @@ constexpr int kAllFineMax = 3;  // members: 465 divisions
 /// Every way to cut the slices into runs of whole cells of `cell` slices, one or more for each member.
 void divide_rest(int members, int first, int cell, Slices& begun, std::vector<Slices>& all) {
   if (members == 1) {
-    begun.push_back({.first = first, .last = kReductionSlices});
+    begun.push_back({first, kReductionSlices});
     all.push_back(begun);
     begun.pop_back();
     return;
   }
   for (int last = first + cell; last <= kReductionSlices - (members - 1) * cell; last += cell) {
-    begun.push_back({.first = first, .last = last});
+    begun.push_back({first, last});
     divide_rest(members - 1, last, cell, begun, all);
     begun.pop_back();
   }
@@ -43,11 +44,15 @@ const std::vector<Slices>& all_divisions(int members, bool fine) {
   return fine ? kAll.second[static_cast<std::size_t>(members)] : kAll.first[static_cast<std::size_t>(members)];
 }
 
-/// Everything that grows with the number of layers, as a start and a slope.
+/// Everything that grows with the number of layers: a start, and what each kind of block adds.
 struct Line {
   double start = 0.0;
-  double slope = 0.0;
-  double at(int count) const { return start + count * slope; }
+  double main = 0.0, dense = 0.0;
+  double at(const BlockCounts& blocks) const {
+    double value = start + blocks.main * main;
+    if (blocks.dense > 0) value += blocks.dense * dense;
+    return value;
+  }
 };
 
 /// One group: what its members cost with whichever slices, and the divisions that are worth a look.
@@ -67,24 +72,26 @@ class Group {
 
   int size() const { return static_cast<int>(nodes_.size()); }
 
-  /// Offers a division as the choice for `first` to `last` layers.
-  void consider(const Slices& slices, int first, int last, GroupTable& table) const {
+  /// Offers a division as the choice for each of `all`.
+  void consider(const Slices& slices, std::span<const BlockCounts> all, GroupTable& table) const {
     std::array<MemberLines, kReductionSlices> lines;
     for (std::size_t i = 0; i < slices.size(); ++i) lines[i] = lines_of(i, slices[i]);
     const Line exchange = exchange_of(slices);
     int kept = -1;
-    for (int count = first; count <= last; ++count) {
+    for (const BlockCounts& blocks : all) {
       GroupChoice made;
       bool fits = true;
       for (std::size_t i = 0; i < slices.size() && fits; ++i) {
-        const double held = lines[i].bytes.at(count);
+        const double held = lines[i].bytes.at(blocks), seconds = lines[i].time.at(blocks);
         fits = held <= members_[i].memory;
-        made.time = std::max(made.time, lines[i].time.at(count));
+        made.time = std::max(made.time, seconds);
+        made.squares += seconds * seconds;
         made.fullness = std::max(made.fullness, held / members_[i].full);
       }
-      if (!fits) break;
-      made.time += exchange.at(count);
-      GroupChoice& best = table.choices[static_cast<std::size_t>(count)];
+      if (!fits && table.dense == 0) break;  // more of the same fit less
+      if (!fits) continue;
+      made.time += exchange.at(blocks);
+      GroupChoice& best = table.with(blocks);
       if (!better(made, best)) continue;
       if (kept < 0) {
         kept = static_cast<int>(table.divisions.size());
@@ -95,9 +102,38 @@ class Group {
     }
   }
 
-  /// The most even division with `layers` layers, and for each factor of `slower` the one with the fewest sums to
+  /// Where experts have runs of their own: the most even division, and some near it with fewer sums of experts.
+  std::vector<Slices> joint_divisions(const BlockCounts& blocks, std::span<const double> slower) const {
+    std::vector<Slices> made;
+    if (problem_.cost.expert_borders.empty() || blocks.main == 0 || size() < 2) return made;
+    std::vector<JointCosts> costs = joint_costs(blocks);
+    if (problem_.goal == PlanGoal::kMemory) {
+      std::vector<JointCosts> fullness = costs;
+      for (std::size_t i = 0; i < costs.size(); ++i) {
+        const auto relative = [&](double bytes) { return bytes / members_[i].full; };
+        std::ranges::transform(costs[i].slices_bytes, fullness[i].slices_s.begin(), relative);
+        std::ranges::transform(costs[i].experts_bytes, fullness[i].experts_s.begin(), relative);
+      }
+      const auto least = divide_jointly(fullness);
+      if (!least) return made;
+      const double fullest = slowest_s(fullness, *least);
+      for (std::size_t i = 0; i < costs.size(); ++i)
+        costs[i].memory = std::min(costs[i].memory, fullest * members_[i].full);
+      made.push_back(*least);
+    }
+    const auto even = divide_jointly(costs);
+    if (!even) return made;
+    made.push_back(*even);
+    for (const double factor : slower) {
+      const auto near = fewest_expert_sums(costs, *even, factor * slowest_s(costs, *even));
+      if (near && std::ranges::find(made, *near) == made.end()) made.push_back(*near);
+    }
+    return made;
+  }
+
+  /// The most even division with these layers, and for each factor of `slower` the one with the fewest sums to
   /// exchange among those whose slowest member takes no more than so much longer.
-  std::vector<Slices> fine_divisions(int layers, std::span<const double> slower) const {
+  std::vector<Slices> fine_divisions(const BlockCounts& layers, std::span<const double> slower) const {
     std::vector<Slices> made;
     double fullest = kInfinity;
     const auto fits = [&](int member, const SliceRange& slices) {
@@ -118,24 +154,72 @@ class Group {
     };
     const auto even = divide(fits, time_of);
     if (!even) return made;
-    made.push_back(even->second);
+    // Of those whose slowest member is as fast, the one whose others are the most even.
+    const auto evenest =
+        divide([&](int member,
+                   const SliceRange& slices) { return fits(member, slices) && time_of(member, slices) <= even->first; },
+               [&](int member, const SliceRange& slices) {
+                 const double seconds = time_of(member, slices);
+                 return seconds * seconds;
+               },
+               true);
+    made.push_back(evenest ? evenest->second : even->second);
     for (const double factor : slower) {
       const auto near = divide(
           [&](int member, const SliceRange& slices) {
             return fits(member, slices) && time_of(member, slices) <= factor * even->first;
           },
-          [&](int, const SliceRange& slices) { return static_cast<double>(problem_.cost.share(slices).subtrees); },
-          true);
+          [](int, const SliceRange& slices) { return static_cast<double>(subtree_count(slices)); }, true);
       if (near && std::ranges::find(made, near->second) == made.end()) made.push_back(near->second);
     }
     return made;
   }
 
+  /// The slowest member of the most even division. Nothing where none fits.
+  std::optional<double> least_slowest_s(const BlockCounts& blocks) const {
+    if (!problem_.cost.expert_borders.empty() && blocks.main > 0) {
+      const std::vector<JointCosts> costs = joint_costs(blocks);
+      const auto even = divide_jointly(costs);
+      if (!even) return std::nullopt;
+      return slowest_s(costs, *even);
+    }
+    const auto even = divide(
+        [&](int member, const SliceRange& slices) {
+          const auto i = static_cast<std::size_t>(member);
+          return bytes(i, slices, blocks) <= members_[i].memory;
+        },
+        [&](int member, const SliceRange& slices) { return time(static_cast<std::size_t>(member), slices, blocks); });
+    if (!even) return std::nullopt;
+    return even->first;
+  }
+
+  /// Where each member takes the same time, with the part of everything that it has in that time.
+  double any_size_s(const BlockCounts& blocks) const {
+    const SliceRange none{.first = 0, .last = 0};
+    double low = 0.0, high = kInfinity;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      high = std::min(high, lines_of(i, HeldSlices()).time.at(blocks));
+    }
+    constexpr int kBisections = 50;
+    for (int round = 0; round < kBisections && high < kInfinity; ++round) {
+      const double middle = (low + high) / 2.0;
+      double done = 0.0;
+      for (std::size_t i = 0; i < members_.size(); ++i) {
+        const double fixed = lines_of(i, HeldSlices(none)).time.at(blocks);
+        const double all = lines_of(i, HeldSlices()).time.at(blocks) - fixed;
+        done += std::max(0.0, middle - fixed) / all;
+      }
+      (done >= 1.0 ? high : low) = middle;
+    }
+    return high;
+  }
+
   /// Layers with which some member's memory decides: the fastest division for them may not be the most even one.
-  bool memory_decides(int layers) const {
+  bool memory_decides(const BlockCounts& layers) const {
     const double share = 1.0 / static_cast<double>(size());
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i].memory < kInfinity && bytes(i, {}, layers) * share * 2.0 > members_[i].memory) return true;
+      if (members_[i].memory < kInfinity && bytes(i, SliceRange{}, layers) * share * 2.0 > members_[i].memory)
+        return true;
     }
     return false;
   }
@@ -152,30 +236,60 @@ class Group {
     Line time;
     Line bytes;
   };
-  MemberLines lines_of(std::size_t member, const SliceRange& slices) const {
+  MemberLines lines_of(std::size_t member, const HeldSlices& slices) const {
     const SliceCosts::Run& run = costs_.of(members_[member].node, slices);
+    const SliceCosts::ExpertRun& experts = costs_.of_experts(members_[member].node, slices.experts);
     const unsigned ends = (ends_.embedding ? 1u : 0u) | (ends_.head ? 2u : 0u);
-    return {.time = {members_[member].embedding_s + (ends_.head ? run.head_s : 0.0), run.block_s},
-            .bytes = {run.start_bytes[ends], run.block_bytes}};
+    return {
+        .time = {.start = members_[member].embedding_s + (ends_.head ? run.head_s : 0.0),
+                 .main = run.block_s + experts.seconds,
+                 .dense = run.dense_block_s},
+        .bytes = {
+            .start = run.start_bytes[ends], .main = run.block_bytes + experts.bytes, .dense = run.dense_block_bytes}};
   }
-  double time(std::size_t member, const SliceRange& slices, int layers) const {
+  double time(std::size_t member, const SliceRange& slices, const BlockCounts& layers) const {
     return lines_of(member, slices).time.at(layers);
   }
-  double bytes(std::size_t member, const SliceRange& slices, int layers) const {
+  double bytes(std::size_t member, const SliceRange& slices, const BlockCounts& layers) const {
     return lines_of(member, slices).bytes.at(layers);
+  }
+
+  std::vector<JointCosts> joint_costs(const BlockCounts& blocks) const {
+    std::vector<JointCosts> all;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      JointCosts& one = all.emplace_back();
+      one.memory = members_[i].memory;
+      for (auto* costs : {&one.slices_s, &one.experts_s, &one.slices_bytes, &one.experts_bytes}) {
+        costs->assign(ModelCost::kRuns, 0.0);
+      }
+      for (int first = 0; first < kReductionSlices; ++first) {
+        for (int last = first + 1; last <= kReductionSlices; ++last) {
+          const SliceRange run{first, last};
+          const std::size_t at = ModelCost::run(run);
+          const MemberLines lines = lines_of(i, {run, {0, 0}});
+          const SliceCosts::ExpertRun& experts = costs_.of_experts(members_[i].node, run);
+          one.slices_s[at] = lines.time.at(blocks);
+          one.slices_bytes[at] = lines.bytes.at(blocks);
+          one.experts_s[at] = blocks.main * experts.seconds;
+          one.experts_bytes[at] = blocks.main * experts.bytes;
+        }
+      }
+    }
+    return all;
   }
 
   Line exchange_of(const Slices& slices) const {
     const StageAssignment none{.first_layer = 0, .last_layer = 0, .embedding = ends_.embedding, .head = ends_.head};
     const std::vector<Share> shares = group_shares(nodes_, slices, none);
     return {.start = group_time(problem_, shares, costs_.step()).exchange_s,
-            .slope = problem_.cost.exchanges_of_block * exchange_s(problem_, shares, costs_.step().rows)};
+            .main = exchanges_s(problem_, shares, {.main = 1}, costs_.step().rows),
+            .dense = exchanges_s(problem_, shares, {.dense = 1}, costs_.step().rows)};
   }
 
   bool better(const GroupChoice& a, const GroupChoice& b) const {
     if (b.division < 0) return true;
     if (problem_.goal == PlanGoal::kMemory && a.fullness != b.fullness) return a.fullness < b.fullness;
-    return a.time < b.time;
+    return a.time < b.time || (a.time == b.time && a.squares < b.squares);
   }
 
   /// The division with the least highest cost of a member, or with the least sum; only runs that are `allowed`.
@@ -228,21 +342,35 @@ constexpr std::array kSlowerFew{1.0, 1.3};
 
 const SliceCosts::Run& SliceCosts::of(int node, const SliceRange& slices) {
   auto& runs = runs_[static_cast<std::size_t>(node)];
-  if (runs.empty()) runs.resize(kReductionSlices * (kReductionSlices + 1) / 2);
-  Run& run = runs[static_cast<std::size_t>(slices.last * (slices.last - 1) / 2 + slices.first)];
+  if (runs.empty()) runs.resize(ModelCost::kRuns);
+  Run& run = runs[ModelCost::run(slices)];
   if (run.known) return run;
   run.known = true;
   const NodeRates& rates = problem_.rates[static_cast<std::size_t>(node)];
-  const ShareCost& share = problem_.cost.share(slices);
+  const ShareCost& share = problem_.cost.without_experts(slices);
   run.block_s = block_s(share, step_, rates);
+  run.dense_block_s = block_s(share, step_, rates, BlockKind::kDense);
   run.head_s = head_s(share, step_, rates);
+  const auto cache = static_cast<double>(share.kv_bytes * problem_.load.context * problem_.load.sequences);
+  run.block_bytes = static_cast<double>(share.block.weight_bytes) + cache;
+  run.dense_block_bytes = static_cast<double>(share.dense_block.weight_bytes) + cache;
   for (unsigned ends = 0; ends < 4; ++ends) {
-    StageAssignment work{.embedding = (ends & 1u) != 0, .head = (ends & 2u) != 0, .slices = slices};
-    const auto start = share_bytes(problem_.cost, work, problem_.load).total();
-    run.start_bytes[ends] = static_cast<double>(start);
-    work.last_layer = 1;
-    run.block_bytes = static_cast<double>(share_bytes(problem_.cost, work, problem_.load).total() - start);
+    const StageAssignment work{.embedding = (ends & 1u) != 0, .head = (ends & 2u) != 0, .slices = slices};
+    run.start_bytes[ends] = static_cast<double>(share_bytes(problem_.cost, work, problem_.load).total());
   }
+  return run;
+}
+
+const SliceCosts::ExpertRun& SliceCosts::of_experts(int node, const SliceRange& slices) {
+  auto& runs = expert_runs_[static_cast<std::size_t>(node)];
+  if (runs.empty()) runs.resize(ModelCost::kRuns);
+  ExpertRun& run = runs[ModelCost::run(slices)];
+  if (run.known) return run;
+  const HeldExpertsCost& cost = problem_.cost.experts(slices);
+  const NodeRates& rates = problem_.rates[static_cast<std::size_t>(node)];
+  run = {.known = true,
+         .seconds = experts_s(cost.experts, cost.moved_bytes, step_, rates),
+         .bytes = static_cast<double>(cost.weight_bytes)};
   return run;
 }
 
@@ -256,26 +384,34 @@ std::vector<Share> group_shares(const GroupNodes& nodes, const Slices& slices, S
 }
 
 GroupTable group_table(SliceCosts& costs, const GroupNodes& nodes, const OuterLayers& ends, DivisionSearch search) {
-  const int layers = costs.problem().layers;
+  const ModelCost& cost = costs.problem().cost;
+  const std::span<const BlockCounts> all = cost.counts_of_runs;
+  const int layers = cost.layers();
   const Group group(costs, nodes, ends);
   const bool fine = search == DivisionSearch::kFine;
-  GroupTable table;
-  table.choices.resize(static_cast<std::size_t>(layers) + 1);
-  if (group.size() <= (fine ? kAllFineMax : 8)) {
-    for (const Slices& slices : all_divisions(group.size(), fine)) group.consider(slices, 1, layers, table);
-    return table;
+  GroupTable table(cost);
+  const bool enumerated = group.size() <= (fine ? kAllFineMax : 8);
+  if (enumerated) {
+    for (const Slices& slices : all_divisions(group.size(), fine)) group.consider(slices, all, table);
   }
   if (!fine) {
-    for (const Slices& slices : group.fine_divisions(std::max(1, layers / 4), kSlowerFew)) {
-      group.consider(slices, 1, layers, table);
+    const BlockCounts few = cost.counts(layers - std::max(1, layers / 4), layers);
+    if (!enumerated) {
+      for (const Slices& slices : group.fine_divisions(few, kSlowerFew)) group.consider(slices, all, table);
     }
+    // Dear, for a search over many groups: only where it finds what fits. The groups that are chosen get it later.
+    if (table.with(few).division >= 0) return table;
+    for (const Slices& slices : group.joint_divisions(few, kSlowerFew)) group.consider(slices, all, table);
     return table;
   }
-  for (int count = 1; count <= layers; ++count) {
+  for (const BlockCounts& blocks : all) {
     // Between powers of two the best division hardly changes, but where memory decides.
+    const int count = blocks.total();
     const bool sampled = (count & (count - 1)) == 0 || count == layers || count <= 4;
-    if (!sampled && !group.memory_decides(count)) continue;
-    for (const Slices& slices : group.fine_divisions(count, kSlowerFine)) group.consider(slices, 1, layers, table);
+    if (!sampled && !group.memory_decides(blocks)) continue;
+    for (const Slices& slices : group.joint_divisions(blocks, kSlowerFine)) group.consider(slices, all, table);
+    if (enumerated) continue;
+    for (const Slices& slices : group.fine_divisions(blocks, kSlowerFine)) group.consider(slices, all, table);
   }
   return table;
 }
@@ -294,13 +430,16 @@ std::vector<Share> divide_finely(const PlanningProblem& problem, std::vector<Sha
     }
     const StageAssignment& work = shares[range.begin].work;
     const Group group(costs, nodes, {.embedding = work.embedding, .head = work.head});
-    GroupTable table;
-    table.choices.resize(static_cast<std::size_t>(problem.layers) + 1);
-    group.consider(slices, work.layers(), work.layers(), table);
-    for (const Slices& fine : group.fine_divisions(work.layers(), kSlowerFine)) {
-      group.consider(fine, work.layers(), work.layers(), table);
+    GroupTable table(problem.cost);
+    const BlockCounts blocks = problem.cost.counts(work);
+    group.consider(slices, std::span(&blocks, 1), table);
+    for (const Slices& fine : group.fine_divisions(blocks, kSlowerFine)) {
+      group.consider(fine, std::span(&blocks, 1), table);
     }
-    const GroupChoice& best = table.with(work.layers());
+    for (const Slices& fine : group.joint_divisions(blocks, kSlowerFine)) {
+      group.consider(fine, std::span(&blocks, 1), table);
+    }
+    const GroupChoice& best = table.with(blocks);
     if (best.division < 0) continue;
     std::ranges::copy(group_shares(nodes, table.divisions[static_cast<std::size_t>(best.division)], work),
                       finer.begin() + static_cast<std::ptrdiff_t>(range.begin));
@@ -308,19 +447,37 @@ std::vector<Share> divide_finely(const PlanningProblem& problem, std::vector<Sha
   return problem.score(finer) < problem.score(shares) ? finer : shares;
 }
 
+std::optional<DivisionBound> division_bound(const PlanningProblem& problem, std::span<const Share> shares) {
+  std::optional<DivisionBound> bound;
+  SliceCosts costs(problem, decode_shape(problem.load));
+  for (const GroupRange& range : groups_of(shares)) {
+    if (range.size() < 2) continue;
+    GroupNodes nodes;
+    for (const Share& share : shares.subspan(range.begin, range.size())) nodes.push_back(share.node);
+    const StageAssignment& work = shares[range.begin].work;
+    const Group group(costs, nodes, {.embedding = work.embedding, .head = work.head});
+    const BlockCounts blocks = problem.cost.counts(work);
+    const std::optional<double> least = group.least_slowest_s(blocks);
+    if (!least || !(*least < kInfinity)) return std::nullopt;
+    if (bound && bound->slices_s >= *least) continue;
+    bound = DivisionBound{.slices_s = *least, .any_size_s = group.any_size_s(blocks)};
+  }
+  return bound;
+}
+
 std::vector<Share> least_missing_group(const PlanningProblem& problem, const GroupNodes& nodes) {
   StageAssignment work = problem.whole(0, problem.layers);
   const auto counts = best_split(
       static_cast<int>(nodes.size()), kReductionSlices,
       [&](int member, int first, int last) {
-        work.slices = {first, last};
+        work.slices = HeldSlices(first, last);
         return static_cast<double>(problem.missing_bytes(nodes[static_cast<std::size_t>(member)], work));
       },
       [](double a, double b) { return a + b; }, 1);
   Slices slices;
   for (const int count : *counts) {
     const int first = slices.empty() ? 0 : slices.back().last;
-    slices.push_back({first, first + count});
+    slices.emplace_back(first, first + count);
   }
   return group_shares(nodes, slices, problem.whole(0, problem.layers));
 }

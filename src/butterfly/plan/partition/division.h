@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "butterfly/plan/partition/strategy.h"
@@ -12,7 +14,7 @@ namespace butterfly {
 /// Indices of nodes, ascending, at most kReductionSlices; a single one is a stage of its own.
 using GroupNodes = std::vector<int>;
 /// What each member of a group has, in the order of its nodes.
-using Slices = std::vector<SliceRange>;
+using Slices = std::vector<HeldSlices>;
 
 /// Whether a group holds the embedding and the LM head.
 struct OuterLayers {
@@ -20,41 +22,68 @@ struct OuterLayers {
   bool head = false;
 };
 
-/// What a group costs with some number of layers, its slices divided in the best way found.
+/// What a group costs with some layers, its slices divided in the best way found.
 struct GroupChoice {
   double time = 0.0;      // compute and exchanges of a step
+  double squares = 0.0;   // of the members' times: of equally fast ones the most even is taken
   double fullness = 0.0;  // of its fullest member
   int division = -1;      // index into GroupTable::divisions; -1 where no division fits the members' memory
 };
 
 struct GroupTable {
   std::vector<Slices> divisions;
-  std::vector<GroupChoice> choices;  // for 0 to problem.layers layers; entry 0 is of no use
-  const GroupChoice& with(int layers) const { return choices[static_cast<std::size_t>(layers)]; }
+  std::vector<GroupChoice> choices;  // by what the layers are
+  int dense = 0;                     // blocks of that kind that the model has
+
+  GroupTable() = default;
+  explicit GroupTable(const ModelCost& cost)
+      : choices(static_cast<std::size_t>(cost.main_before.back() + 1) *
+                static_cast<std::size_t>(cost.counts(0, cost.layers()).dense + 1)),
+        dense(cost.counts(0, cost.layers()).dense) {}
+  const GroupChoice& with(const BlockCounts& blocks) const { return choices[index(blocks)]; }
+  GroupChoice& with(const BlockCounts& blocks) { return choices[index(blocks)]; }
+
+ private:
+  std::size_t index(const BlockCounts& blocks) const {
+    return static_cast<std::size_t>(blocks.main) * static_cast<std::size_t>(dense + 1) +
+           static_cast<std::size_t>(blocks.dense);
+  }
 };
 
 /// What runs of slices cost on each node in one step: computed when first asked for.
 class SliceCosts {
  public:
+  /// Without experts.
   struct Run {
     bool known = false;
-    double block_s = 0.0;
+    double block_s = 0.0, dense_block_s = 0.0;
     double head_s = 0.0;
-    double block_bytes = 0.0;
+    double block_bytes = 0.0, dense_block_bytes = 0.0;
     std::array<double, 4> start_bytes{};  // without blocks; by OuterLayers: embedding 1, head 2
+  };
+  /// What experts add to each block that has them.
+  struct ExpertRun {
+    bool known = false;
+    double seconds = 0.0;
+    double bytes = 0.0;
   };
 
   SliceCosts(const PlanningProblem& problem, const StepShape& step)
-      : problem_(problem), step_(step), runs_(static_cast<std::size_t>(problem.nodes())) {}
+      : problem_(problem),
+        step_(step),
+        runs_(static_cast<std::size_t>(problem.nodes())),
+        expert_runs_(static_cast<std::size_t>(problem.nodes())) {}
 
   const PlanningProblem& problem() const { return problem_; }
   const StepShape& step() const { return step_; }
   const Run& of(int node, const SliceRange& slices);
+  const ExpertRun& of_experts(int node, const SliceRange& slices);
 
  private:
   const PlanningProblem& problem_;
   const StepShape step_;
-  std::vector<std::vector<Run>> runs_;  // by node, then all that end at slice 1, at 2, ...
+  std::vector<std::vector<Run>> runs_;  // by node, then ModelCost::run()
+  std::vector<std::vector<ExpertRun>> expert_runs_;
 };
 
 /// How many divisions are looked at.
@@ -71,6 +100,15 @@ std::vector<Share> group_shares(const GroupNodes& nodes, const Slices& slices, S
 
 /// The same groups with the same layers, the slices of each divided finely where that is better for it.
 std::vector<Share> divide_finely(const PlanningProblem& problem, std::vector<Share> shares);
+
+/// What no division of the slices can fall below, of these nodes in this order: the slowest member's part of a decode
+/// step of all sequences. And what it would be if shares could have any size and memory had no end.
+struct DivisionBound {
+  double slices_s = 0.0;
+  double any_size_s = 0.0;
+};
+/// Of the slowest of the groups. Nothing where no group has several members, or a speed is unknown.
+std::optional<DivisionBound> division_bound(const PlanningProblem& problem, std::span<const Share> shares);
 
 /// All nodes one group, the division that lacks least: for the sentence about what is missing.
 std::vector<Share> least_missing_group(const PlanningProblem& problem, const GroupNodes& nodes);

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "butterfly/plan/partition/arrangement.h"
-#include "butterfly/plan/partition/best_split.h"
+#include "butterfly/plan/shares/best_split.h"
 
 namespace butterfly {
 namespace {
@@ -121,7 +121,9 @@ class Search {
     return tables_[static_cast<std::size_t>(group.begin) * sizes_.size() + which][ends];
   }
 
-  const GroupChoice& choice(const Group& group) const { return table(group).with(group.last - group.first); }
+  const GroupChoice& choice(const Group& group) const {
+    return table(group).with(problem_.cost.counts(group.first, group.last));
+  }
 
   double measure(const GroupChoice& made) const {
     return problem_.goal == PlanGoal::kMemory ? made.fullness : made.time;

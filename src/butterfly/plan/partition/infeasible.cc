@@ -20,7 +20,7 @@ std::string layers_on(int node, std::span<const Share> shares) {
     if (text.size() > kLong) return text + " and others";
     const StageAssignment& work = share.work;
     text += fmt::format("{}{} to {}", text.empty() ? "" : " and ", work.first_layer, work.last_layer - 1);
-    if (!work.slices.whole()) text += fmt::format(" (slices {} to {})", work.slices.first, work.slices.last - 1);
+    if (!work.slices.whole()) text += fmt::format(" ({})", work.slices.text());
   }
   return text;
 }

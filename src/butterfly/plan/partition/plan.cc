@@ -9,6 +9,7 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/units.h"
 #include "butterfly/plan/partition/balanced.h"
+#include "butterfly/plan/partition/division.h"
 #include "butterfly/plan/partition/infeasible.h"
 #include "butterfly/plan/partition/strategy.h"
 
@@ -68,8 +69,8 @@ std::string times(const Plan& plan) {
   return text;
 }
 
-std::string slices_text(const SliceRange& slices) {
-  return slices.whole() ? "" : fmt::format(" slices {}-{}", slices.first, slices.last - 1);
+std::string slices_text(const HeldSlices& slices) {
+  return slices.whole() ? "" : " " + slices.text();
 }
 
 Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
@@ -90,6 +91,10 @@ Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
   }
   plan.prediction = std::move(prediction.whole);
   plan.slowest_bound_s = slowest_bound_s(problem);
+  if (const auto bound = division_bound(problem, split.shares)) {
+    plan.division_bound_s = bound->slices_s;
+    plan.any_size_bound_s = bound->any_size_s;
+  }
   return plan;
 }
 
@@ -157,7 +162,7 @@ Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCl
   BF_ASSIGN_OR_RETURN(const Load load, make_load(config, cost, options));
   PredictionInput input{.layers = config.layers, .cost = cost, .load = load, .cluster = &cluster, .rates = {}};
   const double weight_bytes =
-      config.layers * static_cast<double>(cost.block.weight_bytes) + static_cast<double>(cost.head.weight_bytes);
+      static_cast<double>(cost.weight_bytes(cost.counts(0, config.layers)) + cost.head.weight_bytes);
   for (const NodeDescriptor& node : cluster.nodes) {
     input.rates.push_back(node_rates(node, cost.weight_type, weight_bytes));
   }

@@ -15,7 +15,7 @@
 #include "butterfly/plan/cost/predict.h"
 #include "butterfly/plan/cost/share.h"
 #include "butterfly/plan/description/cluster_model.h"
-#include "butterfly/plan/partition/custom.h"
+#include "butterfly/plan/shares/custom.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
@@ -34,7 +34,9 @@ struct Plan {
   std::vector<int> standby_nodes;    // without a share, ascending
   PlanPrediction prediction;         // of the whole
   double slowest_bound_s = 0.0;      // no contiguous plan of whole layers has a faster slowest stage; 0 where unknown
-  std::string note;                  // how good the result is known to be, a sentence; may be empty
+  double division_bound_s = 0.0;  // no other division of its groups' slices has a faster slowest member; 0: no groups
+  double any_size_bound_s = 0.0;  // nor has one with shares of any size
+  std::string note;               // how good the result is known to be, a sentence; may be empty
 
   /// One token of one request passes every stage: the sum. Many requests wait for the busiest node: the maximum.
   /// Compute alone, seconds.

@@ -32,7 +32,8 @@ Result<Split> split_custom(const PlanningProblem& problem) {
   if (problem.custom == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "the strategy custom follows a plan of yours, none was given");
   }
-  BF_ASSIGN_OR_RETURN(std::vector<Share> shares, resolve(*problem.custom, problem.layers, *problem.cluster));
+  BF_ASSIGN_OR_RETURN(std::vector<Share> shares,
+                      resolve(*problem.custom, problem.layers, *problem.cluster, problem.cost.expert_borders));
   return Split{.shares = std::move(shares)};
 }
 

@@ -12,8 +12,8 @@
 
 #include "butterfly/model/core/shard.h"
 #include "butterfly/plan/partition/arrangement.h"
-#include "butterfly/plan/partition/best_split.h"
 #include "butterfly/plan/partition/plan.h"
+#include "butterfly/plan/shares/best_split.h"
 
 namespace butterfly {
 namespace {
@@ -95,7 +95,7 @@ class EveryPipeline {
       int slice = 0;
       for (std::size_t i = 0; i < nodes.size(); ++i) {
         StageAssignment work = problem_.whole(first, last);
-        work.slices = {.first = slice, .last = slice + cut[i]};
+        work.slices = {slice, slice + cut[i]};
         slice += cut[i];
         shares_.push_back({.node = nodes[i], .work = work});
       }
@@ -389,6 +389,9 @@ TEST(Strategies, SharesFollowSpeedsOfUnevenNodes) {
     const double over = plan->prediction.slowest_s * all / alone;
     EXPECT_GT(plan->prediction.load_balance_factor, balance) << nodes << " nodes";
     EXPECT_LT(over, slowest) << nodes << " nodes";
+    EXPECT_NEAR(plan->prediction.slowest_s, plan->division_bound_s, 1e-3 * plan->division_bound_s) << nodes << " nodes";
+    EXPECT_GE(plan->division_bound_s, plan->any_size_bound_s) << nodes << " nodes";
+    EXPECT_NEAR(plan->any_size_bound_s, alone / all, 0.02 * alone / all) << nodes << " nodes";
     RecordProperty(fmt::format("of_{}_nodes", nodes),
                    fmt::format("{:.3f}, {:.3f}", plan->prediction.load_balance_factor, over));
   }

@@ -1,5 +1,6 @@
-#include "butterfly/plan/partition/custom.h"
+#include "butterfly/plan/shares/custom.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace butterfly {
@@ -38,10 +39,11 @@ TEST(CustomPlan, NodeMayHaveSeveralStages) {
 }
 
 TEST(CustomPlan, LinesThatSaySomethingElseAreRefusedByNumber) {
-  const std::string form = "', expected NODE FIRST-LAST [slices FIRST-LAST]";
+  const std::string form = "', expected NODE FIRST-LAST [slices FIRST-LAST] [experts FIRST-LAST]";
   EXPECT_EQ(refusal("alpha 0-3\nbeta four"), "line 2 of the custom plan is 'beta four" + form);
   for (const char* line : {"alpha", "alpha 3-1", "alpha -1-3", "alpha 0-", "alpha 0-3 slices", "alpha 0-3 rows 0-3",
-                           "alpha 0-99999999999", "alpha 0-3 slices 3-x"}) {
+                           "alpha 0-99999999999", "alpha 0-3 slices 3-x", "alpha 0-3 experts",
+                           "alpha 0-3 experts 1-2 experts 3-4", "alpha 0-3 slices all experts none"}) {
     EXPECT_EQ(refusal(line), "line 1 of the custom plan is '" + std::string(line) + form);
   }
 }
@@ -67,6 +69,58 @@ TEST(CustomPlan, GroupsHaveEachSliceOnceAndEachNodeOnce) {
   EXPECT_EQ(refusal("alpha 0-7 slices 0-35"), "the custom plan gives slices 0 to 35 to alpha, there are 0 to 31");
   EXPECT_EQ(refusal("alpha 0-7 slices 0-15\nalpha 0-7 slices 16-31"),
             "the custom plan names alpha twice in the group of layers 0 to 7");
+}
+
+/// 64 experts: two in a slice.
+Result<std::vector<Share>> with_experts(std::string_view text, int experts = 64) {
+  BF_ASSIGN_OR_RETURN(const CustomPlan plan, parse_custom_plan(text));
+  std::vector<int> borders;
+  for (int slice = 0; slice <= kReductionSlices; ++slice) borders.push_back(experts * slice / kReductionSlices);
+  return resolve(plan, 8, three_nodes(), borders);
+}
+
+std::string refusal_with_experts(std::string_view text, int experts = 64) {
+  const auto shares = with_experts(text, experts);
+  return shares ? "" : shares.error().message;
+}
+
+TEST(CustomPlan, ExpertsHaveARangeOfTheirOwn) {
+  const auto shares = with_experts("alpha 0-7 slices 0-25 experts 0-7\nbeta 0-7 slices 26-31 experts 8-63");
+  ASSERT_TRUE(shares) << shares.error().message;
+  EXPECT_EQ((*shares)[0].work.slices, HeldSlices({0, 26}, {0, 4}));
+  EXPECT_EQ((*shares)[1].work.slices, HeldSlices({26, 32}, {4, 32}));
+  const auto first = with_experts("alpha 0-7 slices none experts 0-61\nbeta 0-7 experts 62-63");
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ((*first)[0].work.slices, HeldSlices({0, 0}, {0, 31}));
+  EXPECT_EQ((*first)[1].work.slices, HeldSlices({0, 32}, {31, 32}));
+  const auto last = with_experts("alpha 0-7 slices 0-31 experts none\nbeta 0-7 slices none experts 0-63");
+  ASSERT_TRUE(last) << last.error().message;
+  EXPECT_EQ((*last)[0].work.slices, HeldSlices({0, 32}, {0, 0}));
+  EXPECT_EQ((*last)[1].work.slices, HeldSlices({32, 32}, {0, 32}));
+  // A member that says nothing of experts has those that go with its slices; of eight, the slices 0 to 11 have three.
+  const auto few = with_experts("alpha 0-7 slices 0-11\nbeta 0-7 slices 12-31 experts 3-7", 8);
+  ASSERT_TRUE(few) << few.error().message;
+  EXPECT_EQ((*few)[0].work.slices, HeldSlices({0, 12}, {0, 12}));
+  EXPECT_EQ((*few)[1].work.slices, HeldSlices({12, 32}, {12, 32}));
+}
+
+TEST(CustomPlan, GroupsHaveEachExpertOnceAndWholeSlicesOfThem) {
+  constexpr const char* kTwo = "alpha 0-7 slices 0-15 experts {}\nbeta 0-7 slices 16-31 experts {}";
+  const auto refused = [&](std::string_view a, std::string_view b) {
+    return refusal_with_experts(fmt::format(fmt::runtime(kTwo), a, b));
+  };
+  EXPECT_EQ(refused("0-7", "10-63"), "the custom plan gives expert 8 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refused("0-7", "8-61"), "the custom plan gives expert 62 of layers 0 to 7 to nobody");
+  EXPECT_EQ(refused("0-7", "6-63"), "the custom plan gives expert 6 of layers 0 to 7 to beta too, after another");
+  EXPECT_EQ(refused("0-7", "8-64"),
+            "the custom plan gives experts 8 to 64 of layers 0 to 7 to beta, there are 0 to 63");
+  EXPECT_EQ(refused("0-6", "7-63"),
+            "the custom plan gives experts 0 to 6 of layers 0 to 7 to alpha; 64 experts are added up in 32 slices, one "
+            "of which has experts 6 to 7 together");
+  EXPECT_EQ(refusal_with_experts("alpha 0-7 slices 0-31\nbeta 0-7 slices none"),
+            "the custom plan gives beta neither slices nor experts of layers 0 to 7");
+  EXPECT_EQ(refusal("alpha 0-7 slices 0-31 experts none\nbeta 0-7 slices none experts 0-63"),
+            "the custom plan gives experts of layers 0 to 7 to alpha, the model has none");
 }
 
 TEST(CustomPlan, NameOfTwoNodesIsNoName) {

@@ -1,4 +1,4 @@
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ StageAssignment share(int first_layer, int last_layer, int first_slice, int last
   return {.first_layer = first_layer,
           .last_layer = last_layer,
           .embedding = first_layer == 0,
-          .slices = {.first = first_slice, .last = last_slice}};
+          .slices = {first_slice, last_slice}};
 }
 
 TEST(ShareGroups, AStageIsOneShareOrTheSharesThatDivideItsSlices) {
@@ -34,6 +34,22 @@ TEST(ShareGroups, SlicesThatAreMissingTwiceThereOrEmptyAreRefused) {
     const auto groups = share_groups(shares);
     ASSERT_FALSE(groups) << first.last << " " << second.first;
     EXPECT_EQ(groups.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(ShareGroups, ExpertsHaveARunOfTheirOwn) {
+  const auto with = [](SliceRange slices, SliceRange experts) {
+    StageAssignment one = share(0, 2, 0, 32);
+    one.slices = HeldSlices(slices, experts);
+    return one;
+  };
+  const std::vector<StageAssignment> shares{with({0, 0}, {0, 4}), with({0, 32}, {4, 4}), with({32, 32}, {4, 32}),
+                                            share(2, 3, 0, 12), share(2, 3, 12, 32)};
+  EXPECT_EQ(share_groups(shares).value(), (std::vector<ShareGroup>{{0, 3}, {3, 5}}));
+  EXPECT_EQ(groups_of(shares).size(), 2u);
+  for (const auto& [a, b] : std::vector<std::pair<SliceRange, SliceRange>>{
+           {{0, 4}, {8, 32}}, {{0, 8}, {4, 32}}, {{0, 8}, {8, 31}}, {{4, 8}, {8, 32}}, {{0, 8}, {8, 36}}}) {
+    EXPECT_FALSE(share_groups(std::vector{with({0, 16}, a), with({16, 32}, b)})) << a.last << " " << b.first;
   }
 }
 

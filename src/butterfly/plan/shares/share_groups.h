@@ -6,7 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "butterfly/plan/partition/plan.h"
+#include "butterfly/base/result.h"
+#include "butterfly/plan/cost/share.h"
 
 namespace butterfly {
 

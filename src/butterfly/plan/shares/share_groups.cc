@@ -1,4 +1,4 @@
-#include "butterfly/plan/partition/share_groups.h"
+#include "butterfly/plan/shares/share_groups.h"
 
 namespace butterfly {
 namespace {
@@ -12,13 +12,17 @@ bool same_stage(const StageAssignment& a, const StageAssignment& b) {
 
 Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> shares) {
   std::vector<ShareGroup> groups;
-  int next_slice = kReductionSlices;
+  HeldSlices before;
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    const SliceRange& slices = shares[i].slices;
-    const bool begins = next_slice == kReductionSlices;
-    if (slices.first != (begins ? 0 : next_slice) || slices.last <= slices.first || slices.last > kReductionSlices) {
-      return make_error(ErrorCode::kInvalidArgument, "share {} has slices {} to {} of {}, the one before ends at {}", i,
-                        slices.first, slices.last, kReductionSlices, begins ? 0 : next_slice);
+    const HeldSlices& slices = shares[i].slices;
+    const bool begins = before.ends();
+    if (begins) before = HeldSlices::none();
+    if (!slices.follows(before) || slices.empty() || !is_run(slices) || !is_run(slices.experts)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "share {} has slices {} to {} and experts' slices {} to {} of {}, the one before ends at {} "
+                        "and {}",
+                        i, slices.first, slices.last, slices.experts.first, slices.experts.last, kReductionSlices,
+                        before.last, before.experts.last);
     }
     if (!begins && !same_stage(shares[i], shares[i - 1])) {
       return make_error(
@@ -27,11 +31,11 @@ Result<std::vector<ShareGroup>> share_groups(std::span<const StageAssignment> sh
     }
     if (begins) groups.push_back({.first = i, .last = i});
     groups.back().last = i + 1;
-    next_slice = slices.last;
+    before = slices;
   }
-  if (next_slice != kReductionSlices) {
-    return make_error(ErrorCode::kInvalidArgument, "the last tensor group ends at slice {} of {}", next_slice,
-                      kReductionSlices);
+  if (!before.ends()) {
+    return make_error(ErrorCode::kInvalidArgument, "the last tensor group ends at slice {} and experts' slice {} of {}",
+                      before.last, before.experts.last, kReductionSlices);
   }
   return groups;
 }
