@@ -4,18 +4,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <filesystem>
 
-#include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/batch_schedule.h"
-#include "butterfly/infer/request/sampler.h"
+#include "answers.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
-#include "butterfly/stage/test_group_test.h"
-#include "completed_step.h"
 
 namespace butterfly {
 namespace {
@@ -29,92 +23,6 @@ constexpr bool kSanitized = false;
 const std::vector<int> kNodes = kSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 4};
 const std::vector<int> kThreads = kSanitized ? std::vector{2} : std::vector{1, 2};
 const std::vector<int> kChunks = kSanitized ? std::vector{7} : std::vector{1, 7, 512};
-
-struct Case {
-  int nodes = 1;
-  int threads = 1;
-  int chunk = 512;
-  int neighbours = 0;  // other texts in the same steps
-  std::vector<Isa> isas;
-
-  std::string name() const {
-    std::string text =
-        fmt::format("{} nodes, {} threads, chunks of {}, {} neighbours,", nodes, threads, chunk, neighbours);
-    for (const Isa isa : isas) text += fmt::format(" {}", to_string(isa));
-    return text;
-  }
-};
-
-/// What a run gave for the first text: its greedy tokens, and the logits behind each.
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<float> logits;
-  bool operator==(const Answer& other) const {
-    return tokens == other.tokens && logits.size() == other.logits.size() &&
-           std::memcmp(logits.data(), other.logits.data(), logits.size() * sizeof(float)) == 0;
-  }
-};
-
-std::vector<TokenId> prompt(int length, int salt, int vocab) {
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < length; ++i) tokens.emplace_back((i * 131 + salt * 977 + 7) % vocab);
-  return tokens;
-}
-
-Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, const Case& c, int prompt_tokens,
-                      int decode_tokens) {
-  Schedule schedule({.rows_max = c.chunk, .depth = pipeline.depth()});
-  const int vocab = checkpoint.config.vocab;
-  schedule.add(prompt(prompt_tokens, 0, vocab));
-  for (int i = 1; i <= c.neighbours; ++i) schedule.add(prompt(prompt_tokens / i + i, i, vocab));
-  Answer answer;
-  while (!schedule.idle()) {
-    BF_ASSIGN_OR_RETURN(Step step, completed_step(pipeline, schedule));
-    std::int64_t row = 0;
-    for (const SequenceRun& sequence : step.batch.runs) {
-      if (sequence.logits_from == sequence.rows) continue;
-      const std::span<float> logits = step.tensor.row(row++);
-      if (sequence.sequence == SequenceId(0)) answer.logits.insert(answer.logits.end(), logits.begin(), logits.end());
-      const TokenId token = sample(logits, {}, {}, {});
-      if (sequence.sequence == SequenceId(0)) answer.tokens.push_back(token);
-      const auto length = static_cast<int>(schedule.tokens(sequence.sequence).size());
-      const int limit = sequence.sequence == SequenceId(0) ? prompt_tokens + decode_tokens : prompt_tokens;
-      if (length + 1 >= limit) {
-        schedule.finish(sequence.sequence);
-      } else {
-        schedule.append(sequence.sequence, token);
-      }
-    }
-  }
-  return answer;
-}
-
-Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
-  const DeploymentConfig config{.nodes = c.nodes, .compute = {.threads = c.threads, .isas = c.isas}};
-  BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, config));
-  return run_on(deployment->pipeline(), checkpoint, c, prompt_tokens, decode_tokens);
-}
-
-/// A tensor group on threads of this process as a pipeline of one stage.
-class GroupPipeline final : public Pipeline {
- public:
-  GroupPipeline(const Checkpoint& checkpoint, const TestGroup::Options& options) : group_(checkpoint, options) {}
-  int depth() const override { return 1; }
-  Status submit(Step step) override {
-    waiting_.push_back(std::move(step));
-    return {};
-  }
-  Result<Step> next() override {
-    const Step step = std::move(waiting_.front());
-    waiting_.pop_front();
-    return group_.forward(step);
-  }
-  Status recover(const Error& cause) override { return tl::unexpected(cause); }
-
- private:
-  TestGroup group_;
-  std::deque<Step> waiting_;
-};
 
 Result<Checkpoint> demo_as(DType type) {
   BF_ASSIGN_OR_RETURN(const Checkpoint demo, open_checkpoint(BUTTERFLY_SOURCE_DIR "/models/demo.gguf"));
@@ -235,10 +143,13 @@ TEST_P(DistOneAnswer, OfExpertsWhateverTheNodesSlicesThreadsChunksNeighboursAndI
     }
   }
   const StageAssignment all{.last_layer = checkpoint.config.layers, .embedding = true, .head = true};
-  for (const auto& slices : std::vector<std::vector<int>>{{16, 16}, {11, 10, 11}, {7, 6, 5, 8, 6}}) {
+  const std::vector<std::pair<std::vector<int>, std::vector<int>>> divisions{
+      {{16, 16}, {}}, {{11, 10, 11}, {}}, {{7, 6, 5, 8, 6}, {}}, {{24, 8}, {5, 27}}, {{0, 20, 12}, {19, 0, 13}}};
+  for (const auto& [slices, experts] : divisions) {
     for (const int chunk : kChunks) {
       const Case c{static_cast<int>(slices.size()), kThreads.back(), chunk, 3, supported_isas()};
-      GroupPipeline group(checkpoint, {.assignment = all, .slices = slices, .isas = c.isas, .threads = c.threads});
+      GroupPipeline group(
+          checkpoint, {.assignment = all, .slices = slices, .experts = experts, .isas = c.isas, .threads = c.threads});
       const auto answer = run_on(group, checkpoint, c, 12, 4);
       ASSERT_TRUE(answer) << answer.error().message;
       EXPECT_TRUE(*answer == *expected) << "a tensor group of " << c.name();
