@@ -43,6 +43,9 @@ struct TransformerOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
   GradientMemory gradients = GradientMemory::kPrivate;
+  /// Coefficient of the load-balance loss of a mixture of experts: backward() gives the gradients of the losses plus
+  /// this times the rows of the micro-batch times RouterReport::balance_loss.
+  double router_aux_loss = 0.0;
   /// Size of the logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which
   /// are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
   std::int64_t logits_bytes_max = std::int64_t{64} << 20;
@@ -51,6 +54,19 @@ struct TransformerOptions {
 /// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the
 /// flat array to its beginning and cover all of it.
 using GradientsReady = std::function<void(ParameterRange range)>;
+
+/// Whether the configuration has a backward pass. Errors: kUnsupported naming the mechanism that has none.
+Status check_trainable(const ModelConfig& config);
+
+/// Work of one forward pass over one token, with the causal half of attention counted, of a window what it leaves
+/// (6 N + 6 L C T for all three passes; of experts those that a token goes through): docs/decisions/0012-training.md.
+double forward_flops_per_token(const ModelConfig& config, int seq);
+
+/// What the routers of a mixture of experts did in one forward pass; a function of the micro-batch and the weights.
+struct RouterReport {
+  double balance_loss = 0.0;               // as transformers' load_balancing_loss_func; 0 without experts
+  std::span<const std::int64_t> tokens{};  // by layer, then by expert: rows that went through it
+};
 
 struct TrainingMemory {
   std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
@@ -87,15 +103,16 @@ class TrainableTransformer {
   /// Adds the gradient of `scale` * (sum of losses of the last forward).
   virtual Status backward(float scale, const GradientsReady& ready) = 0;
 
-  /// The loss alone, nothing kept. Same arguments and errors as forward().
+  /// The loss alone, nothing kept but the router's report. Same arguments and errors as forward().
   virtual Result<double> evaluate(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
   /// After weights() changed (bf16 keeps a copy of them).
   virtual void weights_changed() = 0;
 
-  /// Work of one forward pass over one token, with the causal half of attention counted (6 N + 6 L C T for all three
-  /// passes): docs/decisions/0012-training.md.
   virtual double forward_flops_per_token() const = 0;
+
+  /// Of the last forward() or evaluate(); valid until the next one.
+  virtual RouterReport router_report() const = 0;
 };
 
 }  // namespace butterfly

@@ -33,6 +33,7 @@ class TamperedTransformer final : public TrainableTransformer {
   }
   void weights_changed() override { inner_.weights_changed(); }
   double forward_flops_per_token() const override { return inner_.forward_flops_per_token(); }
+  RouterReport router_report() const override { return inner_.router_report(); }
 
   double loss_factor = 1.0;
   float gradient_factor = 1.0f;
