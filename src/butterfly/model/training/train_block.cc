@@ -3,8 +3,8 @@
 #include <array>
 #include <string>
 
-#include "butterfly/model/training/train_attention.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_attention.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/parameters.h"
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_projection.h"
 #include "butterfly/model/training/train_memory.h"
-#include "butterfly/model/training/train_projection.h"
 
 namespace butterfly {
 

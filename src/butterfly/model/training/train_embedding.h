@@ -7,8 +7,8 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/model/training/passes/train_context.h"
 #include "butterfly/model/training/train_block.h"
-#include "butterfly/model/training/train_context.h"
 #include "butterfly/model/training/train_memory.h"
 
 namespace butterfly {

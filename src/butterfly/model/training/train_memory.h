@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/model/training/train_attention.h"
-#include "butterfly/model/training/train_context.h"
-#include "butterfly/model/training/train_experts.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_attention.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_experts.h"
+#include "butterfly/model/training/passes/train_pass.h"
 #include "butterfly/tensor/aligned_buffer.h"
 
 namespace butterfly {

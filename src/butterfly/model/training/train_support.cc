@@ -1,8 +1,9 @@
-// What can be trained, and what work it is.
-#include <algorithm>
+#include "butterfly/model/training/train_support.h"
+
+#include <string>
+#include <vector>
 
 #include "butterfly/model/core/weights.h"
-#include "butterfly/model/training/trainable_transformer.h"
 
 namespace butterfly {
 namespace {

@@ -10,57 +10,16 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/gemm/gemm.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/parameters.h"
+#include "butterfly/model/training/passes/transformer_options.h"
+#include "butterfly/model/training/train_support.h"
 
 namespace butterfly {
-
-/// What of a block's activations is computed again in the backward pass instead of being kept.
-/// kSelective: what is cheap (norms, activations of the MLP, attention's output is kept). kBlock: all but its input.
-enum class Recompute : std::uint8_t { kNone, kSelective, kBlock };
-std::string_view to_string(Recompute recompute);
-Result<Recompute> parse_recompute(std::string_view name);
-
-/// Each may be switched off for ablation; results agree within rounding.
-struct Fusion {
-  bool qkv = true;            // one matmul for Q, K and V
-  bool swiglu = true;         // one matmul for gate and up, activation and matmul in one pass
-  bool attention = true;      // no [seq, seq] matrix
-  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
-  bool adamw = true;          // one pass over weight, gradient and moments
-};
-/// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
-Result<Fusion> parse_fusion(const std::string& list);
-std::string to_string(const Fusion& fusion);
-
-struct TransformerOptions {
-  Precision precision = Precision::kFloat32;
-  Recompute recompute = Recompute::kNone;
-  Fusion fusion{};
-  int micro_batch = 1;  // sequences
-  int seq = 0;          // tokens of each
-  int threads = 1;
-  Isa isa = Isa::kReference;
-  GradientMemory gradients = GradientMemory::kPrivate;
-  /// Coefficient of the load-balance loss of a mixture of experts: backward() gives the gradients of the losses plus
-  /// this times the rows of the micro-batch times RouterReport::balance_loss.
-  double router_aux_loss = 0.0;
-  /// Size of the logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which
-  /// are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
-  std::int64_t logits_bytes_max = std::int64_t{64} << 20;
-};
 
 /// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the
 /// flat array to its beginning and cover all of it.
 using GradientsReady = std::function<void(ParameterRange range)>;
-
-/// Whether the configuration has a backward pass. Errors: kUnsupported naming the mechanism that has none.
-Status check_trainable(const ModelConfig& config);
-
-/// Work of one forward pass over one token, with the causal half of attention counted, of a window what it leaves
-/// (6 N + 6 L C T for all three passes; of experts those that a token goes through): docs/decisions/0012-training.md.
-double forward_flops_per_token(const ModelConfig& config, int seq);
 
 /// What the routers of a mixture of experts did in one forward pass; a function of the micro-batch and the weights.
 struct RouterReport {

@@ -76,6 +76,9 @@ inline void specialise(const std::string& kind, ModelConfig& config) {
     config.ropes = {kMainRope, kNoRope};
     if (kind == "shared_norm") config.residual_scale = 0.8f;
   }
+}
+
+inline void specialise_experts(const std::string& kind, ModelConfig& config) {
   if (kind == "experts") {
     config.moe = {.experts = 5,
                   .experts_used = 2,
@@ -120,6 +123,7 @@ inline ModelConfig transformer_config(const std::string& kind) {
   config.context = 64;
   if (config.position == PositionKind::kRope) config.rope.dim = 8;
   specialise(kind, config);
+  specialise_experts(kind, config);
   return config;
 }
 inline const std::vector<std::string>& network_kinds() {

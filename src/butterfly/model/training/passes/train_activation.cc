@@ -1,6 +1,6 @@
-#include "butterfly/model/training/train_activation.h"
+#include "butterfly/model/training/passes/train_activation.h"
 
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 namespace {

@@ -1,4 +1,4 @@
-#include "butterfly/model/training/train_projection.h"
+#include "butterfly/model/training/passes/train_projection.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-#include "butterfly/model/training/train_router.h"
+#include "butterfly/model/training/passes/train_router.h"
 
 #include <limits>
 #include <span>
 
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/routing/expert_choice.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
 
 namespace butterfly {
 

@@ -1,4 +1,4 @@
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 #include <cstring>
 

@@ -1,9 +1,9 @@
-#include "butterfly/model/training/train_query_norm.h"
+#include "butterfly/model/training/passes/train_query_norm.h"
 
 #include <array>
 #include <cstring>
 
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 namespace {

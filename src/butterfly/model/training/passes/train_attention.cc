@@ -1,10 +1,10 @@
-#include "butterfly/model/training/train_attention.h"
+#include "butterfly/model/training/passes/train_attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "butterfly/model/training/train_query_norm.h"
+#include "butterfly/model/training/passes/train_query_norm.h"
 
 namespace butterfly {
 namespace {

@@ -2,7 +2,7 @@
 // one row. Nothing where the model has none.
 #pragma once
 
-#include "butterfly/model/training/train_attention.h"
+#include "butterfly/model/training/passes/train_attention.h"
 
 namespace butterfly {
 

@@ -12,7 +12,7 @@
 #include "butterfly/kernel/training/training_kernels.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/model/training/passes/transformer_options.h"
 
 namespace butterfly {
 

@@ -7,10 +7,10 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/parameters.h"
-#include "butterfly/model/training/train_activation.h"
-#include "butterfly/model/training/train_context.h"
-#include "butterfly/model/training/train_projection.h"
-#include "butterfly/model/training/train_router.h"
+#include "butterfly/model/training/passes/train_activation.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_projection.h"
+#include "butterfly/model/training/passes/train_router.h"
 
 namespace butterfly {
 

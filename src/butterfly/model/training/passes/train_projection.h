@@ -9,8 +9,8 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/parameters.h"
-#include "butterfly/model/training/train_context.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "butterfly/base/result.h"
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
 
 namespace butterfly {
 

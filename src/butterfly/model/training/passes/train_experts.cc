@@ -1,9 +1,9 @@
-#include "butterfly/model/training/train_experts.h"
+#include "butterfly/model/training/passes/train_experts.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 namespace {

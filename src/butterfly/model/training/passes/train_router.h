@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
 
 namespace butterfly {
 

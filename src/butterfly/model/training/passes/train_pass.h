@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
 
 namespace butterfly {
 
