@@ -102,8 +102,9 @@ BranchGradient branch_gradient(const TrainContext& context, const OutputNormArgs
 /// From dy to the gradient of what the MLP reads, in `dx`.
 Status backward_mlp(const TrainContext& context, const TrainBlock& block, const BlockActivations& a,
                     const TrainScratch& scratch, const BranchGradient& dy, float* dx) {
-  const float* balance = context.options.router_aux_loss > 0.0f ? scratch.balance : nullptr;
   if (block.experts) {
+    const float* slopes = scratch.balance + block.layer * context.router_dim();
+    const float* balance = context.options.router_aux_loss > 0.0 ? slopes : nullptr;
     return backward_experts(
         context, *block.experts, a.experts, scratch.experts,
         {.x = a.ffn_normed, .dy = dy.values, .dy_operand = dy.operand, .balance = balance, .dx = dx});
@@ -205,6 +206,7 @@ Result<TrainBlock> make_block(const ModelConfig& config, const Fusion& fusion, c
   const Join join_qkv = fusion.qkv ? Join::kYes : Join::kNo;
   const Join join_ffn = fusion.swiglu ? Join::kYes : Join::kNo;
   TrainBlock block;
+  block.layer = layer;
   block.attention.rope = config.rope_of(layer);
   block.attention.window = config.window_of(layer);
   BF_TRY(find_norms(config, parameters, name, block));

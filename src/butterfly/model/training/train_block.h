@@ -14,6 +14,7 @@
 namespace butterfly {
 
 struct TrainBlock {
+  int layer = 0;
   AttentionKind attention{};
   NormParameters attn_norm{};  // without a weight where the model has no such norm, as the others
   Projection qkv{};

@@ -174,7 +174,7 @@ void TrainMemory::lay_out_expert_gradients(const TrainContext& context, Layout& 
   g.dweights = shared.floats(rows * moe.experts_used);
   g.dlogits = shared.floats(rows * moe.experts);
   g.dlogits_operand = shared.operand_of(context, g.dlogits, rows * moe.experts);
-  scratch_.balance = shared.floats(moe.experts);
+  scratch_.balance = shared.floats(std::int64_t{config.layers} * moe.experts);
   if (moe.shared_ff_dim == 0) return;
   g.dshared_hidden = shared.floats(rows * moe.shared_ff_dim);
   g.dshared_in = shared.operand(context, rows * context.mlp_in_dim(moe.shared_ff_dim));

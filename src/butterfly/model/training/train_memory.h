@@ -43,7 +43,7 @@ struct TrainScratch {
   float* dbranch = nullptr;        // [rows, model_dim]: gradient of what attention or MLP gives, where it is not dx
   void* dbranch_operand = nullptr;
   ExpertGradients experts{};
-  float* balance = nullptr;  // [experts]: slopes of the load-balance loss
+  float* balance = nullptr;  // [layers, experts]: slopes of the load-balance loss
   void* dffn_in = nullptr;   // operand [rows, ffn_in_dim]
   AttentionGradients attention{};
   float* output = nullptr;  // [rows, model_dim]: the residual stream behind the last block

@@ -125,7 +125,10 @@ class PlannedTransformer final : public TrainableTransformer {
       return layer < 0 ? kNoParameter : bias_of_output(context_, blocks_[static_cast<std::size_t>(layer)]);
     };
     if (scratch.balance != nullptr) {
-      balance_slopes(config_, tally_, context_.rows(), static_cast<double>(scale) * options_.router_aux_loss,
+      balance_slopes(config_, tally_,
+                     {.rows = context_.rows(),
+                      .scope = options_.router_aux_loss_over,
+                      .factor = static_cast<double>(scale) * options_.router_aux_loss},
                      scratch.balance);
     }
     const auto tell = [&](ParameterRange range) {
@@ -163,7 +166,8 @@ class PlannedTransformer final : public TrainableTransformer {
   double forward_flops_per_token() const override { return butterfly::forward_flops_per_token(config_, options_.seq); }
 
   RouterReport router_report() const override {
-    return {.balance_loss = balance_loss(config_, tally_, context_.rows()), .tokens = tally_.tokens};
+    return {.balance_loss = balance_loss(config_, tally_, context_.rows(), options_.router_aux_loss_over),
+            .tokens = tally_.tokens};
   }
 
  private:

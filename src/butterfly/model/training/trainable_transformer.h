@@ -23,7 +23,7 @@ using GradientsReady = std::function<void(ParameterRange range)>;
 
 /// What the routers of a mixture of experts did in one forward pass; a function of the micro-batch and the weights.
 struct RouterReport {
-  double balance_loss = 0.0;               // as transformers' load_balancing_loss_func; 0 without experts
+  double balance_loss = 0.0;  // over the whole model that of transformers' load_balancing_loss_func; 0 without experts
   std::span<const std::int64_t> tokens{};  // by layer, then by expert: rows that went through it
 };
 

@@ -28,8 +28,9 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 }
 
 /// Central differences of the F64 loss against the gradients of an fp32 transformer, some elements of every parameter.
-void expect_gradients_of_differences(const ModelConfig& config, Isa isa) {
-  const TransformerOptions options = small_options(isa);
+void expect_gradients_of_differences(const ModelConfig& config, Isa isa, BalanceScope scope = BalanceScope::kModel) {
+  TransformerOptions options = small_options(isa);
+  options.router_aux_loss_over = scope;
   const auto transformer = make_transformer(config, options);
   ASSERT_TRUE(transformer);
   ParameterSet& parameters = transformer->parameters();
@@ -52,12 +53,12 @@ void expect_gradients_of_differences(const ModelConfig& config, Isa isa) {
   const double loss = exact();
   EXPECT_NEAR(forward_backward(*transformer), loss, 1e-5 * loss);
   const bool experts = config.moe.experts > 0;
-  const double balance = experts ? reference.balance_loss() : 0.0;
+  const double balance = experts ? reference.balance_loss(scope) : 0.0;
   EXPECT_NEAR(transformer->router_report().balance_loss, balance, 1e-5 * balance);
   const double rows = options.micro_batch * options.seq;
   const auto objective = [&] {
     const double sum = exact();
-    return experts ? sum + rows * options.router_aux_loss * reference.balance_loss() : sum;
+    return experts ? sum + rows * options.router_aux_loss * reference.balance_loss(scope) : sum;
   };
   for (const Parameter& parameter : parameters.list()) {
     const auto gradient = parameters.gradient(parameter);
@@ -83,6 +84,13 @@ TEST(TransformerGradients, OfAWholeModelAreThoseOfDifferencesInDoublePrecision) 
       SCOPED_TRACE(kind + " " + std::string(to_string(isa)));
       expect_gradients_of_differences(transformer_config(kind), isa);
     }
+  }
+}
+
+TEST(TransformerGradients, OfTheLoadBalanceOfEachLayerAreThoseOfDifferences) {
+  for (const char* kind : {"experts", "sigmoid_experts", "chosen_experts"}) {
+    SCOPED_TRACE(kind);
+    expect_gradients_of_differences(transformer_config(kind), best_isa(), BalanceScope::kLayer);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/training/passes/transformer_options.h"
 
 namespace butterfly {
 
@@ -46,15 +47,26 @@ class ReferenceLoss {
   }
 
   /// Of the sequences since the last call.
-  double balance_loss() const {
-    const double all = rows_ * config_.expert_layers();
+  double balance_loss(BalanceScope scope) const {
+    const auto experts = static_cast<std::size_t>(config_.moe.experts);
+    const std::size_t parts = scope == BalanceScope::kModel ? 1 : tokens_.size() / experts;
+    const double all = rows_ * config_.expert_layers() / static_cast<double>(parts);
     double loss = 0.0;
-    for (std::size_t e = 0; e < tokens_.size(); ++e) loss += tokens_[e] / all * (probabilities_[e] / all);
-    loss *= config_.moe.experts;
+    for (std::size_t part = 0; part < parts; ++part) {
+      for (std::size_t e = 0; e < experts; ++e) {
+        double tokens = 0.0, probability = 0.0;
+        for (std::size_t at = part * experts + e; at < tokens_.size(); at += parts * experts) {
+          tokens += tokens_[at];
+          probability += probabilities_[at];
+        }
+        loss += tokens / all * (probability / all) / static_cast<double>(parts);
+      }
+    }
     tokens_.clear();
     probabilities_.clear();
+    layers_.clear();
     rows_ = 0.0;
-    return loss;
+    return loss * config_.moe.experts;
   }
 
  private:
@@ -273,7 +285,7 @@ class ReferenceLoss {
     for (const std::size_t e : chosen) weight.push_back(scores[e]);
     if (moe.scores == MoeConfig::Scores::kSoftmaxOfChosen) weight = softmax(weight);
     const double sum = std::accumulate(weight.begin(), weight.end(), static_cast<double>(moe.renormalise_epsilon));
-    count(chosen, softmax(logits));
+    count(name, chosen, softmax(logits));
     Vector y(x.size(), 0.0);
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       const std::string of = "_exps." + std::to_string(chosen[i]);
@@ -288,17 +300,20 @@ class ReferenceLoss {
     return y;
   }
 
-  void count(const std::vector<std::size_t>& chosen, const Vector& probabilities) const {
-    tokens_.resize(probabilities.size());
-    probabilities_.resize(probabilities.size());
-    for (const std::size_t e : chosen) tokens_[e] += 1.0;
-    for (std::size_t e = 0; e < probabilities.size(); ++e) probabilities_[e] += probabilities[e];
+  /// Layers with experts count one behind the other, in the order in which they are met.
+  void count(const std::string& layer, const std::vector<std::size_t>& chosen, const Vector& probabilities) const {
+    const std::size_t first = layers_.emplace(layer, layers_.size()).first->second * probabilities.size();
+    tokens_.resize(std::max(tokens_.size(), first + probabilities.size()));
+    probabilities_.resize(tokens_.size());
+    for (const std::size_t e : chosen) tokens_[first + e] += 1.0;
+    for (std::size_t e = 0; e < probabilities.size(); ++e) probabilities_[first + e] += probabilities[e];
   }
 
   const ModelConfig& config_;
   const Weights& weights_;
   std::vector<double> frequencies_[2];
-  mutable Vector tokens_, probabilities_;  // by expert, over layers and rows
+  mutable Vector tokens_, probabilities_;  // by layer with experts, then by expert: sums over rows
+  mutable std::map<std::string, std::size_t> layers_;
   mutable double rows_ = 0.0;
 };
 

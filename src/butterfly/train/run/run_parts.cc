@@ -100,16 +100,18 @@ GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa,
                                                                GradientMemory gradients,
                                                                const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
-                      TrainableTransformer::create(config.shape, {.precision = config.precision,
-                                                                  .recompute = config.recompute,
-                                                                  .fusion = config.fusion,
-                                                                  .micro_batch = config.micro_batch,
-                                                                  .seq = config.seq,
-                                                                  .threads = config.threads,
-                                                                  .isa = isa,
-                                                                  .gradients = gradients,
-                                                                  .router_aux_loss = config.router_aux_loss_coef}));
+  BF_ASSIGN_OR_RETURN(
+      std::unique_ptr<TrainableTransformer> transformer,
+      TrainableTransformer::create(config.shape, {.precision = config.precision,
+                                                  .recompute = config.recompute,
+                                                  .fusion = config.fusion,
+                                                  .micro_batch = config.micro_batch,
+                                                  .seq = config.seq,
+                                                  .threads = config.threads,
+                                                  .isa = isa,
+                                                  .gradients = gradients,
+                                                  .router_aux_loss = config.router_aux_loss_coef,
+                                                  .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
   if (continued) {
     BF_TRY(load_weights(*continued->weights, transformer->parameters()));

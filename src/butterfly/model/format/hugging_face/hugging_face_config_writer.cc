@@ -149,6 +149,7 @@ Status check_read_back(const ModelConfig& config, const ordered_json& object) {
   wanted.name = read.model.name = "";
   wanted.weight_type = read.model.weight_type = DType::kF32;
   wanted.rope = with_explicit_factors(wanted.rope);
+  if (!wanted.has_local_rope()) wanted.local_rope = read.model.local_rope;
   if (wanted.attention_scale == 1.0f / std::sqrt(static_cast<float>(config.head_dim))) wanted.attention_scale = 0.0f;
   if (common_window(wanted) == 0) wanted.windows.clear();
   if (to_json(wanted) == to_json(read.model)) return {};

@@ -106,30 +106,36 @@ void RouterTally::clear() {
   std::fill(probabilities.begin(), probabilities.end(), 0.0);
 }
 
-double balance_loss(const ModelConfig& config, const RouterTally& tally, std::int64_t rows) {
+double balance_loss(const ModelConfig& config, const RouterTally& tally, std::int64_t rows, BalanceScope scope) {
   const auto experts = static_cast<std::size_t>(config.moe.experts);
   const double all_rows = static_cast<double>(config.expert_layers()) * static_cast<double>(rows);
+  if (all_rows == 0) return 0.0;
   double loss = 0.0;
   for (std::size_t e = 0; e < experts; ++e) {
-    double tokens = 0.0, probability = 0.0;
+    double tokens = 0.0, probability = 0.0, by_layer = 0.0;
     for (std::size_t at = e; at < tally.tokens.size(); at += experts) {
-      tokens += static_cast<double>(tally.tokens[at]);
+      const auto of_layer = static_cast<double>(tally.tokens[at]);
+      tokens += of_layer;
       probability += tally.probabilities[at];
+      by_layer += of_layer / static_cast<double>(rows) * (tally.probabilities[at] / all_rows);
     }
-    if (all_rows > 0) loss += tokens / all_rows * (probability / all_rows);
+    loss += scope == BalanceScope::kModel ? tokens / all_rows * (probability / all_rows) : by_layer;
   }
   return static_cast<double>(experts) * loss;
 }
 
-void balance_slopes(const ModelConfig& config, const RouterTally& tally, std::int64_t rows, double factor,
-                    float* slopes) {
+void balance_slopes(const ModelConfig& config, const RouterTally& tally, const BalanceSlopes& of, float* slopes) {
   const auto experts = static_cast<std::size_t>(config.moe.experts);
   const double layers = config.expert_layers();
+  const double rows = static_cast<double>(of.rows);
   for (std::size_t e = 0; e < experts; ++e) {
     double tokens = 0.0;
     for (std::size_t at = e; at < tally.tokens.size(); at += experts) tokens += static_cast<double>(tally.tokens[at]);
-    const double share = layers > 0 ? tokens / (layers * static_cast<double>(rows)) : 0.0;
-    slopes[e] = layers > 0 ? static_cast<float>(factor * static_cast<double>(experts) * share / layers) : 0.0f;
+    for (std::size_t at = e; at < tally.tokens.size(); at += experts) {
+      const double share =
+          of.scope == BalanceScope::kModel ? tokens / (layers * rows) : static_cast<double>(tally.tokens[at]) / rows;
+      slopes[at] = static_cast<float>(of.factor * static_cast<double>(experts) * share / layers);
+    }
   }
 }
 

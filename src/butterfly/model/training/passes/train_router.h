@@ -1,7 +1,7 @@
 // Which experts each row goes through, with which weights, and what the weights' gradients are to the router's logits.
 // The load-balance loss is that of https://arxiv.org/abs/2101.03961, as transformers has it for Mixtral and Qwen-MoE:
 // experts * sum over them of f * P, f the share of rows that an expert has (they add up to experts_used) and P the mean
-// of the softmax of its logits, both over all rows of a micro-batch and all layers with experts.
+// of the softmax of its logits, both over all rows of a micro-batch and all layers with experts, or of each layer.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,16 @@ struct RouterTally {
 };
 
 /// Of a micro-batch of `rows` rows; 0 where there are no experts.
-double balance_loss(const ModelConfig& config, const RouterTally& tally, std::int64_t rows);
+double balance_loss(const ModelConfig& config, const RouterTally& tally, std::int64_t rows, BalanceScope scope);
 
-/// slopes[experts]: the gradient of rows * factor * balance_loss with respect to every probability of each expert.
-void balance_slopes(const ModelConfig& config, const RouterTally& tally, std::int64_t rows, double factor,
-                    float* slopes);
+/// slopes[layers, experts]: the gradient of rows * factor * balance_loss with respect to every probability of each
+/// expert.
+struct BalanceSlopes {
+  std::int64_t rows = 0;
+  BalanceScope scope = BalanceScope::kModel;
+  double factor = 0.0;
+};
+void balance_slopes(const ModelConfig& config, const RouterTally& tally, const BalanceSlopes& of, float* slopes);
 
 /// 1 / (1 + exp(-x)) with the same bits on every CPU.
 float exact_sigmoid(float x);

@@ -29,6 +29,10 @@ struct Fusion {
 Result<Fusion> parse_fusion(const std::string& list);
 std::string to_string(const Fusion& fusion);
 
+/// What the load-balance loss takes together: the tokens of all layers, as transformers does, where an expert that one
+/// layer overloads may make up for what another does not use; or those of each layer, of which it is the mean.
+enum class BalanceScope : std::uint8_t { kModel, kLayer };
+
 struct TransformerOptions {
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
@@ -41,6 +45,7 @@ struct TransformerOptions {
   /// Coefficient of the load-balance loss of a mixture of experts: backward() gives the gradients of the losses plus
   /// this times the rows of the micro-batch times RouterReport::balance_loss.
   double router_aux_loss = 0.0;
+  BalanceScope router_aux_loss_over = BalanceScope::kModel;
   /// Size of the logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which
   /// are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
   std::int64_t logits_bytes_max = std::int64_t{64} << 20;
