@@ -127,6 +127,10 @@ std::string TrainDisplay::progress(const StepReport& report, std::int64_t steps)
   const double tokens_per_s = step_s_ > 0.0 ? static_cast<double>(report.tokens) / step_s_ : 0.0;
   std::string line =
       fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s", report.step + 1, steps, report.loss, tokens_per_s);
+  if (report.experts > 0) {
+    line += fmt::format("  aux {:.3f}  busiest expert {:.2f}x", report.router_aux_loss,
+                        expert_load(report).largest_over_mean);
+  }
   if (peak_flops_ > 0.0) line += fmt::format("  MFU {:.1f} %", 100.0 * tokens_per_s * flops_per_token_ / peak_flops_);
   line += fmt::format("  {} left", time_left(step_s_ * static_cast<double>(steps - report.step - 1)));
   if (report.left_out) line += "  (left out: an outlier)";

@@ -115,29 +115,59 @@ void transpose(const float* packed, long width, float* transposed) {
 /// One tile of queries against one of keys.
 struct TilePair {
   long row, rows;  // the first query and their number
-  long keys;
-  bool diagonal;
-  /// Keys of the tile that row r of it sees.
-  long visible(long r) const { return diagonal ? least(keys, r + 1) : keys; }
-  Triangle lower_c() const { return diagonal ? Triangle::kLowerC : Triangle::kNone; }
-  Triangle lower_a() const { return diagonal ? Triangle::kLowerA : Triangle::kNone; }
-  Triangle upper_a() const { return diagonal ? Triangle::kUpperA : Triangle::kNone; }
+  long key, keys;
+  long window;  // 0: none
+  bool diagonal() const { return row == key; }
+  /// Keys of the tile that row r of it sees: [hidden, visible).
+  long visible(long r) const { return diagonal() ? least(keys, r + 1) : keys; }
+  long hidden(long r) const { return window > 0 && row + r - window >= key ? row + r - window + 1 - key : 0; }
+  Triangle lower_c() const { return diagonal() ? Triangle::kLowerC : Triangle::kNone; }
+  Triangle lower_a() const { return diagonal() ? Triangle::kLowerA : Triangle::kNone; }
+  Triangle upper_a() const { return diagonal() ? Triangle::kUpperA : Triangle::kNone; }
 };
+
+/// The first tile of keys of which some query of the tile that begins with `row` sees something.
+inline long first_key_tile(const TrainAttentionArgs& a, long row) {
+  return a.first_key(row) / kAttentionTile * kAttentionTile;
+}
+
+/// Rows of queries from `key` on that see something of its tile end before this one.
+inline long rows_end(const TrainAttentionArgs& a, long key) {
+  return a.window == 0 ? a.seq : least(a.seq, key + kAttentionTile - 1 + a.window);
+}
+
+template <class V>
+inline V cap_of(V score, float cap) {
+  return V::mul(V::set1(cap), tanh_of(V::div(score, V::set1(cap))));
+}
+
+/// Overwrites the first scores of a row, those of keys before its window.
+inline void hide(long count, float value, float* scores) {
+  for (long j = 0; j < count; ++j) scores[j] = value;
+}
 
 /// Scores of one tile into probabilities relative to each row's maximum so far; what was summed under a smaller maximum
 /// is scaled down first.
 template <class V>
-void softmax_tile(const TilePair& pair, float scale, const AttentionScratch& s, bool first) {
-  const V lowest = V::set1(-3e38f);
+void softmax_tile(const TilePair& pair, const TrainAttentionArgs& a, const AttentionScratch& s, bool first) {
+  constexpr float kLowest = -3e38f;
+  const V lowest = V::set1(kLowest);
   for (long r = 0; r < pair.rows; ++r) {
     float* scores = s.scores + r * kAttentionTile;
+    const long hidden = least(pair.hidden(r), pair.keys);
     const long visible = pair.visible(r);
     V top = lowest;
     each_vector<V>(visible, [&](long j, auto at) {
-      const V x = V::mul(V::load(scores + j), V::set1(scale));
+      V x = V::mul(V::load(scores + j), V::set1(a.scale));
+      if (a.cap != 0.0f) x = cap_of(x, a.cap);
       V::store(scores + j, x);
       top = V::max(at.only(x, lowest), top);
     });
+    if (hidden > 0) {
+      hide(hidden, kLowest, scores);
+      top = lowest;
+      each_vector<V>(visible, [&](long j, auto at) { top = V::max(at.only(V::load(scores + j), lowest), top); });
+    }
     float& maximum = s.maximum[pair.row + r];
     float& sum = s.sum[pair.row + r];
     const float largest = top.largest();
@@ -158,7 +188,8 @@ void softmax_tile(const TilePair& pair, float scale, const AttentionScratch& s, 
       V::store(scores + j, p);
       total = V::add(total, p);
     });
-    sum += total.sum();
+    if (hidden < visible) sum += total.sum();
+    if (hidden > 0) hide(hidden, 0.0f, scores);
     for (long j = (visible + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats; j < kAttentionTile;
          j += V::kVectorFloats) {
       V::store(scores + j, V::set1(0.0f));
@@ -178,14 +209,15 @@ void attention_simd(const TrainAttentionArgs& a) {
     pack_rows<V>(a.k + key * a.k_stride, a.k_stride, key_count, a.head_dim, s.width, keys);
     transpose<V>(keys, s.width, keys_transposed);
     pack_rows<V>(a.v + key * a.v_stride, a.v_stride, key_count, a.head_dim, s.width, values);
-    for (long row = key; row < a.seq; row += kAttentionTile) {
-      const TilePair pair{row, least(kAttentionTile, a.seq - row), key_count, row == key};
+    for (long row = key; row < rows_end(a, key); row += kAttentionTile) {
+      const TilePair pair{row, least(kAttentionTile, a.seq - row), key, key_count, a.window};
+      const bool first = key == first_key_tile(a, row);
       pack_rows<V>(a.q + row * a.q_stride, a.q_stride, pair.rows, a.head_dim, s.width, queries);
       multiply<V>({queries, s.width, 1, keys_transposed, kAttentionTile, s.scores, kAttentionTile, pair.rows,
                    kAttentionTile, a.head_dim, pair.lower_c(), false});
-      softmax_tile<V>(pair, a.scale, s, key == 0);
+      softmax_tile<V>(pair, a, s, first);
       multiply<V>({s.scores, kAttentionTile, 1, values, s.width, s.rows + row * s.width, s.width, pair.rows, s.width,
-                   key_count, pair.lower_a(), key != 0});
+                   key_count, pair.lower_a(), !first});
     }
   }
   for (long t = 0; t < a.seq; ++t) {
@@ -208,12 +240,26 @@ void differentiate_tile(const TilePair& pair, const TrainAttentionArgs& a, const
     const long visible = pair.visible(r);
     const V shift = V::set1(-a.log_sum_exp[pair.row + r]);
     const V mean = V::set1(s.sum[pair.row + r]);
-    each_vector<V>(visible, [&](long j, auto at) {
-      const V p = exp_of(V::fma(V::load(scores + j), V::set1(a.scale), shift));
-      const V ds = V::mul(V::mul(p, V::set1(a.scale)), V::sub(V::load(slopes + j), mean));
-      V::store(scores + j, at.only(p, zero));
-      V::store(slopes + j, at.only(ds, zero));
-    });
+    if (a.cap == 0.0f) {
+      each_vector<V>(visible, [&](long j, auto at) {
+        const V p = exp_of(V::fma(V::load(scores + j), V::set1(a.scale), shift));
+        const V ds = V::mul(V::mul(p, V::set1(a.scale)), V::sub(V::load(slopes + j), mean));
+        V::store(scores + j, at.only(p, zero));
+        V::store(slopes + j, at.only(ds, zero));
+      });
+    } else {
+      each_vector<V>(visible, [&](long j, auto at) {
+        const V t = tanh_of(V::div(V::mul(V::load(scores + j), V::set1(a.scale)), V::set1(a.cap)));
+        const V p = exp_of(V::fma(t, V::set1(a.cap), shift));
+        const V slope = V::mul(V::fnma(t, t, V::set1(1.0f)), V::set1(a.scale));
+        const V ds = V::mul(V::mul(p, slope), V::sub(V::load(slopes + j), mean));
+        V::store(scores + j, at.only(p, zero));
+        V::store(slopes + j, at.only(ds, zero));
+      });
+    }
+    const long hidden = least(pair.hidden(r), pair.keys);
+    hide(hidden, 0.0f, scores);
+    hide(hidden, 0.0f, slopes);
     for (long j = (visible + V::kVectorFloats - 1) / V::kVectorFloats * V::kVectorFloats; j < kAttentionTile;
          j += V::kVectorFloats) {
       V::store(scores + j, zero);
@@ -254,8 +300,9 @@ void attention_backward_pair(const TrainAttentionGradientArgs& b, const Attentio
       {douts, w, 1, values_transposed, kTile, s.slopes, kTile, pair.rows, kTile, a.head_dim, pair.lower_c(), false});
   differentiate_tile<V>(pair, a, s);
   // The tile on the diagonal comes first for each tile of keys.
-  multiply<V>({s.scores, 1, kTile, douts, w, dvalues, w, pair.keys, w, pair.rows, pair.upper_a(), !pair.diagonal});
-  multiply<V>({s.slopes, 1, kTile, queries, w, dkeys, w, pair.keys, w, pair.rows, pair.upper_a(), !pair.diagonal});
+  const bool more = !pair.diagonal();
+  multiply<V>({s.scores, 1, kTile, douts, w, dvalues, w, pair.keys, w, pair.rows, pair.upper_a(), more});
+  multiply<V>({s.slopes, 1, kTile, queries, w, dkeys, w, pair.keys, w, pair.rows, pair.upper_a(), more});
   multiply<V>(
       {s.slopes, kTile, 1, keys, w, s.rows + pair.row * w, w, pair.rows, w, pair.keys, pair.lower_a(), !first_keys});
 }
@@ -275,9 +322,9 @@ void attention_backward_simd(const TrainAttentionGradientArgs& b) {
     transpose<V>(s.tiles[2], s.width, s.tiles[4]);
     pack_rows<V>(a.k + key * a.k_stride, a.k_stride, key_count, a.head_dim, s.width, s.tiles[2]);
     transpose<V>(s.tiles[2], s.width, s.tiles[3]);
-    for (long row = key; row < a.seq; row += kAttentionTile) {
-      const TilePair pair{row, least(kAttentionTile, a.seq - row), key_count, row == key};
-      attention_backward_pair<V>(b, s, pair, key == 0);
+    for (long row = key; row < rows_end(a, key); row += kAttentionTile) {
+      const TilePair pair{row, least(kAttentionTile, a.seq - row), key, key_count, a.window};
+      attention_backward_pair<V>(b, s, pair, key == first_key_tile(a, row));
     }
     add_rows<V>(s.tiles[5], s.width, key_count, a.head_dim, b.dk + key * b.dk_stride, b.dk_stride);
     add_rows<V>(s.tiles[6], s.width, key_count, a.head_dim, b.dv + key * b.dv_stride, b.dv_stride);
@@ -302,6 +349,9 @@ constexpr TrainingKernels training_table(const char* name) {
           silu_mul_backward_simd<V>,
           gelu_simd<V>,
           gelu_backward_simd<V>,
+          gelu_erf_simd<V>,
+          gelu_erf_backward_simd<V>,
+          cap_values_simd<V>,
           attention_simd<V>,
           attention_backward_simd<V>,
           softmax_cross_entropy_simd<V>,

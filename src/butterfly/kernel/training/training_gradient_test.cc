@@ -190,6 +190,48 @@ TEST_P(GradActivations, OfGeluAreTheSlopesOfItsFormulaAlsoInPlace) {
   }
 }
 
+double gelu_erf64(double x) {
+  return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+}
+
+TEST_P(GradActivations, OfTheExactGeluAreTheSlopesOfItsFormulaAlsoInPlace) {
+  for (const long n : {1, 15, 64, 83}) {
+    const auto x = normal_floats(n, 1, 3.0f);
+    const auto dy = normal_floats(n, 3);
+    std::vector<float> y(x.size());
+    std::vector<float> dx(x.size());
+    kernels().gelu_erf(x.data(), n, y.data());
+    kernels().gelu_erf_backward(dy.data(), x.data(), n, dx.data());
+    const auto loss = [&](const Doubles& at) {
+      Doubles values(at.size());
+      for (std::size_t i = 0; i < at.size(); ++i) values[i] = gelu_erf64(at[i]);
+      return inner(values, dy);
+    };
+    for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], gelu_erf64(x[i]), 2e-6);
+    expect_slopes(loss, x, dx, zeros(x.size()), "dx");
+    std::vector<float> in_place = dy;
+    kernels().gelu_erf_backward(in_place.data(), x.data(), n, in_place.data());
+    EXPECT_EQ(in_place, dx);
+  }
+}
+
+TEST_P(GradActivations, OfCappedValuesAreTheirSlopesFromZeroToTheCap) {
+  for (const long n : {1, 15, 64, 83}) {
+    for (const float spread : {1e-4f, 1.0f, 30.0f, 3000.0f}) {
+      constexpr float kCap = 30.0f;
+      const auto x = normal_floats(n, 1, spread);
+      std::vector<float> y = x;
+      std::vector<float> slope(x.size());
+      kernels().cap_values(kCap, n, y.data(), slope.data());
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const double t = std::tanh(double{x[i]} / kCap);
+        ASSERT_NEAR(y[i], kCap * t, 6e-7 * std::fabs(kCap * t)) << x[i];
+        ASSERT_NEAR(slope[i], 1.0 - t * t, 5e-7) << x[i];
+      }
+    }
+  }
+}
+
 class GradRope : public PerIsa {};
 
 TEST_P(GradRope, IsTheRotationBack) {
@@ -232,17 +274,20 @@ double attention64(const AttentionCase& c, const Doubles& q, const Doubles& k, c
   Doubles weights(static_cast<std::size_t>(c.seq));
   for (long t = 0; t < c.seq; ++t) {
     double total = 0.0;
-    for (long j = 0; j <= t; ++j) {
+    const long first = c.window > 0 ? std::max(0L, t + 1 - c.window) : 0;
+    for (long j = first; j <= t; ++j) {
       double score = 0.0;
       for (long d = 0; d < c.head_dim; ++d) {
         score += q[static_cast<std::size_t>(t * c.stride + d)] * k[static_cast<std::size_t>(j * c.stride + d)];
       }
-      total += weights[static_cast<std::size_t>(j)] = std::exp(c.scale * score);
+      score *= c.scale;
+      if (c.cap != 0.0f) score = c.cap * std::tanh(score / c.cap);
+      total += weights[static_cast<std::size_t>(j)] = std::exp(score);
     }
     for (long d = 0; d < c.head_dim; ++d) {
       const auto at = static_cast<std::size_t>(t * c.stride + d);
       double sum = 0.0;
-      for (long j = 0; j <= t; ++j) {
+      for (long j = first; j <= t; ++j) {
         sum += weights[static_cast<std::size_t>(j)] * v[static_cast<std::size_t>(j * c.stride + d)];
       }
       if (out != nullptr) (*out)[at] = sum / total;
@@ -252,27 +297,57 @@ double attention64(const AttentionCase& c, const Doubles& q, const Doubles& k, c
   return loss;
 }
 
-class GradAttention : public PerIsa {};
+struct AttentionShape {
+  long seq, head_dim, window;
+  float cap;
+};
+
+class GradAttention : public PerIsa {
+ protected:
+  void expect_slopes_of(const AttentionShape& shape) const;
+};
+
+void GradAttention::expect_slopes_of(const AttentionShape& shape) const {
+  const auto& [seq, head_dim, window, cap] = shape;
+  AttentionCase c(seq, head_dim);
+  const AttentionCase before(seq, head_dim);
+  c.window = window;
+  c.cap = cap;
+  c.run(kernels());
+  const Doubles q = widen(c.q);
+  const Doubles k = widen(c.k);
+  const Doubles v = widen(c.v);
+  Doubles out = widen(before.out);
+  attention64(c, q, k, v, &out);
+  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(c.out[i], out[i], 1e-5) << seq << " at " << i;
+  // dq is written, but not between the rows.
+  std::vector<float> dq_before(c.dq.size());
+  for (std::size_t i = 0; i < dq_before.size(); ++i) {
+    if (static_cast<long>(i) % c.stride >= head_dim) dq_before[i] = before.dq[i];
+  }
+  expect_slopes([&](const Doubles& at) { return attention64(c, at, k, v, nullptr); }, c.q, c.dq, dq_before, "dq");
+  expect_slopes([&](const Doubles& at) { return attention64(c, q, at, v, nullptr); }, c.k, c.dk, before.dk, "dk");
+  expect_slopes([&](const Doubles& at) { return attention64(c, q, k, at, nullptr); }, c.v, c.dv, before.dv, "dv");
+}
 
 TEST_P(GradAttention, AreTheSlopesOfItsFormulaBelowAtAndAboveOneTile) {
   for (const auto& [seq, head_dim] : {std::pair{1L, 4L}, {5L, 3L}, {17L, 16L}, {64L, 8L}, {65L, 20L}, {150L, 6L}}) {
-    AttentionCase c(seq, head_dim);
-    const AttentionCase before(seq, head_dim);
-    c.run(kernels());
-    const Doubles q = widen(c.q);
-    const Doubles k = widen(c.k);
-    const Doubles v = widen(c.v);
-    Doubles out = widen(before.out);
-    attention64(c, q, k, v, &out);
-    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(c.out[i], out[i], 1e-5) << seq << " at " << i;
-    // dq is written, but not between the rows.
-    std::vector<float> dq_before(c.dq.size());
-    for (std::size_t i = 0; i < dq_before.size(); ++i) {
-      if (static_cast<long>(i) % c.stride >= head_dim) dq_before[i] = before.dq[i];
-    }
-    expect_slopes([&](const Doubles& at) { return attention64(c, at, k, v, nullptr); }, c.q, c.dq, dq_before, "dq");
-    expect_slopes([&](const Doubles& at) { return attention64(c, q, at, v, nullptr); }, c.k, c.dk, before.dk, "dk");
-    expect_slopes([&](const Doubles& at) { return attention64(c, q, k, at, nullptr); }, c.v, c.dv, before.dv, "dv");
+    expect_slopes_of({seq, head_dim, 0, 0.0f});
+  }
+}
+
+TEST_P(GradAttention, AreTheSlopesOfItsFormulaWithinAWindow) {
+  for (const auto& [seq, window] :
+       {std::pair{5L, 1L}, {5L, 5L}, {17L, 16L}, {64L, 7L}, {130L, 64L}, {150L, 65L}, {200L, 3L}, {200L, 300L}}) {
+    SCOPED_TRACE(std::to_string(seq) + " " + std::to_string(window));
+    expect_slopes_of({seq, 8, window, 0.0f});
+  }
+}
+
+TEST_P(GradAttention, AreTheSlopesOfItsFormulaUnderACap) {
+  for (const float cap : {0.5f, 2.0f, 50.0f}) {
+    expect_slopes_of({70, 12, 0, cap});
+    expect_slopes_of({150, 8, 40, cap});
   }
 }
 

@@ -241,6 +241,71 @@ void gelu_backward_simd(const float* dy, const float* x, long n, float* dx) {
   });
 }
 
+/// As normal_tail() in training_reference.cc.
+template <class V>
+inline V normal_tail_of(V x, V* bell) {
+  const V zero = V::set1(0.0f);
+  const V z = V::mul(V::max(x, V::sub(zero, x)), V::set1(kRootHalf));
+  *bell = exp_of(V::fnma(z, z, zero));
+  const V t = reciprocal(V::fma(V::set1(kErfcP), z, V::set1(1.0f)));
+  V sum = V::set1(kErfcA[kErfcTerms - 1]);
+#pragma GCC unroll 8
+  for (int i = kErfcTerms - 2; i >= 0; --i) sum = V::fma(sum, t, V::set1(kErfcA[i]));
+  return V::mul(V::mul(V::set1(0.5f), V::mul(sum, t)), *bell);
+}
+
+/// The normal distribution at x: the tail, or 1 less it.
+template <class V>
+inline V normal_below(V x, V tail) {
+  const V between = V::fnma(V::set1(2.0f), tail, V::set1(1.0f));
+  return V::add(tail, V::zero_where_below(between, x, V::set1(0.0f)));
+}
+
+template <class V>
+void gelu_erf_simd(const float* x, long n, float* y) {
+  each_vector<V>(n, [&](long i, auto at) {
+    const V value = at.load(x + i);
+    V bell;
+    const V tail = normal_tail_of(value, &bell);
+    at.store(y + i, V::mul(value, normal_below(value, tail)));
+  });
+}
+
+template <class V>
+void gelu_erf_backward_simd(const float* dy, const float* x, long n, float* dx) {
+  each_vector<V>(n, [&](long i, auto at) {
+    const V value = at.load(x + i);
+    V bell;
+    const V tail = normal_tail_of(value, &bell);
+    const V slope = V::fma(V::mul(value, V::set1(kNormalDensity)), bell, normal_below(value, tail));
+    at.store(dx + i, V::mul(at.load(dy + i), slope));
+  });
+}
+
+template <class V>
+inline V tanh_of(V x) {
+  // NaN as the second operand stays.
+  const V low = V::max(V::set1(-kTanhClamp), x);
+  const V y = V::mul(V::min(V::set1(kTanhClamp), low), V::set1(0.125f));
+  const V square = V::mul(y, y);
+  const V nine = V::set1(945.0f);
+  const V above = V::mul(y, V::fma(V::add(square, V::set1(105.0f)), square, nine));
+  const V below = V::fma(V::fma(V::set1(15.0f), square, V::set1(420.0f)), square, nine);
+  V t = V::div(above, below);
+#pragma GCC unroll 4
+  for (int i = 0; i < kTanhDoublings; ++i) t = V::div(V::add(t, t), V::fma(t, t, V::set1(1.0f)));
+  return t;
+}
+
+template <class V>
+void cap_values_simd(float cap, long n, float* y, float* slope) {
+  each_vector<V>(n, [&](long i, auto at) {
+    const V t = tanh_of(V::div(at.load(y + i), V::set1(cap)));
+    at.store(y + i, V::mul(V::set1(cap), t));
+    at.store(slope + i, V::fnma(t, t, V::set1(1.0f)));
+  });
+}
+
 // --- loss --------------------------------------------------------------------------------------------------------
 
 /// The first pass goes block by block through the first-level cache: each block's maximum, then exp(x - maximum) in

@@ -10,7 +10,8 @@ namespace butterfly {
 /// partial per chunk and add the chunks in a binary tree.
 inline constexpr long kGradientChunkRows = 64;
 
-/// Causal attention of one query head over one sequence, never holding [seq, seq]. Row t sees keys [0, t].
+/// Causal attention of one query head over one sequence, never holding [seq, seq]. Row t sees keys [0, t], with a
+/// window the last `window` of them. Scores are multiplied by `scale`; with a cap they become cap * tanh(score / cap).
 struct TrainAttentionArgs {
   long seq = 0;
   long head_dim = 0;
@@ -21,8 +22,13 @@ struct TrainAttentionArgs {
   long q_stride = 0, k_stride = 0, v_stride = 0;
   float* out = nullptr;  // [seq, head_dim]
   long out_stride = 0;
-  float* log_sum_exp = nullptr;  // [seq]: of the scaled scores of each row; written forward, read backward
+  float* log_sum_exp = nullptr;  // [seq]: of the scaled, capped scores of each row; written forward, read backward
   float* scratch = nullptr;      // train_attention_scratch(seq, head_dim) floats, 64-byte aligned
+  long window = 0;               // 0: none
+  float cap = 0.0f;              // 0: none
+
+  /// The first key that row t sees.
+  long first_key(long t) const { return window > 0 && t >= window ? t - window + 1 : 0; }
 };
 
 /// Gradients of the same; dk and dv are added to (several query heads share one), dq is written.
@@ -75,6 +81,11 @@ struct TrainingKernels {
   /// y = gelu_tanh(x); dx = dy * gelu'(x) (written; dx may be dy).
   void (*gelu)(const float* x, long n, float* y);
   void (*gelu_backward)(const float* dy, const float* x, long n, float* dx);
+  /// The same for gelu_erf(x) = x * (1 + erf(x / sqrt 2)) / 2, erf within 1.5e-7.
+  void (*gelu_erf)(const float* x, long n, float* y);
+  void (*gelu_erf_backward)(const float* dy, const float* x, long n, float* dx);
+  /// y = cap * tanh(y / cap); slope = dy/dy before, 1 - tanh^2.
+  void (*cap_values)(float cap, long n, float* y, float* slope);
 
   void (*attention)(const TrainAttentionArgs& args);
   void (*attention_backward)(const TrainAttentionGradientArgs& args);

@@ -56,6 +56,29 @@ constexpr int kReciprocalMagic = 0x7ef311c7;
 /// Beyond it sigmoid(-x) is 2e-35: clamped there, 1 + exp stays where a reciprocal is a normal number.
 constexpr float kSigmoidClamp = 80.0f;
 
+// erfc(z) = (a1 t + ... + a5 t^5) exp(-z^2), t = 1 / (1 + p z), z >= 0: Abramowitz and Stegun, 7.1.26.
+constexpr float kErfcP = 0.3275911f;
+constexpr int kErfcTerms = 5;
+constexpr float kErfcA[kErfcTerms] = {0.254829592f, -0.284496736f, 1.421413741f, -1.453152027f, 1.061405429f};
+constexpr float kRootHalf = 0.70710678f;
+constexpr float kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+
+// tanh(x) from tanh(x / 8) by three doublings, tanh(2 y) = 2 t / (1 + t^2), of which none cancels; tanh(x / 8) is a
+// truncated continued fraction; 1e-7 for |x| up to kTanhClamp, beyond which tanh is 1 in float. NaN stays NaN.
+constexpr float kTanhClamp = 10.0f;
+constexpr int kTanhDoublings = 3;
+
+inline float train_tanh(float x) {
+  const float low = x < -kTanhClamp ? -kTanhClamp : x;
+  const float y = (low > kTanhClamp ? kTanhClamp : low) * 0.125f;
+  const float square = y * y;
+  const float above = y * ((square + 105.0f) * square + 945.0f);
+  const float below = (15.0f * square + 420.0f) * square + 945.0f;
+  float t = above / below;
+  for (int i = 0; i < kTanhDoublings; ++i) t = 2.0f * t / (1.0f + t * t);
+  return t;
+}
+
 inline float train_sigmoid(float x) {
   const float negative = -x > kSigmoidClamp ? kSigmoidClamp : -x;
   return 1.0f / (1.0f + train_exp(negative));

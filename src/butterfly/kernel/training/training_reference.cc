@@ -101,6 +101,41 @@ void gelu_backward(const float* dy, const float* x, long n, float* dx) {
   }
 }
 
+/// erfc(|x| / sqrt 2) / 2: what the normal distribution has beyond |x|; `bell` is exp(-x^2 / 2).
+float normal_tail(float x, float* bell) {
+  const float z = __builtin_fabsf(x) * kRootHalf;
+  *bell = train_exp(-(z * z));
+  const float t = 1.0f / (1.0f + kErfcP * z);
+  float sum = kErfcA[kErfcTerms - 1];
+  for (int i = kErfcTerms - 2; i >= 0; --i) sum = sum * t + kErfcA[i];
+  return 0.5f * sum * t * *bell;
+}
+
+void gelu_erf(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) {
+    float bell = 0.0f;
+    const float tail = normal_tail(x[i], &bell);
+    y[i] = x[i] * (x[i] < 0.0f ? tail : 1.0f - tail);
+  }
+}
+
+// gelu_erf'(x) = P(x) + x p(x), P and p the normal distribution and its density.
+void gelu_erf_backward(const float* dy, const float* x, long n, float* dx) {
+  for (long i = 0; i < n; ++i) {
+    float bell = 0.0f;
+    const float tail = normal_tail(x[i], &bell);
+    dx[i] = dy[i] * ((x[i] < 0.0f ? tail : 1.0f - tail) + x[i] * kNormalDensity * bell);
+  }
+}
+
+void cap_values(float cap, long n, float* y, float* slope) {
+  for (long i = 0; i < n; ++i) {
+    const float t = train_tanh(y[i] / cap);
+    y[i] = cap * t;
+    slope[i] = 1.0f - t * t;
+  }
+}
+
 float dot(const float* x, const float* y, long n) {
   float sum = 0.0f;
   for (long i = 0; i < n; ++i) sum += x[i] * y[i];
@@ -111,18 +146,23 @@ void axpy(float scale, const float* x, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] += scale * x[i];
 }
 
+float cap_score(float cap, float score) {
+  return cap != 0.0f ? cap * train_tanh(score / cap) : score;
+}
+
 void attention(const TrainAttentionArgs& a) {
   float* scores = a.scratch;  // of one row
   for (long t = 0; t < a.seq; ++t) {
+    const long first = a.first_key(t);
     float largest = -__builtin_inff();
-    for (long j = 0; j <= t; ++j) {
-      scores[j] = a.scale * dot(a.q + t * a.q_stride, a.k + j * a.k_stride, a.head_dim);
+    for (long j = first; j <= t; ++j) {
+      scores[j] = cap_score(a.cap, a.scale * dot(a.q + t * a.q_stride, a.k + j * a.k_stride, a.head_dim));
       largest = scores[j] > largest ? scores[j] : largest;
     }
     float* out = a.out + t * a.out_stride;
     for (long d = 0; d < a.head_dim; ++d) out[d] = 0.0f;
     double sum = 0.0;
-    for (long j = 0; j <= t; ++j) {
+    for (long j = first; j <= t; ++j) {
       const float p = train_exp(scores[j] - largest);
       sum += p;
       axpy(p, a.v + j * a.v_stride, a.head_dim, out);
@@ -132,7 +172,8 @@ void attention(const TrainAttentionArgs& a) {
   }
 }
 
-// p = exp(s - log_sum_exp); dp = dout . v; ds = p (dp - dout . out); the last matmul is the sum of p dp over the row.
+// p = exp(s - log_sum_exp), s the capped score, whose slope is 1 - (s / cap)^2; dp = dout . v; ds = p (dp - dout .
+// out); the last matmul is the sum of p dp over the row.
 void attention_backward(const TrainAttentionGradientArgs& b) {
   const TrainAttentionArgs& a = b.forward;
   for (long t = 0; t < a.seq; ++t) {
@@ -141,10 +182,13 @@ void attention_backward(const TrainAttentionGradientArgs& b) {
     float* dq = b.dq + t * b.dq_stride;
     const float mean = dot(dout, a.out + t * a.out_stride, a.head_dim);
     for (long d = 0; d < a.head_dim; ++d) dq[d] = 0.0f;
-    for (long j = 0; j <= t; ++j) {
+    for (long j = a.first_key(t); j <= t; ++j) {
       const float* k = a.k + j * a.k_stride;
-      const float p = train_exp(a.scale * dot(q, k, a.head_dim) - a.log_sum_exp[t]);
-      const float ds = a.scale * p * (dot(dout, a.v + j * a.v_stride, a.head_dim) - mean);
+      const float score = cap_score(a.cap, a.scale * dot(q, k, a.head_dim));
+      const float capped = a.cap != 0.0f ? score / a.cap : 0.0f;
+      const float p = train_exp(score - a.log_sum_exp[t]);
+      const float slope = a.scale * (1.0f - capped * capped);
+      const float ds = slope * p * (dot(dout, a.v + j * a.v_stride, a.head_dim) - mean);
       axpy(ds, k, a.head_dim, dq);
       axpy(ds, q, a.head_dim, b.dk + j * b.dk_stride);
       axpy(p, dout, a.head_dim, b.dv + j * b.dv_stride);
@@ -223,10 +267,29 @@ long train_attention_scratch(long seq, long head_dim) {
 }
 
 const TrainingKernels kReferenceTrainingKernels = {
-    "reference", rms_norm,           rms_norm_backward,     layer_norm,     layer_norm_backward,
-    rope,        silu_mul,           silu_mul_backward,     gelu,           gelu_backward,
-    attention,   attention_backward, softmax_cross_entropy, adamw,          sgd,
-    add,         add_scaled,         sum_of_squares,        floats_to_bf16, bf16_to_floats,
+    "reference",
+    rms_norm,
+    rms_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    rope,
+    silu_mul,
+    silu_mul_backward,
+    gelu,
+    gelu_backward,
+    gelu_erf,
+    gelu_erf_backward,
+    cap_values,
+    attention,
+    attention_backward,
+    softmax_cross_entropy,
+    adamw,
+    sgd,
+    add,
+    add_scaled,
+    sum_of_squares,
+    floats_to_bf16,
+    bf16_to_floats,
 };
 
 }  // namespace butterfly

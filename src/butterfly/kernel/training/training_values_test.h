@@ -56,8 +56,8 @@ struct AttentionCase {
     std::vector<Line> lines((floats + 15) / 16 + 1);
     float* scratch = lines[0].floats;
     std::fill_n(scratch, lines.size() * 16, kUntouched);
-    const TrainAttentionArgs forward{seq,    head_dim, scale,      q.data(), k.data(),           v.data(), stride,
-                                     stride, stride,   out.data(), stride,   log_sum_exp.data(), scratch};
+    const TrainAttentionArgs forward{seq,    head_dim,   scale,  q.data(),           k.data(), v.data(), stride, stride,
+                                     stride, out.data(), stride, log_sum_exp.data(), scratch,  window,   cap};
     kernels.attention(forward);
     kernels.attention_backward({forward, dout.data(), stride, dq.data(), dk.data(), dv.data(), stride, stride, stride});
     for (std::size_t i = floats; i < lines.size() * 16; ++i) EXPECT_EQ(scratch[i], kUntouched);
@@ -65,6 +65,8 @@ struct AttentionCase {
 
   long seq, head_dim, stride;
   float scale = 0.3f;
+  long window = 0;
+  float cap = 0.0f;
   std::vector<float> q, k, v, dout, out, dq, dk, dv, log_sum_exp;
 };
 

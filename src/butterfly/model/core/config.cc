@@ -272,6 +272,7 @@ std::string lower(std::string text) {
 std::vector<ModelConfig> all_named_configs() {
   return {
       tied(llama("butterfly-demo", {5, 256, 8, 4, 768, 2048, 512})),
+      with_experts(tied(llama("butterfly-moe", {4, 256, 8, 4, 256, 2048, 512})), {8, 2, 256}),
       llama("llama-1.1b", {22, 2048, 32, 4, 5632, 32000, 2048}),
       llama("llama-2-7b", {32, 4096, 32, 32, 11008, 32000, 4096}),
       llama("llama-2-13b", {40, 5120, 40, 40, 13824, 32000, 4096}),

@@ -64,7 +64,9 @@ Result<ParameterSet> ParameterSet::create(const ModelConfig& config, GradientMem
                          .rows = weight.rows,
                          .cols = weight.cols,
                          .offset = set.padded_size_,
-                         .decay = weight.rows > 1 ? DecayGroup::kDecayed : DecayGroup::kNotDecayed});
+                         .decay = weight.rows > 1 ? DecayGroup::kDecayed : DecayGroup::kNotDecayed,
+                         // It counts in choosing experts alone, which no gradient passes.
+                         .frozen = weight.name.ends_with(".exp_probs_b.bias")});
     const std::int64_t end = set.padded_size_ + weight.rows * weight.cols;
     set.padded_size_ = (end + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
   }

@@ -6,8 +6,11 @@
 #include <cstring>
 #include <filesystem>
 
+#include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/files/pending_file.h"
 #include "butterfly/model/format/convert.h"
+#include "butterfly/model/format/gguf/gguf_metadata.h"
+#include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/model/format/hugging_face/hugging_face_writer.h"
 
 namespace butterfly {
@@ -34,6 +37,20 @@ Status check_export(const std::string& out_path) {
     return make_error(ErrorCode::kIo, "{}: nothing can be created in {}: {}", out_path, folder.string(),
                       std::strerror(errno));
   }
+  return {};
+}
+
+Status check_export(const std::string& out_path, const ModelConfig& config) {
+  ModelConfig floats = config;
+  floats.weight_type = DType::kF32;
+  if (out_path.ends_with(".gguf")) {
+    floats.rope = with_explicit_factors(floats.rope);
+    BF_ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::create(out_path));
+    return write_gguf_config(floats, writer, std::nullopt);
+  }
+  Checkpoint checkpoint;
+  checkpoint.config = floats;
+  BF_TRY(hugging_face_config_json(checkpoint, DType::kF32));
   return {};
 }
 

@@ -19,4 +19,8 @@ Status export_model(const Checkpoint& checkpoint, const std::string& out_path, c
 /// and kInvalidArgument where the path is of another kind.
 Status check_export(const std::string& out_path);
 
+/// Whether the format of that path can hold float weights of such a model. Nothing is left. Errors: kUnsupported naming
+/// what it cannot express; kIo.
+Status check_export(const std::string& out_path, const ModelConfig& config);
+
 }  // namespace butterfly

@@ -61,8 +61,7 @@ TEST(ExportModel, ADirectoryAndAFileReadBackAsTheModelThatWasWritten) {
 }
 
 TEST(ExportModel, WhatWasTrainedIsContinuedExactly) {
-  for (const std::string& kind : network_kinds()) {
-    if (kind == "scaled") continue;  // rotates heads in part, which no config.json can say
+  for (const std::string kind : {"llama", "qwen2", "gpt2"}) {
     const auto trained = make_transformer(transformer_config(kind), {.seq = 8});
     const Checkpoint checkpoint = trained_checkpoint(trained->parameters(), trained->config(), Vocabulary{});
     for (const char* name : {"model", "model.gguf"}) {

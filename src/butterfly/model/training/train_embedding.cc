@@ -28,6 +28,22 @@ float separate_cross_entropy(const TrainingKernels& kernels, float* logits, std:
   return loss;
 }
 
+/// One row of logits becomes its gradient; returns the loss. With a cap its slopes need `scratch`, [vocab].
+float row_cross_entropy(const TrainContext& context, float* logits, std::int64_t target, float* scratch) {
+  const TrainingKernels& kernels = *context.kernels;
+  const ModelConfig& config = *context.config;
+  const std::int64_t vocab = config.vocab;
+  const bool scaled = config.logit_scale != 1.0f;
+  for (std::int64_t i = 0; scaled && i < vocab; ++i) logits[i] *= config.logit_scale;
+  if (config.logit_cap != 0.0f) kernels.cap_values(config.logit_cap, vocab, logits, scratch);
+  const bool fused = context.options.fusion.cross_entropy;
+  const float loss = fused ? kernels.softmax_cross_entropy(logits, vocab, target, 1.0f)
+                           : separate_cross_entropy(kernels, logits, vocab, target);
+  for (std::int64_t i = 0; config.logit_cap != 0.0f && i < vocab; ++i) logits[i] *= scratch[i];
+  for (std::int64_t i = 0; scaled && i < vocab; ++i) logits[i] *= config.logit_scale;
+  return loss;
+}
+
 /// Logits of rows [begin, end), their losses, and their gradients in dlogits.
 Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
                      const IndexRange& rows, std::span<const TokenId> targets) {
@@ -42,29 +58,42 @@ Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends
                             .a_stride = n,
                             .b_stride = n,
                             .c_stride = vocab,
-                            .b_transposed = Transpose::kYes}));
-  const bool fused = context.options.fusion.cross_entropy;
-  context.for_rows(rows.end - rows.begin, [&](int, std::int64_t row) {
+                            .b_transposed = Transpose::kYes,
+                            .bias = context.weight_at(ends.head_bias)}));
+  context.for_rows(rows.end - rows.begin, [&](int member, std::int64_t row) {
     float* logits = scratch.logits + row * vocab;
     const std::int64_t target = targets[static_cast<std::size_t>(rows.begin + row)].value;
     float& loss = scratch.losses[rows.begin + row];
     if (target < 0) {
       loss = 0.0f;
       std::memset(logits, 0, row_bytes_of(vocab));
-    } else if (fused) {
-      loss = context.kernels->softmax_cross_entropy(logits, vocab, target, 1.0f);
     } else {
-      loss = separate_cross_entropy(*context.kernels, logits, vocab, target);
+      loss = row_cross_entropy(context, logits, target, context.scratch_of(member));
     }
     context.pack_operand(logits, vocab, context.operand_at(scratch.dlogits, row * vocab));
   });
   return {};
 }
 
+/// The bias of the head: the sum over rows, in their order, of scale * dlogits.
+void head_bias_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
+                        const IndexRange& rows, float scale) {
+  if (ends.head_bias == kNoParameter) return;
+  const std::int64_t vocab = context.config->vocab;
+  context.team->run([&](int member) {
+    const WorkRange columns = split_work(vocab, member, context.team->size());
+    for (std::int64_t row = 0; row < rows.size(); ++row) {
+      context.kernels->add_scaled(scratch.logits + row * vocab + columns.begin, scale, columns.end - columns.begin,
+                                  context.gradients + ends.head_bias + columns.begin);
+    }
+  });
+}
+
 /// From the gradients in dlogits: branch rows = dlogits W, dW (+)= dlogits^T (scale * normed).
 Status lm_head_chunk_backward(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
-                              const IndexRange& rows, Accumulate accumulate) {
+                              const IndexRange& rows, Accumulate accumulate, float scale) {
   const std::int64_t vocab = context.config->vocab;
+  head_bias_backward(context, ends, scratch, rows, scale);
   const std::int64_t n = context.config->model_dim;
   const std::int64_t weight = ends.head.parts[0].weight;
   BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
@@ -91,7 +120,8 @@ Status lm_head_chunk_backward(const TrainContext& context, const EmbeddingAndLmH
 
 }  // namespace
 
-Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters) {
+Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters,
+                                                      std::int64_t first_block) {
   EmbeddingAndLmHead ends;
   BF_ASSIGN_OR_RETURN(const Parameter* token, parameters.find("token_embd.weight"));
   ends.token_embedding = token->offset;
@@ -102,8 +132,11 @@ Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config,
   BF_ASSIGN_OR_RETURN(ends.output_norm, make_norm(parameters, "output_norm"));
   const char* head = config.tied_head ? "token_embd" : "output";
   BF_ASSIGN_OR_RETURN(ends.head, make_projection(parameters, {head}, Join::kNo));
-  BF_ASSIGN_OR_RETURN(const Parameter* first_block, parameters.find("blk.0.attn_norm.weight"));
-  ends.embedding_range = {0, first_block->offset};
+  if (config.head_bias) {
+    BF_ASSIGN_OR_RETURN(const Parameter* bias, parameters.find("output.bias"));
+    ends.head_bias = bias->offset;
+  }
+  ends.embedding_range = {0, first_block};
   ends.head_range = {ends.output_norm.weight, parameters.padded_size()};
   return ends;
 }
@@ -113,6 +146,8 @@ void embed(const TrainContext& context, const EmbeddingAndLmHead& ends, std::spa
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
     std::memcpy(x + row * n, context.weights + ends.token_embedding + token * n, row_bytes_of(n));
+    const float scale = context.config->embedding_scale;
+    for (std::int64_t i = 0; scale != 1.0f && i < n; ++i) x[row * n + i] *= scale;
     if (ends.position_embedding == kNoParameter) return;
     context.kernels->add(context.weights + ends.position_embedding + row % context.seq() * n, n, x + row * n);
   });
@@ -122,12 +157,18 @@ void embed_backward(const TrainContext& context, const EmbeddingAndLmHead& ends,
                     const float* dx) {
   const std::int64_t n = context.config->model_dim;
   const int members = context.team->size();
+  const float scale = context.config->embedding_scale;
   // Each member owns some of the tokens, so every row of the embedding is summed in row order by one of them.
   context.team->run([&](int member) {
     for (std::int64_t row = 0; row < context.rows(); ++row) {
       const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
       if (token % members != member) continue;
-      context.kernels->add(dx + row * n, n, context.gradients + ends.token_embedding + token * n);
+      float* gradient = context.gradients + ends.token_embedding + token * n;
+      if (scale == 1.0f) {
+        context.kernels->add(dx + row * n, n, gradient);
+      } else {
+        context.kernels->add_scaled(dx + row * n, scale, n, gradient);
+      }
     }
   });
   if (ends.position_embedding == kNoParameter) return;
@@ -163,11 +204,11 @@ Status backward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& e
                           .normed = scratch.output_scaled,
                           .scale = args.scale});
   IndexRange rows = last_chunk(context, scratch);
-  BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, context.weight_gradients));
+  BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, context.weight_gradients, args.scale));
   while (rows.begin > 0) {
     rows = {rows.begin - scratch.head_chunk_rows, rows.begin};
     BF_TRY(lm_head_chunk(context, ends, scratch, rows, args.targets));
-    BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes));
+    BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes, args.scale));
   }
   norm_backward(context, {.parameters = ends.output_norm,
                           .x = scratch.output,

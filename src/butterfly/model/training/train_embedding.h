@@ -7,8 +7,8 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/model/training/passes/train_context.h"
 #include "butterfly/model/training/train_block.h"
-#include "butterfly/model/training/train_context.h"
 #include "butterfly/model/training/train_memory.h"
 
 namespace butterfly {
@@ -17,13 +17,15 @@ struct EmbeddingAndLmHead {
   std::int64_t token_embedding = kNoParameter;     // [vocab, model_dim]
   std::int64_t position_embedding = kNoParameter;  // [context, model_dim]
   NormParameters output_norm{};
-  Projection head{};                 // the token embedding where it is tied
-  ParameterRange embedding_range{};  // in the flat arrays, gaps included
+  Projection head{};                      // the token embedding where it is tied
+  std::int64_t head_bias = kNoParameter;  // [vocab]
+  ParameterRange embedding_range{};       // in the flat arrays, gaps included
   ParameterRange head_range{};
 };
 
-/// Errors: kNotFound.
-Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters);
+/// `first_block`: where the first block's parameters begin. Errors: kNotFound.
+Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config, const ParameterSet& parameters,
+                                                      std::int64_t first_block);
 
 /// x: [rows, model_dim], written.
 void embed(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens, float* x);

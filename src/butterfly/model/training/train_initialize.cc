@@ -59,7 +59,9 @@ void fill_normal(const NormalValues& normal, std::span<float> values, ThreadTeam
 }
 
 bool adds_to_residual(std::string_view name) {
-  return name.ends_with(".attn_output.weight") || name.ends_with(".ffn_down.weight");
+  const bool matrix = name.ends_with(".weight");
+  return matrix && (name.ends_with(".attn_output.weight") || name.ends_with(".ffn_down.weight") ||
+                    name.find(".ffn_down_exps.") != name.npos || name.find(".ffn_down_shexp.") != name.npos);
 }
 
 }  // namespace

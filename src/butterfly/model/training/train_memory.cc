@@ -39,52 +39,149 @@ class TrainMemory::Layout {
     return statistics;
   }
 
+  template <typename T>
+  T* of(std::int64_t elements) {
+    return reinterpret_cast<T*>(take(elements, sizeof(T)));
+  }
+
+  void expert_results(const TrainContext& context, ExpertActivations& a) {
+    const ModelConfig& config = *context.config;
+    const MoeConfig& moe = config.moe;
+    const std::int64_t rows = context.rows();
+    const std::int64_t pairs = context.pairs_max();
+    a.logits = floats(rows * moe.experts);
+    a.experts = of<int>(rows * moe.experts_used);
+    a.weights = floats(rows * moe.experts_used);
+    a.pair_of = of<int>(rows * moe.experts_used);
+    a.row_of = of<int>(pairs);
+    a.begin = of<std::int64_t>(2 * std::int64_t{moe.experts} + 1);
+    a.mlp.in = floats(pairs * context.mlp_in_dim(moe.ff_dim));
+    a.mlp.ff_dim = moe.ff_dim;
+    a.out = floats(pairs * config.model_dim);
+    if (moe.shared_ff_dim == 0) return;
+    a.shared.in = floats(rows * context.mlp_in_dim(moe.shared_ff_dim));
+    a.shared.ff_dim = moe.shared_ff_dim;
+    a.shared.rows = rows;
+    if (!moe.shared_gate) return;
+    a.shared_out = floats(rows * config.model_dim);
+    a.gate_logits = floats(rows);
+  }
+
+  void expert_derived(const TrainContext& context, ExpertActivations& a) {
+    const MoeConfig& moe = context.config->moe;
+    const std::int64_t rows = context.rows();
+    const std::int64_t pairs = context.pairs_max();
+    a.gathered = operand(context, pairs * context.config->model_dim);
+    a.mlp.hidden = operand(context, pairs * moe.ff_dim);
+    if (moe.shared_ff_dim > 0) a.shared.hidden = operand(context, rows * moe.shared_ff_dim);
+    if (context.options.fusion.swiglu) return;
+    a.mlp.silu = floats(pairs * moe.ff_dim);
+    if (moe.shared_ff_dim > 0) a.shared.silu = floats(rows * moe.shared_ff_dim);
+  }
+
  private:
   std::byte* base_;
   std::uint64_t used_ = 0;
 };
 
-void TrainMemory::lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared) {
+/// Which kinds of MLP a block's memory is for.
+struct TrainMemory::Mlps {
+  bool dense = false;
+  bool experts = false;
+};
+
+/// Kept unless the whole block is computed again: what matmuls and attention made.
+void TrainMemory::lay_out_results(const TrainContext& context, const Mlps& mlps, BlockActivations& block,
+                                  Layout& layout) {
   const ModelConfig& config = *context.config;
   const std::int64_t rows = context.rows();
   const std::int64_t narrow = rows * config.model_dim;
-  const Fusion& fusion = context.options.fusion;
+  // A parallel block goes on from its input.
+  if (!config.parallel_block) block.middle = layout.floats(narrow);
+  block.attn_norm = layout.statistics(context);
+  block.ffn_norm = layout.statistics(context);
+  block.attention.qkv = layout.floats(rows * context.qkv_dim());
+  if (config.qk_norm != QkNorm::kNone) {
+    block.attention.raw = layout.floats(rows * (std::int64_t{config.q_dim()} + config.kv_dim()));
+    block.attention.raw_inverse = layout.floats(rows * (std::int64_t{config.heads} + config.kv_heads));
+  }
+  block.attention.mixed = layout.floats(rows * config.q_dim());
+  const std::int64_t matrices = rows * config.heads * context.seq();
+  if (context.options.fusion.attention) {
+    block.attention.log_sum_exp = layout.floats(rows * config.heads);
+  } else {
+    block.attention.probabilities = layout.floats(matrices);
+    if (config.attention_cap != 0.0f) block.attention.cap_slopes = layout.floats(matrices);
+  }
+  if (mlps.dense) block.mlp.in = layout.floats(rows * context.ffn_in_dim());
+  if (mlps.experts) layout.expert_results(context, block.experts);
+  if (!config.norms_outputs()) return;
+  block.attention_out = layout.floats(narrow);
+  block.ffn_out = layout.floats(narrow);
+  block.post_attention_norm = layout.statistics(context);
+  block.post_ffw_norm = layout.statistics(context);
+}
 
-  const auto inputs = [&](BlockActivations& block, Layout& layout) { block.input = layout.floats(narrow); };
-  // Kept unless the whole block is computed again: what matmuls and attention made.
-  const auto results = [&](BlockActivations& block, Layout& layout) {
-    block.middle = layout.floats(narrow);
-    block.attn_norm = layout.statistics(context);
-    block.ffn_norm = layout.statistics(context);
-    block.attention.qkv = layout.floats(rows * context.qkv_dim());
-    block.attention.mixed = layout.floats(rows * config.q_dim());
-    if (fusion.attention) {
-      block.attention.log_sum_exp = layout.floats(rows * config.heads);
-    } else {
-      block.attention.probabilities = layout.floats(rows * config.heads * context.seq());
-    }
-    block.mlp.in = layout.floats(rows * context.ffn_in_dim());
-  };
-  // Cheap to compute again from those.
-  const auto derived = [&](BlockActivations& block, Layout& layout) {
-    block.attn_normed = layout.operand(context, narrow);
-    block.attention.mixed_operand = layout.operand_of(context, block.attention.mixed, rows * config.q_dim());
-    block.ffn_normed = layout.operand(context, narrow);
+/// Cheap to compute again from those.
+void TrainMemory::lay_out_derived(const TrainContext& context, const Mlps& mlps, BlockActivations& block,
+                                  Layout& layout) {
+  const ModelConfig& config = *context.config;
+  const std::int64_t rows = context.rows();
+  const std::int64_t narrow = rows * config.model_dim;
+  const bool silu = !context.options.fusion.swiglu && config.mlp == MlpKind::kGated;
+  block.attn_normed = layout.operand(context, narrow);
+  block.attention.mixed_operand = layout.operand_of(context, block.attention.mixed, rows * config.q_dim());
+  block.ffn_normed = config.shared_norm ? block.attn_normed : layout.operand(context, narrow);
+  if (mlps.dense) {
     block.mlp.hidden = layout.operand(context, rows * config.ff_dim);
-    if (!fusion.swiglu && config.mlp == MlpKind::kGated) block.mlp.silu = layout.floats(rows * config.ff_dim);
-  };
+    if (silu) block.mlp.silu = layout.floats(rows * config.ff_dim);
+  }
+  if (mlps.experts) layout.expert_derived(context, block.experts);
+}
 
+void TrainMemory::lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared) {
+  const ModelConfig& config = *context.config;
   const Recompute recompute = context.options.recompute;
+  const Mlps both{.dense = config.expert_layers() < config.layers, .experts = config.expert_layers() > 0};
   BlockActivations common;
-  if (recompute == Recompute::kBlock) results(common, shared);
-  if (recompute != Recompute::kNone) derived(common, shared);
+  common.mlp.ff_dim = config.ff_dim;
+  common.mlp.rows = context.rows();
+  if (recompute == Recompute::kBlock) lay_out_results(context, both, common, shared);
+  if (recompute != Recompute::kNone) lay_out_derived(context, both, common, shared);
   blocks_.assign(static_cast<std::size_t>(config.layers), common);
-  for (BlockActivations& block : blocks_) {
-    inputs(block, own);
-    if (recompute != Recompute::kBlock) results(block, own);
-    if (recompute == Recompute::kNone) derived(block, own);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    BlockActivations& block = blocks_[static_cast<std::size_t>(layer)];
+    const Mlps mlps{.dense = !config.has_experts(layer), .experts = config.has_experts(layer)};
+    block.input = own.floats(context.rows() * config.model_dim);
+    if (recompute != Recompute::kBlock) lay_out_results(context, mlps, block, own);
+    if (recompute == Recompute::kNone) lay_out_derived(context, mlps, block, own);
     if (recompute == Recompute::kSelective && !context.bf16()) block.attention.mixed_operand = block.attention.mixed;
   }
+}
+
+/// Of the layers with experts, all with the same sizes.
+void TrainMemory::lay_out_expert_gradients(const TrainContext& context, Layout& shared) {
+  const ModelConfig& config = *context.config;
+  const MoeConfig& moe = config.moe;
+  if (config.expert_layers() == 0) return;
+  const std::int64_t rows = context.rows();
+  const std::int64_t pairs = context.pairs_max();
+  ExpertGradients& g = scratch_.experts;
+  g.dout = shared.operand(context, pairs * config.model_dim);
+  g.dhidden = shared.floats(pairs * moe.ff_dim);
+  g.din = shared.operand(context, pairs * context.mlp_in_dim(moe.ff_dim));
+  g.dgathered = shared.floats(pairs * config.model_dim);
+  g.dweights = shared.floats(rows * moe.experts_used);
+  g.dlogits = shared.floats(rows * moe.experts);
+  g.dlogits_operand = shared.operand_of(context, g.dlogits, rows * moe.experts);
+  scratch_.balance = shared.floats(std::int64_t{config.layers} * moe.experts);
+  if (moe.shared_ff_dim == 0) return;
+  g.dshared_hidden = shared.floats(rows * moe.shared_ff_dim);
+  g.dshared_in = shared.operand(context, rows * context.mlp_in_dim(moe.shared_ff_dim));
+  if (!moe.shared_gate) return;
+  g.dshared_out = shared.operand(context, rows * config.model_dim);
+  g.dgate = shared.floats(rows);
+  g.dgate_operand = shared.operand_of(context, g.dgate, rows);
 }
 
 void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
@@ -96,7 +193,13 @@ void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
   scratch.wide = shared.floats(rows * std::max(config.q_dim(), config.ff_dim));
   scratch.dx = shared.floats(narrow);
   scratch.dx_operand = shared.operand_of(context, scratch.dx, narrow);
-  scratch.dffn_in = shared.operand(context, rows * context.ffn_in_dim());
+  if (config.expert_layers() < config.layers) scratch.dffn_in = shared.operand(context, rows * context.ffn_in_dim());
+  if (config.parallel_block) scratch.branch_of_ffn = shared.floats(narrow);
+  if (context.scales_outputs()) {
+    scratch.dbranch = shared.floats(narrow);
+    scratch.dbranch_operand = shared.operand_of(context, scratch.dbranch, narrow);
+  }
+  lay_out_expert_gradients(context, shared);
   scratch.attention.dmixed = scratch.wide;
   scratch.attention.dqkv = shared.floats(rows * context.qkv_dim());
   scratch.attention.dqkv_operand = shared.operand_of(context, scratch.attention.dqkv, rows * context.qkv_dim());

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/model/training/train_attention.h"
-#include "butterfly/model/training/train_context.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_attention.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_experts.h"
+#include "butterfly/model/training/passes/train_pass.h"
 #include "butterfly/tensor/aligned_buffer.h"
 
 namespace butterfly {
@@ -22,17 +23,28 @@ struct BlockActivations {
   NormStatistics ffn_norm{};
   void* attn_normed = nullptr;  // operand [rows, model_dim]
   AttentionBuffers attention{};
-  void* ffn_normed = nullptr;  // operand [rows, model_dim]
-  ActivationArgs mlp{};        // its input, [rows, ffn_in_dim], and its output
+  void* ffn_normed = nullptr;  // operand [rows, model_dim]; may be attn_normed
+  ActivationArgs mlp{};        // its input, [rows, ffn_in_dim], and its output; of a dense layer
+  ExpertActivations experts{};
+  // What attention and MLP give, where it is normed.
+  float* attention_out = nullptr;  // [rows, model_dim]
+  float* ffn_out = nullptr;        // [rows, model_dim]
+  NormStatistics post_attention_norm{};
+  NormStatistics post_ffw_norm{};
 };
 
 /// What all blocks, the embedding and the head share.
 struct TrainScratch {
-  float* branch = nullptr;     // [rows, model_dim]: what a branch adds, or the gradient of its norm's output
-  float* wide = nullptr;       // [rows, max(q_dim, ff_dim)]: gradients of attention's and the activation's output
-  float* dx = nullptr;         // [rows, model_dim]: gradient of the residual stream
-  void* dx_operand = nullptr;  // operand
-  void* dffn_in = nullptr;     // operand [rows, ffn_in_dim]
+  float* branch = nullptr;         // [rows, model_dim]: what a branch adds, or the gradient of its norm's output
+  float* branch_of_ffn = nullptr;  // the same of the MLP's norm, in a parallel block
+  float* wide = nullptr;           // [rows, max(q_dim, ff_dim)]: gradients of attention's and the activation's output
+  float* dx = nullptr;             // [rows, model_dim]: gradient of the residual stream
+  void* dx_operand = nullptr;      // operand
+  float* dbranch = nullptr;        // [rows, model_dim]: gradient of what attention or MLP gives, where it is not dx
+  void* dbranch_operand = nullptr;
+  ExpertGradients experts{};
+  float* balance = nullptr;  // [layers, experts]: slopes of the load-balance loss
+  void* dffn_in = nullptr;   // operand [rows, ffn_in_dim]
   AttentionGradients attention{};
   float* output = nullptr;  // [rows, model_dim]: the residual stream behind the last block
   NormStatistics output_norm{};
@@ -56,6 +68,10 @@ class TrainMemory {
 
  private:
   class Layout;
+  struct Mlps;
+  static void lay_out_results(const TrainContext& context, const Mlps& mlps, BlockActivations& block, Layout& layout);
+  static void lay_out_derived(const TrainContext& context, const Mlps& mlps, BlockActivations& block, Layout& layout);
+  void lay_out_expert_gradients(const TrainContext& context, Layout& shared);
   void lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared);
   void lay_out_scratch(TrainContext& context, Layout& shared);
 

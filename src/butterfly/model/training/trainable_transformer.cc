@@ -8,50 +8,14 @@
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/model/training/passes/train_context.h"
 #include "butterfly/model/training/train_block.h"
-#include "butterfly/model/training/train_context.h"
 #include "butterfly/model/training/train_embedding.h"
 #include "butterfly/model/training/train_initialize.h"
 #include "butterfly/model/training/train_memory.h"
 
 namespace butterfly {
 namespace {
-
-Status check_supported(const ModelConfig& config) {
-  const auto refuse = [&](const char* what) {
-    return make_error(ErrorCode::kUnsupported, "{} cannot be trained: {}",
-                      config.name.empty() ? "the model" : config.name, what);
-  };
-  if (config.norm_place == NormPlace::kAfter) return refuse("norms after the sums have no backward pass");
-  if (config.norms_outputs()) return refuse("norms of what attention and MLP give have no backward pass");
-  if (config.position == PositionKind::kAlibi) return refuse("ALiBi has no backward pass");
-  if (config.attention_sinks) return refuse("attention sinks have no backward pass");
-  if (config.has_latent()) return refuse("latent attention has no backward pass");
-  if (config.qk_norm != QkNorm::kNone) return refuse("norms of queries and keys have no backward pass");
-  if (std::ranges::any_of(config.windows, [](int window) { return window != 0; })) {
-    return refuse("sliding windows have no backward pass");
-  }
-  if (config.parallel_block) return refuse("parallel blocks have no backward pass");
-  if (config.attention_scale != 0 || config.residual_scale != 1 || config.embedding_scale != 1 ||
-      config.logit_scale != 1) {
-    return refuse("scales of embedding, scores, residual sums and logits have no backward pass");
-  }
-  if (config.attention_cap != 0 || config.logit_cap != 0) return refuse("caps have no backward pass");
-  if (std::ranges::any_of(config.ropes, [](int rope) { return rope != kMainRope; })) {
-    return refuse("positions that differ between layers have no backward pass");
-  }
-  if (config.rope.magnitude != 1) return refuse("a magnitude of rotated elements has no backward pass");
-  if (config.head_bias) return refuse("a bias of the head has no backward pass");
-  if (config.moe.experts > 0) return refuse("a mixture of experts has no backward pass");
-  if (config.norm == NormKind::kRms && config.norm_bias) return refuse("RMSNorm with a bias has no backward pass");
-  if (config.mlp == MlpKind::kGated && config.activation != Activation::kSilu) {
-    return refuse("a gated MLP with an activation other than SiLU has no backward pass");
-  }
-  if (config.mlp == MlpKind::kPlain && config.activation != Activation::kGeluTanh) {
-    return refuse("a plain MLP with an activation other than GELU (tanh) has no backward pass");
-  }
-  return {};
-}
 
 Status check_options(const ModelConfig& config, const TransformerOptions& options) {
   if (options.micro_batch < 1) {
@@ -76,7 +40,11 @@ Status check_options(const ModelConfig& config, const TransformerOptions& option
 class PlannedTransformer final : public TrainableTransformer {
  public:
   PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
-      : config_(config), options_(options), parameters_(std::move(parameters)), team_(options.threads) {}
+      : config_(config),
+        options_(options),
+        parameters_(std::move(parameters)),
+        team_(options.threads),
+        tally_(config) {}
 
   /// Everything that can fail.
   Status plan() {
@@ -94,11 +62,12 @@ class PlannedTransformer final : public TrainableTransformer {
     context_.weights = parameters_.weights().data();
     context_.gradients = parameters_.gradients().data();
     BF_TRY(plan_angles());
-    BF_ASSIGN_OR_RETURN(embedding_and_lm_head_, make_embedding_and_lm_head(config_, parameters_));
     for (int layer = 0; layer < config_.layers; ++layer) {
       BF_ASSIGN_OR_RETURN(TrainBlock block, make_block(config_, options_.fusion, parameters_, layer));
-      blocks_.push_back(block);
+      blocks_.push_back(std::move(block));
     }
+    BF_ASSIGN_OR_RETURN(embedding_and_lm_head_,
+                        make_embedding_and_lm_head(config_, parameters_, blocks_.front().attention_range.begin));
     find_matmuls();
     BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
     tokens_.resize(static_cast<std::size_t>(context_.rows()));
@@ -153,8 +122,15 @@ class PlannedTransformer final : public TrainableTransformer {
     kept_ = false;
     const TrainScratch& scratch = memory_.scratch();
     const auto bias_of = [&](int layer) {
-      return layer < 0 ? kNoParameter : blocks_[static_cast<std::size_t>(layer)].ffn_down.parts[0].bias;
+      return layer < 0 ? kNoParameter : bias_of_output(context_, blocks_[static_cast<std::size_t>(layer)]);
     };
+    if (scratch.balance != nullptr) {
+      balance_slopes(config_, tally_,
+                     {.rows = context_.rows(),
+                      .scope = options_.router_aux_loss_over,
+                      .factor = static_cast<double>(scale) * options_.router_aux_loss},
+                     scratch.balance);
+    }
     const auto tell = [&](ParameterRange range) {
       if (ready) ready(range);
     };
@@ -166,8 +142,9 @@ class PlannedTransformer final : public TrainableTransformer {
       const BlockActivations& activations = memory_.block(layer);
       BF_TRY(recompute_block(context_, block, activations, scratch));
       BF_TRY(backward_ffn(context_, block, activations, scratch));
-      tell(block.ffn_range);
+      if (!config_.parallel_block) tell(block.ffn_range);
       BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
+      if (config_.parallel_block) tell(block.ffn_range);
       tell(block.attention_range);
     }
     embed_backward(context_, embedding_and_lm_head_, tokens_, scratch.dx);
@@ -186,16 +163,11 @@ class PlannedTransformer final : public TrainableTransformer {
     });
   }
 
-  double forward_flops_per_token() const override {
-    double matmuls = 0.0;
-    for (const Parameter& parameter : parameters_.list()) {
-      const bool looked_up =
-          parameter.name == "position_embd.weight" || (parameter.name == "token_embd.weight" && !config_.tied_head);
-      if (parameter.rows > 1 && !looked_up) matmuls += static_cast<double>(parameter.size());
-    }
-    const double attention =
-        static_cast<double>(config_.layers) * static_cast<double>(config_.q_dim()) * static_cast<double>(options_.seq);
-    return 2.0 * matmuls + 2.0 * attention;
+  double forward_flops_per_token() const override { return butterfly::forward_flops_per_token(config_, options_.seq); }
+
+  RouterReport router_report() const override {
+    return {.balance_loss = balance_loss(config_, tally_, context_.rows(), options_.router_aux_loss_over),
+            .tokens = tally_.tokens};
   }
 
  private:
@@ -216,6 +188,14 @@ class PlannedTransformer final : public TrainableTransformer {
       for (const Projection* projection : {&block.qkv, &block.attn_output, &block.ffn_in, &block.ffn_down}) {
         note(*projection);
       }
+      if (!block.experts) continue;
+      const TrainExperts& experts = *block.experts;
+      for (const Projection* projection :
+           {&experts.router, &experts.shared_in, &experts.shared_down, &experts.shared_gate}) {
+        note(*projection);
+      }
+      for (const Projection& in : experts.in) note(in);
+      for (const Projection& down : experts.down) note(down);
     }
   }
 
@@ -231,17 +211,27 @@ class PlannedTransformer final : public TrainableTransformer {
 
   Status plan_angles() {
     if (config_.position != PositionKind::kRope) return {};
-    const std::vector<double> frequencies = rotary_frequencies(config_.rope);
-    const std::size_t pairs = frequencies.size();
-    const std::size_t count = static_cast<std::size_t>(options_.seq) * pairs;
-    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * count * sizeof(float)));
-    auto* cos = reinterpret_cast<float*>(angles_.data());
-    float* sin = cos + count;
-    for (std::size_t t = 0; t < static_cast<std::size_t>(options_.seq); ++t) {
-      rotary_angles(frequencies, static_cast<std::int64_t>(t), {cos + t * pairs, pairs}, {sin + t * pairs, pairs});
+    const auto seq = static_cast<std::size_t>(options_.seq);
+    const std::size_t all_pairs = rotary_frequencies(config_).size();
+    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * seq * all_pairs * sizeof(float)));
+    auto* next = reinterpret_cast<float*>(angles_.data());
+    for (const int kind : {kMainRope, kLocalRope}) {
+      if (kind == kLocalRope && !config_.has_local_rope()) break;
+      const RopeConfig& rope = kind == kMainRope ? config_.rope : config_.local_rope;
+      const std::vector<double> frequencies = rotary_frequencies(rope);
+      const std::size_t pairs = frequencies.size();
+      float* cos = next;
+      float* sin = cos + seq * pairs;
+      next = sin + seq * pairs;
+      for (std::size_t t = 0; t < seq; ++t) {
+        rotary_angles(frequencies, static_cast<std::int64_t>(t), {cos + t * pairs, pairs}, {sin + t * pairs, pairs});
+      }
+      for (float* value = cos; rope.magnitude != 1.0f && value != next; ++value) *value *= rope.magnitude;
+      context_.ropes[static_cast<std::size_t>(kind)] = {.cos = cos,
+                                                        .sin = sin,
+                                                        .pairs = static_cast<std::int64_t>(pairs),
+                                                        .adjacent = rope.pairs == RopePairs::kAdjacent};
     }
-    context_.rope_cos = cos;
-    context_.rope_sin = sin;
     return {};
   }
 
@@ -265,13 +255,20 @@ class PlannedTransformer final : public TrainableTransformer {
     BF_TRY(check_ids(targets, -1, "targets"));
     std::ranges::copy(tokens, tokens_.begin());
     std::ranges::copy(targets, targets_.begin());
+    tally_.clear();
     ResidualSum stream{.stream = memory_.block(0).input};
     embed(context_, embedding_and_lm_head_, tokens_, memory_.block(0).input);
     for (int layer = 0; layer < config_.layers; ++layer) {
       BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
-                                                memory_.block(layer), memory_.scratch(), stream));
+                                                memory_.block(layer), memory_.scratch(), stream, tally_of(layer)));
     }
     return forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_);
+  }
+
+  LayerTally tally_of(int layer) {
+    if (!config_.has_experts(layer)) return {};
+    const auto first = static_cast<std::size_t>(layer) * static_cast<std::size_t>(config_.moe.experts);
+    return {.tokens = tally_.tokens.data() + first, .probabilities = tally_.probabilities.data() + first};
   }
 
   const ModelConfig config_;
@@ -280,7 +277,8 @@ class PlannedTransformer final : public TrainableTransformer {
   ThreadTeam team_;
   std::unique_ptr<Gemm> gemm_, exact_gemm_;
   AlignedBuffer weight_copy_;  // bf16
-  AlignedBuffer angles_;       // cos, then sin; [seq, rope.dim / 2] each
+  AlignedBuffer angles_;       // of each kind of rope cos, then sin; [seq, dim / 2] each
+  RouterTally tally_;          // of the last forward
   TrainContext context_;
   EmbeddingAndLmHead embedding_and_lm_head_;
   std::vector<TrainBlock> blocks_;
@@ -295,7 +293,7 @@ class PlannedTransformer final : public TrainableTransformer {
 Result<std::unique_ptr<TrainableTransformer>> TrainableTransformer::create(const ModelConfig& config,
                                                                            const TransformerOptions& options) {
   BF_TRY(validate(config));
-  BF_TRY(check_supported(config));
+  BF_TRY(check_trainable(config));
   BF_TRY(check_options(config, options));
   BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.gradients));
   auto transformer = std::make_unique<PlannedTransformer>(config, options, std::move(parameters));

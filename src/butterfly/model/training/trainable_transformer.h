@@ -10,47 +10,22 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/gemm/gemm.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/parameters.h"
+#include "butterfly/model/training/passes/transformer_options.h"
+#include "butterfly/model/training/train_support.h"
 
 namespace butterfly {
-
-/// What of a block's activations is computed again in the backward pass instead of being kept.
-/// kSelective: what is cheap (norms, activations of the MLP, attention's output is kept). kBlock: all but its input.
-enum class Recompute : std::uint8_t { kNone, kSelective, kBlock };
-std::string_view to_string(Recompute recompute);
-Result<Recompute> parse_recompute(std::string_view name);
-
-/// Each may be switched off for ablation; results agree within rounding.
-struct Fusion {
-  bool qkv = true;            // one matmul for Q, K and V
-  bool swiglu = true;         // one matmul for gate and up, activation and matmul in one pass
-  bool attention = true;      // no [seq, seq] matrix
-  bool cross_entropy = true;  // softmax, loss and gradient in one pass over the logits
-  bool adamw = true;          // one pass over weight, gradient and moments
-};
-/// "qkv,swiglu,attention,cross_entropy,adamw", "all", "none". Errors: kInvalidArgument naming the known ones.
-Result<Fusion> parse_fusion(const std::string& list);
-std::string to_string(const Fusion& fusion);
-
-struct TransformerOptions {
-  Precision precision = Precision::kFloat32;
-  Recompute recompute = Recompute::kNone;
-  Fusion fusion{};
-  int micro_batch = 1;  // sequences
-  int seq = 0;          // tokens of each
-  int threads = 1;
-  Isa isa = Isa::kReference;
-  GradientMemory gradients = GradientMemory::kPrivate;
-  /// Size of the logits in memory at a time. A head that needs more works in chunks of rows, all but the last of which
-  /// are computed again in the backward pass: at GPT-2's vocabulary a tenth of a step's work, beyond 320 rows.
-  std::int64_t logits_bytes_max = std::int64_t{64} << 20;
-};
 
 /// Called during backward() when the gradients of `range` will not change any more; ranges come from the end of the
 /// flat array to its beginning and cover all of it.
 using GradientsReady = std::function<void(ParameterRange range)>;
+
+/// What the routers of a mixture of experts did in one forward pass; a function of the micro-batch and the weights.
+struct RouterReport {
+  double balance_loss = 0.0;  // over the whole model that of transformers' load_balancing_loss_func; 0 without experts
+  std::span<const std::int64_t> tokens{};  // by layer, then by expert: rows that went through it
+};
 
 struct TrainingMemory {
   std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
@@ -87,15 +62,16 @@ class TrainableTransformer {
   /// Adds the gradient of `scale` * (sum of losses of the last forward).
   virtual Status backward(float scale, const GradientsReady& ready) = 0;
 
-  /// The loss alone, nothing kept. Same arguments and errors as forward().
+  /// The loss alone, nothing kept but the router's report. Same arguments and errors as forward().
   virtual Result<double> evaluate(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
   /// After weights() changed (bf16 keeps a copy of them).
   virtual void weights_changed() = 0;
 
-  /// Work of one forward pass over one token, with the causal half of attention counted (6 N + 6 L C T for all three
-  /// passes): docs/decisions/0012-training.md.
   virtual double forward_flops_per_token() const = 0;
+
+  /// Of the last forward() or evaluate(); valid until the next one.
+  virtual RouterReport router_report() const = 0;
 };
 
 }  // namespace butterfly

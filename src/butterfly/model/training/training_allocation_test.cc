@@ -95,7 +95,7 @@ long allocations_of_third_step(const std::string& kind, const TransformerOptions
 }
 
 TEST(TrainingAllocation, ThereIsNoneInTheThirdStep) {
-  for (const char* kind : {"scaled", "gpt2"}) {
+  for (const char* kind : {"scaled", "gpt2", "both_norms", "experts"}) {
     for (const Isa isa : supported_isas()) {
       for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
         for (const char* fusion : {"all", "none"}) {
@@ -106,7 +106,8 @@ TEST(TrainingAllocation, ThereIsNoneInTheThirdStep) {
                                              .micro_batch = 2,
                                              .seq = 36,
                                              .threads = 2,
-                                             .isa = isa};
+                                             .isa = isa,
+                                             .router_aux_loss = 0.01};
             EXPECT_EQ(allocations_of_third_step(kind, options), 0)
                 << kind << " " << to_string(isa) << " " << to_string(precision) << " " << fusion << " "
                 << to_string(recompute);

@@ -28,8 +28,88 @@ inline TransformerInput transformer_input(const ModelConfig& config, const Trans
   return input;
 }
 
-/// Two blocks with everything a family has. "llama", "scaled" (partial rotation, scaled frequencies, biases), "qwen2",
-/// "gpt2".
+/// Changes what makes `kind` of a small llama.
+inline void specialise(const std::string& kind, ModelConfig& config) {
+  const auto layers = static_cast<std::size_t>(config.layers);
+  if (kind == "qwen2") config.tied_head = true;
+  if (kind == "scaled") {
+    config.rope.dim = 6;
+    config.rope.scaling = RopeConfig::Scaling::kLlama3;
+    config.rope.factor = 4.0f;
+    config.rope.original_context = 16;
+    config.rope.magnitude = 1.2f;
+    config.attention_output_bias = config.mlp_bias = config.qkv_bias = true;
+  }
+  if (kind == "head_norms") {
+    config.qk_norm = QkNorm::kHead;
+    config.qkv_bias = true;
+    config.windows = {0, 3};
+    config.residual_scale = 0.7f;
+    config.attention_output_bias = config.mlp_bias = true;
+    config.logit_scale = 0.5f;
+  }
+  if (kind == "output_norms") {
+    config.norm_place = NormPlace::kOutput;
+    config.qk_norm = QkNorm::kWidth;
+  }
+  if (kind == "both_norms") {
+    config.norm_place = NormPlace::kBoth;
+    config.activation = Activation::kGeluTanh;
+    config.windows.assign(layers, 4);
+    config.ropes = {kLocalRope, kMainRope};
+    config.local_rope = config.rope;
+    config.local_rope.base = 100.0f;
+    config.attention_scale = 0.4f;
+    config.attention_cap = 2.0f;
+    config.logit_cap = 3.0f;
+    config.embedding_scale = 3.0f;
+    config.tied_head = true;
+  }
+  if (kind == "parallel" || kind == "shared_norm") {
+    config.norm = NormKind::kLayer;
+    config.mlp = MlpKind::kPlain;
+    config.activation = Activation::kGeluErf;
+    config.parallel_block = true;
+    config.shared_norm = kind == "shared_norm";
+    config.norm_bias = config.qkv_bias = config.attention_output_bias = config.mlp_bias = config.head_bias = true;
+    config.rope.dim = 4;
+    config.ropes = {kMainRope, kNoRope};
+    if (kind == "shared_norm") config.residual_scale = 0.8f;
+  }
+}
+
+inline void specialise_experts(const std::string& kind, ModelConfig& config) {
+  if (kind == "experts") {
+    config.moe = {.experts = 5,
+                  .experts_used = 2,
+                  .ff_dim = 20,
+                  .renormalise = true,
+                  .router_bias = true,
+                  .shared_ff_dim = 24,
+                  .shared_gate = true};
+  }
+  if (kind == "sigmoid_experts") {
+    config.moe = {.experts = 8,
+                  .experts_used = 3,
+                  .ff_dim = 12,
+                  .layers = {0, 1},
+                  .scores = MoeConfig::Scores::kSigmoid,
+                  .choice_bias = true,
+                  .groups = 4,
+                  .groups_used = 2,
+                  .group_score = MoeConfig::GroupScore::kTwoLargest,
+                  .renormalise = true,
+                  .renormalise_epsilon = 1e-3f,
+                  .weight_scale = 2.5f,
+                  .shared_ff_dim = 20};
+  }
+  if (kind == "chosen_experts") {
+    config.norm_place = NormPlace::kBoth;
+    config.moe = {.experts = 6, .experts_used = 2, .ff_dim = 16, .scores = MoeConfig::Scores::kSoftmaxOfChosen};
+  }
+}
+
+/// Two blocks with everything a family has; one of network_kinds().
 inline ModelConfig transformer_config(const std::string& kind) {
   ModelConfig config = *named_config(kind == "gpt2" ? "gpt2-124m" : kind == "qwen2" ? "qwen2-0.5b" : "llama-1.1b");
   config.name = kind;
@@ -42,18 +122,14 @@ inline ModelConfig transformer_config(const std::string& kind) {
   config.vocab = 61;
   config.context = 64;
   if (config.position == PositionKind::kRope) config.rope.dim = 8;
-  if (kind == "qwen2") config.tied_head = true;
-  if (kind == "scaled") {
-    config.rope.dim = 6;
-    config.rope.scaling = RopeConfig::Scaling::kLlama3;
-    config.rope.factor = 4.0f;
-    config.rope.original_context = 16;
-    config.attention_output_bias = config.mlp_bias = config.qkv_bias = true;
-  }
+  specialise(kind, config);
+  specialise_experts(kind, config);
   return config;
 }
 inline const std::vector<std::string>& network_kinds() {
-  static const std::vector<std::string> kinds{"llama", "scaled", "qwen2", "gpt2"};
+  static const std::vector<std::string> kinds{"llama",       "scaled",       "qwen2",           "gpt2",
+                                              "head_norms",  "output_norms", "both_norms",      "parallel",
+                                              "shared_norm", "experts",      "sigmoid_experts", "chosen_experts"};
   return kinds;
 }
 

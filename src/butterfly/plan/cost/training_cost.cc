@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "butterfly/model/training/train_support.h"
+
 namespace butterfly {
 namespace {
 
@@ -15,24 +17,27 @@ constexpr std::uint64_t kFloat = sizeof(float);
 // gradient.
 constexpr double kForwardTouches = 2.0, kBackwardTouches = 3.0;
 
-/// Floats that the backward pass of one block needs of each position: what https://arxiv.org/abs/2205.05198 counts, for
+/// Floats that the backward pass of a block needs of each position: what https://arxiv.org/abs/2205.05198 counts, for
 /// the families that ModelConfig describes, without attention's probabilities, which are computed anew
 /// (https://arxiv.org/abs/2205.14135).
-double activation_floats(const ModelConfig& config) {
+double activation_floats(const ModelConfig& config, int layer) {
   const double d = config.model_dim;
-  const double norms = 2 * 2 * d;  // inputs and normalised inputs of both
-  const double attention = 2.0 * config.q_dim() + 2.0 * config.kv_dim();
-  const double mlp = (config.mlp == MlpKind::kGated ? 4.0 : 2.0) * config.ff_dim;  // before and after the activation
-  return norms + attention + mlp;
+  double norms = 2 * 2 * d;  // inputs and normalised inputs of both
+  if (config.norms_outputs()) norms += 2 * d;
+  double attention = 2.0 * config.q_dim() + 2.0 * config.kv_dim();
+  if (config.qk_norm != QkNorm::kNone) attention += config.q_dim() + config.kv_dim();
+  const double each = config.mlp == MlpKind::kGated ? 4.0 : 2.0;  // before and after the activation
+  if (!config.has_experts(layer)) return norms + attention + each * config.ff_dim;
+  const MoeConfig& moe = config.moe;
+  // Each expert of a position reads a copy of it, and what it gives is kept for the gradient of its weight.
+  const double experts = moe.experts + moe.experts_used * (each * moe.ff_dim + 2 * d);
+  return norms + attention + experts + each * moe.shared_ff_dim + (moe.shared_gate ? d : 0.0);
 }
 
-/// Forward pass of one sequence: 2 per weight of a matrix and position, and attention over the positions before
-/// (Appendix B of https://arxiv.org/abs/2204.02311, causal: half of them at the mean).
-double forward_flops(const ModelConfig& config, const ModelCost& cost, double seq) {
-  const BlockCounts blocks = cost.counts(0, config.layers);
-  const double per_position = blocks.main * cost.block.flops + blocks.dense * cost.dense_block.flops +
-                              config.layers * seq / 2.0 * cost.attention_flops + cost.head.flops;
-  return seq * per_position;
+double activation_floats(const ModelConfig& config) {
+  double floats = 0.0;
+  for (int layer = 0; layer < config.layers; ++layer) floats += activation_floats(config, layer);
+  return floats;
 }
 
 /// The slowest link of the ring 0, 1, ... n-1, 0.
@@ -97,16 +102,16 @@ Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
                                          const TrainOptions& options) {
   BF_TRY(validate(cluster));
-  if (config.moe.experts > 0) {
-    return make_error(ErrorCode::kUnsupported, "{}: a model with {} experts cannot be trained, dense ones can",
-                      config.name, config.moe.experts);
-  }
+  BF_TRY(validate(config));
+  BF_TRY(check_trainable(config));
   ModelConfig trained = config;
   trained.weight_type = DType::kF32;
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(trained, DType::kF32));
   BF_TRY(check_sizes(config, options));
-  const double seq = options.seq == 0 ? config.context : options.seq;
-  const double flops = forward_flops(config, cost, seq);
+  const int seq_tokens = options.seq == 0 ? config.context : options.seq;
+  const double seq = seq_tokens;
+  // Appendix B of https://arxiv.org/abs/2204.02311, attention causal: half of the positions at the mean.
+  const double flops = seq * forward_flops_per_token(config, seq_tokens);
   const bool sharded = options.strategy == TrainStrategy::kSharded;
   const auto nodes = static_cast<std::uint64_t>(cluster.size());
   const std::uint64_t held = sharded ? (cost.parameters + nodes - 1) / nodes : cost.parameters;
@@ -118,7 +123,6 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
   BF_ASSIGN_OR_RETURN(const TrainCommunication moved,
                       train_communication(options.strategy, cluster.size(), cost.parameters));
   prediction.bytes_sent_per_node = moved.bytes_sent_per_node;
-  const double positions = seq * config.layers;
   for (int node = 0; node < cluster.size(); ++node) {
     const NodeDescriptor& descriptor = cluster.nodes[static_cast<std::size_t>(node)];
     const NodeRates rates = node_rates(descriptor, DType::kF32);
@@ -126,7 +130,7 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     one.sequences = options.batch * (node + 1) / cluster.size() - options.batch * node / cluster.size();
     const double matmuls_per_s = options.matmuls_gflops > 0.0 ? options.matmuls_gflops * 1e9 : rates.flops_per_s;
     const double matmuls_s = divide(one.sequences * flops, matmuls_per_s);
-    const double floats = one.sequences * (positions * activation_floats(config) + seq * config.vocab);
+    const double floats = one.sequences * (seq * activation_floats(config) + seq * config.vocab);
     const double touch_s = divide(floats * kFloat, rates.memory_bytes_per_s);
     one.forward_s = matmuls_s + kForwardTouches * touch_s;
     one.backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s;
@@ -137,9 +141,7 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     one.optimizer_bytes = 2 * held * kFloat;
     one.activation_bytes = static_cast<std::uint64_t>(floats) * kFloat;
     // While a block is at work its weights and gradients are whole.
-    if (sharded)
-      one.activation_bytes +=
-          2 * std::max({cost.block.weight_bytes, cost.dense_block.weight_bytes, cost.head.weight_bytes});
+    if (sharded) one.activation_bytes += 2 * std::max(cost.block.weight_bytes, cost.head.weight_bytes);
     const std::uint64_t memory = descriptor.memory_bytes;
     if (memory > 0 && one.memory_bytes() > memory) one.missing_bytes = one.memory_bytes() - memory;
     prediction.step_s = std::max(prediction.step_s, one.step_s());

@@ -81,6 +81,28 @@ TEST(TrainingCost, BatchIsDividedEvenlyAndTheSlowestNodeDecides) {
   EXPECT_EQ(prediction.step_s, prediction.nodes[2].step_s());
 }
 
+// Fails when every expert is counted for every token, or the experts' weights are left out of memory.
+TEST(TrainingCost, ATokenCostsTheExpertsThatItGoesThroughAndMemoryHoldsThemAll) {
+  const ModelConfig config = *named_config("qwen3-30b-a3b");
+  const auto prediction = predict_training(config, equal_cluster(1), {.batch = 1, .seq = 64});
+  ASSERT_TRUE(prediction) << prediction.error().message;
+  // "30B-A3B": 3.3e9 of 30.5e9 parameters are active, of which the embedding of 3.1e8 is no matmul.
+  EXPECT_NEAR(prediction->flops / (6.0 * (3.35e9 - 3.1e8) * 64), 1.0, 0.03);
+  EXPECT_EQ(prediction->nodes[0].weight_bytes, 4 * parameter_count(config));
+  ModelConfig wide = config;
+  wide.moe.experts_used *= 2;
+  EXPECT_GT(predict_training(wide, equal_cluster(1), {.batch = 1, .seq = 64})->nodes[0].activation_bytes,
+            prediction->nodes[0].activation_bytes);
+}
+
+TEST(TrainingCost, WhatCannotBeTrainedIsNamed) {
+  ModelConfig config = *named_config("llama-1.1b");
+  config.attention_sinks = true;
+  const auto refused = predict_training(config, equal_cluster(1), {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("attention sinks have no backward pass"), std::string::npos);
+}
+
 TEST(TrainingCost, ImpossibleSizesAndNamesAreErrors) {
   const ModelConfig config = *named_config("gpt2-124m");
   EXPECT_FALSE(predict_training(config, {}, {}).has_value());

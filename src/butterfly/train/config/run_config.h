@@ -91,6 +91,8 @@ struct RunConfig {
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
   Fusion fusion{};
+  double router_aux_loss_coef = 0.001;  // of the load-balance loss, for a mixture of experts
+  BalanceScope router_aux_loss_over = BalanceScope::kModel;
   OptimizerConfig optimizer{};
   ScheduleConfig schedule{};
   std::vector<std::string> frozen{};  // parameters, by name or prefix

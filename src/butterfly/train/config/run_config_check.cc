@@ -68,6 +68,7 @@ Status check_rates(const RunConfig& config) {
   BF_TRY(check({.key = "optimizer.momentum", .value = optimizer.momentum, .max = 1.0, .top = Top::kRefused}));
   BF_TRY(check({.key = "optimizer.weight_decay", .value = optimizer.weight_decay}));
   BF_TRY(check({.key = "optimizer.max_grad_norm", .value = optimizer.clip_norm}));
+  BF_TRY(check({.key = "router_aux_loss_coef", .value = config.router_aux_loss_coef}));
   BF_TRY(check({.key = "schedule.min_lr_ratio", .value = config.schedule.final_share, .max = 1.0}));
   BF_TRY(check({.key = "schedule.decay_share", .value = config.schedule.decay_share, .max = 1.0}));
   BF_TRY(check({.key = "guard.loss_sigmas", .value = config.guard.loss_sigmas}));

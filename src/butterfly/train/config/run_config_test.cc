@@ -62,8 +62,8 @@ KeyValue changed(const RunKey& key, const KeyValue& value) {
     case 2:
       return std::get<double>(value) + 0.125;
     case 3:
-      return choices(
-          {"sgd", "linear", "verbose", "tcp", "int8", "bf16", "block", "qkv,swiglu", "A \"quoted\"\\ \n\xC3\xA4"});
+      return choices({"sgd", "linear", "verbose", "tcp", "int8", "bf16", "block", "layer", "qkv,swiglu",
+                      "A \"quoted\"\\ \n\xC3\xA4"});
     case 4:
       return std::vector<std::string>{"a \"b\"", "c,d", ""};
     default:
@@ -250,10 +250,12 @@ TEST(RunConfig, ValuesOutOfRangeAreNamed) {
 }
 
 TEST(RunConfig, TheFingerprintFollowsWhatDecidesTheBits) {
-  const std::string before = fingerprint(RunConfig{});
+  RunConfig experts;
+  experts.shape.moe.experts = 4;
+  const std::string before = fingerprint(experts);
   EXPECT_EQ(before.size(), 64u);
   for (const RunKey& key : run_keys()) {
-    RunConfig config;
+    RunConfig config = experts;
     ASSERT_TRUE(key.set(config, changed(key, key.get(config))));
     EXPECT_EQ(fingerprint(config) != before, key.role == KeyRole::kDecides) << key.name;
   }
@@ -262,7 +264,10 @@ TEST(RunConfig, TheFingerprintFollowsWhatDecidesTheBits) {
   }
   RunConfig other;
   other.shape.layers = 3;
-  EXPECT_NE(fingerprint(other), before);
+  EXPECT_NE(fingerprint(other), fingerprint(RunConfig{}));
+  RunConfig dense;
+  dense.router_aux_loss_coef = 0.5;
+  EXPECT_EQ(fingerprint(dense), fingerprint(RunConfig{}));
 }
 
 TEST(RunConfig, RanksOnWorkersTakeNothingOfThisMachine) {

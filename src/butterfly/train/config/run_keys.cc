@@ -43,6 +43,13 @@ void add_run(std::vector<RunKey>& keys) {
                         BF_AT(recompute), [](const std::string& name) { return parse_recompute(name); }));
   keys.push_back(parsed("fusion", "Fused operations: all, none, or some of qkv,swiglu,attention,cross_entropy,adamw",
                         BF_AT(fusion), [](const std::string& list) { return parse_fusion(list); }));
+  keys.push_back(key("router_aux_loss_coef", "", kDecides,
+                     "Mixture of experts: coefficient of the load-balance loss that is added to the loss",
+                     BF_AT(router_aux_loss_coef)));
+  keys.push_back(choice("router_aux_loss_over", "", kDecides,
+                        "What that loss takes together: the layers of the model, as transformers does, or each layer",
+                        BF_AT(router_aux_loss_over),
+                        {{"model", BalanceScope::kModel}, {"layer", BalanceScope::kLayer}}));
   keys.push_back(key("frozen", "", kDecides, "Parameters that do not change, by name or prefix", BF_AT(frozen)));
   keys.push_back(
       key("evaluate_every", "", kAround, "Steps between evaluations; 0: at the end alone", BF_AT(evaluate_every)));

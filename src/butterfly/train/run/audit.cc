@@ -1,7 +1,9 @@
 #include "butterfly/train/run/audit.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <optional>
 #include <span>
 
 #include "butterfly/base/hash/digest.h"
@@ -45,6 +47,23 @@ class Findings {
  private:
   AuditVerdict verdict_;
 };
+
+/// Which expert of which layer a parameter is of, by its canonical name: blk.LAYER.ffn_*_exps.EXPERT.weight.
+struct OfExpert {
+  std::size_t layer = 0;
+  std::size_t expert = 0;
+};
+std::optional<OfExpert> expert_of(std::string_view name) {
+  constexpr std::string_view kBlock = "blk.", kExperts = "_exps.";
+  const std::size_t experts = name.find(kExperts);
+  if (!name.starts_with(kBlock) || experts == name.npos) return std::nullopt;
+  OfExpert of;
+  const auto number = [&](std::size_t at, std::size_t& value) {
+    return std::from_chars(name.data() + at, name.data() + name.size(), value).ec == std::errc();
+  };
+  if (!number(kBlock.size(), of.layer) || !number(experts + kExperts.size(), of.expert)) return std::nullopt;
+  return of;
+}
 
 std::string hash_of(std::span<const float> values) {
   return to_hex(sha256(std::as_bytes(values)));
@@ -146,6 +165,14 @@ Audit::Audit(const ParameterSet& parameters) {
   }
 }
 
+/// Of an expert that no token of the run went through: it has no gradient to have.
+bool Audit::waits_for_tokens(const Watched& watched) const {
+  const auto expert = expert_of(watched.parameter.name);
+  if (!expert || experts_ == 0) return false;
+  const std::size_t at = expert->layer * static_cast<std::size_t>(experts_) + expert->expert;
+  return at < expert_tokens_.size() && expert_tokens_[at] == 0;
+}
+
 void Audit::step(const StepReport& report, const ParameterSet& parameters) {
   ++steps_;
   updates_ += report.left_out ? 0 : 1;
@@ -160,6 +187,9 @@ void Audit::step(const StepReport& report, const ParameterSet& parameters) {
   phases_.total_s += report.phases.total_s;
   bytes_sent_ += report.reduced.bytes_sent;
   formula_bytes_ += report.reduced.formula_bytes;
+  experts_ = report.experts;
+  expert_tokens_.resize(report.expert_tokens.size());
+  for (std::size_t i = 0; i < expert_tokens_.size(); ++i) expert_tokens_[i] += report.expert_tokens[i];
   for (Watched& watched : parameters_) {
     if (watched.gradient_seen) continue;
     const std::span<const float> gradient = ParameterSet::part(parameters.gradients(), watched.parameter);
@@ -174,19 +204,30 @@ AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& fac
     findings.bad(fmt::format("nothing was trained: {} steps, none of which changed the weights", steps_));
     return findings.take();
   }
-  std::vector<std::string> without_gradient, unmoved, moved_though_frozen;
+  std::vector<std::string> without_gradient, unmoved, moved_though_frozen, without_tokens;
   for (const Watched& watched : parameters_) {
     const bool moved = hash_of(ParameterSet::part(parameters.weights(), watched.parameter)) != watched.first_hash;
     if (watched.parameter.frozen) {
       if (moved) moved_though_frozen.push_back(watched.parameter.name);
       continue;
     }
+    if (!watched.gradient_seen && waits_for_tokens(watched)) {
+      without_tokens.push_back(watched.parameter.name);
+      continue;
+    }
     if (!watched.gradient_seen) without_gradient.push_back(watched.parameter.name);
     if (!moved) unmoved.push_back(watched.parameter.name);
   }
-  check_names(findings, without_gradient, "every parameter that is not frozen received a gradient",
+  check_names(findings, without_gradient,
+              without_tokens.empty()
+                  ? "every parameter that is not frozen received a gradient"
+                  : "every parameter that is not frozen, of experts with tokens, received a gradient",
               "never received a gradient that is finite and not zero");
   check_names(findings, unmoved, "every parameter that is not frozen moved", "did not move");
+  if (!without_tokens.empty()) {
+    findings.not_judged("gradients of experts without a token",
+                        fmt::format("the router sent none to those of {}", some(without_tokens)));
+  }
   check_names(findings, moved_though_frozen, "no frozen parameter moved", "moved, though declared frozen");
   const double tokens = static_cast<double>(tokens_) / static_cast<double>(steps_) * static_cast<double>(facts.step);
   check_loss(findings, last_losses_, tokens, facts);

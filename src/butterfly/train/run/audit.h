@@ -50,12 +50,15 @@ class Audit {
     std::string first_hash{};
     bool gradient_seen = false;  // one that is neither zero nor infinite nor NaN
   };
+  bool waits_for_tokens(const Watched& watched) const;
 
   std::vector<Watched> parameters_;
   std::deque<double> last_losses_;
   std::int64_t steps_ = 0, updates_ = 0, tokens_ = 0;
   StepPhases phases_{};  // sums
   std::uint64_t bytes_sent_ = 0, formula_bytes_ = 0;
+  std::vector<std::int64_t> expert_tokens_{};  // sums over steps
+  int experts_ = 0;
 };
 
 }  // namespace butterfly

@@ -108,6 +108,23 @@ TEST(Audit, FrozenParametersNeedNeitherAndMayNotMove) {
   expect_invalid(audit.finish(run.parameters, run.facts), "moved, though declared frozen");
 }
 
+TEST(Audit, AnExpertWithoutTokensHasNoGradientToHaveAndOneWithTokensHas) {
+  ToldRun run;
+  run.parameters = std::move(*ParameterSet::create(tiny_expert_shape()));
+  run.report.experts = 4;
+  run.report.expert_tokens.assign(8, 500);
+  run.without_gradient = "blk.1.ffn_up_exps.2.weight";
+  expect_invalid(run.audited(), "blk.1.ffn_up_exps.2.weight never received a gradient");
+  run.report.expert_tokens[4 + 2] = 0;
+  run.unmoved = run.without_gradient;
+  expect_not_judged(run.audited(), "the router sent none to those of blk.1.ffn_up_exps.2.weight");
+  // That no token went through an expert says nothing of other parameters, nor of that expert in another layer.
+  run.without_gradient = run.unmoved = "blk.0.ffn_up_exps.2.weight";
+  EXPECT_FALSE(run.audited().valid);
+  run.without_gradient = run.unmoved = "blk.1.ffn_gate_inp.weight";
+  EXPECT_FALSE(run.audited().valid);
+}
+
 TEST(Audit, ARunWithoutAnUpdateIsInvalid) {
   ToldRun run;
   run.report.left_out = true;

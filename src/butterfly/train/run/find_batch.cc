@@ -1,7 +1,6 @@
 #include "butterfly/train/run/find_batch.h"
 
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/weights.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/data/permutation.h"
 
@@ -77,20 +76,7 @@ Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindB
 }
 
 double training_flops_per_token(const ModelConfig& shape, int seq) {
-  double matmuls = 0.0;
-  const WeightRange all{.first_layer = 0, .last_layer = shape.layers, .embedding = true, .head = true};
-  bool embedding_seen = false;
-  for (const WeightInfo& weight : expected_weights(shape, all)) {
-    const bool embedding = weight.name == "token_embd.weight";
-    const bool looked_up = weight.name == "position_embd.weight" || (embedding && !shape.tied_head);
-    const bool again = embedding && std::exchange(embedding_seen, true);  // the head of a tied model
-    if (weight.rows > 1 && !looked_up && !again) {
-      matmuls += static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
-    }
-  }
-  const double attention =
-      static_cast<double>(shape.layers) * static_cast<double>(shape.q_dim()) * static_cast<double>(seq);
-  return 6.0 * matmuls + 6.0 * attention;
+  return 3.0 * forward_flops_per_token(shape, seq);
 }
 
 }  // namespace butterfly

@@ -32,8 +32,7 @@ struct FindBatchOptions {
 Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindBatchOptions& options,
                                            const std::function<void(const BatchTrial&)>& tried);
 
-/// Work of one training step: 6 per weight of a matmul and 6 per element of causal attention
-/// (docs/decisions/0012-training.md). Three times TrainableTransformer::forward_flops_per_token(), without making one.
+/// Work of one training step, three times forward_flops_per_token().
 double training_flops_per_token(const ModelConfig& shape, int seq);
 
 }  // namespace butterfly

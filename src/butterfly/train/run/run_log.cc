@@ -28,24 +28,31 @@ ordered_json to_json(const RunConfig& config) {
 ordered_json to_json(const StepReport& report) {
   const StepPhases& phases = report.phases;
   const ReduceReport& reduced = report.reduced;
-  return {{"event", "step"},
-          {"step", report.step},
-          {"loss", report.loss},
-          {"gradient_norm", report.gradient_norm},
-          {"rate", report.rate},
-          {"left_out", report.left_out},
-          {"tokens", report.tokens},
-          {"step_time", phases.total_s},
-          {"phases",
-           {{"data_s", phases.data_s},
-            {"forward_s", phases.forward_s},
-            {"backward_s", phases.backward_s},
-            {"communication_exposed_s", phases.communication_exposed_s},
-            {"optimizer_s", phases.optimizer_s}}},
-          {"bytes_sent", reduced.bytes_sent},
-          {"uncompressed_bytes", reduced.uncompressed_bytes},
-          {"communication_s", reduced.communication_s},
-          {"codec_s", reduced.codec_s}};
+  ordered_json json{{"event", "step"},
+                    {"step", report.step},
+                    {"loss", report.loss},
+                    {"gradient_norm", report.gradient_norm},
+                    {"rate", report.rate},
+                    {"left_out", report.left_out},
+                    {"tokens", report.tokens},
+                    {"step_time", phases.total_s},
+                    {"phases",
+                     {{"data_s", phases.data_s},
+                      {"forward_s", phases.forward_s},
+                      {"backward_s", phases.backward_s},
+                      {"communication_exposed_s", phases.communication_exposed_s},
+                      {"optimizer_s", phases.optimizer_s}}},
+                    {"bytes_sent", reduced.bytes_sent},
+                    {"uncompressed_bytes", reduced.uncompressed_bytes},
+                    {"communication_s", reduced.communication_s},
+                    {"codec_s", reduced.codec_s}};
+  if (report.experts > 0) {
+    const ExpertLoad load = expert_load(report);
+    json["router_aux_loss"] = report.router_aux_loss;
+    json["expert_load_max"] = load.largest_over_mean;
+    json["experts_unused"] = load.unused;
+  }
+  return json;
 }
 
 }  // namespace
@@ -97,12 +104,17 @@ void RunLog::events(std::int64_t step, const EventFile::Scalars& scalars) {
 void RunLog::step(const StepReport& report) {
   if (file_) line(one_line(to_json(report)));
   const double time_s = report.phases.total_s;
-  events(report.step, {{"train/loss", report.loss},
-                       {"train/gradient_norm", report.gradient_norm},
-                       {"train/learning_rate", report.rate},
-                       {"speed/tokens_per_s", time_s > 0 ? static_cast<double>(report.tokens) / time_s : 0.0},
-                       {"speed/step_time_s", time_s},
-                       {"speed/communication_exposed_s", report.phases.communication_exposed_s}});
+  EventFile::Scalars scalars{{"train/loss", report.loss},
+                             {"train/gradient_norm", report.gradient_norm},
+                             {"train/learning_rate", report.rate},
+                             {"speed/tokens_per_s", time_s > 0 ? static_cast<double>(report.tokens) / time_s : 0.0},
+                             {"speed/step_time_s", time_s},
+                             {"speed/communication_exposed_s", report.phases.communication_exposed_s}};
+  if (report.experts > 0) {
+    scalars.push_back({"train/router_aux_loss", report.router_aux_loss});
+    scalars.push_back({"train/expert_load_max", expert_load(report).largest_over_mean});
+  }
+  events(report.step, scalars);
 }
 
 void RunLog::evaluated(std::int64_t step, double validation_loss) {

@@ -79,6 +79,12 @@ Status claim_places(const RunConfig& config, RunParts& parts) {
   return config.out.empty() ? Status{} : check_export(config.out);
 }
 
+/// Nor is it the last step that finds what a model cannot have.
+Status check_model(const RunConfig& config, const ModelConfig& shape) {
+  BF_TRY(check_trainable(shape));
+  return config.out.empty() ? Status{} : check_export(config.out, shape);
+}
+
 Result<int> threads_of(const RunConfig& config) {
   if (config.threads > 0) return config.threads;
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
@@ -94,15 +100,18 @@ GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa,
                                                                GradientMemory gradients,
                                                                const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
-                      TrainableTransformer::create(config.shape, {.precision = config.precision,
-                                                                  .recompute = config.recompute,
-                                                                  .fusion = config.fusion,
-                                                                  .micro_batch = config.micro_batch,
-                                                                  .seq = config.seq,
-                                                                  .threads = config.threads,
-                                                                  .isa = isa,
-                                                                  .gradients = gradients}));
+  BF_ASSIGN_OR_RETURN(
+      std::unique_ptr<TrainableTransformer> transformer,
+      TrainableTransformer::create(config.shape, {.precision = config.precision,
+                                                  .recompute = config.recompute,
+                                                  .fusion = config.fusion,
+                                                  .micro_batch = config.micro_batch,
+                                                  .seq = config.seq,
+                                                  .threads = config.threads,
+                                                  .isa = isa,
+                                                  .gradients = gradients,
+                                                  .router_aux_loss = config.router_aux_loss_coef,
+                                                  .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
   if (continued) {
     BF_TRY(load_weights(*continued->weights, transformer->parameters()));
@@ -130,6 +139,7 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
   BF_ASSIGN_OR_RETURN(parts.vocabulary, vocabulary_of(config, continued));
   BF_ASSIGN_OR_RETURN(parts.config.shape, shape_of(config, continued, known));
+  BF_TRY(check_model(rank.rank == 0 ? config : RunConfig{}, parts.config.shape));
   if (!config.resume.empty() && resumes_here(config, rank)) {
     BF_ASSIGN_OR_RETURN(parts.resumed, open_resumed(parts.config));
   }

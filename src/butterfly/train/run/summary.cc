@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::int64_t kFirstSteps = 2;
 constexpr const char* kFlopsConvention =
-    "6 N + 6 L C T per token: N weights of matmuls, attention counted causally, nothing for recomputation";
+    "6 N + 6 L C T per token: N weights of the matmuls that it goes through, attention counted causally, nothing for "
+    "recomputation";
 
 double mean(double sum, std::int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;

@@ -28,6 +28,16 @@ inline ModelConfig tiny_shape() {
   return config;
 }
 
+/// Two layers of four experts, of which a token goes through two, and a shared one with a gate.
+inline ModelConfig tiny_expert_shape() {
+  ModelConfig config = tiny_shape();
+  config.name = "tiny experts";
+  config.layers = 2;
+  config.moe = {
+      .experts = 4, .experts_used = 2, .ff_dim = 24, .renormalise = true, .shared_ff_dim = 16, .shared_gate = true};
+  return config;
+}
+
 inline RunConfig tiny_run() {
   RunConfig config;
   config.shape = tiny_shape();

@@ -29,7 +29,8 @@ class RunTrainer final : public RankTrainer {
       : parts_(std::move(parts)),
         config_(parts_.config),
         transformer_(*parts_.transformer),
-        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch),
+        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch,
+                 transformer_.router_report().tokens.size()),
         guard_(config_.guard),
         writer_(config_.checkpoint, *parts_.files),
         toml_(to_toml(config_)) {}

@@ -51,15 +51,34 @@ Status backward(StepContext& context, int micro_batch) {
   return {};
 }
 
+Status forward(StepContext& context, int micro_batch) {
+  StepBuffers& buffers = context.buffers;
+  double& loss = buffers.losses[static_cast<std::size_t>(micro_batch)];
+  BF_ASSIGN_OR_RETURN(loss, context.transformer.forward(buffers.tokens, buffers.targets));
+  const RouterReport router = context.transformer.router_report();
+  buffers.balance_losses[static_cast<std::size_t>(micro_batch)] = router.balance_loss;
+  for (std::size_t i = 0; i < router.tokens.size(); ++i) {
+    buffers.expert_tokens[i] += static_cast<double>(router.tokens[i]);
+  }
+  return {};
+}
+
+double sum_of(std::span<const double> values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
 /// The losses of all micro-batches, added in their order: no number of ranks shows in the mean.
 Status share_losses(StepContext& context, StopWish wish, StepReport& report) {
-  std::vector<double>& numbers = context.buffers.numbers;
-  numbers.back() = wish == StopWish::kStop ? 1.0 : 0.0;
-  BF_TRY(share_numbers(context.collectives, numbers));
-  double sum = 0.0;
-  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) sum += numbers[i];
-  report.loss = sum / static_cast<double>(report.tokens);
-  report.stop = numbers.back() != 0.0;
+  StepBuffers& buffers = context.buffers;
+  buffers.numbers.back() = wish == StopWish::kStop ? 1.0 : 0.0;
+  BF_TRY(share_numbers(context.collectives, buffers.numbers));
+  report.loss = sum_of(buffers.losses) / static_cast<double>(report.tokens);
+  report.router_aux_loss = sum_of(buffers.balance_losses) / static_cast<double>(buffers.losses.size());
+  report.expert_tokens.assign(buffers.expert_tokens.begin(), buffers.expert_tokens.end());
+  report.experts = context.transformer.config().moe.experts;
+  report.stop = buffers.numbers.back() != 0.0;
   return {};
 }
 
@@ -91,8 +110,7 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
   for (int micro = context.share.first; micro < context.share.last; ++micro) {
     read_batch(context, step, micro);
     clock.lap(&StepPhases::data_s);
-    double& loss = context.buffers.numbers[static_cast<std::size_t>(micro)];
-    BF_ASSIGN_OR_RETURN(loss, context.transformer.forward(context.buffers.tokens, context.buffers.targets));
+    BF_TRY(forward(context, micro));
     clock.lap(&StepPhases::forward_s);
     BF_TRY(backward(context, micro));
     clock.lap(&StepPhases::backward_s);
@@ -113,6 +131,25 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
   clock.lap(&StepPhases::optimizer_s);
   clock.stop();
   return report;
+}
+
+ExpertLoad expert_load(const StepReport& report) {
+  ExpertLoad load;
+  const auto experts = static_cast<std::size_t>(report.experts);
+  for (std::size_t first = 0; experts > 0 && first < report.expert_tokens.size(); first += experts) {
+    const std::span<const std::int64_t> layer = std::span(report.expert_tokens).subspan(first, experts);
+    std::int64_t sum = 0, largest = 0, unused = 0;
+    for (const std::int64_t tokens : layer) {
+      sum += tokens;
+      largest = std::max(largest, tokens);
+      unused += tokens == 0 ? 1 : 0;
+    }
+    if (sum == 0) continue;  // a dense layer
+    load.unused += static_cast<int>(unused);
+    load.largest_over_mean = std::max(
+        load.largest_over_mean, static_cast<double>(largest) * static_cast<double>(experts) / static_cast<double>(sum));
+  }
+  return load;
 }
 
 Status share_numbers(Collectives* collectives, std::span<double> numbers) {

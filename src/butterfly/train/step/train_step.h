@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "butterfly/base/result.h"
@@ -32,19 +33,39 @@ struct StepReport {
   bool left_out = false;  // by the guard: no update
   bool stop = false;      // a rank wants this step to be the last
   std::int64_t tokens = 0;
+  double router_aux_loss = 0.0;  // mean of the micro-batches' load-balance losses, without its coefficient
+  /// By layer, then by expert: tokens that went through it in this step, on all ranks. Empty without experts.
+  std::vector<std::int64_t> expert_tokens{};
+  int experts = 0;  // of each layer that has some
   StepPhases phases{};
   ReduceReport reduced{};
 };
 
+/// How evenly the tokens of a step went through the experts.
+struct ExpertLoad {
+  double largest_over_mean = 0.0;  // tokens of a layer's busiest expert over the mean, of the worst layer; 1: even
+  int unused = 0;                  // experts without a token, over all layers
+};
+ExpertLoad expert_load(const StepReport& report);
+
 /// Memory that steps reuse.
 struct StepBuffers {
-  StepBuffers(int micro_batch, int seq, int micro_batches)
+  /// expert_counts: of RouterReport::tokens.
+  StepBuffers(int micro_batch, int seq, int micro_batches, std::size_t expert_counts)
       : tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(seq)),
         targets(tokens.size()),
-        numbers(static_cast<std::size_t>(micro_batches) + 1) {}
+        numbers(2 * static_cast<std::size_t>(micro_batches) + expert_counts + 1),
+        losses(std::span(numbers).first(static_cast<std::size_t>(micro_batches))),
+        balance_losses(std::span(numbers).subspan(losses.size(), losses.size())),
+        expert_tokens(std::span(numbers).subspan(2 * losses.size(), expert_counts)) {}
+  StepBuffers(const StepBuffers&) = delete;
+  StepBuffers& operator=(const StepBuffers&) = delete;
 
   std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
-  std::vector<double> numbers;           // the loss of each micro-batch of the step, then the wish to stop
+  std::vector<double> numbers;           // what ranks share: the following, then the wish to stop
+  std::span<double> losses;              // of each micro-batch of the step
+  std::span<double> balance_losses;      // likewise
+  std::span<double> expert_tokens;       // sums over micro-batches
 };
 
 /// What a step works on; borrowed.
@@ -68,8 +89,8 @@ enum class StopWish : std::uint8_t { kGoOn, kStop };
 /// is not finite. Then neither weights nor moments have changed.
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
 
-/// The sum over all ranks of numbers of which each is zero but on one rank, so no order of addition shows. Nothing to
-/// do for null. Errors: those of the collectives.
+/// The sum over all ranks of numbers of which each is zero but on one rank, or a count, so no order of addition shows.
+/// Nothing to do for null. Errors: those of the collectives.
 Status share_numbers(Collectives* collectives, std::span<double> numbers);
 
 }  // namespace butterfly

@@ -33,6 +33,7 @@ class TamperedTransformer final : public TrainableTransformer {
   }
   void weights_changed() override { inner_.weights_changed(); }
   double forward_flops_per_token() const override { return inner_.forward_flops_per_token(); }
+  RouterReport router_report() const override { return inner_.router_report(); }
 
   double loss_factor = 1.0;
   float gradient_factor = 1.0f;
@@ -48,7 +49,8 @@ struct Steps {
         transformer(*parts.transformer),
         reducer(make_local_reducer(parts.transformer->parameters(), config.parallel.deterministic)),
         guard(config.guard),
-        buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch) {}
+        buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch,
+                parts.transformer->router_report().tokens.size()) {}
 
   Result<StepReport> take(std::int64_t step, StopWish wish = StopWish::kGoOn) {
     const int total = parts.config.global_batch / parts.config.micro_batch;

@@ -28,11 +28,13 @@ struct StoredTensor {
   std::int64_t outputs = 0;  // of all parts; of a vector: its elements
   std::int64_t inputs = 1;
   bool vector = false;
+  bool one_row = false;  // a vector that is stored as a matrix
 
   std::uint64_t bytes() const {
     return static_cast<std::uint64_t>(outputs * inputs) * static_cast<std::uint64_t>(block_bytes(type));
   }
   std::vector<std::int64_t> shape() const {
+    if (vector && one_row) return {1, outputs};
     if (vector) return {outputs};
     return transposed ? std::vector{inputs, outputs} : std::vector{outputs, inputs};
   }
@@ -74,7 +76,8 @@ class SafetensorsWriter {
              .transposed = gpt2 && !vector && weight.name.starts_with("blk."),
              .halves = !gpt2 && config.rope.pairs == RopePairs::kAdjacent && is_query_or_key(weight.name),
              .inputs = vector ? 1 : weight.cols,
-             .vector = vector});
+             .vector = vector,
+             .one_row = weight.name.ends_with(".ffn_gate_inp_shexp.weight")});
         same = &tensors_.back();
       }
       same->parts.push_back(weight);

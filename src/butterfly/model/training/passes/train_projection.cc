@@ -1,4 +1,6 @@
-#include "butterfly/model/training/train_projection.h"
+#include "butterfly/model/training/passes/train_projection.h"
+
+#include <algorithm>
 
 namespace butterfly {
 namespace {
@@ -8,6 +10,15 @@ bool continues(const Projection::Part& part, const Projection::Part& next, std::
   if (next.weight != part.weight + part.rows * cols) return false;
   if (part.bias == kNoParameter || next.bias == kNoParameter) return part.bias == next.bias;
   return next.bias == part.bias + part.rows;
+}
+
+/// What no matmul writes.
+void clear_unwritten(const TrainContext& context, const Projection& projection) {
+  if (context.weight_gradients == Accumulate::kYes) return;
+  for (int i = 0; i < projection.count; ++i) {
+    const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
+    std::fill_n(context.gradients + part.weight, part.rows * projection.cols, 0.0f);
+  }
 }
 
 }  // namespace
@@ -38,12 +49,15 @@ Result<Projection> make_projection(const ParameterSet& parameters, std::initiali
   return projection;
 }
 
-Status project(const TrainContext& context, const Projection& projection, const void* x, float* y) {
+Status project(const TrainContext& context, const Projection& projection, const void* x, float* y,
+               const ProjectOptions& options) {
+  const std::int64_t rows = options.rows < 0 ? context.rows() : options.rows;
+  if (rows == 0) return {};
   const std::int64_t stride = projection.rows();
   std::int64_t at = 0;
   for (int i = 0; i < projection.count; ++i) {
     const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
-    BF_TRY(context.gemm->run({.m = context.rows(),
+    BF_TRY(context.gemm->run({.m = rows,
                               .n = part.rows,
                               .k = projection.cols,
                               .a = x,
@@ -53,6 +67,7 @@ Status project(const TrainContext& context, const Projection& projection, const 
                               .b_stride = projection.cols,
                               .c_stride = stride,
                               .b_transposed = Transpose::kYes,
+                              .accumulate = options.accumulate,
                               .bias = part.bias == kNoParameter ? nullptr : context.weights + part.bias}));
     at += part.rows;
   }
@@ -60,12 +75,17 @@ Status project(const TrainContext& context, const Projection& projection, const 
 }
 
 Status project_backward(const TrainContext& context, const Projection& projection, const void* dy, const void* x,
-                        float* dx) {
+                        float* dx, const ProjectOptions& options) {
+  const std::int64_t rows = options.rows < 0 ? context.rows() : options.rows;
+  if (rows == 0) {
+    clear_unwritten(context, projection);
+    return {};
+  }
   const std::int64_t stride = projection.rows();
   std::int64_t at = 0;
   for (int i = 0; i < projection.count; ++i) {
     const Projection::Part& part = projection.parts[static_cast<std::size_t>(i)];
-    BF_TRY(context.gemm->run({.m = context.rows(),
+    BF_TRY(context.gemm->run({.m = rows,
                               .n = projection.cols,
                               .k = part.rows,
                               .a = context.operand_at(dy, at),
@@ -74,10 +94,10 @@ Status project_backward(const TrainContext& context, const Projection& projectio
                               .a_stride = stride,
                               .b_stride = projection.cols,
                               .c_stride = projection.cols,
-                              .accumulate = i > 0 ? Accumulate::kYes : Accumulate::kNo}));
+                              .accumulate = i > 0 ? Accumulate::kYes : options.accumulate}));
     BF_TRY(context.gemm->run({.m = part.rows,
                               .n = projection.cols,
-                              .k = context.rows(),
+                              .k = rows,
                               .a = context.operand_at(dy, at),
                               .b = x,
                               .c = context.gradients + part.weight,

@@ -1,7 +1,10 @@
-#include "butterfly/model/training/train_attention.h"
+#include "butterfly/model/training/passes/train_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "butterfly/model/training/passes/train_query_norm.h"
 
 namespace butterfly {
 namespace {
@@ -36,22 +39,22 @@ void for_groups(const TrainContext& context, const Work& work) {
 enum class Turn : std::int8_t { kForward = 1, kBack = -1 };
 
 /// Rotates one head of a sequence; x: its first element in the sequence's first row.
-void rotate(const TrainContext& context, float* x, Turn turn) {
-  const RopeConfig& rope = context.config->rope;
-  if (context.config->position != PositionKind::kRope) return;
-  const std::int64_t pairs = rope.dim / 2;
+void rotate(const TrainContext& context, const RopeAngles& rope, float* x, Turn turn) {
   for (std::int64_t t = 0; t < context.seq(); ++t) {
-    context.kernels->rope(x + t * context.qkv_dim(), context.rope_cos + t * pairs, context.rope_sin + t * pairs,
-                          turn == Turn::kForward ? 1.0f : -1.0f, pairs, rope.pairs == RopePairs::kAdjacent);
+    context.kernels->rope(x + t * context.qkv_dim(), rope.cos + t * rope.pairs, rope.sin + t * rope.pairs,
+                          turn == Turn::kForward ? 1.0f : -1.0f, rope.pairs, rope.adjacent);
   }
 }
 
-void rotate_group(const TrainContext& context, const HeadGroup& group, float* qkv, Turn turn) {
+void rotate_group(const TrainContext& context, const AttentionKind& kind, const HeadGroup& group, float* qkv,
+                  Turn turn) {
+  if (kind.rope == kNoRope) return;
+  const RopeAngles& rope = context.ropes[static_cast<std::size_t>(kind.rope)];
   float* rows = qkv + group.first_row * context.qkv_dim();
   for (std::int64_t head = 0; head < group.heads; ++head) {
-    rotate(context, rows + group.q + head * context.config->head_dim, turn);
+    rotate(context, rope, rows + group.q + head * context.config->head_dim, turn);
   }
-  rotate(context, rows + group.k, turn);
+  rotate(context, rope, rows + group.k, turn);
 }
 
 /// Columns [first, first + count) of a sequence's rows, packed as operands.
@@ -70,12 +73,13 @@ void pack_columns(const TrainContext& context, const Columns& columns, std::int6
 }
 
 float score_scale(const TrainContext& context) {
-  return 1.0f / std::sqrt(static_cast<float>(context.config->head_dim));
+  const float scale = context.config->attention_scale;
+  return scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(context.config->head_dim));
 }
 
 /// The arguments of query head `head` (of the group).
-TrainAttentionArgs head_args(const TrainContext& context, const AttentionBuffers& buffers, const HeadGroup& group,
-                             std::int64_t head) {
+TrainAttentionArgs head_args(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
+                             const HeadGroup& group, std::int64_t head) {
   const std::int64_t q_dim = context.config->q_dim();
   const std::int64_t sequence = group.first_row / context.seq();
   const float* rows = buffers.qkv + group.first_row * context.qkv_dim();
@@ -84,6 +88,8 @@ TrainAttentionArgs head_args(const TrainContext& context, const AttentionBuffers
   args.seq = context.seq();
   args.head_dim = context.config->head_dim;
   args.scale = score_scale(context);
+  args.window = kind.window;
+  args.cap = context.config->attention_cap;
   args.q = rows + column;
   args.k = rows + group.k;
   args.v = rows + group.v;
@@ -121,37 +127,51 @@ Status for_heads(const TrainContext& context, const Work& work) {
   return {};
 }
 
-/// Rows of scaled scores become probabilities; row t of each matrix sees [0, t].
-void causal_softmax(const TrainContext& context, float* matrices) {
+/// Keys [first, end) that row t of a matrix sees.
+IndexRange visible_keys(const AttentionKind& kind, std::int64_t t) {
+  return {kind.window > 0 ? std::max<std::int64_t>(0, t + 1 - kind.window) : 0, t + 1};
+}
+
+/// Rows of scores become probabilities. With a cap, its slopes at the scores go to `slopes`, a matrix like the other.
+void causal_softmax(const TrainContext& context, const AttentionKind& kind, float* matrices, float* slopes) {
   const std::int64_t seq = context.seq();
   const float scale = score_scale(context);
+  const float cap = context.config->attention_cap;
   context.for_rows(context.batch() * context.config->heads * seq, [&](int, std::int64_t index) {
     float* row = matrices + index * seq;
-    const std::int64_t visible = index % seq + 1;
-    for (std::int64_t i = 0; i < visible; ++i) row[i] *= scale;
+    const IndexRange keys = visible_keys(kind, index % seq);
+    for (std::int64_t i = keys.begin; i < keys.end; ++i) row[i] *= scale;
+    if (cap != 0.0f) context.kernels->cap_values(cap, keys.size(), row + keys.begin, slopes + index * seq + keys.begin);
     // The gradient of the cross-entropy with target 0 is the softmax but for that element.
-    context.kernels->softmax_cross_entropy(row, visible, 0, 1.0f);
-    row[0] += 1.0f;
-    std::fill(row + visible, row + seq, 0.0f);
+    context.kernels->softmax_cross_entropy(row + keys.begin, keys.size(), 0, 1.0f);
+    row[keys.begin] += 1.0f;
+    std::fill(row, row + keys.begin, 0.0f);
+    std::fill(row + keys.end, row + seq, 0.0f);
   });
 }
 
-/// Rows of dP become rows of the scores' gradient: P (dP - sum(P dP)) * scale.
-void causal_softmax_backward(const TrainContext& context, const float* matrices, float* dmatrices) {
+/// Rows of dP become rows of the scores' gradient: P (dP - sum(P dP)) * scale, times the slope of the cap.
+void causal_softmax_backward(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
+                             float* dmatrices) {
   const std::int64_t seq = context.seq();
   const float scale = score_scale(context);
   context.for_rows(context.batch() * context.config->heads * seq, [&](int, std::int64_t index) {
-    const float* p = matrices + index * seq;
+    const float* p = buffers.probabilities + index * seq;
     float* dp = dmatrices + index * seq;
-    const std::int64_t visible = index % seq + 1;
+    const IndexRange keys = visible_keys(kind, index % seq);
     float sum = 0.0f;
-    for (std::int64_t i = 0; i < visible; ++i) sum += p[i] * dp[i];
-    for (std::int64_t i = 0; i < visible; ++i) dp[i] = p[i] * (dp[i] - sum) * scale;
-    std::fill(dp + visible, dp + seq, 0.0f);
+    for (std::int64_t i = keys.begin; i < keys.end; ++i) sum += p[i] * dp[i];
+    for (std::int64_t i = keys.begin; i < keys.end; ++i) dp[i] = p[i] * (dp[i] - sum) * scale;
+    if (buffers.cap_slopes != nullptr) {
+      const float* slope = buffers.cap_slopes + index * seq;
+      for (std::int64_t i = keys.begin; i < keys.end; ++i) dp[i] *= slope[i];
+    }
+    std::fill(dp, dp + keys.begin, 0.0f);
+    std::fill(dp + keys.end, dp + seq, 0.0f);
   });
 }
 
-Status separate_attention(const TrainContext& context, const AttentionBuffers& buffers) {
+Status separate_attention(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers) {
   const std::int64_t seq = context.seq();
   const std::int64_t head_dim = context.config->head_dim;
   const std::int64_t stride = context.qkv_dim();
@@ -168,7 +188,7 @@ Status separate_attention(const TrainContext& context, const AttentionBuffers& b
                                     .c_stride = seq,
                                     .b_transposed = Transpose::kYes});
   }));
-  causal_softmax(context, buffers.probabilities);
+  causal_softmax(context, kind, buffers.probabilities, buffers.cap_slopes);
   return for_heads(context, [&](const HeadGroup& group, std::int64_t head, std::int64_t column) {
     const std::int64_t q_dim = context.config->q_dim();
     return context.exact_gemm->run({.m = seq,
@@ -249,7 +269,7 @@ Status separate_score_gradients(const TrainContext& context, const AttentionBuff
   });
 }
 
-void fused_attention_backward(const TrainContext& context, const AttentionBuffers& buffers,
+void fused_attention_backward(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
                               const AttentionGradients& gradients, const HeadGroup& group, int member) {
   const std::int64_t stride = context.qkv_dim();
   const std::int64_t q_dim = context.config->q_dim();
@@ -260,7 +280,7 @@ void fused_attention_backward(const TrainContext& context, const AttentionBuffer
   for (std::int64_t head = 0; head < group.heads; ++head) {
     const std::int64_t column = group.q + head * head_dim;
     TrainAttentionGradientArgs args;
-    args.forward = head_args(context, buffers, group, head);
+    args.forward = head_args(context, kind, buffers, group, head);
     args.forward.scratch = context.scratch_of(member);
     args.dout = gradients.dmixed + group.first_row * q_dim + column;
     args.dout_stride = q_dim;
@@ -274,18 +294,19 @@ void fused_attention_backward(const TrainContext& context, const AttentionBuffer
 
 }  // namespace
 
-Status attention(const TrainContext& context, const AttentionBuffers& buffers) {
+Status attention(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers) {
+  norm_queries_and_keys(context, kind, buffers);
   if (!context.options.fusion.attention) {
     for_groups(context,
-               [&](int, const HeadGroup& group) { rotate_group(context, group, buffers.qkv, Turn::kForward); });
-    BF_TRY(separate_attention(context, buffers));
+               [&](int, const HeadGroup& group) { rotate_group(context, kind, group, buffers.qkv, Turn::kForward); });
+    BF_TRY(separate_attention(context, kind, buffers));
     pack_mixed(context, buffers);
     return {};
   }
   for_groups(context, [&](int member, const HeadGroup& group) {
-    rotate_group(context, group, buffers.qkv, Turn::kForward);
+    rotate_group(context, kind, group, buffers.qkv, Turn::kForward);
     for (std::int64_t head = 0; head < group.heads; ++head) {
-      TrainAttentionArgs args = head_args(context, buffers, group, head);
+      TrainAttentionArgs args = head_args(context, kind, buffers, group, head);
       args.scratch = context.scratch_of(member);
       context.kernels->attention(args);
     }
@@ -295,23 +316,24 @@ Status attention(const TrainContext& context, const AttentionBuffers& buffers) {
   return {};
 }
 
-Status attention_backward(const TrainContext& context, const AttentionBuffers& buffers,
+Status attention_backward(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
                           const AttentionGradients& gradients) {
   const bool fused = context.options.fusion.attention;
   if (!fused) {
     BF_TRY(separate_value_gradients(context, buffers, gradients));
-    causal_softmax_backward(context, buffers.probabilities, gradients.dprobabilities);
+    causal_softmax_backward(context, kind, buffers, gradients.dprobabilities);
     BF_TRY(separate_score_gradients(context, buffers, gradients));
   }
   const std::int64_t head_dim = context.config->head_dim;
   const Columns columns{gradients.dqkv, gradients.dqkv_operand, context.qkv_dim()};
   for_groups(context, [&](int member, const HeadGroup& group) {
-    if (fused) fused_attention_backward(context, buffers, gradients, group, member);
-    rotate_group(context, group, gradients.dqkv, Turn::kBack);
+    if (fused) fused_attention_backward(context, kind, buffers, gradients, group, member);
+    rotate_group(context, kind, group, gradients.dqkv, Turn::kBack);
     pack_columns(context, columns, group.first_row, group.q, group.heads * head_dim);
     pack_columns(context, columns, group.first_row, group.k, head_dim);
     pack_columns(context, columns, group.first_row, group.v, head_dim);
   });
+  norm_queries_and_keys_backward(context, kind, buffers, gradients);
   return {};
 }
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/model/training/passes/transformer_options.h"
 
 namespace butterfly {
 namespace {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,9 +12,22 @@
 #include "butterfly/kernel/training/training_kernels.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/model/training/passes/transformer_options.h"
 
 namespace butterfly {
+
+inline constexpr std::int64_t kNoParameter = -1;
+
+/// Angles of one kind of rope; the magnitude of rotated elements is in them.
+struct RopeAngles {
+  const float* cos = nullptr;  // [seq, dim / 2]; null: nothing is rotated
+  const float* sin = nullptr;
+  std::int64_t pairs = 0;
+  bool adjacent = false;
+};
+
+/// Matmuls of experts have whole multiples of this number of rows, so that few shapes are planned.
+inline constexpr std::int64_t kPairAlign = 16;
 
 struct TrainContext {
   const ModelConfig* config = nullptr;
@@ -32,15 +46,26 @@ struct TrainContext {
   float* partial_sums = nullptr;    // [chunks(), partial_width]
   float* member_scratch = nullptr;  // [team, member_scratch_floats], 64-byte aligned
   std::int64_t member_scratch_floats = 0;
-  const float* rope_cos = nullptr;  // [seq, rope.dim / 2]
-  const float* rope_sin = nullptr;
+  std::array<RopeAngles, 2> ropes{};  // kMainRope, kLocalRope
 
   std::int64_t seq() const { return options.seq; }
   std::int64_t batch() const { return options.micro_batch; }
   std::int64_t rows() const { return seq() * batch(); }
   std::int64_t chunks() const { return (rows() + kGradientChunkRows - 1) / kGradientChunkRows; }
   std::int64_t qkv_dim() const { return config->q_dim() + 2 * std::int64_t{config->kv_dim()}; }
-  std::int64_t ffn_in_dim() const { return (config->mlp == MlpKind::kGated ? 2 : 1) * std::int64_t{config->ff_dim}; }
+  /// What goes into the activation of an MLP of this width.
+  std::int64_t mlp_in_dim(std::int64_t ff_dim) const { return (config->mlp == MlpKind::kGated ? 2 : 1) * ff_dim; }
+  std::int64_t ffn_in_dim() const { return mlp_in_dim(config->ff_dim); }
+  /// Pairs of a token and one of its experts, each expert's run of them filled up to whole kPairAlign.
+  std::int64_t pairs_max() const {
+    const MoeConfig& moe = config->moe;
+    return moe.experts == 0 ? 0 : rows() * moe.experts_used + std::int64_t{moe.experts} * (kPairAlign - 1);
+  }
+
+  /// Whether the gradient of what attention or MLP gives is not that of the sum that it goes into.
+  bool scales_outputs() const { return config->norms_outputs() || config->residual_scale != 1.0f; }
+  /// Logits of a router.
+  std::int64_t router_dim() const { return config->moe.experts; }
 
   bool bf16() const { return options.precision == Precision::kBfloat16; }
   std::size_t operand_bytes() const { return bf16() ? 2 : 4; }
@@ -76,6 +101,8 @@ struct TrainContext {
       work(member, chunk, first, std::min(rows(), first + kGradientChunkRows));
     });
   }
+
+  const float* weight_at(std::int64_t offset) const { return offset == kNoParameter ? nullptr : weights + offset; }
 };
 
 }  // namespace butterfly

@@ -9,8 +9,8 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/parameters.h"
-#include "butterfly/model/training/train_context.h"
-#include "butterfly/model/training/train_pass.h"
+#include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_pass.h"
 
 namespace butterfly {
 
@@ -33,13 +33,20 @@ enum class Join : std::uint8_t { kNo, kYes };
 /// the biases lie without gaps; else one for each. Errors: kNotFound.
 Result<Projection> make_projection(const ParameterSet& parameters, std::initializer_list<std::string> names, Join join);
 
+/// Of some rows alone, or added to what is there.
+struct ProjectOptions {
+  std::int64_t rows = -1;  // -1: all of the context
+  Accumulate accumulate = Accumulate::kNo;
+};
+
 /// x: operand [rows, cols]; y: [rows, projection.rows()], written. Errors: those of Gemm, here and below.
-Status project(const TrainContext& context, const Projection& projection, const void* x, float* y);
+Status project(const TrainContext& context, const Projection& projection, const void* x, float* y,
+               const ProjectOptions& options = {});
 
 /// dy: operand [rows, projection.rows()]. dx: [rows, cols], written; weights' gradients: added to, or
-/// written (TrainContext::weight_gradients). Biases' are not
-/// touched: they are sums over rows (train_pass.h).
+/// written (TrainContext::weight_gradients), also where there are no rows. Biases' are not touched: they are sums over
+/// rows (train_pass.h).
 Status project_backward(const TrainContext& context, const Projection& projection, const void* dy, const void* x,
-                        float* dx);
+                        float* dx, const ProjectOptions& options = {});
 
 }  // namespace butterfly

@@ -1,15 +1,14 @@
 // Elementwise passes over the rows of a micro-batch, each over memory once: norms with the residual sum before them,
-// the activation of the MLP, sums over rows. Sums over rows are chains of kGradientChunkRows rows added in a binary
+// sums over rows. Sums over rows are chains of kGradientChunkRows rows added in a binary
 // tree, so the number of threads does not show. Offsets are into the flat parameters; kNoParameter: there is none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
-#include "butterfly/model/training/train_context.h"
+#include "butterfly/model/training/passes/train_context.h"
 
 namespace butterfly {
-
-inline constexpr std::int64_t kNoParameter = -1;
 
 struct NormParameters {
   std::int64_t weight = kNoParameter;
@@ -22,6 +21,7 @@ struct NormStatistics {
   float* inverse = nullptr;
 };
 
+/// A norm without a weight passes on what it is given.
 struct ResidualNormArgs {
   NormParameters parameters{};
   const float* x = nullptr;      // [rows, model_dim]
@@ -48,23 +48,25 @@ struct NormBackwardArgs {
 /// Adds to the gradients of the norm and of `bias_below`.
 void norm_backward(const TrainContext& context, const NormBackwardArgs& args);
 
-/// in: [rows, ffn_in_dim], gate before up. `silu` [rows, ff_dim] is written and read only where SwiGLU is not fused.
-struct ActivationArgs {
-  float* in = nullptr;
-  float* silu = nullptr;
-  void* hidden = nullptr;  // operand [rows, ff_dim]
+/// What attention or MLP gives on its way to the residual sum: y = scale * norm(x), the norm where the model has one.
+struct OutputNormArgs {
+  NormParameters parameters{};
+  const float* x = nullptr;     // [rows, model_dim]; may be y where there is no norm
+  NormStatistics statistics{};  // written
+  float* y = nullptr;           // [rows, model_dim]
 };
-void activation(const TrainContext& context, const ActivationArgs& args);
+void output_norm(const TrainContext& context, const OutputNormArgs& args);
 
-struct ActivationBackwardArgs {
-  ActivationArgs forward{};
-  float* dhidden = nullptr;  // [rows, ff_dim]; scratch afterwards where SwiGLU is not fused
-  void* din = nullptr;       // operand [rows, ffn_in_dim]
-  std::int64_t gate_bias = kNoParameter;
-  std::int64_t up_bias = kNoParameter;
+/// dx = gradient of x, written; dx_operand the same as matmuls take it. Adds to the gradients of the norm and of
+/// `biases`, those of the matmuls that made x.
+struct OutputNormBackwardArgs {
+  OutputNormArgs forward{};
+  const float* dy = nullptr;  // [rows, model_dim]
+  float* dx = nullptr;        // [rows, model_dim]
+  void* dx_operand = nullptr;
+  std::array<std::int64_t, 2> biases{kNoParameter, kNoParameter};
 };
-/// Adds to the gradients of the biases.
-void activation_backward(const TrainContext& context, const ActivationBackwardArgs& args);
+void output_norm_backward(const TrainContext& context, const OutputNormBackwardArgs& args);
 
 /// gradients[offset + c] += sum over rows of x[row * stride + c], c < count.
 struct ColumnSumArgs {
@@ -74,6 +76,13 @@ struct ColumnSumArgs {
   std::int64_t offset = kNoParameter;
 };
 void add_column_sums(const TrainContext& context, const ColumnSumArgs& args);
+
+/// Zeros for one chunk's sums of `width` columns.
+float* clear_partial_sums(const TrainContext& context, std::int64_t chunk, std::int64_t width);
+/// Adds the chunks' rows of `width` partial sums in a binary tree; the result is the first row.
+void fold_partial_sums(const TrainContext& context, std::int64_t width);
+/// gradients[offset ...] += `count` of the folded sums; nothing for kNoParameter.
+void add_folded(const TrainContext& context, std::int64_t from, std::int64_t count, std::int64_t offset);
 
 /// Floats that passes need in `partial_sums` for each chunk, and in each member's scratch.
 std::int64_t partial_sum_width(const TrainContext& context);
