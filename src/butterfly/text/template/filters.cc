@@ -108,21 +108,13 @@ Result<Value> filter_string(Runtime& runtime, const Arguments& arguments) {
 }
 
 Result<Value> filter_escape(Runtime& runtime, const Arguments& arguments) {
-  BF_ASSIGN_OR_RETURN(const MarkedText self, runtime.show(arguments.values[0]));
-  BF_TRY(runtime.budget().step_bytes(8 * self.size()));
-  BF_TRY(runtime.budget().check(6 * self.cost()));
-  MarkedText out;
-  for (std::size_t at = 0; at < self.size(); ++at) {
-    const char c = self.bytes[at];
-    const char* escaped = c == '&'    ? "&amp;"
-                          : c == '<'  ? "&lt;"
-                          : c == '>'  ? "&gt;"
-                          : c == '"'  ? "&#34;"
-                          : c == '\'' ? "&#39;"
-                                      : nullptr;
-    out.append(escaped != nullptr ? std::string_view(escaped) : std::string_view(&c, 1), self.mark(at));
-  }
-  return runtime.text(std::move(out));
+  BF_ASSIGN_OR_RETURN(MarkedText escaped, runtime.escaped(arguments.values[0]));
+  return runtime.text(std::move(escaped), StringNode::Kind::kMarkup);
+}
+
+Result<Value> filter_safe(Runtime& runtime, const Arguments& arguments) {
+  BF_ASSIGN_OR_RETURN(MarkedText shown, runtime.show(arguments.values[0]));
+  return runtime.text(std::move(shown), StringNode::Kind::kMarkup);
 }
 
 Result<Value> filter_wordcount(Runtime& runtime, const Arguments& arguments) {
@@ -294,10 +286,6 @@ Result<Value> filter_attr(Runtime& runtime, const Arguments& arguments) {
   return runtime.attribute(arguments.values[0], name.str());
 }
 
-Result<Value> filter_same(Runtime&, const Arguments& arguments) {
-  return arguments.values[0];
-}
-
 constexpr NamedFilter kValueFilters[] = {
     {"abs", filter_abs},
     {"attr", filter_attr},
@@ -315,7 +303,7 @@ constexpr NamedFilter kValueFilters[] = {
     {"lower", filter_lower},
     {"replace", filter_replace},
     {"round", filter_round},
-    {"safe", filter_same},
+    {"safe", filter_safe},
     {"string", filter_string},
     {"title", filter_title},
     {"tojson", filter_tojson},

@@ -182,6 +182,12 @@ Result<Value> Runtime::repeat(const Value& what, std::int64_t times) {
 }
 
 Result<Value> Runtime::add(const Value& left, const Value& right) {
+  if (left.is_string() && right.is_string() && (left.is_markup() || right.is_markup())) {
+    BF_ASSIGN_OR_RETURN(MarkedText joined, escaped(left));
+    BF_ASSIGN_OR_RETURN(const MarkedText rest, escaped(right));
+    joined.append(rest);
+    return text(std::move(joined), StringNode::Kind::kMarkup);
+  }
   if (left.is_string() && right.is_string()) {
     BF_TRY(budget_.step_bytes(left.text().size() + right.text().size()));
     BF_TRY(budget_.check(2 * (left.text().size() + right.text().size())));

@@ -52,9 +52,28 @@ Runtime::~Runtime() {
   for (const auto& each : namespaces_) each->clear();
 }
 
-Result<Value> Runtime::text(MarkedText text) {
+Result<Value> Runtime::text(MarkedText text, StringNode::Kind kind) {
   BF_TRY(budget_.check(text.cost() + StringNode::kOverhead));
-  return Value(std::shared_ptr<const StringNode>(std::make_shared<StringNode>(&budget_, std::move(text))));
+  return Value(std::shared_ptr<const StringNode>(std::make_shared<StringNode>(&budget_, std::move(text), kind)));
+}
+
+Result<MarkedText> Runtime::escaped(const Value& value) {
+  BF_ASSIGN_OR_RETURN(MarkedText text, show(value));
+  if (value.is_markup()) return text;
+  BF_TRY(budget_.step_bytes(8 * text.size()));
+  BF_TRY(budget_.check(6 * text.cost()));
+  MarkedText out;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text.bytes[at];
+    const char* escape = c == '&'    ? "&amp;"
+                         : c == '<'  ? "&lt;"
+                         : c == '>'  ? "&gt;"
+                         : c == '"'  ? "&#34;"
+                         : c == '\'' ? "&#39;"
+                                     : nullptr;
+    out.append(escape != nullptr ? std::string_view(escape) : std::string_view(&c, 1), text.mark(at));
+  }
+  return out;
 }
 
 Result<Value> Runtime::list(std::vector<Value> items, ListForm form) {

@@ -29,7 +29,9 @@ class Runtime {
   std::time_t now() const { return now_; }
 
   // Errors of these: kInvalidArgument beyond the budget.
-  Result<Value> text(MarkedText text);
+  Result<Value> text(MarkedText text, StringNode::Kind kind = StringNode::Kind::kPlain);
+  /// The text as it is in markup: escaped unless it is markup itself.
+  Result<MarkedText> escaped(const Value& value);
   Result<Value> list(std::vector<Value> items, ListForm form = ListForm::kList);
   /// The last of equal keys counts, at the place of the first.
   Result<Value> dict(std::vector<DictNode::Entry> entries);

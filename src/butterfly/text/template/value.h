@@ -44,8 +44,12 @@ struct None {};
 
 struct StringNode : Charged {
   static constexpr std::size_t kOverhead = 128;
-  StringNode(TemplateBudget* budget, MarkedText t) : Charged(budget, t.cost() + kOverhead), text(std::move(t)) {}
+  /// Text that went through `safe` is markup: what is added to it is escaped for HTML.
+  enum class Kind : std::uint8_t { kPlain, kMarkup };
+  StringNode(TemplateBudget* budget, MarkedText t, Kind k = Kind::kPlain)
+      : Charged(budget, t.cost() + kOverhead), text(std::move(t)), kind(k) {}
   const MarkedText text;
+  const Kind kind;
 };
 
 /// Python has lists, tuples, views of dicts and generators; they differ in how they look and in what they can.
@@ -126,6 +130,9 @@ class Value {
   double as_float() const { return is_float() ? std::get<double>(data_) : static_cast<double>(as_int()); }
   bool as_bool() const { return std::get<bool>(data_); }
   const MarkedText& text() const { return std::get<std::shared_ptr<const StringNode>>(data_)->text; }
+  bool is_markup() const {
+    return is_string() && std::get<std::shared_ptr<const StringNode>>(data_)->kind == StringNode::Kind::kMarkup;
+  }
   const std::string& str() const { return text().bytes; }
   const ListNode& list() const { return *std::get<std::shared_ptr<const ListNode>>(data_); }
   const std::vector<Value>& items() const { return list().items; }
