@@ -11,8 +11,8 @@ namespace {
 /// What Jinja's sandbox hides; transformers' hides what changes lists and dicts, too.
 bool is_unsafe(const Value& value, std::string_view name) {
   if (name.starts_with("__")) return true;
-  static constexpr std::string_view kListChanges[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend",
-                                                      "remove"};
+  static constexpr std::string_view kListChanges[] = {"append", "clear", "pop",    "reverse",
+                                                      "insert", "sort",  "extend", "remove"};
   static constexpr std::string_view kDictChanges[] = {"clear", "pop", "popitem", "setdefault", "update"};
   if (value.is_list()) return std::ranges::find(kListChanges, name) != std::end(kListChanges);
   if (value.is_dict()) return std::ranges::find(kDictChanges, name) != std::end(kDictChanges);

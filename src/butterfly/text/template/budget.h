@@ -13,8 +13,8 @@ class TemplateBudget {
  public:
   static constexpr std::size_t kBytes = std::size_t{8} << 20;
   static constexpr std::uint64_t kSteps = 2'000'000;
-  static constexpr int kDepth = 400;      // of evaluation: nested expressions, statements and macros together
-  static constexpr int kNesting = 100;    // of lists and dicts
+  static constexpr int kDepth = 400;    // of evaluation: nested expressions, statements and macros together
+  static constexpr int kNesting = 100;  // of lists and dicts
 
   /// `input_bytes` and `input_values` of the conversation, which the template may walk through some dozens of times.
   TemplateBudget(std::size_t input_bytes, std::size_t input_values)

@@ -82,7 +82,8 @@ class Converter {
 
   Result<Value> messages(const Json& json) {
     if (!json.is_array()) {
-      return make_error(ErrorCode::kInvalidArgument, "the messages are {}, expected a list of objects", json.type_name());
+      return make_error(ErrorCode::kInvalidArgument, "the messages are {}, expected a list of objects",
+                        json.type_name());
     }
     std::vector<Value> all;
     for (const Json& message : json) {
@@ -135,7 +136,8 @@ class Converter {
     }
     for (const auto& [key, member] : json.items()) {
       BF_ASSIGN_OR_RETURN(Value value, convert(member));
-      const bool known = key == "role" && value.is_string() && std::ranges::find(kRoles, value.str()) != std::end(kRoles);
+      const bool known =
+          key == "role" && value.is_string() && std::ranges::find(kRoles, value.str()) != std::end(kRoles);
       if (known) {
         BF_ASSIGN_OR_RETURN(value, runtime_.text(MarkedText(value.str())));
       }

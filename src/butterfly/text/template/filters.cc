@@ -60,8 +60,8 @@ Result<Value> filter_title(Runtime& runtime, const Arguments& arguments) {
   for (std::size_t at = 0; at < self.size();) {
     const Character c = character_at(self.bytes, at);
     append_in_case(out, self, at, at + c.size, first ? LetterCase::kUpper : LetterCase::kLower);
-    first = is_python_space(c.code) || (c.code < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code)) !=
-                                                             std::string_view::npos);
+    first = is_python_space(c.code) ||
+            (c.code < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code)) != std::string_view::npos);
     at += c.size;
   }
   return runtime.text(std::move(out));
@@ -138,7 +138,8 @@ Result<Value> filter_truncate(Runtime& runtime, const Arguments& arguments) {
   const auto size = static_cast<std::int64_t>(starts.size() - 1);
   if (size <= length + whole(4, "leeway", 5)) return runtime.text(self);
   const std::int64_t kept = length - static_cast<std::int64_t>(count_characters(ellipsis.bytes));
-  if (kept < 0) return make_error(ErrorCode::kInvalidArgument, "truncate: the end is longer than the length {}", length);
+  if (kept < 0)
+    return make_error(ErrorCode::kInvalidArgument, "truncate: the end is longer than the length {}", length);
   MarkedText out = self.slice(0, starts[static_cast<std::size_t>(kept)]);
   const Value* kill = arguments.find(2, "killwords");
   if (kill == nullptr || !kill->truth()) {
@@ -180,7 +181,8 @@ Result<Value> filter_int(Runtime&, const Arguments& arguments) {
     text.remove_prefix(leading(text, nullptr));
     text.remove_suffix(trailing(text, nullptr));
     if (text.starts_with('+')) text.remove_prefix(1);
-    const int radix = base != nullptr && base->is_whole() ? static_cast<int>(std::clamp<std::int64_t>(base->as_int(), 2, 36)) : 10;
+    const int radix =
+        base != nullptr && base->is_whole() ? static_cast<int>(std::clamp<std::int64_t>(base->as_int(), 2, 36)) : 10;
     if (radix == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
     std::int64_t whole = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), whole, radix);

@@ -8,9 +8,7 @@
 namespace butterfly::chat {
 
 /// `loop`.
-class Interpreter::LoopObject final : public Object,
-                                      public Charged,
-                                      public std::enable_shared_from_this<LoopObject> {
+class Interpreter::LoopObject final : public Object, public Charged, public std::enable_shared_from_this<LoopObject> {
  public:
   LoopObject(TemplateBudget* budget, std::vector<Value> items, int depth0)
       : Charged(budget, 256 + items.size() * sizeof(Value)), items_(std::move(items)), depth0_(depth0) {

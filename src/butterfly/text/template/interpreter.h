@@ -70,7 +70,7 @@ class Interpreter {
   Runtime& runtime_;
   const Template& template_;
   std::shared_ptr<Scope> scope_;
-  MarkedText* out_ = nullptr;  // where statements write
+  MarkedText* out_ = nullptr;                      // where statements write
   const Value* filtered_ = nullptr;                // the text of a block that goes through filters
   std::vector<std::shared_ptr<Scope>> kept_;       // scopes that macros were defined in
   std::vector<std::unique_ptr<Charged>> charges_;  // of kept scopes

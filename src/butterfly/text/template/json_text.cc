@@ -47,7 +47,8 @@ void JsonWriter::write_string(const MarkedText& text) {
     } else if (code < 0x20 || (style_.ascii && code >= 0x80 && code < 0x10000) || (style_.ascii && code == 0x7F)) {
       escaped = code == 0x7F ? "\x7f" : fmt::format("\\u{:04x}", code);
     } else if (style_.ascii && code >= 0x10000) {
-      escaped = fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF));
+      escaped =
+          fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF));
     }
     if (escaped.empty()) {
       out_.append(text, at, at + c.size);
@@ -195,7 +196,8 @@ Result<MarkedText> format_one(Runtime& runtime, const PercentField& field, const
     case 'i':
     case 'u':
       if (value.is_float() && std::abs(value.as_float()) >= 9e18) break;
-      return MarkedText(sign + std::to_string(value.is_float() ? static_cast<std::int64_t>(value.as_float()) : value.as_int()));
+      return MarkedText(
+          sign + std::to_string(value.is_float() ? static_cast<std::int64_t>(value.as_float()) : value.as_int()));
     case 'f':
     case 'F':
       return MarkedText(sign + fmt::format("{:.{}f}", value.as_float(), precision));
@@ -240,7 +242,8 @@ Result<MarkedText> format_percent(Runtime& runtime, const MarkedText& format, st
       out.append("%");
       continue;
     }
-    if (used == arguments.size()) return make_error(ErrorCode::kInvalidArgument, "not enough arguments for format string");
+    if (used == arguments.size())
+      return make_error(ErrorCode::kInvalidArgument, "not enough arguments for format string");
     BF_ASSIGN_OR_RETURN(MarkedText part, format_one(runtime, field, arguments[used++]));
     if (field.letter == 's' && field.precision >= 0) {
       const std::vector<std::size_t> starts = character_starts(part.bytes);

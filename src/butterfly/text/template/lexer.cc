@@ -245,8 +245,8 @@ Status Lexer::number_token() {
   std::string plain = token.text;
   std::erase(plain, '_');
   const char* last = plain.data() + plain.size();
-  const auto read = whole ? std::from_chars(plain.data(), last, token.integer)
-                          : std::from_chars(plain.data(), last, token.number);
+  const auto read =
+      whole ? std::from_chars(plain.data(), last, token.integer) : std::from_chars(plain.data(), last, token.number);
   if (read.ec != std::errc() || read.ptr != last) return bad(at_, fmt::format("the number {} is too large", plain));
   at_ = end;
   return {};

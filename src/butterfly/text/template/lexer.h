@@ -14,7 +14,17 @@ namespace butterfly::chat {
 
 struct Token {
   enum class Kind : std::uint8_t {
-    kText, kBlockBegin, kBlockEnd, kOutputBegin, kOutputEnd, kName, kString, kInteger, kFloat, kSign, kEnd
+    kText,
+    kBlockBegin,
+    kBlockEnd,
+    kOutputBegin,
+    kOutputEnd,
+    kName,
+    kString,
+    kInteger,
+    kFloat,
+    kSign,
+    kEnd
   };
   Kind kind = Kind::kEnd;
   std::string text;  // the sign, the name, the string with its escapes replaced, the number as written

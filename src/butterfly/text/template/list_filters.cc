@@ -18,7 +18,8 @@ Result<Value> follow(Runtime& runtime, Value item, const Value& path, const Valu
     std::int64_t index = 0;
     const auto read = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = !part.empty() && read.ec == std::errc() && read.ptr == part.data() + part.size();
-    BF_ASSIGN_OR_RETURN(const Value key, number ? Result<Value>(Value::integer(index)) : runtime.text(MarkedText(part)));
+    BF_ASSIGN_OR_RETURN(const Value key,
+                        number ? Result<Value>(Value::integer(index)) : runtime.text(MarkedText(part)));
     BF_ASSIGN_OR_RETURN(item, runtime.subscript(item, key));
     if (item.is_undefined() && standard != nullptr) item = *standard;
     if (part.size() == rest.size()) return item;
@@ -139,8 +140,8 @@ Result<Value> filter_sort(Runtime& runtime, const Arguments& arguments) {
   BF_ASSIGN_OR_RETURN(const std::vector<Value> items, runtime.iterate(arguments.values[0]));
   std::vector<Keyed> all;
   for (const Value& item : items) {
-    BF_ASSIGN_OR_RETURN(Value key, sort_key(runtime, item, arguments.find(3, "attribute"),
-                                            is_true(arguments, 2, "case_sensitive")));
+    BF_ASSIGN_OR_RETURN(
+        Value key, sort_key(runtime, item, arguments.find(3, "attribute"), is_true(arguments, 2, "case_sensitive")));
     all.push_back({std::move(key), item});
   }
   BF_TRY(sort_by_key(runtime, all, is_true(arguments, 1, "reverse")));
@@ -155,8 +156,8 @@ Result<Value> filter_unique(Runtime& runtime, const Arguments& arguments) {
   std::vector<Value> seen;
   std::vector<Value> kept;
   for (const Value& item : items) {
-    BF_ASSIGN_OR_RETURN(Value key, sort_key(runtime, item, arguments.find(2, "attribute"),
-                                            is_true(arguments, 1, "case_sensitive")));
+    BF_ASSIGN_OR_RETURN(
+        Value key, sort_key(runtime, item, arguments.find(2, "attribute"), is_true(arguments, 1, "case_sensitive")));
     bool known = false;
     for (std::size_t i = 0; i < seen.size() && !known; ++i) {
       BF_ASSIGN_OR_RETURN(known, runtime.equal(seen[i], key));
@@ -310,7 +311,8 @@ Result<Value> filter_groupby(Runtime& runtime, const Arguments& arguments) {
   const bool case_sensitive = is_true(arguments, 3, "case_sensitive");
   std::vector<Keyed> all;
   for (const Value& item : items) {
-    BF_ASSIGN_OR_RETURN(Value key, follow(runtime, item, *arguments.find(1, "attribute"), arguments.find(2, "default")));
+    BF_ASSIGN_OR_RETURN(Value key,
+                        follow(runtime, item, *arguments.find(1, "attribute"), arguments.find(2, "default")));
     if (!case_sensitive) {
       BF_ASSIGN_OR_RETURN(key, in_lower_case(runtime, std::move(key)));
     }
@@ -336,13 +338,26 @@ Result<Value> filter_groupby(Runtime& runtime, const Arguments& arguments) {
 }
 
 constexpr NamedFilter kListFilters[] = {
-    {"count", filter_length},         {"dictsort", filter_dictsort}, {"first", filter_first},
-    {"groupby", filter_groupby},      {"items", filter_items},       {"join", filter_join},
-    {"last", filter_last},            {"length", filter_length},     {"list", filter_list},
-    {"map", filter_map},              {"max", filter_max},           {"min", filter_min},
-    {"reject", filter_reject},        {"rejectattr", filter_rejectattr}, {"reverse", filter_reverse},
-    {"select", filter_select},        {"selectattr", filter_selectattr}, {"sort", filter_sort},
-    {"sum", filter_sum},              {"unique", filter_unique},
+    {"count", filter_length},
+    {"dictsort", filter_dictsort},
+    {"first", filter_first},
+    {"groupby", filter_groupby},
+    {"items", filter_items},
+    {"join", filter_join},
+    {"last", filter_last},
+    {"length", filter_length},
+    {"list", filter_list},
+    {"map", filter_map},
+    {"max", filter_max},
+    {"min", filter_min},
+    {"reject", filter_reject},
+    {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse},
+    {"select", filter_select},
+    {"selectattr", filter_selectattr},
+    {"sort", filter_sort},
+    {"sum", filter_sum},
+    {"unique", filter_unique},
 };
 
 }  // namespace

@@ -91,8 +91,8 @@ Result<Value> global_range(Runtime& runtime, Arguments& arguments) {
   std::int64_t at = start;
   while (step > 0 ? at < stop : at > stop) {
     if (static_cast<std::int64_t>(items.size()) == kRangeMost) {
-      return make_error(ErrorCode::kInvalidArgument, "range() from {} to {} by {} has more than {} numbers", start, stop,
-                        step, kRangeMost);
+      return make_error(ErrorCode::kInvalidArgument, "range() from {} to {} by {} has more than {} numbers", start,
+                        stop, step, kRangeMost);
     }
     items.push_back(Value::integer(at));
     if (__builtin_add_overflow(at, step, &at)) break;
@@ -203,17 +203,15 @@ class CyclerObject final : public Object, public Charged {
     if (name == "current") return items_.items()[at_];
     if (name == "next" || name == "reset") {
       // Borrowed: a method does not keep the cycler.
-      return make_function(
-          runtime,
-          [self = shared_(), next = name == "next"](Runtime&, Arguments&) -> Result<Value> {
-            const auto cycler = self.lock();
-            if (!cycler) return make_error(ErrorCode::kInvalidArgument, "the cycler is gone");
-            if (!next) cycler->at_ = 0;
-            if (!next) return Value::none();
-            Value current = cycler->items_.items()[cycler->at_];
-            cycler->at_ = (cycler->at_ + 1) % cycler->items_.items().size();
-            return current;
-          });
+      return make_function(runtime, [self = shared_(), next = name == "next"](Runtime&, Arguments&) -> Result<Value> {
+        const auto cycler = self.lock();
+        if (!cycler) return make_error(ErrorCode::kInvalidArgument, "the cycler is gone");
+        if (!next) cycler->at_ = 0;
+        if (!next) return Value::none();
+        Value current = cycler->items_.items()[cycler->at_];
+        cycler->at_ = (cycler->at_ + 1) % cycler->items_.items().size();
+        return current;
+      });
     }
     return Object::attribute(runtime, name);
   }
@@ -242,9 +240,8 @@ struct NamedGlobal {
 };
 
 constexpr NamedGlobal kGlobals[] = {
-    {"cycler", global_cycler},   {"dict", global_dict},
-    {"joiner", global_joiner},   {"namespace", global_namespace},
-    {"range", global_range},     {"raise_exception", global_raise},
+    {"cycler", global_cycler},       {"dict", global_dict},   {"joiner", global_joiner},
+    {"namespace", global_namespace}, {"range", global_range}, {"raise_exception", global_raise},
     {"strftime_now", global_time},
 };
 

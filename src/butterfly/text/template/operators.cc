@@ -10,8 +10,8 @@ namespace butterfly::chat {
 namespace {
 
 const char* sign_of(Operator op) {
-  static constexpr const char* kSigns[] = {"+", "-",  "*", "/",  "//", "%",  "**", "==",
-                                           "!=", "<", "<=", ">", ">=", "in", "not in"};
+  static constexpr const char* kSigns[] = {
+      "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
   return kSigns[static_cast<std::size_t>(op)];
 }
 

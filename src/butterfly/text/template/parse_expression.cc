@@ -180,9 +180,9 @@ Result<ExpressionPtr> ExpressionParser::negation() {
 }
 
 Result<ExpressionPtr> ExpressionParser::comparison() {
-  static constexpr BinaryOperator kComparisons[] = {
-      {"==", Operator::kEqual},     {"!=", Operator::kNotEqual}, {"<=", Operator::kLessEqual},
-      {">=", Operator::kGreaterEqual}, {"<", Operator::kLess},   {">", Operator::kGreater}};
+  static constexpr BinaryOperator kComparisons[] = {{"==", Operator::kEqual},     {"!=", Operator::kNotEqual},
+                                                    {"<=", Operator::kLessEqual}, {">=", Operator::kGreaterEqual},
+                                                    {"<", Operator::kLess},       {">", Operator::kGreater}};
   BF_ASSIGN_OR_RETURN(ExpressionPtr first, sum());
   ExpressionPtr whole;
   while (true) {
@@ -226,10 +226,9 @@ Result<ExpressionPtr> ExpressionParser::concatenation() {
 }
 
 Result<ExpressionPtr> ExpressionParser::product() {
-  return binary(&ExpressionParser::power, {{"*", Operator::kMultiply},
-                                           {"/", Operator::kDivide},
-                                           {"//", Operator::kFloorDivide},
-                                           {"%", Operator::kModulo}});
+  return binary(
+      &ExpressionParser::power,
+      {{"*", Operator::kMultiply}, {"/", Operator::kDivide}, {"//", Operator::kFloorDivide}, {"%", Operator::kModulo}});
 }
 
 Result<ExpressionPtr> ExpressionParser::power() {
@@ -413,9 +412,8 @@ Result<ExpressionPtr> ExpressionParser::test(ExpressionPtr subject) {
   BF_ASSIGN_OR_RETURN(whole->name, tokens_.expect_name());
   BF_TRY(add(*whole, std::move(subject)));
   const Token& next = tokens_.now();
-  const bool word = next.kind == Token::Kind::kName && next.text != "else" && next.text != "or" &&
-                    next.text != "and" && next.text != "if" && next.text != "is" && next.text != "not" &&
-                    next.text != "in";
+  const bool word = next.kind == Token::Kind::kName && next.text != "else" && next.text != "or" && next.text != "and" &&
+                    next.text != "if" && next.text != "is" && next.text != "not" && next.text != "in";
   if (next.is_sign("(")) {
     BF_TRY(arguments(*whole));
   } else if (word || next.kind == Token::Kind::kString || next.kind == Token::Kind::kInteger ||

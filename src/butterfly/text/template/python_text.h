@@ -37,7 +37,8 @@ enum class LetterCase : unsigned char { kUpper, kLower };
 void append_in_case(MarkedText& out, const MarkedText& text, std::size_t begin, std::size_t end, LetterCase wanted);
 MarkedText in_case(const MarkedText& text, LetterCase wanted);
 
-/// The first `most` lines without their ends, as str.splitlines() cuts them: [begin, end) of each, and the end with its line end.
+/// The first `most` lines without their ends, as str.splitlines() cuts them: [begin, end) of each, and the end with its
+/// line end.
 struct Line {
   std::size_t begin = 0;
   std::size_t end = 0;

@@ -18,6 +18,20 @@ Result<int> nesting(int deepest) {
                     TemplateBudget::kNesting);
 }
 
+/// What repr() writes for a character; empty: itself.
+std::string repr_escape(char32_t character, char quote) {
+  const auto code = static_cast<std::uint32_t>(character);
+  if (character == static_cast<char32_t>(quote) || character == '\\') {
+    return fmt::format("\\{}", static_cast<char>(character));
+  }
+  if (character == '\n') return "\\n";
+  if (character == '\r') return "\\r";
+  if (character == '\t') return "\\t";
+  if (is_printable(character)) return {};
+  if (code < 0x100) return fmt::format("\\x{:02x}", code);
+  return code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+}
+
 /// Python prefers single quotes.
 void append_string_repr(MarkedText& out, const MarkedText& text) {
   const bool single = text.bytes.find('\'') != std::string::npos;
@@ -25,21 +39,11 @@ void append_string_repr(MarkedText& out, const MarkedText& text) {
   out.append(std::string_view(&quote, 1));
   for (std::size_t at = 0; at < text.size();) {
     const Character c = character_at(text.bytes, at);
-    std::string escaped;
-    if (c.code == static_cast<char32_t>(quote) || c.code == '\\') {
-      escaped = fmt::format("\\{}", static_cast<char>(c.code));
-    } else if (c.code == '\n' || c.code == '\r' || c.code == '\t') {
-      escaped = c.code == '\n' ? "\\n" : c.code == '\r' ? "\\r" : "\\t";
-    } else if (!is_printable(c.code)) {
-      const auto code = static_cast<std::uint32_t>(c.code);
-      escaped = code < 0x100     ? fmt::format("\\x{:02x}", code)
-                : code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                                 : fmt::format("\\U{:08x}", code);
-    }
-    if (escaped.empty()) {
+    const std::string escape = repr_escape(c.code, quote);
+    if (escape.empty()) {
       out.append(text, at, at + c.size);
     } else {
-      out.append(escaped, text.mark(at));
+      out.append(escape, text.mark(at));
     }
     at += c.size;
   }
@@ -124,7 +128,8 @@ Result<Value> Runtime::make_namespace(std::vector<std::pair<std::string, Value>>
   BF_TRY(budget_.check(NamespaceObject::kOverhead + 256 * members.size()));
   for (const auto& [name, value] : members) {
     if (name.starts_with('_')) {
-      return make_error(ErrorCode::kInvalidArgument, "a namespace cannot hold '{}': names must not begin with '_'", name);
+      return make_error(ErrorCode::kInvalidArgument, "a namespace cannot hold '{}': names must not begin with '_'",
+                        name);
     }
   }
   auto made = std::make_shared<NamespaceObject>(&budget_, std::move(members));
@@ -166,7 +171,8 @@ std::string show_number(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
   std::array<char, 64> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific).ptr;
   const std::string_view shortest(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
   const std::size_t e = shortest.find('e');
   int exponent = 0;

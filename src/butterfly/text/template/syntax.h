@@ -23,8 +23,21 @@ struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
 enum class Operator : std::uint8_t {
-  kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower,
-  kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn
 };
 
 struct Expression {
@@ -64,8 +77,8 @@ struct Expression {
 /// What `set` and `for` assign to.
 struct Target {
   std::string name;
-  std::string attribute;       // of a namespace; empty: a name
-  std::vector<Target> parts;   // of a tuple; then the name is empty
+  std::string attribute;      // of a namespace; empty: a name
+  std::vector<Target> parts;  // of a tuple; then the name is empty
 };
 
 struct Statement;
@@ -90,17 +103,17 @@ struct Branch {
 
 struct Statement {
   enum class Kind : std::uint8_t {
-    kText,         // text
-    kOutput,       // expression
-    kIf,           // branches, otherwise
-    kFor,          // target in expression if condition: body, otherwise
-    kSet,          // targets[0] = expression
-    kSetBlock,     // targets[0] = the text of body, through the filters of expression where there are any
-    kMacro,        // macro
-    kCall,         // expression, a call, with macro as its caller
-    kFilter,       // the text of body through expression
-    kWith,         // targets = values: body
-    kGroup,        // body in a scope of its own: generation
+    kText,      // text
+    kOutput,    // expression
+    kIf,        // branches, otherwise
+    kFor,       // target in expression if condition: body, otherwise
+    kSet,       // targets[0] = expression
+    kSetBlock,  // targets[0] = the text of body, through the filters of expression where there are any
+    kMacro,     // macro
+    kCall,      // expression, a call, with macro as its caller
+    kFilter,    // the text of body through expression
+    kWith,      // targets = values: body
+    kGroup,     // body in a scope of its own: generation
     kBreak,
     kContinue,
   };

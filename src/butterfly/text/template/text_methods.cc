@@ -381,14 +381,16 @@ Result<Value> format(Runtime& runtime, const MarkedText& self, const Arguments& 
       return make_error(ErrorCode::kInvalidArgument, "single '{}' encountered in format string", c);
     }
     const std::string field = self.bytes.substr(at + 1, end - at - 1);
-    const bool digits = !field.empty() && field.size() < 4 && field.find_first_not_of("0123456789") == std::string::npos;
+    const bool digits =
+        !field.empty() && field.size() < 4 && field.find_first_not_of("0123456789") == std::string::npos;
     const bool named = !field.empty() && !digits;
     if (named && field.find_first_of(".[:!{") != std::string::npos) {
       return make_error(ErrorCode::kUnsupported, "the format field '{{{}}}' is not supported", field);
     }
     const std::size_t index = named ? arguments.values.size() : digits ? std::stoul(field) : next++;
     const Value* value = arguments.find(index, named ? std::string_view(field) : std::string_view());
-    if (value == nullptr) return make_error(ErrorCode::kInvalidArgument, "format() lacks the argument for '{{{}}}'", field);
+    if (value == nullptr)
+      return make_error(ErrorCode::kInvalidArgument, "format() lacks the argument for '{{{}}}'", field);
     BF_ASSIGN_OR_RETURN(const MarkedText shown, runtime.show(*value));
     out.append(shown);
     at = end + 1;

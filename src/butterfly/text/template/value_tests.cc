@@ -72,8 +72,10 @@ constexpr NamedTest kTests[] = {
     {"eq", compares<Operator::kEqual>},
     {"equalto", compares<Operator::kEqual>},
     {"escaped", BF_IS(v.is_object() && false)},
-    {"even", [](Runtime& runtime, const Value& value,
-                const Arguments&) -> Result<bool> { return is_multiple(runtime, value, Value::integer(2), 0); }},
+    {"even",
+     [](Runtime& runtime, const Value& value, const Arguments&) -> Result<bool> {
+       return is_multiple(runtime, value, Value::integer(2), 0);
+     }},
     {"false", BF_IS(v.is_bool() && !v.as_bool())},
     {"filter", BF_IS(v.is_string() && is_filter(v.str()))},
     {"float", BF_IS(v.is_float())},
@@ -85,14 +87,17 @@ constexpr NamedTest kTests[] = {
     {"iterable", BF_IS(v.is_list() || v.is_dict() || v.is_string() || v.is_undefined())},
     {"le", compares<Operator::kLessEqual>},
     {"lessthan", compares<Operator::kLess>},
-    {"lower", [](Runtime& runtime, const Value& value, const Arguments&) { return has_case(runtime, value, "islower"); }},
+    {"lower",
+     [](Runtime& runtime, const Value& value, const Arguments&) { return has_case(runtime, value, "islower"); }},
     {"lt", compares<Operator::kLess>},
     {"mapping", BF_IS(v.is_dict())},
     {"ne", compares<Operator::kNotEqual>},
     {"none", BF_IS(v.is_none())},
     {"number", BF_IS(v.is_number())},
-    {"odd", [](Runtime& runtime, const Value& value,
-               const Arguments&) -> Result<bool> { return is_multiple(runtime, value, Value::integer(2), 1); }},
+    {"odd",
+     [](Runtime& runtime, const Value& value, const Arguments&) -> Result<bool> {
+       return is_multiple(runtime, value, Value::integer(2), 1);
+     }},
     {"sameas",
      [](Runtime& runtime, const Value& value, const Arguments& arguments) -> Result<bool> {
        BF_ASSIGN_OR_RETURN(const Value* other, operand(arguments));
@@ -103,7 +108,8 @@ constexpr NamedTest kTests[] = {
     {"test", BF_IS(v.is_string() && is_test(v.str()))},
     {"true", BF_IS(v.is_bool() && v.as_bool())},
     {"undefined", BF_IS(v.is_undefined())},
-    {"upper", [](Runtime& runtime, const Value& value, const Arguments&) { return has_case(runtime, value, "isupper"); }},
+    {"upper",
+     [](Runtime& runtime, const Value& value, const Arguments&) { return has_case(runtime, value, "isupper"); }},
 };
 #undef BF_IS
 
