@@ -229,7 +229,7 @@ Result<int> run(const GenerateCommand& command) {
     for (const AnswerEvent& event : events) {
       report.answer->add(event);
       if (command.json || event.kind == AnswerEvent::Kind::kReasoning) continue;
-      output.write(event.kind == AnswerEvent::Kind::kContent ? event.text : dump_json(to_json(event.call)) + "\n");
+      output.write(event.kind == AnswerEvent::Kind::kContent ? event.text : dump_json(call_message(event.call)) + "\n");
     }
   };
   const TextSink sink = [&](std::size_t, std::string_view text) {

@@ -13,7 +13,8 @@ import unittest
 
 from program import DEMO, PROGRAM, SANITIZED, Worker, butterfly, environment
 
-TEMPLATE = ("{% for m in messages %}{{ m.role | upper + ':\\n' + m.content + '\\n\\n' }}{% endfor %}"
+TEMPLATE = ("{% for m in messages %}{{ ('JULIET' if m.role == 'assistant' else m.role | upper) + ':\\n' + m.content + '\\n\\n' }}"
+            "{% endfor %}"
             "{% if add_generation_prompt %}{{ 'JULIET:\\n' }}{% endif %}")
 FIRST = "O Romeo, wherefore art thou?"
 SECOND = "Good night, good night!"
@@ -30,6 +31,10 @@ class Folder(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.folder, name)
+
+    def messages(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return json.load(file)["messages"]
 
     def arguments(self, *further, tokens=40):
         return ("-m", DEMO, "--chat-template", self.template, "-n", str(tokens), "--system", "Verona.", *further)
@@ -59,7 +64,7 @@ class OverAPipe(Folder):
         anew = self.chat(f"/load {saved}\n{SECOND}\n")
         self.assertIn(b" 0 of them cached", anew.stderr)
         self.assertTrue(both.stdout.endswith(anew.stdout), (both.stdout, anew.stdout))
-        self.assertEqual([message["role"] for message in json.load(open(saved))["messages"]],
+        self.assertEqual([message["role"] for message in self.messages("saved.json")],
                          ["system", "user", "assistant"])
 
     def test_sampling_and_nodes_change_nothing_of_this(self):
@@ -70,7 +75,7 @@ class OverAPipe(Folder):
 
     def test_messages_may_have_several_lines_and_reset_forgets(self):
         run = self.chat(f'"""\na\nb\n"""\n/save {self.path("one.json")}\n/reset\nc\\\nd\n/save {self.path("two.json")}\n')
-        contents = [[message["content"] for message in json.load(open(self.path(name)))["messages"]][:2]
+        contents = [[message["content"] for message in self.messages(name)][:2]
                     for name in ("one.json", "two.json")]
         self.assertEqual(contents, [["Verona.", "a\nb"], ["Verona.", "c\nd"]], run.stderr)
 
@@ -161,7 +166,7 @@ class AtATerminal(Folder):
         self.wait_for(b"saved 3 messages")
         self.type(b"\x04")
         self.assertEqual(self.program.wait(timeout=60), 0)
-        self.assertEqual(json.load(open(self.path("said.json")))["messages"][1]["content"], FIRST)
+        self.assertEqual(self.messages("said.json")[1]["content"], FIRST)
 
     def test_the_history_comes_back_and_sigterm_ends(self):
         self.start(tokens=5)
@@ -173,7 +178,7 @@ class AtATerminal(Folder):
         self.wait_for(b"tokens/s]")
         self.type(b"/save " + self.path("said.json").encode() + b"\r")
         self.wait_for(b"saved 5 messages")
-        self.assertEqual([m["content"] for m in json.load(open(self.path("said.json")))["messages"] if m["role"] == "user"],
+        self.assertEqual([m["content"] for m in self.messages("said.json") if m["role"] == "user"],
                          ["Grüße", "Grüße"])
         self.wait_for(b"> ")
         self.program.send_signal(signal.SIGTERM)

@@ -82,7 +82,7 @@ void Talk::show(const AnswerEvent& event) {
   if (std::exchange(reasoning_, false)) std::fputs("\n\n", stderr);
   if (event.kind == Kind::kContent) return print(event.text);
   if (last_ != '\n') print("\n");
-  print(dump_json(to_json(event.call)) + "\n");
+  print(dump_json(call_message(event.call)) + "\n");
 }
 
 void Talk::note(const ChatSession::Turn& turn) {

@@ -170,7 +170,7 @@ void AnswerRecord::add(const AnswerEvent& event) {
   if (event.kind == AnswerEvent::Kind::kCall) calls_.push_back(event.call);
 }
 
-Json to_json(const ToolCall& call) {
+Json call_message(const ToolCall& call) {
   Json arguments = parse_ordered_json(call.arguments);
   if (arguments.is_discarded()) arguments = call.arguments;
   return {
@@ -180,7 +180,7 @@ Json to_json(const ToolCall& call) {
 Json AnswerRecord::message() const {
   Json message = {{"role", "assistant"}, {"content", content_}};
   if (!reasoning_.empty()) message["reasoning_content"] = reasoning_;
-  for (const ToolCall& call : calls_) message["tool_calls"].push_back(to_json(call));
+  for (const ToolCall& call : calls_) message["tool_calls"].push_back(call_message(call));
   return message;
 }
 

@@ -74,6 +74,6 @@ class AnswerRecord {
 };
 
 /// {"id", "type": "function", "function": {"name", "arguments"}}; arguments are an object, as templates want them.
-nlohmann::ordered_json to_json(const ToolCall& call);
+nlohmann::ordered_json call_message(const ToolCall& call);
 
 }  // namespace butterfly::app

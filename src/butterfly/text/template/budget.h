@@ -30,7 +30,7 @@ class TemplateBudget {
   /// For reading or writing a text.
   Status step_bytes(std::size_t bytes) { return step(1 + bytes / 64); }
 
-  /// Whether so many further bytes can be had.
+  /// Whether this number of further bytes can be had.
   Status check(std::size_t bytes) const {
     if (bytes <= bytes_max_ && used_ <= bytes_max_ - bytes) return {};
     return make_error(ErrorCode::kInvalidArgument, "the template wants more than {} bytes of memory", bytes_max_);

@@ -12,7 +12,7 @@ Result<std::vector<TokenId>> encode_chat(const Tokenizer& tokenizer, const ChatT
       const auto index = static_cast<std::size_t>(id);
       if (vocabulary.types[index] != TokenType::kUserDefined) continue;
       const std::string& piece = vocabulary.pieces[index];
-      // Runs of spaces and line ends are text, whoever writes them.
+      // Runs of spaces and line ends are text, also the template's.
       const bool visible = piece.find_first_not_of(" \t\r\n") != std::string::npos;
       if (visible && chat_template.source().find(piece) != std::string::npos) guarded.push_back(TokenId{id});
     }

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "butterfly/base/one_line.h"
-#include "butterfly/text/template/filters.h"
 #include "butterfly/text/template/python_text.h"
+#include "butterfly/text/template/runtime.h"
 
 namespace butterfly::chat {
 

@@ -7,6 +7,12 @@
 
 namespace butterfly::chat {
 
+namespace {
+
+constexpr std::uint64_t kIterationSteps = 8;  // each has a scope of its own
+
+}  // namespace
+
 /// `loop`.
 class Interpreter::LoopObject final : public Object, public Charged, public std::enable_shared_from_this<LoopObject> {
  public:
@@ -212,6 +218,7 @@ Result<std::vector<Value>> Interpreter::loop_items(const Statement& loop) {
   if (!loop.condition) return items;
   std::vector<Value> chosen;
   for (Value& item : *items) {
+    BF_TRY(runtime_.budget().step(kIterationSteps));
     auto fits = in_scope(scope_, [&]() -> Result<Value> {
       BF_TRY(assign(loop.targets[0], item));
       return evaluate(*loop.condition);
@@ -230,7 +237,8 @@ Result<Interpreter::Flow> Interpreter::execute_for(const Statement& statement) {
   Result<Flow> flow = Flow::kOn;
   for (std::size_t i = 0; i < state->size() && flow && *flow != Flow::kBreak; ++i) {
     state->move_to(i);
-    flow = iteration(statement, state);
+    const Status counted = runtime_.budget().step(kIterationSteps);
+    flow = counted ? iteration(statement, state) : Result<Flow>(tl::unexpected(counted.error()));
   }
   state->end();
   if (!flow) return flow;

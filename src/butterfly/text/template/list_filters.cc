@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "butterfly/text/template/filters.h"
 #include "butterfly/text/template/python_text.h"
+#include "butterfly/text/template/runtime.h"
 
 namespace butterfly::chat {
 

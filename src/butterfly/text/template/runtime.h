@@ -117,6 +117,14 @@ Value find_method(Runtime& runtime, const Value& self, std::string_view name);
 /// One of a string; null where there is none.
 using TextMethod = Result<Value> (*)(Runtime& runtime, const MarkedText& self, const Arguments& arguments);
 TextMethod find_text_method(std::string_view name);
+/// arguments.values[0] is what is filtered.
+using Filter = Result<Value> (*)(Runtime& runtime, const Arguments& arguments);
+struct NamedFilter {
+  std::string_view name;
+  Filter filter;
+};
+/// Those that take or give lists.
+std::span<const NamedFilter> list_filters();
 bool is_filter(std::string_view name);
 /// values[0] is what is filtered. Errors: kUnsupported for an unknown name.
 Result<Value> call_filter(Runtime& runtime, std::string_view name, Arguments arguments);
