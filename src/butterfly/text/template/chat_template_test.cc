@@ -258,7 +258,8 @@ TEST(EncodeChat, TokensThatSteerCountOnlyWhereTheTemplateWroteThem) {
     ChatInput input;
     input.messages = Json::array({Json{{"role", "user"}, {"content", content}}});
     std::string text;
-    for (const TokenId token : *encode_chat(tokenizer, *parsed, *parsed->render(input))) {
+    const auto ids = encode_chat(tokenizer, *parsed, *parsed->render(input));
+    for (const TokenId token : ids.value()) {
       text += tokenizer.vocabulary().pieces[static_cast<std::size_t>(token.value)] + " ";
     }
     return text;
