@@ -24,6 +24,7 @@ build_packages='
   libzstd-dev         payloads packed on slow links, smaller
   nlohmann-json3-dev  config.json, tokenizer.json, --json
   libcli11-dev        the command line
+  libedit-dev         lines that a person types in a conversation
   libpcre2-dev        regular expressions of tokenizers
   libtomlplusplus-dev cluster files, run files
   libdnnl-dev         large matmuls of training'

@@ -17,7 +17,9 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitBadInput = 2;       // also usage errors and everything that a Result reports
 inline constexpr int kExitInvalid = 3;        // a training run ended, and its audit says INVALID
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM
+inline constexpr int kExitPipeClosed = 141;   // the reader of standard output went away: as a shell shows SIGPIPE
 
+void add_chat(Command app, Action& action);
 void add_generate(Command app, Action& action);
 void add_worker(Command app, Action& action);
 void add_inspect(Command app, Action& action);
@@ -52,5 +54,14 @@ int inspect_machine(const InspectOptions& options);
 
 /// Requested by the first Ctrl-C or SIGTERM; the second ends the process at once.
 std::stop_token interrupted();
+
+/// While it lives, Ctrl-C asks it first: what returns true has dealt with it. Called on another thread; at most one.
+class InterruptHandler {
+ public:
+  explicit InterruptHandler(std::function<bool()> handler);
+  ~InterruptHandler();
+  InterruptHandler(const InterruptHandler&) = delete;
+  InterruptHandler& operator=(const InterruptHandler&) = delete;
+};
 
 }  // namespace butterfly::app

@@ -12,6 +12,7 @@
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/wire/channel/codec.h"
+#include "chat/chat_model.h"
 #include "commands.h"
 #include "shared/predicted.h"
 #include "shared/running.h"
@@ -19,10 +20,10 @@
 namespace butterfly::app {
 namespace {
 
-constexpr int kExitPipeClosed = 141;  // the reader of standard output went away: as a shell shows SIGPIPE
-
 struct GenerateCommand {
   InferenceFlags flags;
+  ChatFlags chat;
+  bool as_chat = false;
   bool json = false;
 };
 
@@ -34,10 +35,11 @@ struct Report {
   DataTraffic traffic;
   double load_s = 0;
   std::optional<Speeds> predicted;
-  std::string unpredictable;       // why there is no prediction; said before the run
-  double load_balance_factor = 0;  // of the nodes while they generated; 0: unknown
-  double stolen = 0;               // share of the CPU time that the host took meanwhile
-  std::string disturbance;         // the same as a sentence; empty where it is not worth saying
+  std::string unpredictable;           // why there is no prediction; said before the run
+  double load_balance_factor = 0;      // of the nodes while they generated; 0: unknown
+  double stolen = 0;                   // share of the CPU time that the host took meanwhile
+  std::string disturbance;             // the same as a sentence; empty where it is not worth saying
+  std::optional<AnswerRecord> answer;  // of a conversation
 
   Speeds measured() const { return {.prefill = prefill_tokens_per_s(), .decode = decode_tokens_per_s()}; }
   double prefill_tokens_per_s() const { return static_cast<double>(prompt_tokens) / generation.first_token_s; }
@@ -100,6 +102,7 @@ std::string to_json(const InferenceConfig& config, const Report& r, const Deploy
   nlohmann::ordered_json j;
   j["prompt"] = config.prompt;
   j["text"] = r.generation.text;
+  if (r.answer) j["message"] = r.answer->message();
   for (const TokenId token : r.generation.tokens) j["tokens"].push_back(token.value);
   j["finish_reason"] = to_string(r.generation.reason);
   j["prompt_tokens"] = r.prompt_tokens;
@@ -184,20 +187,57 @@ double balance_between(const std::vector<NodeReport>& before, const std::vector<
   return load_balance_factor(of_nodes);
 }
 
+/// The prompt as it is, or as what a user says in a conversation.
+Status set_prompt(const GenerateCommand& command, const InferenceConfig& config, const Tokenizer& tokenizer,
+                  const std::optional<ChatModel>& chat, Request& request, std::optional<AnswerParser>& parser) {
+  if (!chat) {
+    BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, config.prompt));
+    return {};
+  }
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (!command.chat.system.empty()) messages.push_back({{"role", "system"}, {"content", command.chat.system}});
+  messages.push_back({{"role", "user"}, {"content", config.prompt}});
+  BF_ASSIGN_OR_RETURN(ChatModel::Prompt prompt, chat->prompt(tokenizer, messages));
+  request.prompt = std::move(prompt.tokens);
+  request.shown = std::move(prompt.shown);
+  parser.emplace(prompt.answer);
+  return {};
+}
+
+/// Reads settings and, for a conversation, the model's own.
+Result<InferenceConfig> read_settings(const GenerateCommand& command, std::optional<ChatModel>& chat) {
+  if (!command.as_chat) return read_config(command.flags);
+  ChatSettings settings;
+  BF_ASSIGN_OR_RETURN(InferenceConfig config, read_chat_config(command.flags, settings));
+  BF_ASSIGN_OR_RETURN(chat, ChatModel::create(command.chat, settings));
+  return config;
+}
+
 Result<int> run(const GenerateCommand& command) {
   const StolenTime loading;
-  BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_config(command.flags));
+  std::optional<ChatModel> chat;
+  BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   Request request = config.request;
-  BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, config.prompt));
+  std::optional<AnswerParser> parser;
+  BF_TRY(set_prompt(command, config, tokenizer, chat, request, parser));
+  Report report;
   Output output;
   const std::stop_callback on_interrupt(interrupted(), [&] { output.stop().request_stop(); });
   if (config.echo && !command.json) output.write(config.prompt);
+  const auto take = [&](const std::vector<AnswerEvent>& events) {
+    if (!report.answer) report.answer.emplace();
+    for (const AnswerEvent& event : events) {
+      report.answer->add(event);
+      if (command.json || event.kind == AnswerEvent::Kind::kReasoning) continue;
+      output.write(event.kind == AnswerEvent::Kind::kContent ? event.text : dump_json(call_message(event.call)) + "\n");
+    }
+  };
   const TextSink sink = [&](std::size_t, std::string_view text) {
+    if (parser) return take(parser->push(text));
     if (!command.json) output.write(text);
   };
-  Report report;
   report.prompt_tokens = request.prompt.size();
   report.load_s = model.load_s;
   const GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
@@ -213,6 +253,7 @@ Result<int> run(const GenerateCommand& command) {
   BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
                       generate(model.deployment->pipeline(), tokenizer, std::span<const Request>(&request, 1), options,
                                sink, output.stop().get_token()));
+  if (parser) take(parser->finish());
   if (output.failed()) return output.end();
   // A first epoch has read what it needs of the file; later ones read it again.
   if (model.deployment->epochs().size() > 1) BF_TRY(checkpoint_unchanged(model.checkpoint.path));
@@ -239,11 +280,17 @@ void add_generate(Command app, Action& action) {
   add_inference_flags(sub, command->flags);
   command->flags.keys.add(sub, text_keys());
   sub.add_flag("--json", command->json, "One JSON object on stdout instead of the text");
+  sub.add_flag("--chat", command->as_chat,
+               "The prompt is what a user says; the model's chat template makes its text of it, and reasoning is left "
+               "out. Sampling is as the model's files say unless flags say otherwise")
+      .group("The conversation");
+  add_chat_flags(sub, command->chat);
   sub.footer(
       "A model is needed: -m FILE, or `model` in the file of -c. Every key of that file is a flag, and the other way "
       "round. Examples:\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001,127.0.0.1:7002\n"
+      "  butterfly generate -m model.gguf --chat --system \"Answer briefly.\" -p \"Why is the sky blue?\"\n"
       "  butterfly generate -c settings.toml --temp 0.8 --seed 7");
   run_later(sub, action, [command] { return run(*command); });
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -65,6 +66,22 @@ std::string limit_text(const rlimit& limit) {
   _exit(kExitBadInput);
 }
 
+struct HandlerSlot {
+  std::mutex mutex;
+  std::function<bool()> handler;
+};
+
+HandlerSlot& handler_slot() {
+  static HandlerSlot slot;
+  return slot;
+}
+
+bool handled_interrupt() {
+  HandlerSlot& slot = handler_slot();
+  const std::lock_guard lock(slot.mutex);
+  return slot.handler && slot.handler();
+}
+
 /// Signals are taken by a thread of their own, so no handler interrupts a system call of the others.
 void watch_signals() {
   sigset_t signals;
@@ -74,16 +91,32 @@ void watch_signals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   interrupt_source();
+  handler_slot();
   std::thread([signals] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    interrupt_source().request_stop();
-    sigwait(&signals, &signal);
+    for (int taken = 0; taken < 2;) {
+      int signal = 0;
+      sigwait(&signals, &signal);
+      if (signal == SIGINT && handled_interrupt()) continue;
+      interrupt_source().request_stop();
+      ++taken;
+    }
     _exit(kExitInterrupted);
   }).detach();
 }
 
 }  // namespace
+
+InterruptHandler::InterruptHandler(std::function<bool()> handler) {
+  HandlerSlot& slot = handler_slot();
+  const std::lock_guard lock(slot.mutex);
+  slot.handler = std::move(handler);
+}
+
+InterruptHandler::~InterruptHandler() {
+  HandlerSlot& slot = handler_slot();
+  const std::lock_guard lock(slot.mutex);
+  slot.handler = nullptr;
+}
 
 std::stop_token interrupted() {
   return interrupt_source().get_token();
@@ -124,6 +157,7 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --nodes 3\n"
+      "  butterfly chat -m model.gguf --system \"Answer briefly.\"\n"
       "  butterfly worker --listen 127.0.0.1:7001 &\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
       "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
@@ -134,6 +168,7 @@ int main(int argc, char** argv) {
       "130 interrupted, 141 the reader of standard output went away.");
   Action action;
   add_generate(app, action);
+  add_chat(app, action);
   add_worker(app, action);
   add_inspect(app, action);
   add_tokenize(app, action);

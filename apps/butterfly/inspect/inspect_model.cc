@@ -5,7 +5,10 @@
 #include "butterfly/base/json.h"
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/units.h"
+#include "butterfly/model/format/chat_settings.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/text/answer/answer_format.h"
+#include "butterfly/text/template/chat_template.h"
 #include "commands.h"
 
 namespace butterfly::app {
@@ -106,12 +109,36 @@ Json describe_vocabulary(const Vocabulary& vocabulary) {
   return j;
 }
 
-Json describe(const Checkpoint& checkpoint, const InspectOptions& options) {
+/// What the files say about conversations.
+Json describe_chat(const ChatSettings& settings) {
+  Json j;
+  j["templates"] = Json::array();
+  for (const auto& each : settings.templates) j["templates"].push_back(each.name);
+  if (const auto* standard = settings.find("")) {
+    j["from"] = standard->origin;
+    j["answers"] = to_string(find_answer_format(standard->source));
+    const auto parsed = ChatTemplate::parse(standard->source);
+    if (!parsed) j["not_usable"] = parsed.error().message;
+  }
+  j["sampling"] = settings.sampling_origin.empty() ? Json(nullptr) : Json(settings.sampling_origin);
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) j[name] = *value;
+  };
+  add("temperature", settings.temperature);
+  add("top_k", settings.top_k);
+  add("top_p", settings.top_p);
+  add("min_p", settings.min_p);
+  add("repeat_penalty", settings.repeat_penalty);
+  return j;
+}
+
+Json describe(const Checkpoint& checkpoint, const ChatSettings& chat, const InspectOptions& options) {
   Json j;
   j["path"] = checkpoint.path;
   j["format"] = checkpoint.format;
   j["model"] = describe_config(checkpoint.config);
   j["tokenizer"] = describe_vocabulary(checkpoint.vocabulary);
+  if (checkpoint.vocabulary.kind != TokenizerKind::kNone) j["chat"] = describe_chat(chat);
   std::map<std::string, std::uint64_t> bytes_of_type;
   std::uint64_t bytes = 0;
   const std::vector<WeightInfo> weights = checkpoint.weights->list();
@@ -147,6 +174,7 @@ void print_table(const Json& j) {
   std::printf("%s (%s)\n", plain(j["path"]).c_str(), plain(j["format"]).c_str());
   print_section("model", j["model"]);
   print_section("tokenizer", j["tokenizer"]);
+  if (j.contains("chat")) print_section("chat", j["chat"]);
   std::printf("weights\n  %-16s %s\n  %-16s %s\n", "count", plain(j["weights"]["count"]).c_str(), "size",
               format_bytes(j["weights"]["bytes"].get<std::uint64_t>()).c_str());
   for (const auto& [type, bytes] : j["weights"]["bytes_of_type"].items()) {
@@ -166,7 +194,9 @@ void print_table(const Json& j) {
 int inspect_model(const InspectOptions& options) {
   const auto checkpoint = open_checkpoint(options.model);
   if (!checkpoint) return fail(checkpoint.error());
-  const Json j = describe(*checkpoint, options);
+  const auto chat = read_chat_settings(options.model);
+  if (!chat) return fail(chat.error());
+  const Json j = describe(*checkpoint, *chat, options);
   if (options.json) {
     std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
   } else {

@@ -36,6 +36,43 @@ Status check(const Vocabulary& vocabulary) {
   return {};
 }
 
+/// Where the token itself stands in a match, without the white space that it swallows.
+std::size_t own_begin(const SpecialTokens::Match& match, std::string_view text, const Vocabulary& vocabulary) {
+  const std::string& piece = vocabulary.pieces[static_cast<std::size_t>(match.id)];
+  const std::size_t found = text.substr(0, match.end).find(piece, match.begin);
+  return found == std::string_view::npos ? match.begin : found;
+}
+
+/// Whether a special token counts where it stands.
+bool counts(const SpecialTokens::Match& match, std::string_view text, const Vocabulary& vocabulary,
+            const EncodeOptions& options) {
+  if (options.marks.empty()) return true;
+  const auto index = static_cast<std::size_t>(match.id);
+  const auto& guarded = options.guarded;
+  const bool free = vocabulary.types[index] == TokenType::kUserDefined &&
+                    std::find(guarded.begin(), guarded.end(), TokenId{match.id}) == guarded.end();
+  if (free) return true;
+  const std::size_t begin = own_begin(match, text, vocabulary);
+  const std::size_t end = std::min(match.end, begin + vocabulary.pieces[index].size());
+  return options.marks.substr(begin, end - begin).find_first_not_of('\0') == std::string_view::npos;
+}
+
+/// The next special token that counts; those that do not are text.
+SpecialTokens::Match next_special(const SpecialTokens& special, std::string_view text, std::size_t from,
+                                  const Vocabulary& vocabulary, const EncodeOptions& options) {
+  using Which = SpecialTokens::Which;
+  for (std::size_t at = from;;) {
+    const SpecialTokens::Match match =
+        special.find(text, at, options.parse_special ? Which::kAll : Which::kUserDefined);
+    if (match.id < 0 || counts(match, text, vocabulary, options)) return match;
+    // Perhaps a shorter one in the same place is everybody's.
+    const std::size_t begin = own_begin(match, text, vocabulary);
+    const SpecialTokens::Match shorter = special.find(text.substr(0, match.end), begin, Which::kUserDefined);
+    if (shorter.id >= 0 && shorter.begin == begin && counts(shorter, text, vocabulary, options)) return shorter;
+    at = begin + 1;
+  }
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
@@ -75,7 +112,10 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
                       static_cast<unsigned char>(text[*offset]), *offset);
   }
   const Vocabulary& vocabulary = impl_->vocabulary;
-  const auto which = options.parse_special ? SpecialTokens::Which::kAll : SpecialTokens::Which::kUserDefined;
+  if (!options.marks.empty() && options.marks.size() != text.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "the text has {} bytes and {} marks", text.size(),
+                      options.marks.size());
+  }
   std::vector<TokenId> ids;
   const bool add_bos = options.add_bos && vocabulary.add_bos;
   if (add_bos) ids.push_back(vocabulary.bos);
@@ -83,7 +123,7 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
   std::size_t position = 0;
   TextPlace place = TextPlace::kStart;
   while (position < text.size()) {
-    const SpecialTokens::Match match = impl_->special.find(text, position, which);
+    const SpecialTokens::Match match = next_special(impl_->special, text, position, vocabulary, options);
     const std::size_t end = match.id < 0 ? text.size() : match.begin;
     if (end > position) BF_TRY(impl_->encoder->encode(text.substr(position, end - position), place, budget, ids));
     if (match.id < 0) break;

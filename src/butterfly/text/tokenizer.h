@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@ namespace butterfly {
 struct EncodeOptions {
   bool add_bos = true;        // only where the vocabulary says add_bos and the text does not start with it
   bool parse_special = true;  // control tokens in the text become their ids; user-defined ones always do
+  /// One byte for each of the text's, 0 where control tokens count: one that has other bytes is plain text. So are the
+  /// user-defined tokens in `guarded`. Empty: they count everywhere.
+  std::string_view marks{};
+  std::span<const TokenId> guarded{};
 };
 
 class Tokenizer {

@@ -15,9 +15,9 @@ constexpr const char* kLlama3Pattern =
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array<std::string_view, 9> kEndPieces{"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
-                                                     "<|end|>",       "<EOT>",         "<|end_of_text|>",
-                                                     "<|endoftext|>", "<end_of_turn>", "<|end_of_turn|>"};
+constexpr std::array<std::string_view, 12> kEndPieces{
+    "<|return|>", "<|call|>", "<|END_OF_TURN_TOKEN|>", "<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",
+    "<|end|>",    "<EOT>",    "<|end_of_text|>",       "<|endoftext|>", "<end_of_turn>", "<|end_of_turn|>"};
 
 }  // namespace
 
@@ -41,10 +41,14 @@ void add_known_end_tokens(Vocabulary& vocabulary) {
     if (std::find(known.begin(), known.end(), id) == known.end()) vocabulary.end_tokens.push_back(id);
   };
   if (vocabulary.eos.value >= 0) add(vocabulary.eos);
+  // Where an answer is several messages, "<|end|>" ends a message and "<|return|>" the answer.
+  const auto is_return = [&](const std::string& piece) { return piece == "<|return|>"; };
+  const bool has_messages = std::any_of(vocabulary.pieces.begin(), vocabulary.pieces.end(), is_return);
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
     if (vocabulary.types[index] != TokenType::kControl) continue;
     const std::string& piece = vocabulary.pieces[index];
+    if (has_messages && piece == "<|end|>") continue;
     if (std::find(kEndPieces.begin(), kEndPieces.end(), piece) != kEndPieces.end()) add(TokenId{id});
   }
 }

@@ -4,8 +4,10 @@
 
 namespace butterfly {
 
-SequenceId Schedule::add(std::vector<TokenId> tokens) {
-  states_.push_back({.tokens = std::move(tokens)});
+SequenceId Schedule::add(std::vector<TokenId> tokens, std::size_t cached) {
+  // The last one is computed anyway: its logits are wanted.
+  const std::size_t sent = tokens.empty() ? 0 : std::min(cached, tokens.size() - 1);
+  states_.push_back({.tokens = std::move(tokens), .submitted = sent});
   return SequenceId(static_cast<std::int32_t>(states_.size() - 1));
 }
 
@@ -66,7 +68,7 @@ void Schedule::finish(SequenceId sequence) {
   State& ended = state(sequence);
   if (ended.finished) return;
   ended.finished = true;
-  released_.push_back(sequence);
+  if (!options_.keep) released_.push_back(sequence);
 }
 
 void Schedule::replay(int depth) {

@@ -18,14 +18,16 @@ namespace butterfly {
 struct ScheduleOptions {
   int rows_max = 512;  // rows of one step: the prefill chunk
   int depth = 1;       // stages of the pipeline
+  bool keep = false;   // what the pipeline has cached of sequences that end, for a schedule after this one
 };
 
 class Schedule {
  public:
   explicit Schedule(const ScheduleOptions& options) : options_(options), pool_(Pool::create()) {}
 
-  /// Adds a text to be continued; its id is the number of sequences before it.
-  SequenceId add(std::vector<TokenId> tokens);
+  /// Adds a text to be continued; its id is the number of sequences before it. The pipeline still has the keys and
+  /// values of the first `cached` tokens under this id.
+  SequenceId add(std::vector<TokenId> tokens, std::size_t cached = 0);
 
   /// The next step to submit, or none while all sequences wait for logits or enough steps are under way.
   /// Errors: kNoMemory.
@@ -37,7 +39,7 @@ class Schedule {
   /// Appends the token that was sampled from a sequence's logits.
   void append(SequenceId sequence, TokenId token);
 
-  /// Ends a sequence; its cache pages are released by the next step.
+  /// Ends a sequence; its cache pages are released by the next step unless they are kept.
   void finish(SequenceId sequence);
 
   /// Everything that was submitted is lost: begins every unfinished sequence anew, over a pipeline of `depth` stages.
@@ -47,6 +49,8 @@ class Schedule {
   bool idle() const;
 
   std::span<const TokenId> tokens(SequenceId sequence) const { return state(sequence).tokens; }
+  /// Tokens that were sent: what the pipeline has cached once all steps came back.
+  std::size_t submitted(SequenceId sequence) const { return state(sequence).submitted; }
 
  private:
   struct State {

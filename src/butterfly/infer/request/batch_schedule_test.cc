@@ -30,6 +30,35 @@ TEST(Schedule, CutsAPromptIntoChunksAndAsksForLogitsAtItsEndOnly) {
   EXPECT_EQ(decode->tensor.view().values<std::int32_t>()[0], 77);
 }
 
+TEST(Schedule, WhatIsCachedIsNotSentAgainAndStaysCached) {
+  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
+  const SequenceId id = schedule.add(tokens(5), 3);
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->batch.runs[0].position, 3);
+  EXPECT_EQ(step->batch.runs[0].rows, 2);
+  schedule.completed(*step);
+  schedule.append(id, TokenId(7));
+  EXPECT_EQ(schedule.submitted(id), 5u);
+  schedule.finish(id);
+  EXPECT_FALSE(schedule.next_step().value());  // nothing is released
+  EXPECT_TRUE(schedule.idle());
+}
+
+TEST(Schedule, TheLastTokenIsComputedThoughAllAreCached) {
+  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
+  schedule.add(tokens(5), 9);
+  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, 4);
+}
+
+TEST(Schedule, WhatWasCachedIsLostWithTheNodes) {
+  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
+  schedule.add(tokens(5), 3);
+  ASSERT_TRUE(schedule.next_step().value());
+  schedule.replay(1);
+  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, 0);
+}
+
 TEST(Schedule, WaitsForLogitsBeforeItGoesOn) {
   Schedule schedule({.rows_max = 8, .depth = 2});
   schedule.add(tokens(3));

@@ -23,13 +23,14 @@ class Texts {
         requests_(requests),
         options_(options),
         sink_(sink),
-        schedule_({.rows_max = options.prefill_chunk, .depth = depth}),
+        schedule_({.rows_max = options.prefill_chunk, .depth = depth, .keep = options.cached != nullptr}),
         generations_(requests.size()) {
     for (const Request& request : requests) {
-      schedule_.add(request.prompt);
+      schedule_.add(request.prompt, cached_tokens(request));
       // Only a text that begins here loses the space that some vocabularies put in front.
       const bool begins = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
-      streams_.emplace_back(tokenizer, StreamingDetokenizer::Options{.first_in_text = begins}, request.stops);
+      streams_.emplace_back(tokenizer, StreamingDetokenizer::Options{.first_in_text = begins}, request.stops,
+                            request.shown);
     }
   }
 
@@ -62,6 +63,12 @@ class Texts {
   std::vector<Generation> take() { return std::move(generations_); }
 
  private:
+  std::size_t cached_tokens(const Request& request) const {
+    if (options_.cached == nullptr) return 0;
+    const auto differs = std::ranges::mismatch(*options_.cached, request.prompt);
+    return static_cast<std::size_t>(differs.in1 - options_.cached->begin());
+  }
+
   /// Sums of finite weights can be too large for a float: then there is nothing to choose from.
   static Status check(std::span<const float> logits, std::size_t position) {
     const auto bad = std::ranges::find_if(logits, [](float logit) { return !(logit <= kLargestLogit); });
@@ -130,6 +137,9 @@ Status validate(std::span<const Request> requests, const GenerateOptions& option
     return make_error(ErrorCode::kInvalidArgument, "the prefill chunk is {} tokens, it must be at least 1",
                       options.prefill_chunk);
   }
+  if (options.cached != nullptr && requests.size() != 1) {
+    return make_error(ErrorCode::kInvalidArgument, "a cache is kept for one request, {} were given", requests.size());
+  }
   for (const Request& request : requests) {
     BF_TRY(validate(request.sampling));
     if (request.tokens_max <= 0) {
@@ -179,13 +189,23 @@ Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& to
   BF_TRY(validate(requests, options));
   Texts texts(tokenizer, requests, options, pipeline.depth(), sink);
   Schedule& schedule = texts.schedule();
+  if (options.cached != nullptr) options.cached->clear();  // until all went well
+  bool whole = true;
   while (!schedule.idle()) {
     const Status status = advance(pipeline, schedule, texts);
     if (stop.stop_requested()) texts.cancel();
     if (status) continue;
-    if (texts.all_done()) break;  // nobody waits for what was lost
+    if (texts.all_done()) {  // nobody waits for what was lost
+      whole = false;
+      break;
+    }
     BF_TRY(pipeline.recover(status.error()));
     schedule.replay(pipeline.depth());
+  }
+  if (options.cached != nullptr && whole) {
+    const auto tokens = schedule.tokens(SequenceId(0));
+    options.cached->assign(tokens.begin(),
+                           tokens.begin() + static_cast<std::ptrdiff_t>(schedule.submitted(SequenceId(0))));
   }
   return texts.take();
 }

@@ -21,6 +21,7 @@ struct Request {
   std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
   std::vector<std::string> stops;  // a text ends before the first of these
   bool ignore_end = false;         // go on after an end token
+  std::vector<TokenId> shown{};    // control tokens that are part of the text all the same (answer_tokens)
 };
 
 enum class FinishReason : std::uint8_t { kLength, kContext, kEndToken, kStop, kCancelled };
@@ -37,6 +38,10 @@ struct Generation {
 struct GenerateOptions {
   int prefill_chunk = 512;  // prompt tokens per step
   int context = 0;          // the model's
+  /// Of one request after the other over the same pipeline, as in a conversation: the tokens whose keys and values the
+  /// pipeline has from the call before; only what differs is computed. Afterwards those of this call; null: nothing is
+  /// kept. Bits do not depend on it.
+  std::vector<TokenId>* cached = nullptr;
 };
 
 /// Called with each piece of text of request `index` as it comes; pieces join to Generation::text.

@@ -5,14 +5,18 @@
 namespace butterfly {
 
 TextStream::TextStream(const Tokenizer& tokenizer, const StreamingDetokenizer::Options& options,
-                       std::vector<std::string> stops)
-    : detokenizer_(tokenizer, options), stops_(std::move(stops)) {
+                       std::vector<std::string> stops, std::vector<TokenId> shown)
+    : detokenizer_(tokenizer, options), tokenizer_(&tokenizer), stops_(std::move(stops)), shown_(std::move(shown)) {
   std::erase(stops_, "");
 }
 
 std::string TextStream::push(TokenId token) {
   if (stopped_) return {};
-  held_ += detokenizer_.push(token);
+  if (std::ranges::find(shown_, token) != shown_.end()) {
+    held_ += detokenizer_.finish() + tokenizer_->piece(token, Tokenizer::Control::kShown);
+  } else {
+    held_ += detokenizer_.push(token);
+  }
   return release();
 }
 

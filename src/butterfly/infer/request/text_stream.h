@@ -12,7 +12,9 @@ namespace butterfly {
 
 class TextStream {
  public:
-  TextStream(const Tokenizer& tokenizer, const StreamingDetokenizer::Options& options, std::vector<std::string> stops);
+  /// `shown`: control tokens whose names are part of the text.
+  TextStream(const Tokenizer& tokenizer, const StreamingDetokenizer::Options& options, std::vector<std::string> stops,
+             std::vector<TokenId> shown = {});
 
   /// Text that is ready after `token`. Once a stop string has appeared, stopped() and nothing more comes.
   std::string push(TokenId token);
@@ -26,7 +28,9 @@ class TextStream {
   std::string release();
 
   StreamingDetokenizer detokenizer_;
+  const Tokenizer* tokenizer_;
   std::vector<std::string> stops_;
+  std::vector<TokenId> shown_;
   std::string held_;
   bool stopped_ = false;
 };

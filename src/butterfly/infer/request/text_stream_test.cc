@@ -32,6 +32,19 @@ Seen stream(const Tokenizer& tokenizer, const std::vector<int>& tokens, std::vec
   return seen;
 }
 
+TEST(TextStream, ControlTokensShowOnlyWhereTheyAreAskedFor) {
+  Vocabulary vocabulary;
+  vocabulary.kind = TokenizerKind::kByteBpe;
+  vocabulary.pieces = {"a", "<tool>", "<other>"};
+  vocabulary.types = {TokenType::kNormal, TokenType::kControl, TokenType::kControl};
+  const auto tokenizer = Tokenizer::create(std::move(vocabulary));
+  ASSERT_TRUE(tokenizer);
+  TextStream stream(*tokenizer, {.first_in_text = true}, {}, {TokenId(1)});
+  std::string text;
+  for (const int token : {0, 1, 2, 0}) text += stream.push(TokenId(token));
+  EXPECT_EQ(text + stream.finish(), "a<tool>a");
+}
+
 TEST(TextStream, AStopStringOverSeveralTokensNeverShows) {
   const Tokenizer tokenizer = letters();
   const Seen seen = stream(tokenizer, {0, 1, 18, 19, 14, 15, 2}, {"stop"});  // a b s t o p c
