@@ -17,6 +17,7 @@
 #include "commands.h"
 #include "options/key_flags.h"
 #include "shared/access.h"
+#include "shared/load_display.h"
 
 namespace butterfly::app {
 namespace {
@@ -106,10 +107,12 @@ Result<int> run(const WorkerCommand& command) {
   options.node = adjusted(std::move(options.node), config);
   // Emulated nodes share cores: one that looks again and again takes the time of those that compute.
   if (config.emulate < 1.0) options.spin = std::chrono::microseconds(0);
+  LoadDisplay display;
   StageHost host({.threads = threads,
                   .isa = isa,
                   .weight_bytes_max = options.node.memory_bytes,
-                  .emulated_speed = config.emulate});
+                  .emulated_speed = config.emulate,
+                  .progress = [&display](const LoadProgress& progress) { display.show(progress); }});
   TrainHost ranks({.threads = threads,
                    .isa = isa,
                    .token_bytes_max = options.node.memory_bytes,

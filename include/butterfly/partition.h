@@ -36,7 +36,7 @@ struct PartitionConfig {
                                       // 1 GB/s where that is unknown, and 50 us
   int context = 0;                    // tokens to keep per sequence; 0: the model's own
   int sequences = 1;                  // served at once
-  std::string cache_type = "f16";     // of keys and values: "f32" or "f16"
+  std::string cache_type = "f16";     // of keys and values: "f32", "f16" or "q8_0"
   std::string goal = "latency";       // what strategies that search look for; or "throughput", "memory"
 };
 

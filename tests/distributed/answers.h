@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct Case {
   int chunk = 512;
   int neighbours = 0;  // other texts in the same steps
   std::vector<Isa> isas;
+  std::optional<DType> kv_type{};
 
   std::string name() const {
     std::string text =
@@ -77,7 +79,8 @@ inline Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, c
 }
 
 inline Result<Answer> run(const Checkpoint& checkpoint, const Case& c, int prompt_tokens, int decode_tokens) {
-  const DeploymentConfig config{.nodes = c.nodes, .compute = {.threads = c.threads, .isas = c.isas}};
+  const DeploymentConfig config{.nodes = c.nodes,
+                                .compute = {.threads = c.threads, .isas = c.isas, .kv_type = c.kv_type}};
   BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, config));
   return run_on(deployment->pipeline(), checkpoint, c, prompt_tokens, decode_tokens);
 }

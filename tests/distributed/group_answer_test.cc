@@ -110,9 +110,16 @@ class Worker {
   std::jthread thread_;
 };
 
-Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint& checkpoint, const Groups& groups,
-                                       int nodes, Epoch epoch, std::uint64_t* weight_bytes = nullptr) {
-  StartRequest request = start_request(checkpoint, {.kv_type = kv_type_for(checkpoint.config)});
+/// What is served, and in which cache.
+struct Served {
+  Checkpoint checkpoint;
+  DType kv_type = DType::kF16;
+};
+
+Result<std::vector<float>> run_session(ClusterSession& session, const Served& served, const Groups& groups, int nodes,
+                                       Epoch epoch, std::uint64_t* weight_bytes = nullptr) {
+  const Checkpoint& checkpoint = served.checkpoint;
+  StartRequest request = start_request(checkpoint, {.kv_type = served.kv_type});
   request.progress = [&](const StartProgress& progress) {
     if (weight_bytes != nullptr) *weight_bytes = progress.weight_bytes;
   };
@@ -127,24 +134,27 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Checkpoint
   return logits;
 }
 
-Result<std::vector<float>> run_threads(const Checkpoint& checkpoint, const Groups& groups, int nodes) {
+Result<std::vector<float>> run_threads(const Served& served, const Groups& groups, int nodes) {
   std::vector<std::unique_ptr<StageHost>> hosts;
   std::vector<InprocNode> members;
   for (int i = 0; i < nodes; ++i) {
     hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = 1, .isa = choose_isa().value()}));
     members.push_back({.delegate = hosts.back().get()});
   }
-  return run_session(*make_inproc_cluster(std::move(members)), checkpoint, groups, nodes, Epoch(1));
+  return run_session(*make_inproc_cluster(std::move(members)), served, groups, nodes, Epoch(1));
 }
 
 class DistGroupAnswer : public testing::TestWithParam<DType> {
  protected:
   virtual ModelConfig config() const { return small_config(); }
+  virtual DType kv_type(const ModelConfig& model) const { return kv_type_for(model); }
   void SetUp() override {
-    checkpoint = random_checkpoint(config(), {.seed = 3, .type = GetParam()}).value();
+    served.checkpoint = random_checkpoint(config(), {.seed = 3, .type = GetParam()}).value();
+    served.kv_type = kv_type(served.checkpoint.config);
+    const Checkpoint& checkpoint = served.checkpoint;
     auto stage =
         Stage::load(checkpoint.config, {.last_layer = checkpoint.config.layers, .embedding = true, .head = true},
-                    checkpoint.weights, {.isa = choose_isa().value()});
+                    checkpoint.weights, {.isa = choose_isa().value(), .kv_type = served.kv_type});
     ASSERT_TRUE(stage) << stage.error().message;
     const auto pipeline = make_local_pipeline(std::move(*stage));
     expected = logits_of(*pipeline, checkpoint.config.vocab).value();
@@ -156,7 +166,7 @@ class DistGroupAnswer : public testing::TestWithParam<DType> {
     EXPECT_EQ(std::memcmp(logits->data(), expected.data(), expected.size() * sizeof(float)), 0) << what;
   }
 
-  Checkpoint checkpoint;
+  Served served;
   std::vector<float> expected;
 };
 
@@ -172,7 +182,7 @@ const std::vector<Groups> kGroups{{{16, 32}},
                                   {{32}, {3, 17, 32}, {32}}};
 
 TEST_P(DistGroupAnswer, OfThreadsWhateverTheGroups) {
-  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kNodes), to_string(groups));
+  for (const Groups& groups : kGroups) expect_same(run_threads(served, groups, kNodes), to_string(groups));
 }
 
 TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough) {
@@ -187,7 +197,7 @@ TEST_P(DistGroupAnswer, OfWorkersWhateverTheGroupsAndWhatTheirSumsTravelThrough)
     for (const Groups& groups : kGroups) {
       // The workers keep what they have of one epoch for the next, of other slices.
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()), to_string(groups));
+      expect_same(run_session(*session, served, groups, kNodes, membership->epoch()), to_string(groups));
     }
   }
 }
@@ -203,14 +213,14 @@ TEST_P(DistGroupAnswer, OfWorkersThatReceiveTheirSharesAlone) {
   const auto membership = Membership::create(options, after_ms(20'000)).value();
   const auto session = membership->next_epoch(membership->members());
   std::uint64_t sent = 0;
-  expect_same(run_session(*session, checkpoint, groups, 3, membership->epoch(), &sent), "shares alone");
-  const ModelCost cost = model_cost(checkpoint.config, DType::kF16).value();
+  expect_same(run_session(*session, served, groups, 3, membership->epoch(), &sent), "shares alone");
+  const ModelCost cost = model_cost(served.checkpoint.config, DType::kF16).value();
   std::uint64_t shares = 0;
-  for (const StageAssignment& share : plan_of(checkpoint.config, groups, 3).stages())
+  for (const StageAssignment& share : plan_of(served.checkpoint.config, groups, 3).stages())
     shares += share_bytes(cost, share, {}).weights;
   EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(shares), 0.01 * static_cast<double>(shares));
   const auto whole =
-      static_cast<double>(share_bytes(cost, plan_of(checkpoint.config, {{32}}, 1).shares[0].work, {}).weights);
+      static_cast<double>(share_bytes(cost, plan_of(served.checkpoint.config, {{32}}, 1).shares[0].work, {}).weights);
   EXPECT_LT(static_cast<double>(sent), 1.25 * whole) << "norms, and keys and values that neighbours share";
 }
 
@@ -230,9 +240,9 @@ TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
   const auto membership = Membership::create(options, after_ms(20'000)).value();
   for (const auto& [nodes, groups] : kScattered) {
     const std::string what = fmt::format("{} over {}", to_string(groups), nodes);
-    expect_same(run_threads(checkpoint, groups, nodes), "threads: " + what);
+    expect_same(run_threads(served, groups, nodes), "threads: " + what);
     const auto session = membership->next_epoch(membership->members());
-    expect_same(run_session(*session, checkpoint, groups, nodes, membership->epoch()), "workers: " + what);
+    expect_same(run_session(*session, served, groups, nodes, membership->epoch()), "workers: " + what);
   }
 }
 
@@ -265,10 +275,9 @@ TEST_P(DistExpertsAnswer, WhateverTheGroups) {
   }
   const auto membership = Membership::create(options, after_ms(20'000)).value();
   for (const Groups& groups : kGroups) {
-    expect_same(run_threads(checkpoint, groups, kNodes), "threads: " + to_string(groups));
+    expect_same(run_threads(served, groups, kNodes), "threads: " + to_string(groups));
     const auto session = membership->next_epoch(membership->members());
-    expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()),
-                "workers: " + to_string(groups));
+    expect_same(run_session(*session, served, groups, kNodes, membership->epoch()), "workers: " + to_string(groups));
   }
 }
 
@@ -289,7 +298,7 @@ class DistFewExpertsAnswer : public DistGroupAnswer {
 };
 
 TEST_P(DistFewExpertsAnswer, WhateverTheGroups) {
-  for (const Groups& groups : kGroups) expect_same(run_threads(checkpoint, groups, kNodes), to_string(groups));
+  for (const Groups& groups : kGroups) expect_same(run_threads(served, groups, kNodes), to_string(groups));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DistExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
@@ -315,10 +324,9 @@ class DistSubBlockAnswer : public DistGroupAnswer {
     }
     const auto membership = Membership::create(options, after_ms(20'000)).value();
     for (const Groups& groups : kGroups) {
-      expect_same(run_threads(checkpoint, groups, kNodes), "threads: " + to_string(groups));
+      expect_same(run_threads(served, groups, kNodes), "threads: " + to_string(groups));
       const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, checkpoint, groups, kNodes, membership->epoch()),
-                  "workers: " + to_string(groups));
+      expect_same(run_session(*session, served, groups, kNodes, membership->epoch()), "workers: " + to_string(groups));
     }
   }
 };
@@ -345,6 +353,39 @@ class DistLatentAnswer : public DistSubBlockAnswer {
 TEST_P(DistLatentAnswer, OfWorkersWhateverTheGroups) {
   expect_same_of_workers();
 }
+
+/// A cache in q8_0 whose blocks end within a head, with windows and sinks.
+class DistQ8CacheAnswer : public DistSubBlockAnswer {
+ protected:
+  ModelConfig config() const override {
+    ModelConfig config = small_config();
+    config.head_dim = config.rope.dim = 40;
+    config.heads = 16;
+    config.attention_sinks = true;
+    config.windows = {0, 5, 0};
+    return config;
+  }
+  DType kv_type(const ModelConfig& /*model*/) const override { return DType::kQ8_0; }
+};
+
+TEST_P(DistQ8CacheAnswer, OfWorkersWhateverTheGroups) {
+  expect_same_of_workers();
+}
+
+/// The same of latents, which are keys and values at once.
+class DistQ8LatentAnswer : public DistLatentAnswer {
+ protected:
+  DType kv_type(const ModelConfig& /*model*/) const override { return DType::kQ8_0; }
+};
+
+TEST_P(DistQ8LatentAnswer, OfWorkersWhateverTheGroups) {
+  expect_same_of_workers();
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DistQ8CacheAnswer, testing::Values(DType::kF32, DType::kQ4_0),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, DistQ8LatentAnswer, testing::Values(DType::kF32, DType::kQ4_1),
+                         [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 INSTANTIATE_TEST_SUITE_P(Types, DistLatentAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_1),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });

@@ -177,6 +177,26 @@ TEST_P(DistOneAnswer, AcrossTheBordersOfAttentionSegmentsAndCachePages) {
   }
 }
 
+TEST(DistOneAnswerOfACache, InQ8_0WhateverTheNodesThreadsChunksAndInstructionSets) {
+  const auto checkpoint = demo_as(DType::kQ4_0);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const int prompt_tokens = kSanitized ? 12 : 250;
+  const auto expected = run(*checkpoint, {.isas = {Isa::kReference}, .kv_type = DType::kQ8_0}, prompt_tokens, 12);
+  const auto halves = run(*checkpoint, {.isas = {supported_isas().back()}}, prompt_tokens, 12);
+  ASSERT_TRUE(expected && halves);
+  EXPECT_FALSE(*expected == *halves) << "the cache's type shows in the bits";
+  for (const Isa isa : supported_isas()) {
+    if (isa == Isa::kReference) continue;
+    for (const auto& [nodes, chunk, neighbours] : {std::tuple{1, 512, 0}, {2, 64, 2}, {3, 1, 0}, {2, 7, 3}}) {
+      const Case c{nodes,       kThreads[static_cast<std::size_t>(nodes) % kThreads.size()], chunk, neighbours, {isa},
+                   DType::kQ8_0};
+      const auto answer = run(*checkpoint, c, prompt_tokens, 12);
+      ASSERT_TRUE(answer) << answer.error().message;
+      EXPECT_TRUE(*answer == *expected) << c.name();
+    }
+  }
+}
+
 TEST_P(DistOneAnswer, MoreNodesThanLayersLeaveTheRestStandingBy) {
   const auto checkpoint = demo_as(GetParam());
   ASSERT_TRUE(checkpoint) << checkpoint.error().message;

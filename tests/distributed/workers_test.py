@@ -375,6 +375,15 @@ class Failover(unittest.TestCase):
                 self.assertIn(workers[victim].address, errors)
                 self.assertIn("epoch 2: 2 workers", errors)
 
+    def test_a_cache_in_q8_0_is_filled_again_with_the_same_bits(self):
+        cached = ("--kv-type", "q8_0")
+        self.expected = butterfly("generate", *self.text, *cached).stdout
+        for split in ("uniform", "tensor"):
+            with Worker() as a, Worker() as b, Worker() as c:
+                running = self.start("--workers", ",".join(w.address for w in (a, b, c)), "--split", split, *cached)
+                b.process.send_signal(signal.SIGKILL)
+                self.assertIn("epoch 2: 2 workers", self.finish(running))
+
     def test_a_killed_member_of_a_tensor_group_is_named_and_the_others_finish_the_text(self):
         for victim, options in ((0, ()), (1, ()), (2, ("--no-shared-memory",))):
             with Worker(*options) as a, Worker(*options) as b, Worker(*options) as c:

@@ -13,6 +13,7 @@ void add_bench(Command app, Action& action) {
   add_bench_model(bench, action);
   add_bench_wire(bench, action);
   add_bench_memory(bench, action);
+  add_bench_weights(bench, action);
   add_bench_collectives(bench, action);
   add_bench_sgd(bench, action);
   add_bench_serialisation(bench, action);

@@ -171,8 +171,9 @@ void add_model_options(Command sub, PlanCommand& command) {
                              fmt::join(named_configs(), ", ")))
       .required();
   sub.add_option("--type", command.type, "Type of the weights: f16, q8_0, q4_k and so on [the file's; f16 of shapes]");
-  sub.add_option("--kv-type", command.kv_type, "Keys and values are cached as f32, f16, or auto: f32 for f32 weights")
-      .one_of({"auto", "f32", "f16"})
+  sub.add_option("--kv-type", command.kv_type,
+                 "Keys and values are cached as f32, f16, q8_0, or auto: f32 for f32 weights, else f16")
+      .one_of({"auto", "f32", "f16", "q8_0"})
       .show_default();
   sub.add_option("--cluster", command.cluster, "Description of the nodes and links (docs/formats/cluster.md)");
   sub.add_option("--workers", command.workers, "Ask running workers instead: HOST:PORT,...; their links are measured")

@@ -7,6 +7,7 @@
 #include "butterfly/trace/trace.h"
 #include "commands.h"
 #include "shared/access.h"
+#include "shared/load_display.h"
 
 namespace butterfly::app {
 
@@ -32,6 +33,8 @@ Result<OpenModel> open_model(const InferenceConfig& config) {
   if (!config.quiet) {
     observer.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", one_line(line).c_str()); };
   }
+  LoadDisplay display;
+  if (!config.quiet) observer.loading = [&display](const LoadProgress& progress) { display.show(progress); };
   BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, config.deployment, observer, interrupted()));
   open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
   return open;

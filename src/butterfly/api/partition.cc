@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "butterfly/api/convert.h"
 #include "butterfly/model/core/config.h"
+#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/core/shard.h"
 #include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/partition/plan.h"
@@ -89,8 +91,10 @@ Status set_links(std::span<const Node> nodes, std::span<const NodeLink> links, P
 
 Result<Partition> partition_by(const std::string& strategy, const PartitionConfig& config, const ModelInfo& model,
                                std::span<const Node> nodes) {
-  if (config.cache_type != "f32" && config.cache_type != "f16") {
-    return make_error(ErrorCode::kInvalidArgument, "a cache of type '{}', known are f32 and f16", config.cache_type);
+  const std::optional<DType> cache_type = parse_dtype(config.cache_type);
+  if (!cache_type || !is_cache_type(*cache_type)) {
+    return make_error(ErrorCode::kInvalidArgument, "a cache of type '{}', known are f32, f16 and q8_0",
+                      config.cache_type);
   }
   std::vector<NodeDescriptor> descriptors;
   for (const Node& node : nodes) {
@@ -103,7 +107,7 @@ Result<Partition> partition_by(const std::string& strategy, const PartitionConfi
   const PlanOptions options{.strategy = strategy,
                             .context = config.context,
                             .sequences = config.sequences,
-                            .kv_type = *parse_dtype(config.cache_type),
+                            .kv_type = *cache_type,
                             .goal = goal,
                             .custom = custom_plan(config.custom)};
   BF_ASSIGN_OR_RETURN(const Plan plan, make_plan(model.config(), cluster, options));

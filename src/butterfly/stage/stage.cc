@@ -34,9 +34,9 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageAssignment& assignment,
                                            const WeightSourceFinder& find_source, const StageOptions& options,
-                                           StageParts& kept, const std::stop_token& stop) {
+                                           StageParts& kept, const LoadOptions& loading) {
   std::unique_ptr<Stage> stage(new Stage(config, assignment, options));
-  BF_TRY(kept.complete(config, assignment, find_source, *stage->team_, stop));
+  BF_TRY(kept.complete(config, assignment, find_source, *stage->team_, loading));
   if (assignment.embedding) stage->embedding_ = kept.embedding(assignment.slices);
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
     stage->blocks_.push_back(kept.block(layer, assignment.slices));
@@ -47,10 +47,11 @@ Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const Stag
 }
 
 Result<std::unique_ptr<Stage>> Stage::load(const ModelConfig& config, const StageAssignment& assignment,
-                                           std::shared_ptr<const WeightSource> source, const StageOptions& options) {
+                                           std::shared_ptr<const WeightSource> source, const StageOptions& options,
+                                           const LoadOptions& loading) {
   StageParts parts;
-  return load(
-      config, assignment, [&]() -> Result<std::shared_ptr<const WeightSource>> { return source; }, options, parts);
+  const auto find = [&]() -> Result<std::shared_ptr<const WeightSource>> { return source; };
+  return load(config, assignment, find, options, parts, loading);
 }
 
 namespace {

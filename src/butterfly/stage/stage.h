@@ -34,7 +34,7 @@ struct StageOptions {
   std::uint64_t kv_bytes_max = 0;  // 0: no limit
 };
 
-/// Floats for F32 models, halves for all others: a property of the model, since it shows in the bits.
+/// Floats for F32 models, halves for all others, unless one is asked for: it shows in the bits.
 DType kv_type_for(const ModelConfig& config);
 
 class Stage {
@@ -42,10 +42,11 @@ class Stage {
   /// Takes what `kept` has and leaves there what it loads. Errors: those of StageParts::complete().
   static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
                                              const WeightSourceFinder& find_source, const StageOptions& options,
-                                             StageParts& kept, const std::stop_token& stop = {});
+                                             StageParts& kept, const LoadOptions& loading = {});
   /// The same for a node that keeps nothing.
   static Result<std::unique_ptr<Stage>> load(const ModelConfig& config, const StageAssignment& assignment,
-                                             std::shared_ptr<const WeightSource> source, const StageOptions& options);
+                                             std::shared_ptr<const WeightSource> source, const StageOptions& options,
+                                             const LoadOptions& loading = {});
 
   /// For an assignment of some slices: meets the others that compute the same layers. Collective; each member's rank in
   /// `exchange` is the place of its slices. Once per stage, before the first step; `exchange` outlives its use.

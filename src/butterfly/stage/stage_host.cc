@@ -110,10 +110,9 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
   std::optional<std::string> local;
   for (const Assignment& one : assignments) {
     options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
-    BF_ASSIGN_OR_RETURN(
-        auto stage,
-        Stage::load(
-            config, one.stage, [&] { return find_source(config, one, weights, kept_, local); }, options, kept_, stop));
+    BF_ASSIGN_OR_RETURN(auto stage,
+                        Stage::load(config, one.stage, [&] { return find_source(config, one, weights, kept_, local); },
+                                    options, kept_, {.stop = stop, .progress = options_.progress}));
     memory_bytes.push_back(stage->memory_bytes());
     stages_[one.rank] = std::make_unique<PacedStage>(std::move(stage), pace);
   }
@@ -135,8 +134,8 @@ Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher
   ThreadTeam team(1);
   std::optional<std::string> local;
   for (const Assignment& one : assignments) {
-    BF_TRY(kept_.complete(
-        config, one.stage, [&] { return find_source(config, one, weights, kept_, local); }, team, stop));
+    BF_TRY(kept_.complete(config, one.stage, [&] { return find_source(config, one, weights, kept_, local); }, team,
+                          {.stop = stop}));
   }
   return check_packed(weights, local, kept_);
 }

@@ -2,6 +2,7 @@
 // threads.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@ struct StageHostOptions {
   std::uint64_t kv_bytes_max = 0;      // of all stages together, by their layers; 0: no limit
   std::uint64_t weight_bytes_max = 0;  // of an assignment, and kept between assignments; 0: no limit
   double emulated_speed = 1.0;         // see PacedStageOptions
+  /// How far load() has come, for each share in turn; called by the thread that loads.
+  std::function<void(const LoadProgress& progress)> progress{};
 };
 
 class StageHost final : public WorkerDelegate {

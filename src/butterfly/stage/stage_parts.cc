@@ -19,27 +19,59 @@ void StageParts::set_model(const std::string& identity) {
   model_ = identity;
 }
 
+namespace {
+
+/// Tells how far loading has come, in the bytes that the model of costs knows of each part.
+class LoadTally {
+ public:
+  LoadTally(const LoadOptions& options, std::uint64_t missing_bytes) : options_(options), missing_(missing_bytes) {
+    if (options.progress && missing_ > 0) options.progress({});
+  }
+
+  void loaded(std::uint64_t expected_bytes, std::uint64_t packed_bytes) {
+    if (!options_.progress) return;
+    loaded_ += expected_bytes;
+    progress_.packed_bytes += packed_bytes;
+    progress_.done = static_cast<double>(loaded_) / static_cast<double>(missing_);
+    options_.progress(progress_);
+  }
+
+ private:
+  const LoadOptions& options_;
+  const std::uint64_t missing_;
+  std::uint64_t loaded_ = 0;
+  LoadProgress progress_;
+};
+
+}  // namespace
+
 Status StageParts::complete(const ModelConfig& config, const StageAssignment& assignment,
-                            const WeightSourceFinder& find_source, ThreadTeam& team, const std::stop_token& stop) {
+                            const WeightSourceFinder& find_source, ThreadTeam& team, const LoadOptions& options) {
   tied_ = config.tied_head;
   std::shared_ptr<const WeightSource> found;
   const auto source = [&]() -> Result<const WeightSource*> {
-    if (stop.stop_requested()) return make_error(ErrorCode::kCancelled, "loading was cancelled");
+    if (options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "loading was cancelled");
     if (!found) {
       BF_ASSIGN_OR_RETURN(found, find_source());
     }
     return found.get();
   };
   const HeldSlices& slices = assignment.slices;
+  BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
+  const ShareCost share = cost.share(slices);
+  BF_ASSIGN_OR_RETURN(const std::uint64_t missing, missing_bytes(config, std::span(&assignment, 1)));
+  LoadTally tally(options, missing);
   if (assignment.embedding && !embeddings_.contains(slices)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, slices));
+    tally.loaded(share.embedding.weight_bytes, embedding.packed_bytes());
     embeddings_[slices] = std::make_shared<const Embedding>(std::move(embedding));
   }
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
     if (blocks_.contains({layer, slices})) continue;
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, slices));
+    tally.loaded(share.block_of(cost.kind(layer)).weight_bytes, block.packed_bytes());
     blocks_[{layer, slices}] = std::make_shared<const Block>(std::move(block));
   }
   if (assignment.head && !heads_.contains(slices)) {
@@ -47,6 +79,7 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     const auto embedding = embeddings_.find(slices);
     const Embedding* table = embedding == embeddings_.end() ? nullptr : embedding->second.get();
     BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, table, team, slices));
+    tally.loaded(share.head.weight_bytes, config.tied_head && table != nullptr ? 0 : head.packed_bytes());
     heads_[slices] = std::make_shared<const Head>(std::move(head));
   }
   return {};

@@ -28,6 +28,18 @@ struct KeptMatrix {
   WeightPart part{};
 };
 
+/// How far complete() has come.
+struct LoadProgress {
+  double done = 0;                 // share of what was missing, 0 to 1
+  std::uint64_t packed_bytes = 0;  // of what it has loaded
+};
+
+struct LoadOptions {
+  std::stop_token stop{};
+  /// At the beginning, with 0, and after each part; nothing where nothing is missing. By the thread that loads.
+  std::function<void(const LoadProgress& progress)> progress{};
+};
+
 /// Gives the source of the weights; asked once, and only if something is missing.
 using WeightSourceFinder = std::function<Result<std::shared_ptr<const WeightSource>>()>;
 
@@ -37,9 +49,9 @@ class StageParts {
   void set_model(const std::string& identity);
 
   /// Loads and packs what `assignment` needs and is not here. Errors: those of the source and of the weights (missing,
-  /// misshapen, unsupported); kCancelled once `stop` is requested, with what was loaded kept.
+  /// misshapen, unsupported); kCancelled once a stop is requested, with what was loaded kept.
   Status complete(const ModelConfig& config, const StageAssignment& assignment, const WeightSourceFinder& find_source,
-                  ThreadTeam& team, const std::stop_token& stop);
+                  ThreadTeam& team, const LoadOptions& options);
 
   /// By name: of each matrix of which `assignment` needs a part, what is here for other slices, where there are some of
   /// the same. Only the rest of the part has to be fetched.

@@ -31,13 +31,12 @@ class StagePartsTest : public ::testing::Test {
  protected:
   Status complete(const StageAssignment& assignment, const std::stop_token& stop = {}) {
     source->asked.clear();
-    return parts.complete(
-        checkpoint.config, assignment,
-        [&]() -> Result<std::shared_ptr<const WeightSource>> {
-          ++found;
-          return source;
-        },
-        team, stop);
+    return parts.complete(checkpoint.config, assignment,
+                          [&]() -> Result<std::shared_ptr<const WeightSource>> {
+                            ++found;
+                            return source;
+                          },
+                          team, {.stop = stop, .progress = [this](const LoadProgress& at) { told.push_back(at); }});
   }
 
   static ModelConfig config() {
@@ -58,6 +57,7 @@ class StagePartsTest : public ::testing::Test {
   ThreadTeam team{1};
   StageParts parts;
   int found = 0;
+  std::vector<LoadProgress> told;
 };
 
 TEST_F(StagePartsTest, OnlyWhatIsMissingIsLoaded) {
@@ -144,6 +144,19 @@ TEST_F(StagePartsTest, WhatIsMissingIsKnownBeforehand) {
   ASSERT_TRUE(complete(all));
   EXPECT_NEAR(static_cast<double>(parts.bytes()), static_cast<double>(missing), 0.1 * static_cast<double>(missing));
   EXPECT_EQ(*parts.missing_bytes(checkpoint.config, std::span(&all, 1)), 0u);
+}
+
+TEST_F(StagePartsTest, LoadingTellsHowFarItIsFromNothingToAll) {
+  const StageAssignment all{.first_layer = 0, .last_layer = 4, .embedding = true, .head = true};
+  ASSERT_TRUE(complete(all));
+  ASSERT_EQ(told.size(), 7u) << "the beginning, an embedding, four blocks, a head";
+  EXPECT_EQ(told.front().done, 0);
+  EXPECT_TRUE(std::ranges::is_sorted(told, std::ranges::less{}, &LoadProgress::done));
+  EXPECT_EQ(told.back().done, 1);
+  EXPECT_EQ(told.back().packed_bytes, parts.bytes());
+  told.clear();
+  ASSERT_TRUE(complete(all));
+  EXPECT_THAT(told, IsEmpty());
 }
 
 TEST_F(StagePartsTest, ALoadThatIsNotWantedAnyMoreEnds) {

@@ -34,7 +34,7 @@ inline bool is_wire_type(DType type) {
 
 /// What the coordinator decides for every stage alike: what shows in the bits, and how they travel.
 struct StageSettings {
-  DType kv_type = DType::kF16;    // or kF32
+  DType kv_type = DType::kF16;    // one of cache_types()
   DType wire_type = DType::kF32;  // of activations between stages; kF16 and kQ8_0 lose something
   Compression compression = Compression::kOff;
 };

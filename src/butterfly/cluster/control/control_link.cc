@@ -9,6 +9,7 @@
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/message_bytes.h"
 #include "butterfly/cluster/control/model_config_message.h"
+#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {
@@ -237,9 +238,11 @@ Result<StageSettings> read_settings(const control::StageSettings& message) {
     return number < kAllDTypes.size() ? std::optional(static_cast<DType>(number)) : std::nullopt;
   };
   const auto kv_type = type_of(message.kv_type()), wire_type = type_of(message.wire_type());
-  if (kv_type != DType::kF16 && kv_type != DType::kF32) {
-    return make_error(ErrorCode::kProtocol, "an assignment with a cache of type {}, expected {} (f32) or {} (f16)",
-                      message.kv_type(), static_cast<int>(DType::kF32), static_cast<int>(DType::kF16));
+  if (!kv_type || !is_cache_type(*kv_type)) {
+    return make_error(ErrorCode::kProtocol,
+                      "an assignment with a cache of type {}, expected {} (f32), {} (f16) or {} (q8_0)",
+                      message.kv_type(), static_cast<int>(DType::kF32), static_cast<int>(DType::kF16),
+                      static_cast<int>(DType::kQ8_0));
   }
   if (!wire_type || !is_wire_type(*wire_type)) {
     return make_error(ErrorCode::kProtocol,

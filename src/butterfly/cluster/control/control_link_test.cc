@@ -159,7 +159,7 @@ TEST(ReadAssignment, ModelsAndSettingsThatNoStageHasAreRefused) {
       {"a SHA-256 of 0 bytes", [](auto& m) { m.clear_model_sha256(); }},
       {"number of layers is 0", [](auto& m) { m.clear_config(); }},
       {"a model's mlp is number 7", [](auto& m) { m.mutable_config()->set_mlp(7); }},
-      {"a cache of type 3", [](auto& m) { m.mutable_settings()->set_kv_type(3); }},
+      {"a cache of type 4", [](auto& m) { m.mutable_settings()->set_kv_type(4); }},
       {"a cache of type 4294967295", [](auto& m) { m.mutable_settings()->set_kv_type(~0u); }},
       {"activations of type 4", [](auto& m) { m.mutable_settings()->set_wire_type(4); }},
       {"activations of type 256", [](auto& m) { m.mutable_settings()->set_wire_type(256); }},

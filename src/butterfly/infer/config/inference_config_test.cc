@@ -78,7 +78,7 @@ TEST(InferenceConfig, MistakesAreNamedByFileLineAndKey) {
             "settings.toml: line 2: heartbeat is 5, expected a whole number from 10 to 60000");
   EXPECT_EQ(refusal("seed = -1\n"), "settings.toml: line 1: seed is -1, expected a whole number");
   EXPECT_THAT(refusal("split = \"evenly\"\n"), HasSubstr("split is 'evenly', expected one of uniform, balanced, "));
-  EXPECT_THAT(refusal("kv_type = \"q8_0\"\n"), HasSubstr("kv_type is 'q8_0', expected one of auto, f32, f16"));
+  EXPECT_THAT(refusal("kv_type = \"q4_0\"\n"), HasSubstr("kv_type is 'q4_0', expected one of auto, f32, f16, q8_0"));
   EXPECT_THAT(refusal("[sampling]\ntemp = 1.0\n"), HasSubstr("line 1: there is no key \"sampling\""));
 }
 

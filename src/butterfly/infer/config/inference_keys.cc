@@ -34,12 +34,13 @@ void add_model(std::vector<InferenceKey>& keys) {
                             .letter = 't',
                             .range = {0, 1024}},
                            BF_AT(deployment.compute.threads)));
-  keys.push_back(choice_key({.name = "kv_type",
-                             .role = kDecides,
-                             .help = "Type of cached keys and values (auto: f32 for F32 models, else f16)",
-                             .group = kModel},
-                            BF_AT(deployment.compute.kv_type),
-                            {{"auto", std::nullopt}, {"f32", DType::kF32}, {"f16", DType::kF16}}));
+  keys.push_back(
+      choice_key({.name = "kv_type",
+                  .role = kDecides,
+                  .help = "Type of cached keys and values (auto: f32 for F32 models, else f16)",
+                  .group = kModel},
+                 BF_AT(deployment.compute.kv_type),
+                 {{"auto", std::nullopt}, {"f32", DType::kF32}, {"f16", DType::kF16}, {"q8_0", DType::kQ8_0}}));
   keys.push_back(value_key(
       {.name = "quiet", .help = "No progress and no summary on stderr", .group = kModel, .letter = 'q'}, BF_AT(quiet)));
 }

@@ -1,5 +1,7 @@
 #include "butterfly/infer/deployment/deployment.h"
 
+#include <mutex>
+
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
 #include "butterfly/machine/topology.h"
@@ -19,11 +21,12 @@ Result<Isa> isa_of_node(const ComputeConfig& compute, std::size_t node) {
 class LocalDeployment final : public Deployment {
  public:
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
-                                                    const ComputeConfig& compute) {
+                                                    const ComputeConfig& compute, const DeploymentObserver& observer) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                         Stage::load(checkpoint.config, plan.shares[0].work, checkpoint.weights,
-                                    {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type}));
+                                    {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type},
+                                    {.progress = observer.loading}));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
 
@@ -90,6 +93,29 @@ class ThreadsDeployment final : public Deployment {
   std::optional<ChannelPipeline> pipeline_;
 };
 
+/// What the nodes of a process have loaded, together.
+class LoadingNodes {
+ public:
+  LoadingNodes(std::size_t nodes, const DeploymentObserver& observer) : nodes_(nodes), tell_(observer.loading) {}
+
+  void tell(std::size_t node, const LoadProgress& progress) {
+    const std::lock_guard lock(mutex_);
+    nodes_[node] = progress;
+    LoadProgress all;
+    for (const LoadProgress& one : nodes_) {
+      all.done += one.done;
+      all.packed_bytes += one.packed_bytes;
+    }
+    all.done /= static_cast<double>(nodes_.size());
+    tell_(all);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<LoadProgress> nodes_;
+  const std::function<void(const LoadProgress& progress)> tell_;
+};
+
 Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentConfig& config,
                                                 const DeploymentObserver& observer) {
   // The nodes are alike, so no split depends on their speed; together they have the memory of one process.
@@ -107,16 +133,20 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
       observer.progress("split uniform, as the nodes of one process are alike");
   }
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), planning));
-  if (config.nodes == 1 && plan.shares.size() == 1) return LocalDeployment::create(checkpoint, plan, config.compute);
+  if (config.nodes == 1 && plan.shares.size() == 1)
+    return LocalDeployment::create(checkpoint, plan, config.compute, observer);
   if (observer.progress && !plan.standby_nodes.empty()) {
     observer.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
                                   config.nodes, checkpoint.config.layers));
   }
+  const auto loading = std::make_shared<LoadingNodes>(nodes.size(), observer);  // also the hosts'
   std::vector<std::unique_ptr<StageHost>> hosts;
   std::vector<InprocNode> members;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(config.compute, i));
-    hosts.push_back(std::make_unique<StageHost>(StageHostOptions{.threads = config.compute.threads, .isa = isa}));
+    StageHostOptions host{.threads = config.compute.threads, .isa = isa};
+    if (observer.loading) host.progress = [loading, i](const LoadProgress& progress) { loading->tell(i, progress); };
+    hosts.push_back(std::make_unique<StageHost>(host));
     members.push_back({nodes[i], hosts.back().get()});
   }
   return ThreadsDeployment::create(checkpoint, plan, std::move(hosts), std::move(members), config);

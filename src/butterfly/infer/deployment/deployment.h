@@ -17,6 +17,7 @@
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/simulation/forecast.h"
+#include "butterfly/stage/stage_parts.h"
 #include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/exchange/group_exchange.h"
 
@@ -42,6 +43,8 @@ struct DeploymentObserver {
   std::function<void(const std::vector<NodeDescriptor>& members, const std::string& change)> members{};
   /// Lines for people, on long work. Called by the thread that computes.
   std::function<void(const std::string& line)> progress{};
+  /// How far the weights of all nodes of this process are loaded; one call at a time, from threads that load.
+  std::function<void(const LoadProgress& progress)> loading{};
 };
 
 /// What one working node holds.

@@ -3,36 +3,48 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
+#include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/parity_values_test.h"
+#include "butterfly/tensor/quantize.h"
 
 namespace butterfly {
 namespace {
 
+constexpr std::array kTypes{CacheType::kF32, CacheType::kF16, CacheType::kQ8_0};
+
 /// Keys and values of one head in cache pages, filled through the kernels that the cache uses.
 struct CachedHead {
-  CachedHead(int keys, int head_dim, bool half) : v_stride((head_dim + 15) / 16 * 16), size(half ? 2 : 4) {
+  CachedHead(int keys, int head_dim, CacheType cache_type, int value_dim)
+      : type(cache_type), group_bytes(key_group_bytes(type, head_dim)), page_bytes(value_page_bytes(type, value_dim)) {
     const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
-    const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+    const auto v = random_floats(static_cast<std::size_t>(keys * value_dim), 22);
+    const long k_page = kKvPageTokens / kPanel * group_bytes;
     const int pages = (keys + kKvPageTokens - 1) / kKvPageTokens;
-    k_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * head_dim * size));
-    v_data.resize(static_cast<std::size_t>(pages * kKvPageTokens * v_stride * size));
+    k_data.resize(static_cast<std::size_t>(pages * k_page));
+    v_data.resize(static_cast<std::size_t>(pages * page_bytes));
     for (int p = 0; p < pages; ++p) {
-      k_pages.push_back(k_data.data() + static_cast<long>(p) * kKvPageTokens * head_dim * size);
-      v_pages.push_back(v_data.data() + static_cast<long>(p) * kKvPageTokens * v_stride * size);
+      k_pages.push_back(k_data.data() + p * k_page);
+      v_pages.push_back(v_data.data() + p * page_bytes);
     }
     for (int key = 0; key < keys; ++key) {
-      unsigned char* kp =
-          k_data.data() + static_cast<long>(key / kPanel) * kPanel * head_dim * size + key % kPanel * size;
-      unsigned char* vp = v_data.data() + static_cast<long>(key) * v_stride * size;
-      kReferenceKernels.store_key(k.data() + key * head_dim, head_dim, half, kp);
-      kReferenceKernels.store_value(v.data() + key * head_dim, head_dim, half, vp);
+      kReferenceKernels.store_key(k.data() + key * head_dim, head_dim, type, k_data.data() + key / kPanel * group_bytes,
+                                  key % kPanel);
+      store_value(key, v.data() + key * value_dim, value_dim);
     }
   }
-  int v_stride, size;
+  CachedHead(int keys, int head_dim, CacheType cache_type) : CachedHead(keys, head_dim, cache_type, head_dim) {}
+  void store_value(int key, const float* x, int value_dim) {
+    unsigned char* page = v_data.data() + key / kKvPageTokens * page_bytes;
+    kReferenceKernels.store_value(x, value_dim, type, page, key % kKvPageTokens);
+  }
+  CacheType type;
+  long group_bytes, page_bytes;
   std::vector<unsigned char> k_data, v_data;
   std::vector<const unsigned char*> k_pages, v_pages;
 };
@@ -45,8 +57,8 @@ struct AttentionExtras {
   std::vector<float> slopes{}, sinks{};
 };
 
-std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool half, const std::vector<int>& visible,
-                          int first, int rows, const AttentionExtras& extras = {}) {
+std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, const std::vector<int>& visible, int first,
+                          int rows, const AttentionExtras& extras = {}) {
   const auto q = random_floats(visible.size() * static_cast<std::size_t>(head_dim), 23);
   const int value_dim = extras.value_dim > 0 ? extras.value_dim : head_dim;
   std::vector<float> out(static_cast<std::size_t>(rows * value_dim));
@@ -56,14 +68,15 @@ std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool ha
     q_rows.push_back(q.data() + (first + r) * head_dim);
     out_rows.push_back(out.data() + r * value_dim);
   }
-  std::vector<float> scratch(static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * head.v_stride)));
+  std::vector<float> scratch(
+      static_cast<std::size_t>(kAttentionRows * (kAttentionSegment + 2 * value_stride_of(value_dim))));
   AttentionArgs args;
   args.k_pages = head.k_pages.data();
   if (extras.value_dim == 0) args.v_pages = head.v_pages.data();
   args.value_dim = extras.value_dim;
-  args.half = half;
+  args.type = head.type;
   args.head_dim = head_dim;
-  args.v_stride = (value_dim + kPanel - 1) / kPanel * kPanel;
+  args.v_stride = static_cast<int>(value_stride_of(value_dim));
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   args.rows = rows;
   args.q = q_rows.data();
@@ -78,20 +91,20 @@ std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, bool ha
   return out;
 }
 
-TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndBothCacheTypes) {
+TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndAllCacheTypes) {
   for (const int head_dim : {8, 16, 20, 32, 64, 80, 128}) {
-    for (const bool half : {false, true}) {
+    for (const CacheType type : kTypes) {
       for (const int keys : {1, 15, 16, 17, 63, 255, 256, 257, 700}) {
-        const CachedHead head(keys, head_dim, half);
+        const CachedHead head(keys, head_dim, type);
         std::vector<int> visible;
         for (int r = 0; r < 8; ++r) visible.push_back(std::max(1, keys - 7 + r));
-        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8);
+        const auto expected = attend(Isa::kReference, head, head_dim, visible, 0, 8);
         for (const Isa isa : supported_isas()) {
-          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8), expected))
-              << to_string(isa) << " head_dim " << head_dim << " keys " << keys << " half " << half;
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, visible, 0, 8), expected))
+              << to_string(isa) << " head_dim " << head_dim << " keys " << keys << " type " << static_cast<int>(type);
           // One row at a time, as decode does, gives the same bits as eight at once.
           for (int r = 0; r < 8; ++r) {
-            const auto row = attend(isa, head, head_dim, half, visible, r, 1);
+            const auto row = attend(isa, head, head_dim, visible, r, 1);
             EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
           }
         }
@@ -100,11 +113,13 @@ TEST(ParityAttention, EqualsReferenceForOddHeadsKeysAndBothCacheTypes) {
   }
 }
 
-TEST(ParityAttention, WindowsCapsSlopesAndSinksEqualReference) {
-  const int head_dim = 20;
+class ParityWindows : public testing::TestWithParam<std::tuple<CacheType, int>> {};
+
+TEST_P(ParityWindows, CapsSlopesAndSinksEqualReference) {
+  const auto [type, head_dim] = GetParam();
   for (const int keys : {9, 100, 257, 700}) {
     for (const int window : {1, 5, 16, 250, 256, 300}) {
-      const CachedHead head(keys, head_dim, true);
+      const CachedHead head(keys, head_dim, type);
       std::vector<int> visible;
       AttentionExtras windowed;
       AttentionExtras all{.cap = 2.5f};
@@ -116,12 +131,12 @@ TEST(ParityAttention, WindowsCapsSlopesAndSinksEqualReference) {
       }
       all.first = windowed.first;
       for (const AttentionExtras& extras : {windowed, all}) {
-        const auto expected = attend(Isa::kReference, head, head_dim, true, visible, 0, 8, extras);
+        const auto expected = attend(Isa::kReference, head, head_dim, visible, 0, 8, extras);
         for (const Isa isa : supported_isas()) {
-          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, true, visible, 0, 8, extras), expected))
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, visible, 0, 8, extras), expected))
               << to_string(isa) << " keys " << keys << " window " << window << " cap " << extras.cap;
           for (int r = 0; r < 8; ++r) {
-            const auto row = attend(isa, head, head_dim, true, visible, r, 1, extras);
+            const auto row = attend(isa, head, head_dim, visible, r, 1, extras);
             EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
           }
         }
@@ -130,35 +145,38 @@ TEST(ParityAttention, WindowsCapsSlopesAndSinksEqualReference) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Types, ParityWindows,
+                         testing::Combine(testing::Values(CacheType::kF16, CacheType::kQ8_0), testing::Values(20, 72)));
+
 TEST(ParityAttention, ValuesWithinKeysEqualReferenceAndValuesKeptApart) {
   for (const auto& [head_dim, value_dim] : {std::pair{24, 17}, {40, 32}, {72, 64}, {80, 3}}) {
-    for (const bool half : {false, true}) {
+    for (const CacheType type : kTypes) {
       for (const int keys : {1, 15, 17, 63, 256, 300}) {
-        CachedHead head(keys, head_dim, half);
+        CachedHead head(keys, head_dim, type);
         std::vector<int> visible;
         AttentionExtras extras{.value_dim = value_dim};
         for (int r = 0; r < 8; ++r) {
           visible.push_back(std::max(1, keys - 7 + r));
           extras.sinks.push_back(static_cast<float>(r) - 4.0f);
         }
-        const auto expected = attend(Isa::kReference, head, head_dim, half, visible, 0, 8, extras);
+        const auto expected = attend(Isa::kReference, head, head_dim, visible, 0, 8, extras);
         // The same numbers as values that are stored apart.
         const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
         for (int key = 0; key < keys; ++key) {
-          unsigned char* value = head.v_data.data() + static_cast<long>(key) * head.v_stride * head.size;
-          kReferenceKernels.store_value(k.data() + key * head_dim, head_dim, half, value);
+          head.store_value(key, k.data() + key * head_dim, head_dim);
         }
-        const auto apart = attend(Isa::kReference, head, head_dim, half, visible, 0, 8, {.sinks = extras.sinks});
+        const auto apart = attend(Isa::kReference, head, head_dim, visible, 0, 8, {.sinks = extras.sinks});
         for (int r = 0; r < 8; ++r) {
           EXPECT_EQ(std::memcmp(expected.data() + r * value_dim, apart.data() + r * head_dim,
                                 static_cast<std::size_t>(value_dim) * 4),
                     0);
         }
         for (const Isa isa : supported_isas()) {
-          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, half, visible, 0, 8, extras), expected))
-              << to_string(isa) << " " << head_dim << " of which " << value_dim << " keys " << keys << " half " << half;
+          EXPECT_TRUE(same_bits(attend(isa, head, head_dim, visible, 0, 8, extras), expected))
+              << to_string(isa) << " " << head_dim << " of which " << value_dim << " keys " << keys << " type "
+              << static_cast<int>(type);
           for (int r = 0; r < 8; ++r) {
-            const auto row = attend(isa, head, head_dim, half, visible, r, 1, extras);
+            const auto row = attend(isa, head, head_dim, visible, r, 1, extras);
             EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * value_dim, row.size() * 4), 0) << to_string(isa);
           }
         }
@@ -167,19 +185,52 @@ TEST(ParityAttention, ValuesWithinKeysEqualReferenceAndValuesKeptApart) {
   }
 }
 
+/// What encode_row makes of one row, as floats; a block that is not whole is filled up with zeros.
+std::vector<float> through_q8_0(const float* x, int n) {
+  std::vector<float> values(static_cast<std::size_t>((n + kQuantBlock - 1) / kQuantBlock * kQuantBlock));
+  std::copy_n(x, n, values.begin());
+  std::vector<std::byte> blocks(*row_bytes(DType::kQ8_0, values.size()));
+  encode_row(DType::kQ8_0, values, blocks);
+  decode_row(DType::kQ8_0, blocks, values);
+  return values;
+}
+
+TEST(ParityAttention, BlocksOfQ8_0AreThoseOfFilesAlsoWhereTheLastIsShort) {
+  for (const int head_dim : {20, 40, 64}) {
+    const int keys = 300;
+    const CachedHead head(keys, head_dim, CacheType::kQ8_0);
+    const auto out = attend(Isa::kReference, head, head_dim, {keys}, 0, 1);
+    const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
+    const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
+    const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
+    double total = 0;
+    std::vector<double> sums(q.size());
+    for (int j = 0; j < keys; ++j) {
+      const auto key = through_q8_0(k.data() + j * head_dim, head_dim);
+      const auto value = through_q8_0(v.data() + j * head_dim, head_dim);
+      double dot = 0;
+      for (std::size_t d = 0; d < q.size(); ++d) dot += static_cast<double>(q[d]) * static_cast<double>(key[d]);
+      const double p = std::exp(dot / std::sqrt(static_cast<double>(head_dim)));
+      total += p;
+      for (std::size_t d = 0; d < q.size(); ++d) sums[d] += p * static_cast<double>(value[d]);
+    }
+    for (std::size_t d = 0; d < q.size(); ++d) EXPECT_NEAR(out[d], sums[d] / total, 1e-5) << head_dim;
+  }
+}
+
 TEST(ParityAttention, ExtrasThatChangeNothingKeepEveryBit) {
   const int head_dim = 32, keys = 600;
-  const CachedHead head(keys, head_dim, false);
-  const auto plain = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
+  const CachedHead head(keys, head_dim, CacheType::kF32);
+  const auto plain = attend(Isa::kReference, head, head_dim, {keys}, 0, 1);
   const AttentionExtras extras{.first = {0}, .cap = 0, .slopes = {0.0f}, .sinks = {-1e30f}};
-  EXPECT_TRUE(same_bits(attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1, extras), plain));
+  EXPECT_TRUE(same_bits(attend(Isa::kReference, head, head_dim, {keys}, 0, 1, extras), plain));
 }
 
 TEST(ParityAttention, WindowsCapsSlopesAndSinksAreCloseToDoublePrecision) {
   const int head_dim = 16, keys = 300, first = 30;
-  const CachedHead head(keys, head_dim, false);
+  const CachedHead head(keys, head_dim, CacheType::kF32);
   const AttentionExtras extras{.first = {first}, .cap = 1.5f, .slopes = {0.03125f}, .sinks = {0.75f}};
-  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1, extras);
+  const auto out = attend(Isa::kReference, head, head_dim, {keys}, 0, 1, extras);
   const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
   const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
   const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);
@@ -198,8 +249,8 @@ TEST(ParityAttention, WindowsCapsSlopesAndSinksAreCloseToDoublePrecision) {
 
 TEST(ParityAttention, IsCloseToSoftmaxInDoublePrecision) {
   const int head_dim = 32, keys = 600;
-  const CachedHead head(keys, head_dim, false);
-  const auto out = attend(Isa::kReference, head, head_dim, false, {keys}, 0, 1);
+  const CachedHead head(keys, head_dim, CacheType::kF32);
+  const auto out = attend(Isa::kReference, head, head_dim, {keys}, 0, 1);
   const auto k = random_floats(static_cast<std::size_t>(keys * head_dim), 21);
   const auto v = random_floats(static_cast<std::size_t>(keys * head_dim), 22);
   const auto q = random_floats(static_cast<std::size_t>(head_dim), 23);

@@ -1,6 +1,7 @@
 // AVX2 with FMA and F16C: 16 floats are two registers, every operation is done on both halves.
 #include <immintrin.h>
 
+#include "butterfly/kernel/inference/attention_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/linear_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
@@ -128,16 +129,14 @@ template <PackedType kType, int M>
 inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
                                                            long block, Vec (&acc)[M][1]) {
   constexpr bool kNibbles = kType == PackedType::kQ4_0;
-  constexpr long kBlockBytes = (kNibbles ? 16 : 32) * kPanel;
-  constexpr long kAhead = 4096;
+  constexpr PackedPairs kForm{.nibbles = kNibbles};
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
   const __m256i low_mask = _mm256_set1_epi8(15);
   Dot<kType> dot[M][2];
 #pragma GCC unroll 8
   for (int step = 0; step < (kNibbles ? 4 : 8); ++step) {
-    const unsigned char* at = w + block * kBlockBytes + step * 64;
-    if constexpr (M == 1) __builtin_prefetch(at + kAhead);
+    const unsigned char* at = w + kForm.quants_at(block) + step * 64;
     const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
     const __m256i right = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32));
 #pragma GCC unroll 8
@@ -160,7 +159,7 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
       }
     }
   }
-  const unsigned char* scales = w + blocks * kBlockBytes + block * 2 * kPanel;
+  const unsigned char* scales = w + kForm.scales_at(block);
   const Vec w_scale = Vec::load_half(reinterpret_cast<const unsigned short*>(scales));
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -174,65 +173,99 @@ template <PackedType kType, int M, int N>
 inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
                                                          const SliceStep& step, float* top) {
   static_assert(N == 1, "two registers a panel leave room for one panel");
+  constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
   Vec acc[M][N];
   clear_sums(acc);
   const unsigned char* w = a.weights + panel * a.panel_stride;
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
+    // Half of a pair and the line that the halves meet in.
+    if constexpr (M == 1) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
     add_quant_block<kType, M>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
 }
 
-/// The sum of 16 signed bytes.
-inline int sum_of_16(const signed char* x) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
-  const __m128i halves = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+/// The sum of 16 signed bytes in every lane.
+inline __m128i sum_of_16(const signed char* x) {
+  const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+  __m128i sums = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
+  sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+  return _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
 }
 
-/// Quants as signed bytes: 8 outputs of 4 k.
+/// How products of quants with those of x, up to 127, are added in 16 bits before they become 32. kUnsigned: quants
+/// from 0 to 31, by themselves; kSigned: quants within +-32, |w| times x with w's sign; both 4 products of pairs at
+/// once, 8 where quants are nibbles (up to 15, within +-12). kAny: each pair alone, as in Dot.
+enum class Products { kUnsigned, kSigned, kAny };
+
+constexpr Products products_of(PackedType type) {
+  if (packed_sub_blocks(type).minima) return Products::kUnsigned;
+  return type == PackedType::kNibbles32 ? Products::kAny : Products::kSigned;
+}
+
+/// Quants as signed bytes: 8 outputs of 4 k. Nibbles of types with minima stand for themselves.
 template <PackedType kType>
 inline __m256i signed_quants(const unsigned char* at, bool upper, __m256i table) {
   const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
   if constexpr (!packed_sub_blocks(kType).nibbles) return _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
-  const __m256i nibbles = upper ? _mm256_srli_epi16(stored, 4) : stored;
-  return _mm256_shuffle_epi8(table, _mm256_and_si256(nibbles, _mm256_set1_epi8(15)));
+  const __m256i nibbles = _mm256_and_si256(upper ? _mm256_srli_epi16(stored, 4) : stored, _mm256_set1_epi8(15));
+  if constexpr (packed_sub_blocks(kType).minima) return nibbles;
+  return _mm256_shuffle_epi8(table, nibbles);
 }
 
-/// As in Dot: |w| times x with w's sign, in pairs that fit 16 bits.
-inline __m256i add_products(__m256i sum, __m256i weights, __m256i quads) {
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(quads, weights));
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+/// Products of pairs in 16 bits.
+template <Products kProducts>
+inline __m256i pair_products(__m256i weights, __m256i quads) {
+  if constexpr (kProducts == Products::kUnsigned) return _mm256_maddubs_epi16(weights, quads);
+  return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(quads, weights));
+}
+
+/// The dot products of M rows with one sub-block of 16 outputs.
+template <PackedType kType, Products kProducts, int kSub, int M>
+inline __attribute__((always_inline)) void sub_block_dots(const LinearArgs& a, const unsigned char* at,
+                                                          const signed char* x, __m256i table, __m256i (&dot)[M][2]) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  constexpr int kQuads = kForm.size / 4;
+  constexpr int kAtOnce = kProducts == Products::kAny ? 1 : kForm.nibbles ? kQuads : 4;
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) dot[m][0] = dot[m][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int first = kSub * kQuads; first < (kSub + 1) * kQuads; first += kAtOnce) {
+    __m256i pairs[M][2];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int quad = first; quad < first + kAtOnce; ++quad) {
+      const unsigned char* quants = at + (kForm.nibbles ? quad % 4 : quad) * 64;
+      const __m256i left = signed_quants<kType>(quants, quad >= 4, table);
+      const __m256i right = signed_quants<kType>(quants + 32, quad >= 4, table);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        int four;
+        __builtin_memcpy(&four, x + m * a.cols + quad * 4, 4);
+        const __m256i quads = _mm256_set1_epi32(four);
+        pairs[m][0] = _mm256_add_epi16(pairs[m][0], pair_products<kProducts>(left, quads));
+        pairs[m][1] = _mm256_add_epi16(pairs[m][1], pair_products<kProducts>(right, quads));
+      }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      dot[m][0] = _mm256_add_epi32(dot[m][0], _mm256_madd_epi16(pairs[m][0], _mm256_set1_epi16(1)));
+      dot[m][1] = _mm256_add_epi32(dot[m][1], _mm256_madd_epi16(pairs[m][1], _mm256_set1_epi16(1)));
+    }
+  }
 }
 
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
 /// block in the panel.
-template <PackedType kType, int kSub, int M>
+template <PackedType kType, Products kProducts, int kSub, int M>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
                                                          const signed char* x, const float* x_scales, const int* x_sums,
                                                          __m256i table, Vec (&acc)[M][1]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
-  constexpr int kQuads = kForm.size / 4;
-  constexpr long kAhead = 4096;
   const long blocks = a.cols / 32;
   __m256i dot[M][2];
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) dot[m][0] = dot[m][1] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-  for (int quad = kSub * kQuads; quad < (kSub + 1) * kQuads; ++quad) {
-    const unsigned char* quants = at + (kForm.nibbles ? quad % 4 : quad) * 64;
-    if constexpr (M == 1) __builtin_prefetch(quants + kAhead);
-    const __m256i left = signed_quants<kType>(quants, quad >= 4, table);
-    const __m256i right = signed_quants<kType>(quants + 32, quad >= 4, table);
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
-      int four;
-      __builtin_memcpy(&four, x + m * a.cols + quad * 4, 4);
-      const __m256i quads = _mm256_set1_epi32(four);
-      dot[m][0] = add_products(dot[m][0], left, quads);
-      dot[m][1] = add_products(dot[m][1], right, quads);
-    }
-  }
+  sub_block_dots<kType, kProducts, kSub, M>(a, at, x, table, dot);
   const auto* floats = reinterpret_cast<const float*>(at + kForm.quant_bytes());
   const Vec w_scale = Vec::load(floats + kSub * kPanel);
 #pragma GCC unroll 8
@@ -241,15 +274,15 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
     const Vec dots = {_mm256_cvtepi32_ps(dot[m][0]), _mm256_cvtepi32_ps(dot[m][1])};
     acc[m][0] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m][0]);
     if constexpr (kForm.minima) {
-      const int sum = kForm.size == 32 ? x_sums[m * blocks] : sum_of_16(x + m * a.cols + kSub * 16);
-      const __m256 factor = _mm256_set1_ps(static_cast<float>(sum));
+      const __m128i sum = kForm.size == 32 ? _mm_set1_epi32(x_sums[m * blocks]) : sum_of_16(x + m * a.cols + kSub * 16);
+      const __m256 factor = _mm256_broadcastss_ps(_mm_cvtepi32_ps(sum));
       const Vec minimum = Vec::mul(Vec::load(floats + (kForm.subs() + kSub) * kPanel), x_scale);
       acc[m][0] = {_mm256_fnmadd_ps(factor, minimum.a, acc[m][0].a), _mm256_fnmadd_ps(factor, minimum.b, acc[m][0].b)};
     }
   }
 }
 
-template <PackedType kType, int M, int N>
+template <PackedType kType, Products kProducts, int M, int N>
 inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a, long row, long panel,
                                                              const SliceStep& step, float* top) {
   static_assert(N == 1, "two registers a panel leave room for one panel");
@@ -264,10 +297,12 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   clear_sums(acc);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
+    if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
     const float* scales = a.x_scales + row * blocks + block;
     const int* sums = a.x_sums + row * blocks + block;
-    add_sub_block<kType, 0, M>(a, at, x + block * 32, scales, sums, table, acc);
-    if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M>(a, at, x + block * 32, scales, sums, table, acc);
+    add_sub_block<kType, kProducts, 0, M>(a, at, x + block * 32, scales, sums, table, acc);
+    if constexpr (kForm.subs() == 2)
+      add_sub_block<kType, kProducts, 1, M>(a, at, x + block * 32, scales, sums, table, acc);
   }
   return push_sums(acc, step.adds, top);
 }
@@ -289,12 +324,22 @@ constexpr TileTable<3, 1> kQuantTable = {{
     {all_slices<quant_slice<kType, 3, 1>, 3>},
 }};
 
-template <PackedType kType>
+template <PackedType kType, Products kProducts = products_of(kType)>
 constexpr TileTable<3, 1> kSubBlockTable = {{
-    {all_slices<sub_block_slice<kType, 1, 1>, 1>},
-    {all_slices<sub_block_slice<kType, 2, 1>, 2>},
-    {all_slices<sub_block_slice<kType, 3, 1>, 3>},
+    {all_slices<sub_block_slice<kType, kProducts, 1, 1>, 1>},
+    {all_slices<sub_block_slice<kType, kProducts, 2, 1>, 2>},
+    {all_slices<sub_block_slice<kType, kProducts, 3, 1>, 3>},
 }};
+
+/// Whether Products::kSigned holds what nibbles stand for.
+bool nibbles_are_small(const LinearArgs& a) {
+  int largest = 0;
+  for (int i = 0; i < 16; ++i) {
+    const int magnitude = a.nibble_quants[i] < 0 ? -a.nibble_quants[i] : a.nibble_quants[i];
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest <= 12;
+}
 
 void linear(const LinearArgs& a) {
   switch (a.type) {
@@ -317,6 +362,9 @@ void linear(const LinearArgs& a) {
     case PackedType::kNibbles16Min:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16Min>, a.cols);
     case PackedType::kNibbles32:
+      if (nibbles_are_small(a)) {
+        return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32, Products::kSigned>, a.cols);
+      }
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
     case PackedType::kNibbles32Min:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
@@ -346,8 +394,8 @@ constinit const Kernels kAvx2Kernels = {
     .add_scaled = add_scaled_row,
     .softmax = softmax_row,
     .sigmoid = sigmoid_row,
-    .store_key = store_cached_simd<Vec, kPanel>,
-    .store_value = store_cached_simd<Vec, 1>,
+    .store_key = store_key_simd<Vec>,
+    .store_value = store_value_simd<Vec>,
     .floats_to_halves = floats_to_halves_simd<Vec>,
     .halves_to_floats = halves_to_floats_simd<Vec>,
     .floats_to_q8_0 = floats_to_q8_0_simd<Vec>,

@@ -1,6 +1,7 @@
 // AVX-512 (F, BW, DQ, VL) with VNNI: 16 floats are one register.
 #include <immintrin.h>
 
+#include "butterfly/kernel/inference/attention_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/linear_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
@@ -79,9 +80,8 @@ template <PackedType kType, int M, int N>
 inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
                                                            long block, Vec (&acc)[M][N]) {
   constexpr bool kNibbles = kType == PackedType::kQ4_0;
-  constexpr long kBlockBytes = (kNibbles ? 16 : 32) * kPanel;
+  constexpr PackedPairs kForm{.nibbles = kNibbles};
   constexpr int kOffset = kNibbles ? -8 : -128;
-  constexpr long kAhead = 4096;
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
   const float* x_scales = a.x_scales + row * blocks;
@@ -101,8 +101,7 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
     __m512i second[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) {
-      const unsigned char* at = w + n * a.panel_stride + block * kBlockBytes + step * 64;
-      if constexpr (M == 1) __builtin_prefetch(at + kAhead);
+      const unsigned char* at = w + n * a.panel_stride + kForm.quants_at(block) + step * 64;
       first[n] = _mm512_loadu_si512(at);
       if constexpr (kNibbles) {
         second[n] = _mm512_and_si512(_mm512_srli_epi16(first[n], 4), low_mask);
@@ -128,7 +127,7 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
   }
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    const unsigned char* scales = w + n * a.panel_stride + blocks * kBlockBytes + block * 2 * kPanel;
+    const unsigned char* scales = w + n * a.panel_stride + kForm.scales_at(block);
     const __m512 w_scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -141,55 +140,81 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
 template <PackedType kType, int M, int N>
 inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
                                                          const SliceStep& step, float* top) {
+  constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
   Vec acc[M][N];
   clear_sums(acc);
   const unsigned char* w = a.weights + panel * a.panel_stride;
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
+    // Half of a pair and the line that the halves meet in.
+    if constexpr (M == 1) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
     add_quant_block<kType, M, N>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
 }
 
-/// The sum of 16 signed bytes.
-inline int sum_of_16(const signed char* x) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
-  const __m128i halves = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - 16 * 128;
+/// What is added to quants so that they are unsigned: nothing where nibbles stand for themselves.
+template <PackedType kType>
+constexpr int kQuantOffset = packed_sub_blocks(kType).nibbles && packed_sub_blocks(kType).minima ? 0 : 128;
+
+/// What the sums of x give to the dot products of a block's two sub-blocks of 16: for each row 4 times that of the
+/// first, 4 times that of the second. Of types with minima the sums as floats, else what takes the offset out.
+template <PackedType kType, int M>
+inline __attribute__((always_inline)) void half_terms(const LinearArgs& a, const signed char* x, int (&terms)[M][8]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + m * a.cols));
+    __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+    if constexpr (packed_sub_blocks(kType).minima) {
+      _mm256_storeu_ps(reinterpret_cast<float*>(terms[m]), _mm256_cvtepi32_ps(sums));
+    } else {
+      static_assert(kQuantOffset<kType> == 1 << 7);
+      sums = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sums, 7));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(terms[m]), sums);
+    }
+  }
+}
+
+/// 4 k of 16 outputs; the upper nibbles of the first 4 quads are the last 4.
+template <PackedType kType>
+inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned char* quants, int quad, __m512i table) {
+  constexpr bool kNibbles = packed_sub_blocks(kType).nibbles;
+  __m512i weights = _mm512_loadu_si512(quants + (kNibbles ? quad % 4 : quad) * 64);
+  if constexpr (kNibbles) {
+    if (quad >= 4) weights = _mm512_srli_epi16(weights, 4);
+    weights = _mm512_and_si512(weights, _mm512_set1_epi8(15));
+    if constexpr (kQuantOffset<kType> != 0) weights = _mm512_shuffle_epi8(table, weights);
+  }
+  return weights;
 }
 
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
-/// block in the first panel. Quants are unsigned, with 128 added, as in quant_tile; by the table of nibbles as well.
+/// block in the first panel; `terms` are those of half_terms(). Quants are unsigned, as in add_quant_block; by the
+/// table of nibbles as well.
 template <PackedType kType, int kSub, int M, int N>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
                                                          const signed char* x, const float* x_scales, const int* x_sums,
-                                                         __m512i table, Vec (&acc)[M][N]) {
+                                                         const int (&terms)[M][8], __m512i table, Vec (&acc)[M][N]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
-  constexpr long kAhead = 4096;
+  constexpr int kOffset = kQuantOffset<kType>;
   const long blocks = a.cols / 32;
-  int sums[M];
   __m512i dot[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
-    sums[m] = kForm.size == 32 ? x_sums[m * blocks] : sum_of_16(x + m * a.cols + kSub * 16);
-    const __m512i start = _mm512_set1_epi32(-128 * sums[m]);
+    __m512i start = _mm512_setzero_si512();
+    if constexpr (kOffset != 0) {
+      start = _mm512_set1_epi32(kForm.size == 32 ? -kOffset * x_sums[m * blocks] : terms[m][4 * kSub]);
+    }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) dot[m][n] = start;
   }
-  // One step takes 4 k of 16 rows; the upper nibbles of the first 4 quads are the last 4.
 #pragma GCC unroll 8
   for (int quad = kSub * kQuads; quad < (kSub + 1) * kQuads; ++quad) {
     __m512i weights[N];
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) {
-      const unsigned char* quants = at + n * a.panel_stride + (kForm.nibbles ? quad % 4 : quad) * 64;
-      if constexpr (M == 1) __builtin_prefetch(quants + kAhead);
-      weights[n] = _mm512_loadu_si512(quants);
-      if constexpr (kForm.nibbles) {
-        if (quad >= 4) weights[n] = _mm512_srli_epi16(weights[n], 4);
-        weights[n] = _mm512_shuffle_epi8(table, _mm512_and_si512(weights[n], _mm512_set1_epi8(15)));
-      }
-    }
+    for (int n = 0; n < N; ++n) weights[n] = unsigned_quants<kType>(at + n * a.panel_stride, quad, table);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       int four;
@@ -209,7 +234,12 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
       acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
       if constexpr (kForm.minima) {
         const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
-        const __m512 sum = _mm512_set1_ps(static_cast<float>(sums[m]));
+        __m512 sum;
+        if constexpr (kForm.size == 32) {
+          sum = _mm512_set1_ps(static_cast<float>(x_sums[m * blocks]));
+        } else {
+          sum = _mm512_castsi512_ps(_mm512_set1_epi32(terms[m][4 * kSub]));
+        }
         acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
       }
     }
@@ -231,10 +261,15 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   clear_sums(acc);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
+    if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
     const float* scales = a.x_scales + row * blocks + block;
     const int* sums = a.x_sums + row * blocks + block;
-    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, table, acc);
-    if constexpr (kForm.subs() == 2) add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, table, acc);
+    int terms[M][8];
+    if constexpr (kForm.size == 16) half_terms<kType, M>(a, x + block * 32, terms);
+    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, terms, table, acc);
+    if constexpr (kForm.subs() == 2) {
+      add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, terms, table, acc);
+    }
   }
   return push_sums(acc, step.adds, top);
 }
@@ -319,8 +354,8 @@ constinit const Kernels kAvx512Kernels = {
     .add_scaled = add_scaled_row,
     .softmax = softmax_row,
     .sigmoid = sigmoid_row,
-    .store_key = store_cached_simd<Vec, kPanel>,
-    .store_value = store_cached_simd<Vec, 1>,
+    .store_key = store_key_simd<Vec>,
+    .store_value = store_value_simd<Vec>,
     .floats_to_halves = floats_to_halves_simd<Vec>,
     .halves_to_floats = halves_to_floats_simd<Vec>,
     .floats_to_q8_0 = floats_to_q8_0_simd<Vec>,

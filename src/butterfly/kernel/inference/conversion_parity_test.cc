@@ -5,11 +5,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
+#include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/parity_values_test.h"
 #include "butterfly/kernel/inference/row_codec.h"
+#include "butterfly/tensor/half.h"
 
 namespace butterfly {
 namespace {
@@ -117,20 +120,36 @@ TEST(ParityConversion, EveryScaleAndEveryQuantOfQ8_0BecomesTheSameFloat) {
 
 TEST(ParityConversion, KeysAndValuesAreCachedWithTheSameBits) {
   const auto values = interesting_floats();
-  for (const bool half : {false, true}) {
-    for (const std::size_t n : {std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{97}, values.size()}) {
-      std::vector<unsigned char> expected_key(n * 64), expected_value(n * 4);
-      kReferenceKernels.store_key(values.data(), static_cast<long>(n), half, expected_key.data());
-      kReferenceKernels.store_value(values.data(), static_cast<long>(n), half, expected_value.data());
-      for (const Isa isa : supported_isas()) {
-        std::vector<unsigned char> key(n * 64), value(n * 4);
-        kernels_for(isa).store_key(values.data(), static_cast<long>(n), half, key.data());
-        kernels_for(isa).store_value(values.data(), static_cast<long>(n), half, value.data());
-        EXPECT_EQ(key, expected_key) << to_string(isa) << n;
-        EXPECT_EQ(value, expected_value) << to_string(isa) << n;
-      }
+  for (const CacheType type : {CacheType::kF32, CacheType::kF16, CacheType::kQ8_0}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{97}, values.size()}) {
+      const auto n = static_cast<long>(count);
+      const auto stored = [&](const Kernels& kernels) {
+        std::vector<unsigned char> bytes(
+            static_cast<std::size_t>(key_group_bytes(type, n) + value_page_bytes(type, n)));
+        kernels.store_key(values.data(), n, type, bytes.data(), 3);
+        kernels.store_value(values.data(), n, type, bytes.data() + key_group_bytes(type, n), kKvPageTokens - 1);
+        return bytes;
+      };
+      const auto expected = stored(kReferenceKernels);
+      for (const Isa isa : supported_isas()) EXPECT_EQ(stored(kernels_for(isa)), expected) << to_string(isa) << n;
     }
   }
+}
+
+TEST(ParityConversion, InfinityIsCachedAsTheLargestHalfAndNaNAsItself) {
+  constexpr long kCount = 40;  // two blocks of q8_0
+  std::vector<float> values(kCount, 1.0f);
+  values[0] = -std::numeric_limits<float>::infinity();
+  values[35] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<unsigned char> group(static_cast<std::size_t>(key_group_bytes(CacheType::kQ8_0, kCount)));
+  kReferenceKernels.store_key(values.data(), kCount, CacheType::kQ8_0, group.data(), 0);
+  const auto scale = [&](std::size_t block) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, group.data() + kCount * kPanel + block * 2 * kPanel, 2);
+    return half_to_float(half);
+  };
+  EXPECT_NEAR(scale(0) * static_cast<float>(static_cast<signed char>(group[0])), -65504.0f, 40.0f);
+  EXPECT_TRUE(std::isnan(scale(1)));
 }
 
 }  // namespace

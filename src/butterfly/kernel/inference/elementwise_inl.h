@@ -3,6 +3,7 @@
 // Internal linkage throughout (see kernels.h).
 #pragma once
 
+#include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 
 namespace butterfly {
@@ -187,6 +188,44 @@ void store_cached(const float* x, long n, bool half, unsigned char* out) {
   } else {
     auto* floats = reinterpret_cast<float*>(out);
     for (long i = 0; i < n; ++i) floats[i * kStep] = x[i];
+  }
+}
+
+/// Where the blocks of one q8_0 key or value lie in the cache.
+struct CachedBlocks {
+  unsigned char* quants;
+  long step;  // bytes from one to the next
+  unsigned char* scales;
+  long scale_step;
+};
+
+inline CachedBlocks blocks_of_key(long n, unsigned char* group, int key) {
+  return {group + key, kPanel, group + n * kPanel + 2 * key, 2 * kPanel};
+}
+
+inline CachedBlocks blocks_of_value(long n, unsigned char* page, int token) {
+  const long stride = value_stride_of(n);
+  return {page + token * stride, 1, page + kKvPageTokens * stride + 2 * token, 2 * kKvPageTokens};
+}
+
+/// `encode`: Kernels::floats_to_q8_0.
+void store_cached_blocks(const float* x, long n, void (*encode)(const float*, long, unsigned char*),
+                         CachedBlocks blocks) {
+  for (long begin = 0; begin < n; begin += kCacheBlock) {
+    const long count = n - begin < kCacheBlock ? n - begin : kCacheBlock;
+    float bounded[kCacheBlock] = {};
+    bool numbers = true;
+    for (long i = 0; i < count; ++i) {
+      const float low = x[begin + i] < -65504.0f ? -65504.0f : x[begin + i];
+      bounded[i] = low > 65504.0f ? 65504.0f : low;
+      numbers = numbers && low == low;
+    }
+    unsigned char block[2 + kCacheBlock];
+    encode(bounded, kCacheBlock, block);
+    constexpr unsigned short kNotANumber = 0x7e00;
+    __builtin_memcpy(blocks.scales, numbers ? static_cast<const void*>(block) : &kNotANumber, 2);
+    for (long i = 0; i < count; ++i) blocks.quants[(begin + i) * blocks.step] = block[2 + i];
+    blocks.scales += blocks.scale_step;
   }
 }
 

@@ -19,6 +19,10 @@ inline constexpr int kKvPageTokens = kPanel;
 inline constexpr int kKvPageTokens = 64;
 #endif
 
+/// How the cache holds keys and values (cache_layout_inl.h). kQ8_0: each in blocks of 32 elements, the last of what is
+/// left, with the scale and the quants of tensor/quantize.h.
+enum class CacheType : unsigned char { kF32, kF16, kQ8_0 };
+
 /// Storage of packed weights. From kBytes16 on: blocks of 32 with one sub-block of 32 or two of 16, a float scale and,
 /// where the name ends in Min, a float minimum each; quants are bytes, or nibbles that a table turns into bytes.
 enum class PackedType : unsigned char {
@@ -73,12 +77,14 @@ struct LinearArgs {
 /// fma(slope, key + 1 - visible, s). Per segment of kAttentionSegment keys, those without a key that is seen left out:
 /// m = max, p = exp(s - m), l = 16 strided sums folded, o[d] = chain over keys. Segments fold in order:
 /// with M = max(M, m): L = fma(L, exp(M_old - M), l * exp(m - M)), O likewise; result (O / L) + 0.
+/// A q8_0 key's score is acc = fma(b, k_scale, acc) over its blocks, b the chain of q and the block's quants; a q8_0
+/// value takes part as p * v_scale times its quants.
 /// A sink is a key of that score without a value: at the end M = max(M, sink), k = exp(M_old - M),
 /// L = fma(L, k, exp(sink - M)), O * k.
 struct AttentionArgs {
-  const unsigned char* const* k_pages = nullptr;  // this head's part: [kKvPageTokens/16][head_dim][16]
-  const unsigned char* const* v_pages = nullptr;  // likewise: [kKvPageTokens][v_stride]; null: values lie in their keys
-  bool half = false;                              // cache type: IEEE half, else float
+  const unsigned char* const* k_pages = nullptr;  // this head's part of each page
+  const unsigned char* const* v_pages = nullptr;  // likewise; null: values lie in their keys
+  CacheType type = CacheType::kF32;
   int head_dim = 0;
   int value_dim = 0;  // without v_pages: a value is that many elements, the first of its key; else it has head_dim
   int v_stride = 0;   // of a value, rounded up to 16; the padding is zero
@@ -145,10 +151,10 @@ struct Kernels {
   void (*softmax)(const float* x, long n, float* y);
   void (*sigmoid)(const float* x, long n, float* y);
 
-  /// Stores one key or value of n elements as float or half: key i at k[i * 16] (its column of the group of 16), a
-  /// value contiguously.
-  void (*store_key)(const float* x, long n, bool half, unsigned char* k);
-  void (*store_value)(const float* x, long n, bool half, unsigned char* v);
+  /// Stores one key of n elements as number `key` of its group of kPanel, one value as number `token` of its page.
+  /// Beyond what a half can hold, it becomes the largest half; a NaN stays one, in q8_0 with its whole block.
+  void (*store_key)(const float* x, long n, CacheType type, unsigned char* group, int key);
+  void (*store_value)(const float* x, long n, CacheType type, unsigned char* page, int token);
 
   /// A row of floats to halves, nearest, ties to even, and back: tensor/half.h. Bytes need no alignment.
   void (*floats_to_halves)(const float* x, long n, unsigned char* halves);

@@ -131,6 +131,18 @@ inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, lo
   return push_sums(acc, step.adds, top);
 }
 
+// --- what one row reads from memory ----------------------------------------------------------------------------
+
+constexpr long kPrefetchAhead = 4096;  // bytes: far enough to cover the memory's latency
+constexpr long kCacheLine = 64;
+
+/// As many bytes from `block` on, later; panels follow one another.
+template <long kBytes>
+inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block) {
+#pragma GCC unroll 32
+  for (long at = 0; at < kBytes; at += kCacheLine) __builtin_prefetch(block + kPrefetchAhead + at);
+}
+
 // --- the loop over tiles, for all types ------------------------------------------------------------------------
 
 using TileFunction = void (*)(const LinearArgs& a, const SliceSteps& steps, long row, long panel, float* top);

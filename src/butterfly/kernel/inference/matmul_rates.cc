@@ -125,7 +125,7 @@ class Measurement {
     }
     const AttentionArgs args{.k_pages = page_of.data(),
                              .v_pages = page_of.data(),
-                             .half = true,
+                             .type = CacheType::kF16,
                              .head_dim = kHeadDim,
                              .v_stride = kHeadDim,
                              .scale = 0.125f,

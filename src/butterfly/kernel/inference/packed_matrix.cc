@@ -21,9 +21,8 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
     case DType::kBF16:
       return (cols * kPanel * 2 + 63) / 64 * 64;
     case DType::kQ8_0:
-      return (blocks * (kQuantBlock * kPanel + 2 * kPanel) + 63) / 64 * 64;
     case DType::kQ4_0:
-      return (blocks * (kQuantBlock / 2 * kPanel + 2 * kPanel) + 63) / 64 * 64;
+      return PackedPairs{.nibbles = type == DType::kQ4_0}.panel_bytes(blocks);
     case DType::kI32:
       return 0;
     default:
@@ -52,12 +51,12 @@ void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t
                       std::byte* panel) {
   constexpr std::int64_t kBytes = sizeof(Block::quants);
   constexpr unsigned char kZero = kBytes == kQuantBlock ? 128 : 0x88;
+  constexpr PackedPairs kForm{.nibbles = kBytes != kQuantBlock};
   const std::int64_t blocks = cols / kQuantBlock;
-  auto* quants = reinterpret_cast<unsigned char*>(panel);
-  auto* scales = reinterpret_cast<std::uint16_t*>(panel + blocks * kBytes * kPanel);
+  if (blocks % 2 == 1) std::memset(panel + kForm.quants_at(blocks - 1), 0, kForm.pair_bytes());
   for (std::int64_t i = 0; i < kPanel; ++i) {
     for (std::int64_t b = 0; b < blocks; ++b) {
-      unsigned char* out = quants + b * kBytes * kPanel + i * 4;
+      auto* out = reinterpret_cast<unsigned char*>(panel + kForm.quants_at(b)) + i * 4;
       Block block;
       if (i < rows) {
         std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
@@ -65,7 +64,7 @@ void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t
         block.scale = 0;
         std::memset(block.quants, kBytes == kQuantBlock ? 0 : kZero, kBytes);
       }
-      scales[b * kPanel + i] = block.scale;
+      std::memcpy(panel + kForm.scales_at(b) + 2 * i, &block.scale, 2);
       for (std::int64_t j = 0; j < kBytes; ++j) {
         const auto byte = static_cast<unsigned char>(block.quants[j]);
         out[j / 4 * 4 * kPanel + j % 4] = kBytes == kQuantBlock ? byte ^ 0x80 : byte;
@@ -125,17 +124,15 @@ void unpack_float_row(const std::byte* panel, std::int64_t i, const IndexRange& 
   }
 }
 
-/// What pack_quant_panel() did with one of its rows of `cols` columns.
+/// What pack_quant_panel() did with one of its rows.
 template <typename Block>
-void unpack_quant_row(const std::byte* panel, std::int64_t i, std::int64_t cols, const IndexRange& of_cols,
-                      std::byte* out) {
+void unpack_quant_row(const std::byte* panel, std::int64_t i, const IndexRange& of_cols, std::byte* out) {
   constexpr std::int64_t kBytes = sizeof(Block::quants);
-  const auto* quants = reinterpret_cast<const unsigned char*>(panel);
-  const auto* scales = reinterpret_cast<const std::uint16_t*>(panel + cols / kQuantBlock * kBytes * kPanel);
+  constexpr PackedPairs kForm{.nibbles = kBytes != kQuantBlock};
   for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += sizeof(Block)) {
-    const unsigned char* from = quants + b * kBytes * kPanel + i * 4;
+    const auto* from = reinterpret_cast<const unsigned char*>(panel + kForm.quants_at(b)) + i * 4;
     Block block;
-    block.scale = scales[b * kPanel + i];
+    std::memcpy(&block.scale, panel + kForm.scales_at(b) + 2 * i, 2);
     for (std::int64_t j = 0; j < kBytes; ++j) {
       const unsigned char byte = from[j / 4 * 4 * kPanel + j % 4];
       const auto quant = static_cast<unsigned char>(kBytes == kQuantBlock ? byte ^ 0x80 : byte);
@@ -157,6 +154,26 @@ const std::byte* re_express(const MatrixView& source, std::uint64_t stride, std:
                       {0, source.cols}, MutableByteSpan(memory).subspan(static_cast<std::uint64_t>(i) * wide, wide));
   }
   return memory.data();
+}
+
+/// Kernels add up as many products of the types of bytes as five and six bits allow. Errors: kBadData naming the quant.
+Status check_quants(const MatrixView& source, std::uint64_t stride) {
+  if (source.type != DType::kBytes16 && source.type != DType::kBytes32Min) return {};
+  const int least = source.type == DType::kBytes16 ? -32 : 0;
+  constexpr int kLargest = 31;
+  const auto step = static_cast<std::size_t>(block_bytes(source.type));
+  const std::uint64_t row = *row_bytes(source.type, static_cast<std::uint64_t>(source.cols));
+  for (std::uint64_t r = 0; r < static_cast<std::uint64_t>(source.rows); ++r) {
+    for (std::uint64_t block = r * stride; block < r * stride + row; block += step) {
+      for (std::size_t i = step - kQuantBlock; i < step; ++i) {
+        const auto quant = static_cast<std::int8_t>(source.bytes[block + i]);
+        if (quant >= least && quant <= kLargest) continue;
+        return make_error(ErrorCode::kBadData, "a {} matrix has the quant {}, they are from {} to {}",
+                          to_string(source.type), quant, least, kLargest);
+      }
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -215,6 +232,7 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
     return make_error(ErrorCode::kBadData, "a {} matrix of {} x {} cannot have {} bytes", to_string(source.type),
                       source.rows, source.cols, source.bytes.size());
   }
+  BF_TRY(check_quants(source, stride));
   PackedMatrix packed;
   packed.type_ = computing_type(source.type);
   packed.rows_ = source.rows;
@@ -277,10 +295,10 @@ void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, 
         unpack_float_row<std::uint16_t>(panel, i, of_cols, to);
         break;
       case DType::kQ8_0:
-        unpack_quant_row<BlockQ8_0>(panel, i, cols_, of_cols, to);
+        unpack_quant_row<BlockQ8_0>(panel, i, of_cols, to);
         break;
       case DType::kQ4_0:
-        unpack_quant_row<BlockQ4_0>(panel, i, cols_, of_cols, to);
+        unpack_quant_row<BlockQ4_0>(panel, i, of_cols, to);
         break;
       default:
         unpack_sub_block_row(type_, panel, i, of_cols, to);

@@ -27,6 +27,20 @@ TEST(Packing, UnpackGivesBackWhatWasStored) {
   }
 }
 
+TEST(Packing, QuantsThatNoTypeOfFilesGivesAreRefused) {
+  ThreadTeam team(2);
+  const auto refusal = [&](DType type, int quant) {
+    std::vector<std::byte> bytes(3 * *row_bytes(type, 64));
+    bytes.back() = static_cast<std::byte>(quant);
+    const auto packed = PackedMatrix::pack({.type = type, .rows = 3, .cols = 64, .bytes = bytes}, team);
+    return packed ? std::string() : packed.error().message;
+  };
+  EXPECT_EQ(refusal(DType::kBytes16, -32), "");
+  EXPECT_EQ(refusal(DType::kBytes16, -33), "a bytes16 matrix has the quant -33, they are from -32 to 31");
+  EXPECT_EQ(refusal(DType::kBytes32Min, 31), "");
+  EXPECT_EQ(refusal(DType::kBytes32Min, -1), "a bytes32min matrix has the quant -1, they are from 0 to 31");
+}
+
 TEST(Packing, AnyPartUnpacksToTheBytesThatWerePacked) {
   ThreadTeam team(2);
   for (const DType stored_type : kAllDTypes) {

@@ -174,6 +174,47 @@ TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
   }
 }
 
+/// The same byte for all quants of a random matrix; scales stay.
+std::vector<std::byte> matrix_of(DType type, std::int64_t rows, std::int64_t cols, int quants) {
+  std::vector<std::byte> bytes = random_matrix(type, rows, cols, 14);
+  const auto step = static_cast<std::size_t>(block_bytes(type));
+  for (std::size_t block = 0; block < bytes.size(); block += step) {
+    std::vector<bool> kept(step);
+    for (const std::size_t half : halves_of_block(type)) kept[half] = kept[half + 1] = true;
+    if (type == DType::kMXFP4) kept[0] = true;
+    for (std::size_t i = 0; i < step; ++i) {
+      if (!kept[i]) bytes[block + i] = static_cast<std::byte>(quants);
+    }
+  }
+  return bytes;
+}
+
+TEST_P(ParityLinear, TheLargestSumsOfAllSignsSaturateNowhere) {
+  const DType type = GetParam();
+  if (block_elements(type) == 1) return;
+  constexpr std::int64_t kRows = 4, kOutputs = 17, kCols = kSuperBlock;
+  ThreadTeam team(1);
+  std::vector<float> x(kRows * kCols, 1.0f);  // 127 in every place; then -127, and both in turns
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t row = i / kCols;
+    if (row == 1 || (row == 2 && i % 2 == 1) || (row == 3 && i % 4 > 1)) x[i] = -1.0f;
+  }
+  for (const int quants : {0x00, 0xff, 0x7f, 0x80, 0x81, 0x77, 0x88, 0xf0}) {
+    const auto bytes = matrix_of(type, kOutputs, kCols, quants);
+    const auto w = PackedMatrix::pack({.type = type, .rows = kOutputs, .cols = kCols, .bytes = bytes}, team);
+    ASSERT_TRUE(w);
+    const auto product = [&](Isa isa) {
+      const Activations rows(kernels_for(isa), kRows, kCols, x);
+      std::vector<float> y(kRows * kOutputs);
+      const LinearJob job{.weights = &*w, .x = &rows.view, .slices = SliceBorders::single(kCols), .y = y.data()};
+      run_linear(kernels_for(isa), team, std::span(&job, 1));
+      return y;
+    };
+    const auto expected = product(Isa::kReference);
+    for (const Isa isa : supported_isas()) EXPECT_TRUE(same_bits(product(isa), expected)) << to_string(isa) << quants;
+  }
+}
+
 TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
   // The negative control of the test above.
   const Shape shape{4, 64, 768, 32};

@@ -1,6 +1,7 @@
 // The specification: what every kernel computes, one element at a time, in the order that fixes its bits.
 #include <cmath>
 
+#include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/elementwise_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
@@ -30,16 +31,19 @@ int quant_weight(const LinearArgs& a, long o, long k) {
   const long block = k / 32;
   const long within = k % 32;
   if (a.type == PackedType::kQ8_0) {
-    return panel[block * 32 * kPanel + (within / 4) * 4 * kPanel + (o % kPanel) * 4 + within % 4] - 128;
+    return panel[PackedPairs{.nibbles = false}.quants_at(block) + (within / 4) * 4 * kPanel + (o % kPanel) * 4 +
+                 within % 4] -
+           128;
   }
   const long half = within % 16;
-  const int byte = panel[block * 16 * kPanel + (half / 4) * 4 * kPanel + (o % kPanel) * 4 + half % 4];
+  const int byte =
+      panel[PackedPairs{.nibbles = true}.quants_at(block) + (half / 4) * 4 * kPanel + (o % kPanel) * 4 + half % 4];
   return (within < 16 ? byte & 15 : byte >> 4) - 8;
 }
 float quant_scale(const LinearArgs& a, long o, long block) {
-  const long block_bytes = (a.type == PackedType::kQ8_0 ? 32 : 16) * kPanel;
-  const unsigned char* scales = a.weights + (o / kPanel) * a.panel_stride + a.cols / 32 * block_bytes;
-  return half_to_float(reinterpret_cast<const unsigned short*>(scales)[block * kPanel + o % kPanel]);
+  const PackedPairs form{.nibbles = a.type == PackedType::kQ4_0};
+  const unsigned char* scales = a.weights + (o / kPanel) * a.panel_stride + form.scales_at(block);
+  return half_to_float(reinterpret_cast<const unsigned short*>(scales)[o % kPanel]);
 }
 
 /// Quant (o, k) of a type of sub-blocks.
@@ -152,18 +156,55 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
   }
 }
 
-float cached(const unsigned char* page, long index, bool half) {
-  return half ? half_to_float(reinterpret_cast<const unsigned short*>(page)[index])
-              : reinterpret_cast<const float*>(page)[index];
+/// Element `index` of what lies there: a quant of q8_0.
+float cached(const unsigned char* page, long index, CacheType type) {
+  if (type == CacheType::kQ8_0) return static_cast<signed char>(page[index]);
+  return type == CacheType::kF16 ? half_to_float(reinterpret_cast<const unsigned short*>(page)[index])
+                                 : reinterpret_cast<const float*>(page)[index];
 }
 
-/// Element d of the value of a key.
-float cached_value(const AttentionArgs& a, int key, int d) {
-  if (a.v_pages == nullptr) {
-    const long group = static_cast<long>(key % kKvPageTokens / kPanel) * a.head_dim * kPanel + key % kPanel;
-    return cached(a.k_pages[key / kKvPageTokens], group + d * kPanel, a.half);
+const unsigned char* key_group(const AttentionArgs& a, int key) {
+  return a.k_pages[key / kKvPageTokens] + key % kKvPageTokens / kPanel * key_group_bytes(a.type, a.head_dim);
+}
+
+float cached_key(const AttentionArgs& a, int key, int d) {
+  return cached(key_group(a, key), static_cast<long>(d) * kPanel + key % kPanel, a.type);
+}
+
+/// Of q8_0: the scale of the block of element d.
+float cached_key_scale(const AttentionArgs& a, int key, int d) {
+  const auto* scales = reinterpret_cast<const unsigned short*>(key_group(a, key) + a.head_dim * kPanel);
+  return half_to_float(scales[d / kCacheBlock * kPanel + key % kPanel]);
+}
+
+/// The score before it is scaled and adjusted.
+float score(const AttentionArgs& a, int row, int key) {
+  const int block = a.type == CacheType::kQ8_0 ? static_cast<int>(kCacheBlock) : a.head_dim;
+  float acc = 0.0f;
+  for (int begin = 0; begin < a.head_dim; begin += block) {
+    float dot = 0.0f;
+    for (int d = begin; d < begin + block && d < a.head_dim; ++d) {
+      dot = std::fmaf(a.q[row][d], cached_key(a, key, d), dot);
+    }
+    if (a.type != CacheType::kQ8_0) return dot;
+    acc = std::fmaf(dot, cached_key_scale(a, key, begin), acc);
   }
-  return cached(a.v_pages[key / kKvPageTokens], static_cast<long>(key % kKvPageTokens) * a.v_stride + d, a.half);
+  return acc;
+}
+
+/// Element d of the value of a key; of q8_0 its quant.
+float cached_value(const AttentionArgs& a, int key, int d) {
+  if (a.v_pages == nullptr) return cached_key(a, key, d);
+  return cached(a.v_pages[key / kKvPageTokens], static_cast<long>(key % kKvPageTokens) * a.v_stride + d, a.type);
+}
+
+/// What a value's probability is multiplied with first.
+float cached_value_scale(const AttentionArgs& a, int key, int d) {
+  if (a.type != CacheType::kQ8_0) return 1.0f;
+  if (a.v_pages == nullptr) return cached_key_scale(a, key, d);
+  const unsigned char* page = a.v_pages[key / kKvPageTokens] + static_cast<long>(kKvPageTokens) * a.v_stride;
+  return half_to_float(
+      reinterpret_cast<const unsigned short*>(page)[d / kCacheBlock * kKvPageTokens + key % kKvPageTokens]);
 }
 
 void attention_row(const AttentionArgs& a, int row, float* scores, float* segment, float* total) {
@@ -177,11 +218,7 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
     const int keys = a.visible[row] - begin < kAttentionSegment ? a.visible[row] - begin : kAttentionSegment;
     for (int j = from; j < keys; ++j) {
       const int key = begin + j;
-      const unsigned char* page = a.k_pages[key / kKvPageTokens];
-      const long group = static_cast<long>(key % kKvPageTokens / kPanel) * a.head_dim * kPanel + key % kPanel;
-      float dot = 0.0f;
-      for (int d = 0; d < a.head_dim; ++d) dot = std::fmaf(a.q[row][d], cached(page, group + d * kPanel, a.half), dot);
-      scores[j] = adjust_score(a, row, key, dot * a.scale);
+      scores[j] = adjust_score(a, row, key, score(a, row, key) * a.scale);
     }
     float max = scores[from];
     for (int j = from + 1; j < keys; ++j) max = scores[j] > max ? scores[j] : max;
@@ -190,7 +227,9 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
     for (int j = from; j < keys; ++j) {
       const float p = exp_scalar(scores[j] - max);
       sums[j % kPanel] = sums[j % kPanel] + p;
-      for (int d = 0; d < value_dim; ++d) segment[d] = std::fmaf(p, cached_value(a, begin + j, d), segment[d]);
+      for (int d = 0; d < value_dim; ++d) {
+        segment[d] = std::fmaf(p * cached_value_scale(a, begin + j, d), cached_value(a, begin + j, d), segment[d]);
+      }
     }
     const float sum = fold16(sums);
     if (begin == first_segment) {
@@ -228,6 +267,18 @@ void decode(const unsigned char* bytes, long n, float* y) {
   decode_row(kType, std::as_bytes(std::span(bytes, *row_bytes(kType, count))), std::span(y, count));
 }
 
+void store_key(const float* x, long n, CacheType type, unsigned char* group, int key) {
+  if (type == CacheType::kQ8_0) return store_cached_blocks(x, n, encode<DType::kQ8_0>, blocks_of_key(n, group, key));
+  store_cached<kPanel>(x, n, type == CacheType::kF16, group + key * cache_element_bytes(type));
+}
+
+void store_value(const float* x, long n, CacheType type, unsigned char* page, int token) {
+  if (type == CacheType::kQ8_0) {
+    return store_cached_blocks(x, n, encode<DType::kQ8_0>, blocks_of_value(n, page, token));
+  }
+  store_cached<1>(x, n, type == CacheType::kF16, page + token * value_stride_of(n) * cache_element_bytes(type));
+}
+
 }  // namespace
 
 constinit const Kernels kReferenceKernels = {
@@ -251,8 +302,8 @@ constinit const Kernels kReferenceKernels = {
     .add_scaled = add_scaled_row,
     .softmax = softmax_row,
     .sigmoid = sigmoid_row,
-    .store_key = store_cached<kPanel>,
-    .store_value = store_cached<1>,
+    .store_key = store_key,
+    .store_value = store_value,
     .floats_to_halves = encode<DType::kF16>,
     .halves_to_floats = decode<DType::kF16>,
     .floats_to_q8_0 = encode<DType::kQ8_0>,

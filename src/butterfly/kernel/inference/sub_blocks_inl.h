@@ -1,11 +1,26 @@
-// How packed types of sub-blocks lie in a panel: block after block, each the quants of 16 outputs and 32 columns, then
-// the floats [subs][16] of scales and, where the type has them, of minima. Internal linkage throughout (see kernels.h).
+// How quantised types lie in a panel: block after block, each the quants of 16 outputs and 32 columns, then what they
+// are multiplied with, so that one row reads one stream. Q8_0 and Q4_0: pairs of blocks, the quants of both and then
+// their halves [2][16] of scales; a last block without a neighbour has its place. Types of sub-blocks: after each
+// block's quants the floats [subs][16] of scales and, where the type has them, of minima. Internal linkage throughout
+// (see kernels.h).
 #pragma once
 
 #include "butterfly/kernel/inference/kernels.h"
 
 namespace butterfly {
 namespace {
+
+/// Of Q8_0 or Q4_0.
+struct PackedPairs {
+  bool nibbles;
+  constexpr long quant_bytes() const { return (nibbles ? 16 : 32) * kPanel; }  // of a block
+  constexpr long pair_bytes() const { return 2 * quant_bytes() + 4 * kPanel; }
+  constexpr long quants_at(long block) const { return block * quant_bytes() + (block >> 1) * 4 * kPanel; }
+  constexpr long scales_at(long block) const {
+    return quants_at(block) + 2 * quant_bytes() - (block & 1) * (quant_bytes() - 2 * kPanel);
+  }
+  constexpr long panel_bytes(long blocks) const { return (blocks + 1) / 2 * pair_bytes(); }
+};
 
 struct PackedSubBlocks {
   int size;  // elements of a sub-block

@@ -70,7 +70,6 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
   const std::int64_t head_dim = config.head_dim;
   const std::int64_t pairs = layer.rope.dim / 2;
   const std::int64_t all_pairs = batch.rows() > 0 ? static_cast<std::int64_t>(rotary.cos.size()) / batch.rows() : 0;
-  const bool half = cache.options().type == DType::kF16;
   const auto rotate = [&](float* x, int count, const float* cos, const float* sin) {
     for (int head = 0; head < count; ++head, x += head_dim) rotate_head(compute, layer, cos, sin, x);
   };
@@ -89,10 +88,9 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
         rotate(k, kv_heads, cos, sin);
       }
       for (int head = 0; head < kv_heads; ++head) {
-        compute.kernels->store_key(k + head * head_dim, head_dim, half,
-                                   cache.key_at(run.sequence, cache_layer, head, position));
-        compute.kernels->store_value(v + head * head_dim, head_dim, half,
-                                     cache.value_at(run.sequence, cache_layer, head, position));
+        const CachePlace place{run.sequence, cache_layer, head, position};
+        cache.store_key(*compute.kernels, place, k + head * head_dim);
+        cache.store_value(*compute.kernels, place, v + head * head_dim);
       }
     });
     first_row += run.rows;
@@ -155,7 +153,7 @@ void run_tile(const Attending& all, const Tile& tile, float* scratch) {
   AttentionArgs args;
   args.k_pages = tile.pages->keys.data();
   if (!all.config.has_latent()) args.v_pages = tile.pages->values.data();
-  args.half = all.cache.options().type == DType::kF16;
+  args.type = cache_type(all.cache.options().type);
   args.head_dim = all.key_dim;
   args.value_dim = all.value_dim;
   args.v_stride = all.v_stride;

@@ -1,12 +1,13 @@
 // Keys and values of the sequences that a node works on, for the layers it holds, in pages of kKvPageTokens tokens.
-// Inside a page, per layer and key/value head: keys in groups of 16, [group][head_dim][16], so that one vector
-// register holds 16 keys; then values [token][head_dim rounded up to 16], where they are not a part of the keys. One
-// thread reserves and releases; between those calls any number of threads may read and write distinct tokens. The cache
-// owns the pages and reuses them.
+// Inside a page, per layer and key/value head: keys in groups of 16, so that one vector register holds an element of 16
+// keys; then values, where they are not a part of the keys (kernel/inference/cache_layout_inl.h). One thread reserves
+// and releases; between those calls any number of threads may read and write distinct tokens. The cache owns the pages
+// and reuses them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -18,13 +19,29 @@
 
 namespace butterfly {
 
+/// Types that a cache may have, and how kernels call them.
+std::span<const DType> cache_types();
+bool is_cache_type(DType type);
+CacheType cache_type(DType type);
+
+/// Bytes of one key, or one value, of `elements` in a cache of `type`: what plans count. Without padding.
+std::uint64_t cached_bytes(DType type, std::uint64_t elements);
+
 struct KvCacheOptions {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
   std::optional<int> value_dim{};  // none: head_dim; 0: values are parts of their keys and nothing is kept for them
-  DType type = DType::kF16;        // kF16 or kF32
+  DType type = DType::kF16;        // one of cache_types()
   std::uint64_t bytes_max = 0;     // 0: no limit
+};
+
+/// Of one token and head.
+struct CachePlace {
+  SequenceId sequence{};
+  int layer = 0;
+  int head = 0;
+  std::int64_t position = 0;
 };
 
 class KvCache {
@@ -47,22 +64,22 @@ class KvCache {
   };
   HeadPages head_pages(SequenceId sequence, int layer, int head) const;
 
-  /// Where the key and value of one token and head go (see Kernels::store_key).
-  unsigned char* key_at(SequenceId sequence, int layer, int head, std::int64_t position);
-  unsigned char* value_at(SequenceId sequence, int layer, int head, std::int64_t position);
+  /// Stores the key, or the value, of one token and head.
+  void store_key(const Kernels& kernels, const CachePlace& place, const float* key);
+  void store_value(const Kernels& kernels, const CachePlace& place, const float* value);
 
   const KvCacheOptions& options() const { return options_; }
-  int value_stride() const { return value_stride_; }
   std::uint64_t bytes_reserved() const { return pages_.size() * page_bytes_; }
   std::size_t sequences() const { return tables_.size(); }
 
  private:
   std::int64_t head_offset(int layer, int head) const;
-  unsigned char* page_of(SequenceId sequence, std::int64_t position) const;
+  /// The keys of one head in the page that has the place; its values follow.
+  unsigned char* head_of(const CachePlace& place) const;
 
   KvCacheOptions options_;
-  int element_bytes_ = 2;
-  int value_stride_ = 0;
+  CacheType type_ = CacheType::kF16;
+  int value_dim_ = 0;
   std::int64_t key_bytes_ = 0;   // of one head in one page
   std::int64_t head_bytes_ = 0;  // keys and values of one head in one page
   std::uint64_t page_bytes_ = 0;

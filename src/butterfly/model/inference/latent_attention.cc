@@ -106,7 +106,6 @@ void rotate_and_cache(const AttentionStep& step, const Projected& projected, flo
   const std::int64_t key_dim = step.config.cached_key_dim();
   const std::int64_t latent = step.config.latent.dim;
   const std::int64_t pairs = static_cast<std::int64_t>(step.rotary.cos.size()) / rows;
-  const bool half = step.cache.options().type == DType::kF16;
   std::int64_t first_row = 0;
   for (const SequenceRun& run : step.batch.runs) {
     for_each_row(step.compute, run.rows, heads * key_dim, [&](std::int64_t i) {
@@ -115,8 +114,7 @@ void rotate_and_cache(const AttentionStep& step, const Projected& projected, flo
       const float* sin = step.rotary.sin.data() + row * pairs + step.layer.first_pair;
       float* key = projected.cached + row * key_dim;
       rotate_head(step.compute, step.layer, cos, sin, key + latent);
-      step.compute.kernels->store_key(key, key_dim, half,
-                                      step.cache.key_at(run.sequence, step.cache_layer, 0, run.position + i));
+      step.cache.store_key(*step.compute.kernels, {run.sequence, step.cache_layer, 0, run.position + i}, key);
       for (std::int64_t head = 0; head < heads; ++head) {
         const float* query = projected.queries + row * step.shard.q_dim() + head * step.config.head_dim;
         std::memcpy(plain + (head * rows + row) * plain_dim, query,

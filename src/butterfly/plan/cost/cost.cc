@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "butterfly/model/core/shard.h"
+#include "butterfly/model/inference/kv_cache.h"
 
 namespace butterfly {
 namespace {
@@ -258,17 +259,16 @@ double ExpertCost::touched(double rows) const {
 
 Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   BF_TRY(validate(config));
-  const auto key_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.cached_key_dim()));
-  const auto value_bytes = row_bytes(kv_type, static_cast<std::uint64_t>(config.cached_value_dim()));
-  if (!key_bytes || !value_bytes) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a {} cache cannot hold heads of {} elements, they are no whole blocks", to_string(kv_type),
-                      config.cached_key_dim());
+  if (!is_cache_type(kv_type)) {
+    return make_error(ErrorCode::kInvalidArgument, "a cache cannot hold {}, known are f32, f16 and q8_0",
+                      to_string(kv_type));
   }
+  const std::uint64_t cached = cached_bytes(kv_type, static_cast<std::uint64_t>(config.cached_key_dim())) +
+                               cached_bytes(kv_type, static_cast<std::uint64_t>(config.cached_value_dim()));
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto f = static_cast<std::uint64_t>(config.ff_dim);
   ModelCost cost;
-  add_slices(config, *key_bytes + *value_bytes, cost);
+  add_slices(config, cached, cost);
   add_layers(config, cost);
   cost.weight_type = config.weight_type;
   cost.row_bytes = d * sizeof(float);

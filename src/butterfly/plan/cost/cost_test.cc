@@ -74,11 +74,17 @@ TEST(ModelCost, LatentAttentionCachesOneRowAndAddsUpToItsParameters) {
   }
 }
 
-TEST(ModelCost, CacheTypeThatCutsHeadsIsRefused) {
+TEST(ModelCost, BlocksOfACacheHaveScalesAlsoWhereTheLastIsShort) {
   ModelConfig config = must_named("llama-1.1b");
-  config.head_dim = 48;
-  config.rope.dim = 48;
-  const Result<ModelCost> cost = model_cost(config, DType::kQ8_0);
+  const auto kv_heads = static_cast<std::uint64_t>(config.kv_heads);
+  EXPECT_EQ(must_cost(config, DType::kQ8_0).kv_bytes, 2 * kv_heads * (64 + 2 * 2));
+  config.head_dim = config.rope.dim = 48;
+  EXPECT_EQ(must_cost(config, DType::kQ8_0).kv_bytes, 2 * kv_heads * (48 + 2 * 2));
+  EXPECT_EQ(must_cost(config, DType::kF16).kv_bytes, 2 * kv_heads * 96);
+}
+
+TEST(ModelCost, CacheTypeThatNoCacheHasIsRefused) {
+  const Result<ModelCost> cost = model_cost(must_named("llama-1.1b"), DType::kQ4_0);
   ASSERT_FALSE(cost.has_value());
   EXPECT_EQ(cost.error().code, ErrorCode::kInvalidArgument);
 }
