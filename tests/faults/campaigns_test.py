@@ -46,6 +46,9 @@ class EveryCampaignCanFail(unittest.TestCase):
     def test_experts(self):
         self.fails("experts.py", "--quick")
 
+    def test_balance(self):
+        self.fails("balance.py")
+
     def test_mutations(self):
         self.fails("mutations.py", "--count", "1")
 
