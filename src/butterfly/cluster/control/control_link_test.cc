@@ -132,7 +132,7 @@ TEST(ReadAssignment, AMemberOfATensorGroupLearnsItsSlicesAndWhoTheOthersAre) {
   EXPECT_EQ(read->group, (std::vector<std::string>{"a:1", "b:2", "c:3"}));
   EXPECT_EQ(read->member, 1);
   EXPECT_FALSE(read->leads());
-  EXPECT_EQ(describe(*read), "stage 2 of 2, slices 3-4");
+  EXPECT_EQ(describe(*read), "stage 2 of 2, slices 3-4, expert slices 8-15");
 }
 
 TEST(ReadAssignment, TheModelAndItsSettingsArrive) {
@@ -190,12 +190,26 @@ TEST(ReadAssignment, GroupsThatContradictThemselvesAreRefused) {
   const std::vector<std::pair<const char*, std::function<void(control::Assign&)>>> spoilt{
       {"a member beyond the group", [](auto& m) { share(m).set_member(3); }},
       {"a member before the group", [](auto& m) { share(m).set_member(-1); }},
-      {"no slices", [](auto& m) { share(m).mutable_stage()->set_last_slice(3); }},
+      {"neither slices nor experts",
+       [](auto& m) {
+         share(m).mutable_stage()->set_last_slice(3);
+         share(m).mutable_stage()->set_last_expert_slice(8);
+       }},
+      {"slices that end before they begin", [](auto& m) { share(m).mutable_stage()->set_last_slice(2); }},
+      {"experts that end before they begin", [](auto& m) { share(m).mutable_stage()->set_last_expert_slice(7); }},
+      {"experts beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_expert_slice(33); }},
+      {"experts before the first", [](auto& m) { share(m).mutable_stage()->set_first_expert_slice(-1); }},
       {"slices beyond the last", [](auto& m) { share(m).mutable_stage()->set_last_slice(33); }},
       {"slices before the first", [](auto& m) { share(m).mutable_stage()->set_first_slice(-1); }},
       {"slices without a group", [](auto& m) { share(m).clear_group(), share(m).set_member(0); }},
       {"all slices in a group",
-       [](auto& m) { share(m).mutable_stage()->set_first_slice(0), share(m).mutable_stage()->set_last_slice(32); }},
+       [](auto& m) {
+         control::Stage& stage = *share(m).mutable_stage();
+         stage.set_first_slice(0);
+         stage.set_last_slice(32);
+         stage.set_first_expert_slice(0);
+         stage.set_last_expert_slice(32);
+       }},
       {"more members than slices",
        [](auto& m) {
          while (share(m).group_size() < 33) share(m).add_group("d:4");
