@@ -119,7 +119,7 @@ struct Inputs {
   ActivationRows view;
 };
 
-/// Seconds of `work`, which one thread or a team does: of one thread those of its own, whoever else has the processor
+/// Seconds of `work`, which one thread or a team does: of one thread its own time, not that of others on the processor
 /// meanwhile.
 template <typename Work>
 double seconds_of(const ThreadTeam& team, const Work& work) {

@@ -1,8 +1,9 @@
 // A weight matrix in the one layout that serves one row and many: panels of 16 interleaved outputs, so that a
 // vector register holds 16 outputs and each output is one chain along the reduced dimension.
 //   float types: panel[k][16]
-//   q8_0: blocks of 32 k, each [8 quads][16 outputs][4 k] bytes holding quant + 128; then scales[block][16] as halves
+//   q8_0: blocks of 32 k, each [8 quads][16 outputs][4 k] bytes holding quant + 128
 //   q4_0: blocks of 32 k, each [4 quads][16 outputs][4 k] bytes, low nibble k, high nibble k + 16, holding quant + 8
+//   both: after every two blocks their scales, halves [2][16] (sub_blocks_inl.h)
 //   types of sub-blocks (tensor/sub_blocks.h): blocks of 32 k, each quants as those of q8_0 or q4_0 (nibbles without an
 //   offset), then the floats [subs][16] of scales and, where there are some, of minima
 // Other quantised types are packed as the computing type that they are re-expressed in.
