@@ -153,7 +153,8 @@ bool AnswerParser::step_content(bool at_end) {
       if (options_.tools || each.part != AnswerPart::kCalls) words.push_back(each.open);
     }
     std::size_t ready = at_end ? buffer_.size() : certain(words);
-    // White space at the very front may stand before reasoning or a call.
+    // White space may stand before a call, and at the very front before reasoning: then it belongs to neither.
+    while (options_.tools && !at_end && ready > 0 && kWhite.find(buffer_[ready - 1]) != kNotThere) --ready;
     if (!said_ && !at_end && buffer_.find_first_not_of(kWhite) >= ready) ready = 0;
     return release(ready, Kind::kContent);
   }

@@ -207,7 +207,7 @@ TEST(AnswerParser, ContentComesAsSoonAsItIsCertain) {
   AnswerParser parser({.format = AnswerFormat::kTags});
   Taken so_far;
   add(so_far, parser.push("Hello <tool"));
-  EXPECT_EQ(so_far.content, "Hello ");
+  EXPECT_EQ(so_far.content, "Hello");  // the space may stand before a call
   add(so_far, parser.push("box>"));
   EXPECT_EQ(so_far.content, "Hello <toolbox>");
 }

