@@ -1,6 +1,6 @@
 // Any bytes as a tokenizer.json (and, after a line of three dashes, a tokenizer_config.json): refused with a message,
 // or a tokenizer that turns texts into ids of its vocabulary and ids into UTF-8, in bounded time.
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/text/utf8.h"
 #include "seeds.h"

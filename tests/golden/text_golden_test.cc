@@ -10,7 +10,7 @@
 #include "butterfly/base/json.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/text/tokenizer.h"
 #include "golden_data.h"
 

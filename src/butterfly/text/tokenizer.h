@@ -2,18 +2,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/text/steps/decoder.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {
 
 struct EncodeOptions {
   bool add_bos = true;        // only where the vocabulary says add_bos and the text does not start with it
+  bool add_eos = false;      // only where the vocabulary says add_eos: texts of a prompt are to go on
   bool parse_special = true;  // control tokens in the text become their ids; user-defined ones always do
 };
 
@@ -28,7 +31,7 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Errors: kInvalidArgument for invalid UTF-8, naming the byte offset, and for more than 2^29 bytes; kBadData where a
-  /// character has no token; kTimeout for a custom pattern that takes too long. Never adds eos: texts are to go on.
+  /// character has no token; kTimeout for a custom pattern that takes too long.
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The bytes that `token` adds to a text; control and unknown tokens add nothing unless kShown. Empty where `token`
@@ -38,6 +41,12 @@ class Tokenizer {
 
   /// Whole text of `tokens`. A sentencepiece text loses the space that add_space_prefix put in front.
   std::string decode(const std::vector<TokenId>& tokens, Control control = Control::kHidden) const;
+
+  /// The token as decoder() wants it; empty as piece() is. Where there is no decoder() it is piece().
+  std::string spelling(TokenId token, Control control) const;
+
+  /// How spellings become text; null where they are text.
+  const TextDecoder* decoder() const;
 
   const Vocabulary& vocabulary() const;
   bool is_end(TokenId token) const;
@@ -69,6 +78,9 @@ class StreamingDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   Options options_;
+  std::string ready(std::string_view text);
+
+  std::optional<TextDecoder::Run> run_;
   std::string pending_;
   bool at_start_;
 };

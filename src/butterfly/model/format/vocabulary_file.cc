@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "butterfly/model/files/mapped_file.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/model/format/open_checkpoint.h"
 
 namespace butterfly {

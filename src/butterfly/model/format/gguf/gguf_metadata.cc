@@ -62,7 +62,7 @@ void write_pieces(const Vocabulary& vocabulary, std::size_t size, GgufWriter& wr
   std::vector<std::string> pieces = vocabulary.pieces;
   std::vector<std::int32_t> types;
   for (TokenType type : vocabulary.types) types.push_back(static_cast<std::int32_t>(type));
-  std::vector<float> scores = vocabulary.scores;
+  std::vector<float> scores(vocabulary.scores.begin(), vocabulary.scores.end());
   while (pieces.size() < size) pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
   types.resize(pieces.size(), static_cast<std::int32_t>(TokenType::kUnused));
   writer.add_strings("tokenizer.ggml.tokens", pieces);

@@ -45,7 +45,8 @@ Status read_pieces(const GgufFile& file, Vocabulary& vocabulary) {
 Status read_sentencepiece(const GgufFile& file, Vocabulary& vocabulary) {
   vocabulary.kind = TokenizerKind::kSentencePiece;
   BF_TRY(read_pieces(file, vocabulary));
-  BF_ASSIGN_OR_RETURN(vocabulary.scores, file.get_floats("tokenizer.ggml.scores"));
+  BF_ASSIGN_OR_RETURN(const auto scores, file.get_floats("tokenizer.ggml.scores"));
+  vocabulary.scores.assign(scores.begin(), scores.end());
   if (vocabulary.scores.size() != vocabulary.pieces.size()) {
     return make_error(ErrorCode::kBadData, "{}: has {} token scores for {} tokens", file.source(),
                       vocabulary.scores.size(), vocabulary.pieces.size());

@@ -9,7 +9,7 @@
 #include "butterfly/base/read_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 
 namespace butterfly {
 namespace {

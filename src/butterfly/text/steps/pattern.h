@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "butterfly/base/range.h"
 #include "butterfly/base/result.h"
+#include "butterfly/text/steps/step_options.h"
 
 namespace butterfly {
 
@@ -39,8 +41,10 @@ class PatternBudget {
 
 class Pattern {
  public:
-  /// Errors: kBadData for what is no regular expression, saying where; kUnsupported for more than 16 KiB.
-  static Result<Pattern> compile(const std::string& expression, PatternSource source);
+  /// Errors: kBadData for what is no regular expression, saying where; kUnsupported for more than 16 KiB, and for what
+  /// PCRE2 cannot do.
+  static Result<Pattern> compile(const std::string& expression, PatternSource source,
+                                 PatternDialect dialect = PatternDialect::kOniguruma);
 
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
@@ -49,6 +53,9 @@ class Pattern {
   /// Appends to `parts` every match in `text` and everything between two matches; together they are `text`.
   /// `text` must be valid UTF-8. Errors: kTimeout and kUnsupported (memory) for a pattern that exceeds its limits.
   Status split(std::string_view text, PatternBudget& budget, std::vector<std::string_view>& parts) const;
+
+  /// Appends where the matches are, empty ones too. As split() in all else.
+  Status find_all(std::string_view text, PatternBudget& budget, std::vector<Range<std::size_t>>& matches) const;
 
  private:
   struct Impl;

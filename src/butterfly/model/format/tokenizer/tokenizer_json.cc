@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/printable.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json_pipeline.h"
-#include "butterfly/text/merge_table.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json_steps.h"
+#include "butterfly/text/models/merge_table.h"
 
 namespace butterfly {
 namespace {
@@ -59,37 +59,47 @@ class Reader {
   Reader(const json& root, const json& config) : root_(root), config_(config), model_(json_member(root, "model")) {}
 
   Result<Vocabulary> read() {
-    BF_TRY(check_model());
-    BF_TRY(read_pieces());
+    BF_TRY(read_model());
+    BF_TRY(out_.kind == TokenizerKind::kUnigram ? read_scored_pieces() : read_pieces());
+    model_size_ = out_.pieces.size();
+    BF_ASSIGN_OR_RETURN(out_.normalizers, read_normalizers(json_member(root_, "normalizer")));
+    BF_ASSIGN_OR_RETURN(out_.pre_tokenizers, read_pre_tokenizers(json_member(root_, "pre_tokenizer")));
+    BF_ASSIGN_OR_RETURN(out_.decoders, read_decoders(json_member(root_, "decoder")));
     BF_TRY(read_added_tokens());
     for (int id = 0; id < out_.size(); ++id) {
       const auto index = static_cast<std::size_t>(id);
       if (!out_.pieces[index].empty()) ids_.try_emplace(out_.pieces[index], id);
     }
-    BF_TRY(read_tokenizer_pipeline(root_, out_));
-    BF_TRY(read_merges());
+    if (out_.kind == TokenizerKind::kBpe) BF_TRY(read_merges());
     BF_TRY(read_unknown());
-    if (out_.kind == TokenizerKind::kSentencePiece) {
-      mark_bytes();
-      score_pieces();
-    }
+    simplify_kind(out_);
+    if (out_.kind == TokenizerKind::kSentencePiece) mark_bytes();
+    if (out_.kind == TokenizerKind::kSentencePiece || out_.kind == TokenizerKind::kBpe) score_pieces();
+    mark_unknown();
     BF_TRY(read_post_processor(json_member(root_, "post_processor")));
+    finish_template();
     read_config();
     add_known_end_tokens(out_);
     return std::move(out_);
   }
 
  private:
-  Status check_model();
+  Status read_model();
+  Status read_bpe();
   Status read_pieces();
+  Status read_scored_pieces();
   Status read_added_tokens();
   Status place(const std::string& piece, const json& id, TokenType type);
   Status read_merges();
   Status read_unknown();
   void mark_bytes();
+  void mark_unknown();
   void score_pieces();
   Status read_post_processor(const json& processor);
-  Result<TokenId> template_token(const json& processor, const json& step) const;
+  Status read_template(const json& processor);
+  Status read_pair_of_tokens(const json& processor);
+  Status template_tokens(const json& processor, const json& step, std::vector<TokenId>& ids) const;
+  void finish_template();
   void read_config();
   TokenId find(const std::string& piece) const;
 
@@ -99,7 +109,10 @@ class Reader {
   Vocabulary out_;
   std::int64_t id_limit_ = 0;
   PieceMap ids_;  // every spelling; points into out_.pieces
+  std::size_t model_size_ = 0;  // pieces of the model itself, without added tokens
   bool has_template_ = false;
+  std::vector<TokenId> before_;  // what templates put in front of a text, and behind it
+  std::vector<TokenId> behind_;
 };
 
 TokenId Reader::find(const std::string& piece) const {
@@ -107,29 +120,47 @@ TokenId Reader::find(const std::string& piece) const {
   return found == ids_.end() ? TokenId{-1} : TokenId{found->second};
 }
 
-Status Reader::check_model() {
+Status Reader::read_model() {
   if (!model_.is_object()) return make_error(ErrorCode::kBadData, "tokenizer.json: has no model");
-  const std::string type = json_string(model_, "type");
+  std::string type = json_string(model_, "type");
   // Files of 2020 do not name the type.
-  const bool bpe = type == "BPE" || (type.empty() && json_member(model_, "merges").is_array());
-  if (!bpe) {
-    return make_error(ErrorCode::kUnsupported, "tokenizer.json: the model is \"{}\", supported is BPE",
+  if (type.empty() && json_member(model_, "merges").is_array()) type = "BPE";
+  if (type.empty() && json_member(model_, "vocab").is_array()) type = "Unigram";
+  if (type.empty() && model_.contains("continuing_subword_prefix")) type = "WordPiece";
+  if (type.empty() && json_member(model_, "unk_token").is_string()) type = "WordLevel";
+  if (type == "BPE") return read_bpe();
+  if (type == "WordPiece") {
+    out_.kind = TokenizerKind::kWordPiece;
+    const json& prefix = json_member(model_, "continuing_subword_prefix");
+    out_.continuing_prefix = prefix.is_string() ? prefix.get<std::string>() : "##";
+    constexpr std::size_t kMost = 1 << 30;
+    BF_ASSIGN_OR_RETURN(out_.word_characters_max, json_count(model_, "max_input_chars_per_word", 100, kMost));
+  } else if (type == "Unigram") {
+    out_.kind = TokenizerKind::kUnigram;
+    out_.byte_fallback = json_bool(model_, "byte_fallback");
+  } else if (type == "WordLevel") {
+    out_.kind = TokenizerKind::kWordLevel;
+  } else {
+    return make_error(ErrorCode::kUnsupported,
+                      "tokenizer.json: the model is \"{}\", supported are BPE, WordPiece, Unigram and WordLevel",
                       printable(type));
   }
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const std::string value = json_string(model_, key);
-    if (!value.empty()) {
-      return make_error(ErrorCode::kUnsupported, "tokenizer.json: {} is \"{}\", only none is supported", key,
-                        printable(value));
-    }
-  }
+  return {};
+}
+
+Status Reader::read_bpe() {
+  out_.kind = TokenizerKind::kBpe;
   const json& dropout = json_member(model_, "dropout");
   if (dropout.is_number() && dropout.get<double>() != 0) {
     return make_error(ErrorCode::kUnsupported, "tokenizer.json: dropout is {}, only 0 gives one answer",
                       dropout.get<double>());
   }
+  out_.continuing_prefix = json_string(model_, "continuing_subword_prefix");
+  out_.word_suffix = json_string(model_, "end_of_word_suffix");
   out_.ignore_merges = json_bool(model_, "ignore_merges");
   out_.fuse_unknown = json_bool(model_, "fuse_unk");
+  out_.byte_fallback = json_bool(model_, "byte_fallback");
+  out_.drops_unknown = true;
   return {};
 }
 
@@ -168,6 +199,27 @@ Status Reader::read_pieces() {
   return {};
 }
 
+/// [["piece", score], ...], the id is the place.
+Status Reader::read_scored_pieces() {
+  const json& vocab = json_member(model_, "vocab");
+  if (!vocab.is_array() || vocab.empty()) {
+    return make_error(ErrorCode::kBadData, "tokenizer.json: the vocabulary is {}, expected a non-empty array",
+                      vocab.type_name());
+  }
+  const json& added = json_member(root_, "added_tokens");
+  id_limit_ = 2 * static_cast<std::int64_t>(vocab.size() + (added.is_array() ? added.size() : 0)) + 65536;
+  for (const json& entry : vocab) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      return make_error(ErrorCode::kBadData, "tokenizer.json: entry {} of the vocabulary is {}, expected [text, score]",
+                        out_.pieces.size(), printable(dump_json(entry)));
+    }
+    out_.pieces.push_back(entry[0].get<std::string>());
+    out_.scores.push_back(entry[1].get<double>());
+    out_.types.push_back(TokenType::kNormal);
+  }
+  return {};
+}
+
 Status Reader::read_added_tokens() {
   const json& added = json_member(root_, "added_tokens");
   if (added.is_null()) return {};
@@ -177,16 +229,16 @@ Status Reader::read_added_tokens() {
   for (const json& token : added) {
     const std::string content = json_string(token, "content");
     if (content.empty()) return make_error(ErrorCode::kBadData, "tokenizer.json: an added token has no content");
-    if (json_bool(token, "single_word")) {
-      return make_error(ErrorCode::kUnsupported,
-                        "tokenizer.json: added token \"{}\" is single_word, which is unsupported", printable(content));
-    }
     const json& id = json_member(token, "id");
     BF_TRY(place(content, id, json_bool(token, "special") ? TokenType::kControl : TokenType::kUserDefined));
     const TokenId token_id{id.get<std::int32_t>()};
     if (json_bool(token, "lstrip")) out_.strip_before.push_back(token_id);
     if (json_bool(token, "rstrip")) out_.strip_after.push_back(token_id);
+    if (json_bool(token, "single_word")) out_.single_word.push_back(token_id);
+    const bool late = json_bool_or(token, "normalized", !json_bool(token, "special"));
+    if (late && !out_.normalizers.empty()) out_.normalized.push_back(token_id);
   }
+  if (out_.kind == TokenizerKind::kUnigram) out_.scores.resize(out_.pieces.size(), 0);
   return {};
 }
 
@@ -206,7 +258,7 @@ Status Reader::read_merges() {
       return make_error(ErrorCode::kBadData, "tokenizer.json: merge {} is {}, expected \"left right\" or two strings",
                         out_.merges.size(), merge.type_name());
     }
-    if (!parse_merge(text, ids_)) {
+    if (!parse_merge(text, ids_, out_.continuing_prefix)) {
       return make_error(
           ErrorCode::kBadData,
           "tokenizer.json: merge {} is \"{}\", but its halves and their union are not all in the vocabulary",
@@ -218,19 +270,32 @@ Status Reader::read_merges() {
 }
 
 Status Reader::read_unknown() {
+  if (out_.kind == TokenizerKind::kUnigram) {
+    const json& id = json_member(model_, "unk_id");
+    if (id.is_null()) return {};
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= model_size_) {
+      return make_error(ErrorCode::kBadData, "tokenizer.json: unk_id is {}, the vocabulary has {} pieces",
+                        printable(dump_json(id)), model_size_);
+    }
+    out_.unknown = TokenId{id.get<std::int32_t>()};
+    return {};
+  }
   const std::string unknown = json_string(model_, "unk_token");
   if (unknown.empty()) return {};
   out_.unknown = find(unknown);
-  if (out_.unknown.value < 0) {
+  // WordPiece and WordLevel always name one, and need it for some texts only.
+  if (out_.unknown.value < 0 && out_.kind == TokenizerKind::kBpe) {
     return make_error(ErrorCode::kBadData,
                       "tokenizer.json: the unknown token is \"{}\", which is not in the vocabulary",
                       printable(unknown));
   }
-  // Byte-level vocabularies name a token that has another job, and never need it.
-  if (out_.kind == TokenizerKind::kSentencePiece) {
-    out_.types[static_cast<std::size_t>(out_.unknown.value)] = TokenType::kUnknown;
-  }
   return {};
+}
+
+/// Byte-level vocabularies name a token that has another job, and never need it.
+void Reader::mark_unknown() {
+  if (out_.unknown.value < 0 || out_.kind == TokenizerKind::kByteBpe) return;
+  out_.types[static_cast<std::size_t>(out_.unknown.value)] = TokenType::kUnknown;
 }
 
 void Reader::mark_bytes() {
@@ -249,30 +314,74 @@ void Reader::score_pieces() {
     if (out_.types[id] == TokenType::kNormal) out_.scores[id] = last;
   }
   for (std::size_t i = out_.merges.size(); i-- > 0;) {
-    const std::optional<MergeParts> parts = parse_merge(out_.merges[i], ids_);
+    const std::optional<MergeParts> parts = parse_merge(out_.merges[i], ids_, out_.continuing_prefix);
     out_.scores[static_cast<std::size_t>(parts->merged)] = -static_cast<float>(i) - 1;
   }
 }
 
-Result<TokenId> Reader::template_token(const json& processor, const json& step) const {
+/// Appends the ids of a template's step; none where it is the text.
+Status Reader::template_tokens(const json& processor, const json& step, std::vector<TokenId>& ids) const {
   const json& special = json_member(step, "SpecialToken");
-  if (!special.is_object()) return TokenId{-1};
+  if (!special.is_object()) return {};
   const std::string name = json_string(special, "id");
   const json& entry = json_member(json_member(processor, "special_tokens"), name.c_str());
-  const json& ids = json_member(entry, "ids");
-  const bool one = ids.is_array() && ids.size() == 1 && ids[0].is_number_unsigned();
-  if (!one || ids[0].get<std::uint64_t>() >= out_.pieces.size()) {
+  const json& listed = json_member(entry, "ids");
+  const bool some = listed.is_array() && !listed.empty() && std::ranges::all_of(listed, [&](const json& id) {
+    return id.is_number_unsigned() && id.get<std::uint64_t>() < out_.pieces.size();
+  });
+  if (!some) {
     return make_error(ErrorCode::kBadData,
-                      "tokenizer.json: the template's token \"{}\" has the ids {}, expected one of {}", printable(name),
-                      printable(dump_json(ids)), out_.pieces.size());
+                      "tokenizer.json: the template's token \"{}\" has the ids {}, expected some of {}",
+                      printable(name), printable(dump_json(listed)), out_.pieces.size());
   }
-  return TokenId{ids[0].get<std::int32_t>()};
+  for (const json& id : listed) ids.emplace_back(id.get<std::int32_t>());
+  return {};
+}
+
+Status Reader::read_template(const json& processor) {
+  const json& single = json_member(processor, "single");
+  if (!single.is_array() || single.empty()) return {};
+  const auto is_text = [](const json& step) { return step.contains("Sequence"); };
+  const auto text = std::find_if(single.begin(), single.end(), is_text);
+  if (text != single.end() && std::find_if(text + 1, single.end(), is_text) != single.end()) {
+    return make_error(ErrorCode::kUnsupported, "tokenizer.json: a template for one text has it more than once");
+  }
+  has_template_ = true;
+  std::vector<TokenId> before;
+  for (auto step = single.begin(); step != single.end(); ++step) {
+    BF_TRY(template_tokens(processor, *step, step < text ? before : behind_));
+  }
+  before_.insert(before_.begin(), before.begin(), before.end());
+  return {};
+}
+
+/// BertProcessing and RobertaProcessing: "cls" in front, "sep" behind, each [text, id].
+Status Reader::read_pair_of_tokens(const json& processor) {
+  for (const char* key : {"cls", "sep"}) {
+    const json& token = json_member(processor, key);
+    const bool good = token.is_array() && token.size() == 2 && token[1].is_number_unsigned() &&
+                      token[1].get<std::uint64_t>() < out_.pieces.size();
+    if (!good) {
+      return make_error(ErrorCode::kBadData, "tokenizer.json: {} is {}, expected a token and its id below {}", key,
+                        printable(dump_json(token)), out_.pieces.size());
+    }
+    const TokenId id{token[1].get<std::int32_t>()};
+    if (*key == 'c') {
+      before_.insert(before_.begin(), id);
+    } else {
+      behind_.push_back(id);
+    }
+  }
+  has_template_ = true;
+  return {};
 }
 
 Status Reader::read_post_processor(const json& processor) {
   if (processor.is_null()) return {};
   const std::string type = json_string(processor, "type");
-  if (type == "ByteLevel") return {};
+  if (type == "ByteLevel") return {};  // moves offsets, which nothing here has
+  if (type == "TemplateProcessing") return read_template(processor);
+  if (type == "BertProcessing" || type == "RobertaProcessing") return read_pair_of_tokens(processor);
   if (type == "Sequence") {
     const json& steps = json_member(processor, "processors");
     if (steps.is_array()) {
@@ -280,25 +389,17 @@ Status Reader::read_post_processor(const json& processor) {
     }
     return {};
   }
-  if (type != "TemplateProcessing") {
-    return make_error(ErrorCode::kUnsupported,
-                      "tokenizer.json: the post-processor is \"{}\", supported are ByteLevel and TemplateProcessing",
-                      printable(type));
-  }
-  const json& single = json_member(processor, "single");
-  if (!single.is_array() || single.empty()) return {};
-  has_template_ = true;
-  const auto text =
-      std::find_if(single.begin(), single.end(), [](const json& step) { return step.contains("Sequence"); });
-  if (text != single.begin()) {
-    BF_ASSIGN_OR_RETURN(out_.bos, template_token(processor, single.front()));
-    out_.add_bos = out_.bos.value >= 0;
-  }
-  if (text != single.end() && text + 1 != single.end()) {
-    BF_ASSIGN_OR_RETURN(out_.eos, template_token(processor, single.back()));
-    out_.add_eos = out_.eos.value >= 0;
-  }
-  return {};
+  return make_error(ErrorCode::kUnsupported, "tokenizer.json: the post-processor \"{}\" is not supported",
+                    printable(type));
+}
+
+void Reader::finish_template() {
+  if (!before_.empty()) out_.bos = before_.front();
+  if (!behind_.empty()) out_.eos = behind_.back();
+  out_.add_bos = !before_.empty();
+  out_.add_eos = !behind_.empty();
+  if (before_.size() > 1) out_.text_prefix = before_;
+  if (behind_.size() > 1) out_.text_suffix = behind_;
 }
 
 /// Where tokenizer.json's template already says what starts a text, tokenizer_config.json is not asked again.
@@ -336,7 +437,12 @@ Result<Vocabulary> read_tokenizer_json(const std::string& tokenizer_json, const 
   if (!tokenizer_config_json.empty()) {
     BF_ASSIGN_OR_RETURN(config, parse_object(tokenizer_config_json, "tokenizer_config.json"));
   }
-  return Reader(root, config).read();
+  BF_ASSIGN_OR_RETURN(Vocabulary vocabulary, Reader(root, config).read());
+  const bool known = vocabulary.kind == TokenizerKind::kByteBpe || vocabulary.kind == TokenizerKind::kSentencePiece;
+  const bool plain = vocabulary.normalizers.empty() && vocabulary.single_word.empty() &&
+                     vocabulary.text_prefix.empty() && vocabulary.text_suffix.empty();
+  if (!known || !plain) vocabulary.tokenizer_json = tokenizer_json;
+  return vocabulary;
 }
 
 }  // namespace butterfly

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "butterfly/text/merge.h"
+#include "butterfly/text/models/merge.h"
 
 namespace butterfly {
 
@@ -23,14 +23,25 @@ struct MergeParts {
   std::int32_t right = -1;
   std::int32_t merged = -1;
 };
-std::optional<MergeParts> parse_merge(std::string_view merge, const PieceMap& pieces);
+/// The right half loses `continuing_prefix` when it is joined to the left one.
+std::optional<MergeParts> parse_merge(std::string_view merge, const PieceMap& pieces,
+                                      std::string_view continuing_prefix = {});
 
 class MergeTable {
  public:
   MergeTable() = default;
 
-  /// Rank is the place in `merges`. Merges that name a piece outside `pieces` can never apply and are left out.
-  MergeTable(const std::vector<std::string>& merges, const PieceMap& pieces);
+  /// kPlace: the rank is the place in `merges`. kId: it is the id that they make, as tiktoken has it.
+  enum class Ranking : std::uint8_t { kPlace, kId };
+  struct Options {
+    Ranking ranking = Ranking::kPlace;
+    std::string_view continuing_prefix = {};
+  };
+
+  /// Merges that name a piece outside `pieces` can never apply and are left out. Of equal pairs the first stands.
+  MergeTable(const std::vector<std::string>& merges, const PieceMap& pieces, const Options& options);
+  MergeTable(const std::vector<std::string>& merges, const PieceMap& pieces)
+      : MergeTable(merges, pieces, Options{Ranking::kPlace, {}}) {}
 
   std::optional<MergeResult> find(std::int32_t left, std::int32_t right) const;
 

@@ -1,9 +1,10 @@
-#include "butterfly/text/pattern.h"
+#include "butterfly/text/steps/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <time.h>
 
+#include "butterfly/text/steps/pattern_dialect.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {
@@ -79,6 +80,9 @@ struct Pattern::Impl {
     }
     return found;
   }
+
+  template <typename Visit>
+  Status for_each(std::string_view text, PatternBudget& budget, const Visit& visit) const;
 };
 
 Pattern::Pattern(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -86,41 +90,46 @@ Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
-Result<Pattern> Pattern::compile(const std::string& expression, PatternSource source) {
+Result<Pattern> Pattern::compile(const std::string& expression, PatternSource source, PatternDialect dialect) {
   if (expression.size() > kExpressionBytesMax) {
     return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern has {} bytes, at most {} are supported",
                       expression.size(), kExpressionBytesMax);
   }
+  BF_ASSIGN_OR_RETURN(const std::string spelled, to_pcre2(expression, dialect));
   CompileContext context(pcre2_compile_context_create(nullptr));
+  if (!context) return make_error(ErrorCode::kNoMemory, "no memory for the pre-tokenizer's pattern");
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+  options |= dialect == PatternDialect::kOniguruma ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
   if (source == PatternSource::kUntrusted) options |= PCRE2_AUTO_CALLOUT;
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto impl = std::make_unique<Impl>();
   impl->source = source;
-  impl->code.reset(pcre2_compile(subject(expression), expression.size(), options, &error, &offset, context.get()));
+  impl->code.reset(pcre2_compile(subject(spelled), spelled.size(), options, &error, &offset, context.get()));
   if (!impl->code) {
     return make_error(ErrorCode::kBadData, "the pre-tokenizer's pattern is no regular expression: {} at byte {} of {}",
-                      message_of(error), offset, expression.size());
+                      message_of(error), offset, spelled.size());
   }
   // Where the machine has no JIT compiler, matches are interpreted: slower, but the same.
   (void)pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   return Pattern(std::move(impl));
 }
 
-Status Pattern::split(std::string_view text, PatternBudget& budget, std::vector<std::string_view>& parts) const {
-  if (text.empty()) return {};
-  MatchData data(pcre2_match_data_create(1, nullptr));
-  MatchContext context(pcre2_match_context_create(nullptr));
+template <typename Visit>
+Status Pattern::Impl::for_each(std::string_view text, PatternBudget& budget, const Visit& visit) const {
+  // Made once per thread: a sequence of patterns looks at many short parts.
+  static thread_local const MatchData data(pcre2_match_data_create(1, nullptr));
+  static thread_local const MatchContext context(pcre2_match_context_create(nullptr));
   if (!data || !context) return make_error(ErrorCode::kNoMemory, "no memory for a match of the pre-tokenizer");
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKib);
-  if (impl_->source == PatternSource::kUntrusted) pcre2_set_callout(context.get(), &callout, &budget);
+  const bool watched = source == PatternSource::kUntrusted;
+  pcre2_set_callout(context.get(), watched ? &callout : nullptr, watched ? &budget : nullptr);
 
-  std::size_t cut = 0;   // everything before is in `parts`
   std::size_t from = 0;  // where the next match may begin
   while (from < text.size()) {
-    const int found = impl_->match(text, from, data.get(), context.get());
+    const int found = match(text, from, data.get(), context.get());
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) return match_error(found);
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
@@ -130,15 +139,34 @@ Status Pattern::split(std::string_view text, PatternBudget& budget, std::vector<
       return make_error(ErrorCode::kUnsupported, "the pre-tokenizer's pattern matches [{}, {}) when asked from {}",
                         begin, end, from);
     }
+    visit(begin, end);
+    from = end;
+    if (end == begin && end < text.size()) from += static_cast<std::size_t>(utf8_step(text.substr(end)).size);
+    if (watched && budget.spent()) return match_error(kStopped);
+  }
+  return {};
+}
+
+Status Pattern::split(std::string_view text, PatternBudget& budget, std::vector<std::string_view>& parts) const {
+  std::size_t cut = 0;  // everything before is in `parts`
+  BF_TRY(impl_->for_each(text, budget, [&](std::size_t begin, std::size_t end) {
     if (begin > cut) parts.push_back(text.substr(cut, begin - cut));
     if (end > begin) parts.push_back(text.substr(begin, end - begin));
     cut = end;
-    from = end;
-    if (end == begin && end < text.size()) from += static_cast<std::size_t>(utf8_step(text.substr(end)).size);
-    if (impl_->source == PatternSource::kUntrusted && budget.spent()) return match_error(kStopped);
-  }
+  }));
   if (cut < text.size()) parts.push_back(text.substr(cut));
   return {};
+}
+
+Status Pattern::find_all(std::string_view text, PatternBudget& budget,
+                         std::vector<Range<std::size_t>>& matches) const {
+  std::size_t last = std::string_view::npos;
+  return impl_->for_each(text, budget, [&](std::size_t begin, std::size_t end) {
+    // An empty match right behind another match is none.
+    if (begin == end && begin == last) return;
+    matches.push_back({begin, end});
+    last = end;
+  });
 }
 
 }  // namespace butterfly

@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json_writer.h"
 
 #include <algorithm>
 #include <vector>

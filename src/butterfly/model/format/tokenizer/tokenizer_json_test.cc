@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
 

@@ -4,25 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
-#include <charconv>
 #include <cmath>
 
-#include "butterfly/text/encoder.h"
-#include "butterfly/text/merge.h"
-#include "butterfly/text/merge_table.h"
+#include "butterfly/text/models/encoder.h"
+#include "butterfly/text/models/merge.h"
+#include "butterfly/text/models/merge_table.h"
+#include "butterfly/text/models/protected_pieces.h"
+#include "butterfly/text/models/word_model.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {
 
 namespace {
-
-/// "<0x0A>" -> 10; -1 for anything else.
-int byte_of_piece(std::string_view piece) {
-  if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
-  int value = -1;
-  const auto [end, error] = std::from_chars(piece.data() + 3, piece.data() + 5, value, 16);
-  return error == std::errc() && end == piece.data() + 5 ? value : -1;
-}
 
 constexpr std::size_t kPairSlots = std::size_t{1} << 18;
 
@@ -37,6 +30,7 @@ class SentencePieceEncoder : public Encoder {
 
   Status encode(std::string_view text, TextPlace place, PatternBudget& budget,
                 std::vector<TokenId>& ids) const override;
+  const ProtectedTexts* kept() const override { return kept_.empty() ? nullptr : &kept_; }
   std::string text_of(std::int32_t id) const override;
 
  private:
@@ -48,7 +42,10 @@ class SentencePieceEncoder : public Encoder {
   Status merge(std::string_view part, Merger& merger, bool& after_unknown, std::vector<TokenId>& ids) const;
   Status append(std::string_view symbol, std::int32_t id, bool after_unknown, std::vector<TokenId>& ids) const;
 
+  Status encode_unprotected(std::string_view bytes, std::vector<TokenId>& ids) const;
+
   const Vocabulary& vocabulary_;
+  ProtectedPieces kept_;
   PieceMap pieces_;  // what text can become: normal and user-defined
   std::size_t piece_bytes_max_ = 0;
   // Neighbouring characters inside any piece, hashed. No merge can cross two characters that no piece has side by side,
@@ -62,6 +59,8 @@ class SentencePieceEncoder : public Encoder {
 Result<std::unique_ptr<Encoder>> SentencePieceEncoder::create(const Vocabulary& vocabulary) {
   std::unique_ptr<SentencePieceEncoder> encoder(new SentencePieceEncoder(vocabulary));
   encoder->bytes_.fill(-1);
+  BF_ASSIGN_OR_RETURN(encoder->normalizer_, Normalizer::create(vocabulary.normalizers));
+  if (vocabulary.user_defined_inside) encoder->kept_ = ProtectedPieces(vocabulary);
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
     const std::string& piece = vocabulary.pieces[index];
@@ -97,19 +96,19 @@ void SentencePieceEncoder::note_inner_pairs(std::string_view piece) {
 }
 
 Status SentencePieceEncoder::rank_scores() {
-  const std::vector<float>& scores = vocabulary_.scores;
+  const std::vector<double>& scores = vocabulary_.scores;
   if (scores.size() != vocabulary_.pieces.size()) {
     return make_error(ErrorCode::kBadData, "the vocabulary has {} pieces and {} scores", vocabulary_.pieces.size(),
                       scores.size());
   }
-  std::vector<float> distinct(scores);
+  std::vector<double> distinct(scores);
   for (std::size_t id = 0; id < distinct.size(); ++id) {
     if (std::isnan(distinct[id])) return make_error(ErrorCode::kBadData, "the score of token {} is not a number", id);
   }
   std::sort(distinct.begin(), distinct.end(), std::greater<>());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   ranks_.reserve(scores.size());
-  for (float score : scores) {
+  for (double score : scores) {
     const auto place = std::lower_bound(distinct.begin(), distinct.end(), score, std::greater<>());
     ranks_.push_back(static_cast<std::uint32_t>(place - distinct.begin()));
   }
@@ -119,7 +118,9 @@ Status SentencePieceEncoder::rank_scores() {
 std::string SentencePieceEncoder::normalised(std::string_view text, TextPlace place) const {
   std::string result;
   result.reserve(text.size() + text.size() / 2);
-  if (vocabulary_.add_space_prefix && (place == TextPlace::kStart || !vocabulary_.space_prefix_once)) {
+  const bool has_one = text.starts_with(' ') || text.starts_with(kVisibleSpace);
+  if (vocabulary_.add_space_prefix && (place == TextPlace::kStart || !vocabulary_.space_prefix_once) &&
+      !(has_one && vocabulary_.space_prefix_if_none)) {
     result += kVisibleSpace;
   }
   for (char c : text) {
@@ -134,8 +135,23 @@ std::string SentencePieceEncoder::normalised(std::string_view text, TextPlace pl
 
 Status SentencePieceEncoder::encode(std::string_view text, TextPlace place, PatternBudget& /*budget*/,
                                     std::vector<TokenId>& ids) const {
-  const std::string normal = normalised(text, place);
-  const std::string_view bytes(normal);
+  if (normalizer_.empty()) return encode_unprotected(normalised(text, place), ids);
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < text.size() && !kept_.empty();) {
+    const ByteTrie::Match match = kept_.longest(text.substr(i));
+    if (match.size == 0) {
+      ++i;
+      continue;
+    }
+    if (i > begin) BF_TRY(encode_unprotected(text.substr(begin, i - begin), ids));
+    ids.emplace_back(match.value);
+    i += match.size;
+    begin = i;
+  }
+  return begin < text.size() ? encode_unprotected(text.substr(begin), ids) : Status{};
+}
+
+Status SentencePieceEncoder::encode_unprotected(std::string_view bytes, std::vector<TokenId>& ids) const {
   Merger merger;
   bool after_unknown = false;
   std::size_t begin = 0;  // of the characters in `merger`

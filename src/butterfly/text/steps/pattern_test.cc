@@ -1,4 +1,4 @@
-#include "butterfly/text/pattern.h"
+#include "butterfly/text/steps/pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
