@@ -44,8 +44,7 @@ Result<SpecialTokens> SpecialTokens::create(const Vocabulary& vocabulary, const 
 
 bool SpecialTokens::stands_alone(std::string_view text, const Match& match) const {
   if (single_word_.empty() || !contains(single_word_, match.id)) return true;
-  const bool left = match.begin > 0 &&
-                    is_unicode_word(first_character(character_before(text, match.begin)).code_point);
+  const bool left = match.begin > 0 && is_unicode_word(first_character(character_before(text, match.begin)).code_point);
   const bool right = match.end < text.size() && is_unicode_word(first_character(text.substr(match.end)).code_point);
   return !left && !right;
 }

@@ -57,7 +57,7 @@ class SpecialTokens {
   std::vector<Node> nodes_;                                   // a trie; 0 is the root
   std::unordered_map<std::uint64_t, std::int32_t> children_;  // (node << 8 | byte) to node
   bool starts_[256] = {};                                     // bytes that any special token starts with
-  std::vector<TokenId> strip_before_;  // these three are sorted
+  std::vector<TokenId> strip_before_;                         // these three are sorted
   std::vector<TokenId> strip_after_;
   std::vector<TokenId> single_word_;
 };

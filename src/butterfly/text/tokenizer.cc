@@ -41,7 +41,7 @@ Status check(const Vocabulary& vocabulary) {
 struct Tokenizer::Impl {
   Vocabulary vocabulary;
   SpecialTokens special;
-  SpecialTokens normalised;  // those that are looked for in normalised text
+  SpecialTokens normalised;          // those that are looked for in normalised text
   std::unique_ptr<Encoder> encoder;  // borrows `vocabulary`
 
   struct Work {

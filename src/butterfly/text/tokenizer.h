@@ -16,7 +16,7 @@ namespace butterfly {
 
 struct EncodeOptions {
   bool add_bos = true;        // only where the vocabulary says add_bos and the text does not start with it
-  bool add_eos = false;      // only where the vocabulary says add_eos: texts of a prompt are to go on
+  bool add_eos = false;       // only where the vocabulary says add_eos: texts of a prompt are to go on
   bool parse_special = true;  // control tokens in the text become their ids; user-defined ones always do
 };
 

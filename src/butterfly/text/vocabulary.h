@@ -38,12 +38,12 @@ struct Vocabulary {
   TokenizerKind kind = TokenizerKind::kNone;
   PreTokenizer pre_tokenizer = PreTokenizer::kGpt2;
   std::string custom_pattern;  // for PreTokenizer::kCustom: matches and what lies between them are cut apart
-  std::vector<std::string> further_patterns;  // kCustom: each cuts the parts that the ones before it left
-  std::string pre_tokenizer_name;             // kCustom: what GGUF files call these patterns; empty: nothing
+  std::vector<std::string> further_patterns;            // kCustom: each cuts the parts that the ones before it left
+  std::string pre_tokenizer_name;                       // kCustom: what GGUF files call these patterns; empty: nothing
   PatternDialect dialect = PatternDialect::kOniguruma;  // of the patterns
   std::vector<std::string> pieces;                      // as the model file spells them; the index is the token id
-  std::vector<double> scores;     // sentencepiece and Unigram; best first; empty otherwise
-  std::vector<TokenType> types;   // same length as pieces
+  std::vector<double> scores;                           // sentencepiece and Unigram; best first; empty otherwise
+  std::vector<TokenType> types;                         // same length as pieces
   std::vector<std::string> merges;  // BPE: "left right", best first. Sentencepiece: where given, instead of scores
   TokenId bos{-1};                  // -1: none
   TokenId eos{-1};
@@ -72,12 +72,12 @@ struct Vocabulary {
   std::string continuing_prefix;      // BPE and WordPiece: of pieces inside a word
   std::string word_suffix;            // BPE: of pieces at the end of a word
   std::string word_prefix;            // WordPiece: of pieces at the start of a word
-  std::size_t word_characters_max = 100;           // WordPiece: longer words are unknown
-  std::vector<NormalizerStep> normalizers;         // before anything else; sentencepiece: instead of its spaces
-  std::vector<PreTokenizerStep> pre_tokenizers;    // kBpe, kWordPiece, kUnigram, kWordLevel
-  std::vector<DecoderStep> decoders;               // of the same kinds
-  std::string tokenizer_json;  // the file, where the fields above say what GGUF's own keys cannot
-  std::string chat_template;   // as found; recognised by name, never executed
+  std::size_t word_characters_max = 100;         // WordPiece: longer words are unknown
+  std::vector<NormalizerStep> normalizers;       // before anything else; sentencepiece: instead of its spaces
+  std::vector<PreTokenizerStep> pre_tokenizers;  // kBpe, kWordPiece, kUnigram, kWordLevel
+  std::vector<DecoderStep> decoders;             // of the same kinds
+  std::string tokenizer_json;                    // the file, where the fields above say what GGUF's own keys cannot
+  std::string chat_template;                     // as found; recognised by name, never executed
 
   int size() const { return static_cast<int>(pieces.size()); }
 };

@@ -1,5 +1,5 @@
-// Unigram (https://arxiv.org/abs/1804.10959): of all ways to cover a word with pieces the one whose scores add up to the
-// most, found from left to right.
+// Unigram (https://arxiv.org/abs/1804.10959): of all ways to cover a word with pieces the one whose scores add up to
+// the most, found from left to right.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -106,8 +106,8 @@ std::string nmt(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
-    const bool control = (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
-                         c == 0x9F;
+    const bool control =
+        (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
     if (control) return;
     const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
                        (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||

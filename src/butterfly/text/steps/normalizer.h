@@ -41,7 +41,7 @@ class Normalizer {
  private:
   struct Step {
     NormalizerStep options;
-    std::shared_ptr<const Pattern> pattern;    // shared: a Normalizer is copied with its vocabulary
+    std::shared_ptr<const Pattern> pattern;  // shared: a Normalizer is copied with its vocabulary
     std::shared_ptr<const Charsmap> charsmap;
   };
   static Result<std::string> apply(const Step& step, std::string text, PatternBudget& budget,

@@ -158,8 +158,7 @@ Status Pattern::split(std::string_view text, PatternBudget& budget, std::vector<
   return {};
 }
 
-Status Pattern::find_all(std::string_view text, PatternBudget& budget,
-                         std::vector<Range<std::size_t>>& matches) const {
+Status Pattern::find_all(std::string_view text, PatternBudget& budget, std::vector<Range<std::size_t>>& matches) const {
   std::size_t last = std::string_view::npos;
   return impl_->for_each(text, budget, [&](std::size_t begin, std::size_t end) {
     // An empty match right behind another match is none.

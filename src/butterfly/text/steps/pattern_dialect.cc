@@ -1,5 +1,8 @@
 #include "butterfly/text/steps/pattern_dialect.h"
 
+#include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
 namespace butterfly {
@@ -10,6 +13,9 @@ constexpr const char* kSpaces =
     R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr const char* kWords =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+
+/// What Oniguruma counts as word characters beside these.
+constexpr const char* kLatinFractions = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 class DialectRewriter {
  public:
@@ -32,6 +38,7 @@ class DialectRewriter {
     rest_.remove_prefix(taken.size());
     return taken;
   }
+  std::string words() const { return std::string(kWords) + (oniguruma_ ? kLatinFractions : ""); }
   void atom(const std::string& text) {
     atom_ = out_.size();
     out_ += text;
@@ -40,8 +47,8 @@ class DialectRewriter {
   std::string_view rest_;
   bool oniguruma_;
   std::string out_;
-  std::size_t atom_ = 0;              // where in out_ the thing begins that a quantifier would repeat
-  std::vector<std::size_t> groups_;   // where the open groups begin
+  std::size_t atom_ = 0;             // where in out_ the thing begins that a quantifier would repeat
+  std::vector<std::size_t> groups_;  // where the open groups begin
 };
 
 Status DialectRewriter::step() {
@@ -85,6 +92,18 @@ std::size_t escape_size(std::string_view text) {
   return end == std::string_view::npos ? 2 : end + 1;
 }
 
+/// "\p{Han}" names the script of a character; PCRE2 means by that every script that uses the character.
+std::string script_named(const std::string& escape) {
+  static constexpr std::array<std::string_view, 22> kScripts{
+      "Arabic",   "Armenian", "Bengali",   "Cyrillic", "Devanagari", "Georgian", "Greek",    "Gujarati",
+      "Gurmukhi", "Han",      "Hangul",    "Hebrew",   "Hiragana",   "Kannada",  "Katakana", "Khmer",
+      "Lao",      "Latin",    "Malayalam", "Tamil",    "Telugu",     "Thai"};
+  if (escape.size() < 5 || (escape[1] != 'p' && escape[1] != 'P') || escape[2] != '{') return escape;
+  const std::string name = escape.substr(3, escape.size() - 4);
+  const bool is_script = std::ranges::find(kScripts, name) != kScripts.end();
+  return is_script ? escape.substr(0, 3) + "sc:" + name + "}" : escape;
+}
+
 void DialectRewriter::escape() {
   const std::size_t size = escape_size(rest_);
   const char kind = rest_.size() > 1 ? rest_[1] : '\0';
@@ -92,11 +111,11 @@ void DialectRewriter::escape() {
   if (kind == 's' || kind == 'S') {
     atom(std::string(kind == 's' ? "[" : "[^") + kSpaces + "]");
   } else if (kind == 'w' || kind == 'W') {
-    atom(std::string(kind == 'w' ? "[" : "[^") + kWords + "]");
+    atom((kind == 'w' ? "[" : "[^") + words() + "]");
   } else if (oniguruma_ && (kind == 'h' || kind == 'H')) {
     atom(kind == 'h' ? "[0-9A-Fa-f]" : "[^0-9A-Fa-f]");
   } else {
-    atom(text);
+    atom(script_named(text));
   }
 }
 
@@ -165,9 +184,9 @@ Status DialectRewriter::character_class() {
       if (kind == 's') {
         text += kSpaces;
       } else if (kind == 'w') {
-        text += kWords;
+        text += words();
       } else {
-        text += escaped;
+        text += script_named(escaped);
       }
     } else {
       text += take(1);

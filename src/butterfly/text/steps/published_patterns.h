@@ -27,10 +27,10 @@ inline constexpr std::string_view kCl100kPattern =
 inline constexpr std::string_view kDigitGroupsPattern = R"(\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N})))";
 
 struct NamedPreTokenizer {
-  std::string_view name;                   // tokenizer.ggml.pre
+  std::string_view name;                    // tokenizer.ggml.pre
   std::array<std::string_view, 6> slots{};  // patterns and nothing behind them
   bool ignore_merges = false;
-  bool add_bos = false;        // where the file does not say
+  bool add_bos = false;         // where the file does not say
   bool visible_spaces = false;  // pieces are spelled in UTF-8 with U+2581 for spaces, not in the byte alphabet
   bool add_sep = false;
 

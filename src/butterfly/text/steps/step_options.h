@@ -1,6 +1,6 @@
 // What a tokenizer does to a text before and after its model looks tokens up, as plain data: the steps of a
-// tokenizer.json and of a SentencePiece model. Filled by the readers of model files, run by Normalizer, PreTokenizer and
-// TextDecoder.
+// tokenizer.json and of a SentencePiece model. Filled by the readers of model files, run by Normalizer, PreTokenizer
+// and TextDecoder.
 #pragma once
 
 #include <cstddef>

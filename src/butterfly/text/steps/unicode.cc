@@ -133,9 +133,8 @@ Result<std::string> to_normal_form(std::string_view text, NormalForm form) {
   if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return std::string(text);
   const bool composed = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                                      (composed ? UTF8PROC_COMPOSE : 0) |
-                                                      (compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (composed ? UTF8PROC_COMPOSE : 0) | (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> characters;
   characters.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {

@@ -14,41 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-/// Deepest nesting outside strings; hostile files nest millions deep to exhaust the stack of the code that walks them.
-int json_depth(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-Result<json> parse_object(const std::string& text, const char* source) {
-  constexpr int kDepthMax = 64;
-  const int depth = json_depth(text);
-  if (depth > kDepthMax) {
-    return make_error(ErrorCode::kBadData, "{}: nested {} deep, at most {} is possible", source, depth, kDepthMax);
-  }
-  json document = parse_json(text);
-  if (document.is_discarded()) return make_error(ErrorCode::kBadData, "{}: is not valid JSON", source);
-  if (!document.is_object()) {
-    return make_error(ErrorCode::kBadData, "{}: is {}, expected an object", source, document.type_name());
-  }
-  return document;
-}
-
 /// "tok", or {"content": "tok"}; empty for anything else.
 std::string token_text(const json& value) {
   return value.is_string() ? value.get<std::string>() : json_string(value, "content");
@@ -108,7 +73,7 @@ class Reader {
   const json& model_;
   Vocabulary out_;
   std::int64_t id_limit_ = 0;
-  PieceMap ids_;  // every spelling; points into out_.pieces
+  PieceMap ids_;                // every spelling; points into out_.pieces
   std::size_t model_size_ = 0;  // pieces of the model itself, without added tokens
   bool has_template_ = false;
   std::vector<TokenId> before_;  // what templates put in front of a text, and behind it
@@ -327,8 +292,8 @@ Status Reader::template_tokens(const json& processor, const json& step, std::vec
   const json& entry = json_member(json_member(processor, "special_tokens"), name.c_str());
   const json& listed = json_member(entry, "ids");
   const bool some = listed.is_array() && !listed.empty() && std::ranges::all_of(listed, [&](const json& id) {
-    return id.is_number_unsigned() && id.get<std::uint64_t>() < out_.pieces.size();
-  });
+                      return id.is_number_unsigned() && id.get<std::uint64_t>() < out_.pieces.size();
+                    });
   if (!some) {
     return make_error(ErrorCode::kBadData,
                       "tokenizer.json: the template's token \"{}\" has the ids {}, expected some of {}",
@@ -432,10 +397,10 @@ void Reader::read_config() {
 }  // namespace
 
 Result<Vocabulary> read_tokenizer_json(const std::string& tokenizer_json, const std::string& tokenizer_config_json) {
-  BF_ASSIGN_OR_RETURN(const json root, parse_object(tokenizer_json, "tokenizer.json"));
+  BF_ASSIGN_OR_RETURN(const json root, parse_tokenizer_object(tokenizer_json, "tokenizer.json"));
   json config = json::object();
   if (!tokenizer_config_json.empty()) {
-    BF_ASSIGN_OR_RETURN(config, parse_object(tokenizer_config_json, "tokenizer_config.json"));
+    BF_ASSIGN_OR_RETURN(config, parse_tokenizer_object(tokenizer_config_json, "tokenizer_config.json"));
   }
   BF_ASSIGN_OR_RETURN(Vocabulary vocabulary, Reader(root, config).read());
   const bool known = vocabulary.kind == TokenizerKind::kByteBpe || vocabulary.kind == TokenizerKind::kSentencePiece;

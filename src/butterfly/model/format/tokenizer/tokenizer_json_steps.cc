@@ -280,7 +280,8 @@ bool simplify_byte_level(Vocabulary& vocabulary) {
   vocabulary.add_space_prefix = space;
   vocabulary.pre_tokenizer = PreTokenizer::kCustom;
   for (const NamedPreTokenizer& named : named_pre_tokenizers()) {
-    if (std::ranges::equal(named.patterns(), patterns) && !named.visible_spaces && vocabulary.pre_tokenizer_name.empty()) {
+    if (std::ranges::equal(named.patterns(), patterns) && !named.visible_spaces &&
+        vocabulary.pre_tokenizer_name.empty()) {
       vocabulary.pre_tokenizer_name = named.name;
     }
   }
@@ -309,8 +310,8 @@ bool decodes_as_sentencepiece(const Vocabulary& vocabulary) {
   using Kind = DecoderStep::Kind;
   bool strips = false;
   for (const DecoderStep& step : vocabulary.decoders) {
-    const bool spaces = step.kind == Kind::kReplace && !step.is_regex && step.pattern == kVisibleSpace &&
-                        step.content == " ";
+    const bool spaces =
+        step.kind == Kind::kReplace && !step.is_regex && step.pattern == kVisibleSpace && step.content == " ";
     const bool strip = step.kind == Kind::kStrip && step.content == " " && step.left == 1 && step.right == 0;
     const bool metaspace = step.kind == Kind::kMetaspace && step.pattern == kVisibleSpace;
     strips = strips || strip || (metaspace && step.prepend);
@@ -347,7 +348,9 @@ bool simplify_sentencepiece(Vocabulary& vocabulary) {
   }
   simple.decoders = vocabulary.decoders;
   const bool missing = vocabulary.unknown.value < 0 && vocabulary.drops_unknown && !vocabulary.byte_fallback;
-  if (!spaces || !vocabulary.normalized.empty() || vocabulary.ignore_merges || missing || !decodes_as_sentencepiece(simple)) return false;
+  if (!spaces || !vocabulary.normalized.empty() || vocabulary.ignore_merges || missing ||
+      !decodes_as_sentencepiece(simple))
+    return false;
   vocabulary.kind = TokenizerKind::kSentencePiece;
   vocabulary.add_space_prefix = simple.add_space_prefix;
   vocabulary.space_prefix_once = simple.space_prefix_once;
@@ -413,9 +416,9 @@ Result<std::vector<DecoderStep>> read_decoders(const json& decoder) {
 void simplify_kind(Vocabulary& vocabulary) {
   const bool affixes = !vocabulary.continuing_prefix.empty() || !vocabulary.word_suffix.empty();
   if (vocabulary.kind != TokenizerKind::kBpe || affixes) return;
-  const bool composed = vocabulary.normalizers.empty() ||
-                        (vocabulary.normalizers.size() == 1 &&
-                         vocabulary.normalizers[0].kind == NormalizerStep::Kind::kNfc);
+  const bool composed =
+      vocabulary.normalizers.empty() ||
+      (vocabulary.normalizers.size() == 1 && vocabulary.normalizers[0].kind == NormalizerStep::Kind::kNfc);
   if (!(composed && simplify_byte_level(vocabulary)) && !simplify_sentencepiece(vocabulary)) return;
   vocabulary.pre_tokenizers.clear();
   vocabulary.decoders.clear();

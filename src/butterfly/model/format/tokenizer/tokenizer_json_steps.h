@@ -21,6 +21,10 @@ Result<std::vector<DecoderStep>> read_decoders(const nlohmann::json& decoder);
 /// kSentencePiece, which other formats know, too.
 void simplify_kind(Vocabulary& vocabulary);
 
+/// `text` as an object. Errors: kBadData for anything else, and for nesting that would exhaust a stack; `source` names
+/// it.
+Result<nlohmann::json> parse_tokenizer_object(const std::string& text, const char* source);
+
 /// The member `key` of an object, or null where `object` is not an object or has no such member.
 const nlohmann::json& json_member(const nlohmann::json& object, const char* key);
 
