@@ -270,7 +270,8 @@ def byte_alphabet():
     return result
 
 
-def sentencepiece_models(text, folder):
+def sentencepiece_models(text, folder, plain=()):
+    """(name, path); those in `plain` go without the table of characters, which has 240 kB."""
     import sentencepiece
     source = folder / "sentences.txt"
     source.write_text(text[:400000], encoding="utf-8")
@@ -280,6 +281,8 @@ def sentencepiece_models(text, folder):
              "sp-bpe-symbols": dict(model_type="bpe", user_defined_symbols=["Shall I", "\uff21", "ay", "\t\t"], normalization_rule_name="nmt_nfkc_cf"),
              "sp-suffix": dict(model_type="unigram", treat_whitespace_as_suffix=True)}
     for name, options in kinds.items():
+        if name in plain:
+            options = {**options, "normalization_rule_name": "identity"}
         path = folder / f"{name}.model"
         if not path.exists():
             sentencepiece.SentencePieceTrainer.train(input=str(source), model_prefix=str(folder / name), vocab_size=3000, minloglevel=2, hard_vocab_limit=False,

@@ -33,9 +33,8 @@ class UnigramModel : public WordModel {
   Status append(std::string_view word, std::vector<Best>& best, std::vector<TokenId>& ids) const;
   Status append_piece(std::string_view piece, std::int32_t id, std::vector<TokenId>& ids) const;
   void offer(Best& target, double score, std::size_t begin, std::int32_t id) const {
-    if (target.begin >= 0 && !(score > target.score)) return;
-    target = {vocabulary_.float_scores ? static_cast<double>(static_cast<float>(score)) : score,
-              static_cast<std::int32_t>(begin), id};
+    const double sum = vocabulary_.float_scores ? static_cast<double>(static_cast<float>(score)) : score;
+    if (target.begin < 0 || sum > target.score) target = {sum, static_cast<std::int32_t>(begin), id};
   }
 
   const Vocabulary& vocabulary_;

@@ -121,7 +121,10 @@ Status WordEncoder::encode(std::string_view text, TextPlace place, PatternBudget
     }
     if (!vocabulary_.fuse_unknown_words) continue;
     const bool unknown = !ids.empty() && ids.back() == vocabulary_.unknown;
-    if (unknown && after_unknown) ids.pop_back();
+    if (unknown && after_unknown) {
+      ids.pop_back();
+      entry.ids = {ids.size() - 1, ids.size()};
+    }
     after_unknown = unknown;
   }
   return {};
