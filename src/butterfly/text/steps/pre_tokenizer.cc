@@ -151,150 +151,35 @@ std::string with_visible_spaces(const Words::Word& word, const PreTokenizerStep&
   return result;
 }
 
+// Common, Han, Hiragana and Katakana are not among them.
+constexpr std::string_view kScripts =
+    "Adlam Ahom Anatolian_Hieroglyphs Arabic Armenian Avestan Balinese Bamum Bassa_Vah Batak Bengali "
+    "Bhaiksuki Bopomofo Brahmi Braille Buginese Buhid Canadian_Aboriginal Carian Caucasian_Albanian "
+    "Chakma Cham Cherokee Coptic Cuneiform Cypriot Cyrillic Deseret Devanagari Duployan "
+    "Egyptian_Hieroglyphs Elbasan Ethiopic Georgian Glagolitic Gothic Grantha Greek Gujarati Gurmukhi "
+    "Hangul Hanunoo Hatran Hebrew Imperial_Aramaic Inherited Inscriptional_Pahlavi Inscriptional_Parthian "
+    "Javanese Kaithi Kannada Kayah_Li Kharoshthi Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Linear_A "
+    "Linear_B Lisu Lycian Lydian Mahajani Malayalam Mandaic Manichaean Marchen Meetei_Mayek Mende_Kikakui "
+    "Meroitic_Cursive Meroitic_Hieroglyphs Miao Modi Mongolian Mro Multani Myanmar Nabataean New_Tai_Lue "
+    "Newa Nko Ogham Ol_Chiki Old_Hungarian Old_Italic Old_North_Arabian Old_Permic Old_Persian "
+    "Old_South_Arabian Old_Turkic Oriya Osage Osmanya Pahawh_Hmong Palmyrene Pau_Cin_Hau Phags_Pa "
+    "Phoenician Psalter_Pahlavi Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham SignWriting "
+    "Sinhala Sora_Sompeng Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri "
+    "Tamil Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Ugaritic Vai Warang_Citi Yi";
+
 /// Characters of one script, Hiragana and Katakana counting as Han; spaces and what is not assigned belong to whatever
 /// stands before them. What stands before the first script is dropped, as `tokenizers` does.
 std::string scripts_pattern() {
-  static constexpr const char* kScripts[] = {"Adlam",
-                                             "Ahom",
-                                             "Anatolian_Hieroglyphs",
-                                             "Arabic",
-                                             "Armenian",
-                                             "Avestan",
-                                             "Balinese",
-                                             "Bamum",
-                                             "Bassa_Vah",
-                                             "Batak",
-                                             "Bengali",
-                                             "Bhaiksuki",
-                                             "Bopomofo",
-                                             "Brahmi",
-                                             "Braille",
-                                             "Buginese",
-                                             "Buhid",
-                                             "Canadian_Aboriginal",
-                                             "Carian",
-                                             "Caucasian_Albanian",
-                                             "Chakma",
-                                             "Cham",
-                                             "Cherokee",
-                                             "Coptic",
-                                             "Cuneiform",
-                                             "Cypriot",
-                                             "Cyrillic",
-                                             "Deseret",
-                                             "Devanagari",
-                                             "Duployan",
-                                             "Egyptian_Hieroglyphs",
-                                             "Elbasan",
-                                             "Ethiopic",
-                                             "Georgian",
-                                             "Glagolitic",
-                                             "Gothic",
-                                             "Grantha",
-                                             "Greek",
-                                             "Gujarati",
-                                             "Gurmukhi",
-                                             "Hangul",
-                                             "Hanunoo",
-                                             "Hatran",
-                                             "Hebrew",
-                                             "Imperial_Aramaic",
-                                             "Inherited",
-                                             "Inscriptional_Pahlavi",
-                                             "Inscriptional_Parthian",
-                                             "Javanese",
-                                             "Kaithi",
-                                             "Kannada",
-                                             "Kayah_Li",
-                                             "Kharoshthi",
-                                             "Khmer",
-                                             "Khojki",
-                                             "Khudawadi",
-                                             "Lao",
-                                             "Latin",
-                                             "Lepcha",
-                                             "Limbu",
-                                             "Linear_A",
-                                             "Linear_B",
-                                             "Lisu",
-                                             "Lycian",
-                                             "Lydian",
-                                             "Mahajani",
-                                             "Malayalam",
-                                             "Mandaic",
-                                             "Manichaean",
-                                             "Marchen",
-                                             "Meetei_Mayek",
-                                             "Mende_Kikakui",
-                                             "Meroitic_Cursive",
-                                             "Meroitic_Hieroglyphs",
-                                             "Miao",
-                                             "Modi",
-                                             "Mongolian",
-                                             "Mro",
-                                             "Multani",
-                                             "Myanmar",
-                                             "Nabataean",
-                                             "New_Tai_Lue",
-                                             "Newa",
-                                             "Nko",
-                                             "Ogham",
-                                             "Ol_Chiki",
-                                             "Old_Hungarian",
-                                             "Old_Italic",
-                                             "Old_North_Arabian",
-                                             "Old_Permic",
-                                             "Old_Persian",
-                                             "Old_South_Arabian",
-                                             "Old_Turkic",
-                                             "Oriya",
-                                             "Osage",
-                                             "Osmanya",
-                                             "Pahawh_Hmong",
-                                             "Palmyrene",
-                                             "Pau_Cin_Hau",
-                                             "Phags_Pa",
-                                             "Phoenician",
-                                             "Psalter_Pahlavi",
-                                             "Rejang",
-                                             "Runic",
-                                             "Samaritan",
-                                             "Saurashtra",
-                                             "Sharada",
-                                             "Shavian",
-                                             "Siddham",
-                                             "SignWriting",
-                                             "Sinhala",
-                                             "Sora_Sompeng",
-                                             "Sundanese",
-                                             "Syloti_Nagri",
-                                             "Syriac",
-                                             "Tagalog",
-                                             "Tagbanwa",
-                                             "Tai_Le",
-                                             "Tai_Tham",
-                                             "Tai_Viet",
-                                             "Takri",
-                                             "Tamil",
-                                             "Tangut",
-                                             "Telugu",
-                                             "Thaana",
-                                             "Thai",
-                                             "Tibetan",
-                                             "Tifinagh",
-                                             "Tirhuta",
-                                             "Ugaritic",
-                                             "Vai",
-                                             "Warang_Citi",
-                                             "Yi"};
   const std::string any = R"( \p{sc:Unknown})";
   // Common first: most texts have most changes there.
   std::string pattern = R"((?:(?![ \x{30FC}])[\p{sc:Common}])(?:(?!\x{30FC})[\p{sc:Common})" + any + "])*";
   const std::string han = R"(\p{sc:Han}\p{sc:Hiragana}\p{sc:Katakana}\x{30FC})";
   pattern += "|[" + han + "][" + han + any + "]*";
-  for (const char* script : kScripts) {
-    const std::string name = std::string(R"(\p{sc:)") + script + "}";
+  for (std::string_view rest = kScripts; !rest.empty();) {
+    const std::size_t size = std::min(rest.find(' '), rest.size());
+    const std::string name = R"(\p{sc:)" + std::string(rest.substr(0, size)) + "}";
     pattern += "|" + name + "[" + name + any + "]*";
+    rest.remove_prefix(std::min(size + 1, rest.size()));
   }
   return pattern;
 }

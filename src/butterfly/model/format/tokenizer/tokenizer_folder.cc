@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
+constexpr std::size_t kTokenizerBytesMax = std::size_t{256} << 20;
 
 bool is_file(const fs::path& path) {
   std::error_code ignored;
@@ -124,7 +124,7 @@ Result<Vocabulary> read_by_content(const fs::path& path, const std::string& byte
   if (path.extension() == ".txt") return read_word_pieces(bytes, config);
   const fs::path merges = path.parent_path() / "merges.txt";
   if (path.filename() == "vocab.json" && is_file(merges)) {
-    BF_ASSIGN_OR_RETURN(const std::string ranked, read_file(merges.string(), kFileBytesMax));
+    BF_ASSIGN_OR_RETURN(const std::string ranked, read_file(merges.string(), kTokenizerBytesMax));
     return read_vocabulary_and_merges(bytes, ranked, config);
   }
   if (path.extension() == ".json") return read_tokenizer_json(bytes, config);
@@ -138,11 +138,11 @@ Result<Vocabulary> read_by_content(const fs::path& path, const std::string& byte
 
 Result<Vocabulary> read_tokenizer_file(const std::string& path) {
   const fs::path place(path);
-  BF_ASSIGN_OR_RETURN(const std::string bytes, read_file(path, kFileBytesMax));
+  BF_ASSIGN_OR_RETURN(const std::string bytes, read_file(path, kTokenizerBytesMax));
   const fs::path beside = place.parent_path() / "tokenizer_config.json";
   std::string config;
   if (is_file(beside)) {
-    BF_ASSIGN_OR_RETURN(config, read_file(beside.string(), kFileBytesMax));
+    BF_ASSIGN_OR_RETURN(config, read_file(beside.string(), kTokenizerBytesMax));
   }
   auto vocabulary = read_by_content(place, bytes, config);
   if (!vocabulary) return make_error(vocabulary.error().code, "{}: {}", path, vocabulary.error().message);
