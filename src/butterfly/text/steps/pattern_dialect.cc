@@ -17,6 +17,9 @@ constexpr const char* kWords =
 /// What Oniguruma counts as word characters beside these.
 constexpr const char* kLatinFractions = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
+/// And what Rust counts.
+constexpr const char* kJoiners = R"(\x{200C}\x{200D})";
+
 class DialectRewriter {
  public:
   DialectRewriter(std::string_view expression, PatternDialect dialect)
@@ -38,7 +41,7 @@ class DialectRewriter {
     rest_.remove_prefix(taken.size());
     return taken;
   }
-  std::string words() const { return std::string(kWords) + (oniguruma_ ? kLatinFractions : ""); }
+  std::string words() const { return std::string(kWords) + (oniguruma_ ? kLatinFractions : kJoiners); }
   void atom(const std::string& text) {
     atom_ = out_.size();
     out_ += text;

@@ -14,6 +14,25 @@ namespace {
 
 using nlohmann::json;
 
+/// `score` as `tokenizers` reads its digits: all of them as one whole number, rounded, then divided by a power of ten.
+/// The last bit may differ from the nearest double, and with it which of two equal sums is the greater.
+double score_as_read(double score) {
+  const std::string text = fmt::format("{}", score);
+  const std::size_t point = text.find('.');
+  constexpr std::size_t kExactPowersMax = 22;
+  double power = 1;
+  std::uint64_t digits = 0;
+  for (std::size_t i = text.starts_with('-') ? 1 : 0; i < text.size(); ++i) {
+    if (i == point) continue;
+    if (text[i] < '0' || text[i] > '9') return score;  // an exponent
+    digits = digits * 10 + static_cast<std::uint64_t>(text[i] - '0');
+    if (point != std::string::npos && i > point) power *= 10;  // exact up to 10^22
+  }
+  if (text.size() > kExactPowersMax - 2) return score;
+  const double magnitude = static_cast<double>(digits) / power;
+  return text.starts_with('-') ? -magnitude : magnitude;
+}
+
 /// "tok", or {"content": "tok"}; empty for anything else.
 std::string token_text(const json& value) {
   return value.is_string() ? value.get<std::string>() : json_string(value, "content");
@@ -179,7 +198,7 @@ Status Reader::read_scored_pieces() {
                         out_.pieces.size(), printable(dump_json(entry)));
     }
     out_.pieces.push_back(entry[0].get<std::string>());
-    out_.scores.push_back(entry[1].get<double>());
+    out_.scores.push_back(score_as_read(entry[1].get<double>()));
     out_.types.push_back(TokenType::kNormal);
   }
   return {};

@@ -309,7 +309,9 @@ bool has_inner_spaces(const Vocabulary& vocabulary) {
 bool decodes_as_sentencepiece(const Vocabulary& vocabulary) {
   using Kind = DecoderStep::Kind;
   bool strips = false;
+  bool bytes = !vocabulary.byte_fallback;
   for (const DecoderStep& step : vocabulary.decoders) {
+    bytes = bytes || step.kind == Kind::kByteFallback;
     const bool spaces =
         step.kind == Kind::kReplace && !step.is_regex && step.pattern == kVisibleSpace && step.content == " ";
     const bool strip = step.kind == Kind::kStrip && step.content == " " && step.left == 1 && step.right == 0;
@@ -319,7 +321,7 @@ bool decodes_as_sentencepiece(const Vocabulary& vocabulary) {
     if (!known && step.kind != Kind::kJoinSpaces) return false;
   }
   const bool none = vocabulary.decoders.size() == 1 && vocabulary.decoders[0].kind == Kind::kJoinSpaces;
-  return none || strips == vocabulary.add_space_prefix;
+  return none || (bytes && strips == vocabulary.add_space_prefix);
 }
 
 bool simplify_sentencepiece(Vocabulary& vocabulary) {
@@ -347,6 +349,7 @@ bool simplify_sentencepiece(Vocabulary& vocabulary) {
     return false;
   }
   simple.decoders = vocabulary.decoders;
+  simple.byte_fallback = vocabulary.byte_fallback;
   const bool missing = vocabulary.unknown.value < 0 && vocabulary.drops_unknown && !vocabulary.byte_fallback;
   if (!spaces || !vocabulary.normalized.empty() || vocabulary.ignore_merges || missing ||
       !decodes_as_sentencepiece(simple))
