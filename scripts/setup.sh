@@ -12,7 +12,7 @@ build_packages='
   g++                 compiles C++20
   cmake               3.25 or later, for the presets
   ninja-build         runs the build
-  pkgconf             finds hwloc, PCRE2, LZ4 and zstd
+  pkgconf             finds hwloc, PCRE2, utf8proc, LZ4 and zstd
   libfmt-dev          text formatting
   libspdlog-dev       the log on stderr
   libexpected-dev     tl::expected, the base of Result<T>
@@ -26,6 +26,7 @@ build_packages='
   libcli11-dev        the command line
   libedit-dev         lines that a person types in a conversation
   libpcre2-dev        regular expressions of tokenizers
+  libutf8proc-dev     Unicode's tables: normal forms, categories, lower case
   libtomlplusplus-dev cluster files, run files
   libdnnl-dev         large matmuls of training'
 test_packages='

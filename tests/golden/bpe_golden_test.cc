@@ -7,7 +7,7 @@
 
 #include "butterfly/base/hash/digest.h"
 #include "butterfly/base/json.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "golden_data.h"

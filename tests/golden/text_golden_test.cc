@@ -10,7 +10,8 @@
 #include "butterfly/base/json.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_vocabulary.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_folder.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json.h"
 #include "butterfly/text/tokenizer.h"
 #include "golden_data.h"
 
@@ -87,27 +88,6 @@ TEST_P(CommittedText, PutsBosInFrontOnce) {
 INSTANTIATE_TEST_SUITE_P(Golden, CommittedText, ::testing::Values("byte_bpe", "llama3_split", "sentencepiece"),
                          [](const auto& test) { return std::string(test.param); });
 
-/// GPT-2's alphabet, written down a second time: printable Latin-1 stands for itself, other bytes are U+0100 onwards.
-std::string byte_level_spelling(const std::string& bytes) {
-  static const std::vector<std::string> alphabet = [] {
-    std::vector<std::string> result;
-    int next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool itself = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-      const int code = itself ? byte : next++;
-      if (code < 128) {
-        result.emplace_back(1, static_cast<char>(code));
-      } else {
-        result.push_back({static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))});
-      }
-    }
-    return result;
-  }();
-  std::string spelling;
-  for (char byte : bytes) spelling += alphabet[static_cast<unsigned char>(byte)];
-  return spelling;
-}
-
 /// The inputs end with "\n__ggml_vocab_test__\n"; the outputs are one line each, ids separated by spaces.
 struct VocabCase {
   std::string text;
@@ -179,104 +159,86 @@ TEST(TextGolden, EveryPublishedCaseOfGpt2FromHuggingFace) {
 
 TEST(TextGolden, EveryPublishedCaseOfQwen2) {
   const auto pieces = data("tokenizers/qwen2/vocab.json");
-  const auto merges = data("tokenizers/qwen2/merges.txt");
-  if (!pieces || !merges) GTEST_SKIP() << golden::kNoData;
-  Vocabulary vocabulary;
-  vocabulary.kind = TokenizerKind::kByteBpe;
-  vocabulary.pre_tokenizer = PreTokenizer::kQwen2;
-  const auto ids = parse_json(read_file(*pieces));
-  vocabulary.pieces.resize(ids.size());
-  for (const auto& [piece, id] : ids.items()) vocabulary.pieces.at(id.get<std::size_t>()) = piece;
-  vocabulary.types.assign(ids.size(), TokenType::kNormal);
-  std::ifstream lines(*merges);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("#version")) vocabulary.merges.push_back(line);
-  }
-  expect_vocab_cases(tokenizer_of(std::move(vocabulary)), "ggml-vocab-qwen2");
-}
-
-std::string from_base64(std::string_view text) {
-  const std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (char c : text.substr(0, text.find('='))) {
-    bits = (bits << 6) | static_cast<std::uint32_t>(digits.find(c));
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    bytes.push_back(static_cast<char>((bits >> count) & 0xFF));
-  }
-  return bytes;
-}
-
-/// The two tokens that `token` was merged from: what is left of its bytes when every merge of lower rank is done.
-std::string merge_of(const std::string& token, const std::unordered_map<std::string, int>& ranks, int rank) {
-  std::vector<std::string> parts;
-  for (char c : token) parts.emplace_back(1, c);
-  while (parts.size() > 2) {
-    std::size_t best = parts.size();
-    int best_rank = rank;
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-      const auto found = ranks.find(parts[i] + parts[i + 1]);
-      if (found == ranks.end() || found->second >= best_rank) continue;
-      best_rank = found->second;
-      best = i;
-    }
-    if (best == parts.size()) return {};
-    parts[best] += parts[best + 1];
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-  }
-  return byte_level_spelling(parts[0]) + " " + byte_level_spelling(parts[1]);
+  if (!pieces) GTEST_SKIP() << golden::kNoData;
+  expect_vocab_cases(tokenizer_of(read_tokenizer_file(*pieces)), "ggml-vocab-qwen2");
 }
 
 TEST(TextGolden, EveryPublishedCaseOfLlama3) {
   const auto path = data("tokenizers/llama3/tokenizer.model");
   if (!path) GTEST_SKIP() << golden::kNoData;
-  std::unordered_map<std::string, int> ranks;
-  std::vector<std::string> tokens;
-  std::ifstream lines(*path);
-  for (std::string word, rank; lines >> word >> rank;) {
-    tokens.push_back(from_base64(word));
-    ranks.emplace(tokens.back(), std::stoi(rank));
-  }
-  ASSERT_EQ(tokens.size(), 128000u);
-  Vocabulary vocabulary;
-  vocabulary.kind = TokenizerKind::kByteBpe;
-  vocabulary.pre_tokenizer = PreTokenizer::kLlama3;
-  vocabulary.ignore_merges = true;
-  vocabulary.types.assign(tokens.size(), TokenType::kNormal);
-  for (const std::string& token : tokens) {
-    vocabulary.pieces.push_back(byte_level_spelling(token));
-    if (token.size() < 2) continue;
-    std::string merge = merge_of(token, ranks, ranks.at(token));
-    if (!merge.empty()) vocabulary.merges.push_back(std::move(merge));
-  }
-  expect_vocab_cases(tokenizer_of(std::move(vocabulary)), "ggml-vocab-llama-bpe");
+  expect_vocab_cases(tokenizer_of(read_tokenizer_file(*path)), "ggml-vocab-llama-bpe");
 }
 
-TEST(TextGolden, EveryPublishedCaseOfDeepSeekThroughASequenceOfPatterns) {
+TEST(TextGolden, EveryPublishedCaseOfDeepSeek) {
   const auto path = data("tokenizers/ggml-vocab-deepseek-llm.gguf");
   if (!path) GTEST_SKIP() << golden::kNoData;
-  // gguf names this pre-tokenizer, which the reader does not know: its steps are in the model's tokenizer.json.
-  const std::string bytes = read_file(*path);
-  const auto file = GgufFile::parse(as_bytes(bytes), *path);
-  ASSERT_TRUE(file) << file.error().message;
-  Vocabulary vocabulary;
-  vocabulary.kind = TokenizerKind::kByteBpe;
-  vocabulary.pre_tokenizer = PreTokenizer::kCustom;
-  vocabulary.custom_pattern = R"([\r\n])";
-  vocabulary.further_patterns = {R"(\s?[\p{Lu}\p{Ll}\p{Lt}]+)", R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)",
-                                 R"([一-龥ࠀ-一가-퟿]+)", R"(\p{N}+)"};
-  const auto pieces = file->get_strings("tokenizer.ggml.tokens");
-  const auto merges = file->get_strings("tokenizer.ggml.merges");
-  const auto types = file->get_ints("tokenizer.ggml.token_type");
-  ASSERT_TRUE(pieces && merges && types);
-  vocabulary.pieces.assign(pieces->begin(), pieces->end());
-  vocabulary.merges.assign(merges->begin(), merges->end());
-  for (std::int64_t type : *types) vocabulary.types.push_back(static_cast<TokenType>(type));
-  expect_vocab_cases(tokenizer_of(std::move(vocabulary)), "ggml-vocab-deepseek-llm");
+  expect_vocab_cases(tokenizer_of(gguf_vocabulary(*path)), "ggml-vocab-deepseek-llm");
 }
+
+TEST(TextGolden, EveryPublishedCaseOfBert) {
+  const auto path = data("tokenizers/ggml-vocab-bert-bge.gguf");
+  if (!path) GTEST_SKIP() << golden::kNoData;
+  const auto tokenizer = tokenizer_of(gguf_vocabulary(*path));
+  const auto cases = vocab_cases("ggml-vocab-bert-bge");
+  ASSERT_EQ(cases.size(), 46u);
+  for (const VocabCase& entry : cases) {
+    SCOPED_TRACE(entry.text);
+    EXPECT_EQ(encode(tokenizer, entry.text, {.add_bos = false, .parse_special = false}), entry.ids);
+  }
+}
+
+TEST(TextGolden, SentencePieceModelAndItsTokenizerJsonGiveTheSameIds) {
+  const auto path = data("tokenizers/llama2/tokenizer.model");
+  if (!path) GTEST_SKIP() << golden::kNoData;
+  const auto tokenizer = tokenizer_of(read_tokenizer_file(*path));
+  for (const VocabCase& entry : vocab_cases("ggml-vocab-llama-spm")) {
+    SCOPED_TRACE(entry.text);
+    if (entry.text.empty()) continue;
+    EXPECT_EQ(encode(tokenizer, entry.text, {.add_bos = false, .parse_special = false}), entry.ids);
+  }
+}
+
+class CommittedKinds : public ::testing::TestWithParam<const char*> {};
+
+/// tokenizers/NAME.* is a small tokenizer, tokenizers/NAME.cases.json what its own library makes of awkward texts.
+TEST_P(CommittedKinds, EncodesAndDecodesAsItsOwnLibraryDoes) {
+  const std::string name = GetParam();
+  const auto tokenizer = tokenizer_of(read_tokenizer_file(golden::committed("tokenizers/" + name)));
+  const auto cases = parse_json(read_file(golden::committed("tokenizers/" + name + ".cases.json")));
+  ASSERT_GT(cases.size(), 40u);
+  for (const auto& entry : cases) {
+    const auto text = entry.at("text").get<std::string>();
+    SCOPED_TRACE(text);
+    const auto ids = entry.at("ids").get<std::vector<std::int32_t>>();
+    EXPECT_EQ(encode(tokenizer, text, {.add_bos = false, .parse_special = name.ends_with(".json")}), ids);
+    if (entry.contains("decoded")) {
+      const auto decoded = entry.at("decoded").get<std::string>();
+      EXPECT_EQ(tokenizer.decode(token_ids(ids), Tokenizer::Control::kShown), decoded);
+      EXPECT_EQ(streamed(tokenizer, token_ids(ids), Tokenizer::Control::kShown), decoded);
+    }
+    if (entry.contains("with_special")) {
+      auto whole = tokenizer.encode(text, {.add_bos = true, .add_eos = true});
+      ASSERT_TRUE(whole) << whole.error().message;
+      EXPECT_EQ(values(*whole), entry.at("with_special").get<std::vector<std::int32_t>>());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, CommittedKinds,
+                         ::testing::Values("wordpiece-bert.json", "wordpiece-cased.json", "wordpiece-short.json",
+                                           "unigram-metaspace.json", "unigram-nmt.json", "unigram-first.json",
+                                           "openai-gpt.json", "bpe-continuing.json", "bpe-metaspace.json", "llama.json",
+                                           "bpe-split-merged_with_next-True.json", "bpe-digits-punctuation.json",
+                                           "bpe-nfc.json", "bpe-prefix-space.json", "bpe-gpt-4o.json",
+                                           "words-scripts.json", "words-fixed.json", "words-digits.json",
+                                           "sp-unigram.model", "sp-bpe.model", "sp-char.model", "sp-word.model",
+                                           "sp-symbols.model", "sp-bpe-symbols.model", "cl100k_base.tiktoken",
+                                           "o200k_base.tiktoken", "kimi.tiktoken"),
+                         [](const auto& test) {
+                           std::string label = test.param;
+                           for (char& c : label) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return label;
+                         });
 
 TEST(TextGolden, ReferenceIdsOfASourceFileDecodeToItAndBack) {
   const auto ids_path = data("tokenizers/gpt2/tokens_gpt2.json");

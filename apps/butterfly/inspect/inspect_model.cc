@@ -24,6 +24,16 @@ const char* to_string(TokenizerKind kind) {
       return "sentencepiece";
     case TokenizerKind::kByteBpe:
       return "byte-level bpe";
+    case TokenizerKind::kBpe:
+      return "bpe";
+    case TokenizerKind::kWordPiece:
+      return "wordpiece";
+    case TokenizerKind::kUnigram:
+      return "unigram";
+    case TokenizerKind::kWordLevel:
+      return "whole words";
+    case TokenizerKind::kLongestMatch:
+      return "longest match";
   }
   return "?";
 }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <iterator>
 
+#include "butterfly/base/json.h"
 #include "butterfly/base/read_file.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
@@ -23,6 +25,11 @@ struct TokenizeCommand {
   bool ids = false;
   bool no_bos = false;
   bool decode = false;
+  bool add_eos = false;
+  bool plain_text = false;
+  bool show_special = false;
+  bool json = false;
+  int times = 0;
   TrainTokenizerCommand train;
   std::vector<std::string> pack;
   std::string out;
@@ -84,6 +91,33 @@ Status write(const std::string& text) {
   return {};
 }
 
+/// One object on one line: the ids, and what each adds to the text.
+std::string as_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+  for (TokenId id : ids) {
+    list.push_back(id.value);
+    pieces.push_back(tokenizer.piece(id, Tokenizer::Control::kShown));
+  }
+  const nlohmann::ordered_json object{{"ids", std::move(list)}, {"pieces", std::move(pieces)}};
+  return dump_json(object) + "\n";
+}
+
+/// Seconds, ids and MB/s of each round; the ids are the same every time.
+Result<int> print_times(const TokenizeCommand& command, const Tokenizer& tokenizer, const std::string& input,
+                        const EncodeOptions& options) {
+  std::string output;
+  for (int i = 0; i < command.times; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    BF_ASSIGN_OR_RETURN(const auto ids, tokenizer.encode(input, options));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    output += fmt::format("{:.6f} s  {} ids  {:.1f} MB/s\n", seconds, ids.size(),
+                          static_cast<double>(input.size()) / 1e6 / std::max(seconds, 1e-9));
+  }
+  BF_TRY(write(output));
+  return kExitOk;
+}
+
 Result<int> run(const TokenizeCommand& command) {
   if (!command.train.files.empty()) {
     TrainTokenizerCommand train = command.train;
@@ -100,11 +134,19 @@ Result<int> run(const TokenizeCommand& command) {
   BF_ASSIGN_OR_RETURN(const std::string input, read_input(command));
   if (command.decode) {
     BF_ASSIGN_OR_RETURN(const auto ids, parse_ids(input, tokenizer.vocabulary().size()));
-    BF_TRY(write(tokenizer.decode(ids)));
+    const auto control = command.show_special ? Tokenizer::Control::kShown : Tokenizer::Control::kHidden;
+    BF_TRY(write(tokenizer.decode(ids, control)));
     return kExitOk;
   }
-  BF_ASSIGN_OR_RETURN(const auto ids, tokenizer.encode(input, {.add_bos = !command.no_bos}));
+  const EncodeOptions options{
+      .add_bos = !command.no_bos, .add_eos = command.add_eos, .parse_special = !command.plain_text};
+  if (command.times > 0) return print_times(command, tokenizer, input, options);
+  BF_ASSIGN_OR_RETURN(const auto ids, tokenizer.encode(input, options));
   std::string output;
+  if (command.json) {
+    BF_TRY(write(as_json(tokenizer, ids)));
+    return kExitOk;
+  }
   for (TokenId id : ids) {
     if (command.ids) {
       output += fmt::format("{}{}", output.empty() ? "" : " ", id.value);
@@ -123,13 +165,19 @@ void add_tokenize(Command app, Action& action) {
   auto sub = app.add_subcommand("tokenize", "Turn text into token ids, or ids into text; learn a tokenizer");
   auto command = std::make_shared<TokenizeCommand>();
   auto model = sub.add_option("-m,--model", command->model,
-                              "Whose tokenizer: GGUF file, Hugging Face directory, or tokenizer.json");
+                              "Whose tokenizer: GGUF file, Hugging Face directory, tokenizer.json, SentencePiece's or "
+                              "tiktoken's tokenizer.model, vocab.json beside merges.txt, vocab.txt");
   auto text = sub.add_option("-p,--prompt", command->text, "The text (with --decode: the ids)");
   auto file = sub.add_option("-f,--file", command->file, "Read it from a file, - for standard input");
   file.excludes(text);
   sub.add_flag("--ids", command->ids, "Ids alone, on one line");
   sub.add_flag("--no-bos", command->no_bos, "Do not put the token that starts texts in front");
+  sub.add_flag("--add-eos", command->add_eos, "Put what ends texts behind, where the tokenizer has it");
+  sub.add_flag("--plain-text", command->plain_text, "Take \"<s>\" and the like for text, not for control tokens");
+  sub.add_flag("--json", command->json, "Ids and pieces as one JSON object");
   sub.add_flag("--decode", command->decode, "Turn ids into text");
+  sub.add_flag("--show-special", command->show_special, "With --decode: control tokens, too");
+  sub.add_option("--time", command->times, "Encode that often and print how long each took").in_range(1, 1000);
   auto train = sub.add_option("--train", command->train.files,
                               "Learn a byte-level BPE tokenizer from these texts and write it as tokenizer.json")
                    .excludes({text, file, model});
@@ -146,6 +194,7 @@ void add_tokenize(Command app, Action& action) {
   sub.footer(
       "Examples:\n"
       "  butterfly tokenize -m models/demo.gguf -p 'To be, or not to be'\n"
+      "  echo 'To be' | butterfly tokenize -m tokenizer.json -f - --json\n"
       "  butterfly tokenize --train plays.txt poems.txt --vocab 2048 --out tokenizer.json\n"
       "  butterfly tokenize -m tokenizer.json --pack plays.txt poems.txt --out corpus.tokens\n"
       "--train finds the merges that Hugging Face's tokenizers finds (BpeTrainer, ByteLevel), which reads the result, "

@@ -8,7 +8,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/files/pending_file.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json_writer.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/train/data/token_file.h"
 #include "butterfly/train/data/token_source.h"

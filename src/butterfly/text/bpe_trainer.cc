@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "butterfly/text/byte_alphabet.h"
+#include "butterfly/text/steps/byte_alphabet.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

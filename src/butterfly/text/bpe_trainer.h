@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "butterfly/base/result.h"
-#include "butterfly/text/pattern.h"
+#include "butterfly/text/steps/pattern.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {

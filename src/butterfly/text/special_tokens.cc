@@ -2,16 +2,21 @@
 
 #include <algorithm>
 
+#include "butterfly/text/steps/unicode.h"
+
 namespace butterfly {
 
 namespace {
 
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
+/// The character that ends right before `end` > 0.
+std::string_view character_before(std::string_view text, std::size_t end) {
+  std::size_t begin = end - 1;
+  while (begin > 0 && (text[begin] & 0xC0) == 0x80) --begin;
+  return text.substr(begin, end - begin);
 }
 
 bool contains(const std::vector<TokenId>& ids, std::int32_t id) {
-  return std::find(ids.begin(), ids.end(), TokenId{id}) != ids.end();
+  return std::ranges::binary_search(ids, TokenId{id});
 }
 
 std::uint64_t child_key(std::int32_t node, char byte) {
@@ -20,23 +25,28 @@ std::uint64_t child_key(std::int32_t node, char byte) {
 
 }  // namespace
 
-Result<SpecialTokens> SpecialTokens::create(const Vocabulary& vocabulary) {
+Result<SpecialTokens> SpecialTokens::create(const Vocabulary& vocabulary, const std::vector<Spelling>& tokens) {
   SpecialTokens result;
   result.nodes_.emplace_back();
   result.strip_before_ = vocabulary.strip_before;
   result.strip_after_ = vocabulary.strip_after;
-  for (int id = 0; id < vocabulary.size(); ++id) {
-    const auto index = static_cast<std::size_t>(id);
-    const TokenType type = vocabulary.types[index];
-    if (type != TokenType::kUnknown && type != TokenType::kControl && type != TokenType::kUserDefined) continue;
-    const std::string& piece = vocabulary.pieces[index];
-    if (piece.size() > kBytesMax) {
+  result.single_word_ = vocabulary.single_word;
+  for (auto* ids : {&result.strip_before_, &result.strip_after_, &result.single_word_}) std::ranges::sort(*ids);
+  for (const auto& [text, id, type] : tokens) {
+    if (text.size() > kBytesMax) {
       return make_error(ErrorCode::kUnsupported, "special token {} has {} bytes, at most {} are supported", id,
-                        piece.size(), kBytesMax);
+                        text.size(), kBytesMax);
     }
-    if (!piece.empty()) result.insert(piece, id, type);
+    if (!text.empty()) result.insert(text, id, type);
   }
   return result;
+}
+
+bool SpecialTokens::stands_alone(std::string_view text, const Match& match) const {
+  if (single_word_.empty() || !contains(single_word_, match.id)) return true;
+  const bool left = match.begin > 0 && is_unicode_word(first_character(character_before(text, match.begin)).code_point);
+  const bool right = match.end < text.size() && is_unicode_word(first_character(text.substr(match.end)).code_point);
+  return !left && !right;
 }
 
 void SpecialTokens::insert(std::string_view piece, std::int32_t id, TokenType type) {
@@ -70,11 +80,23 @@ SpecialTokens::Match SpecialTokens::find(std::string_view text, std::size_t from
     if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
     Match match = match_at(text, begin, which);
     if (match.id < 0) continue;
+    if (!stands_alone(text, match)) {
+      begin = match.end - 1;
+      continue;
+    }
     if (contains(strip_before_, match.id)) {
-      while (match.begin > from && is_space(text[match.begin - 1])) --match.begin;
+      while (match.begin > from) {
+        const std::string_view before = character_before(text, match.begin);
+        if (!is_unicode_space(first_character(before).code_point)) break;
+        match.begin -= before.size();
+      }
     }
     if (contains(strip_after_, match.id)) {
-      while (match.end < text.size() && is_space(text[match.end])) ++match.end;
+      while (match.end < text.size()) {
+        const Character next = first_character(text.substr(match.end));
+        if (!is_unicode_space(next.code_point)) break;
+        match.end += next.size;
+      }
     }
     return match;
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -20,8 +21,15 @@ class SpecialTokens {
 
   SpecialTokens() = default;
 
-  /// Takes the vocabulary's unknown, control and user-defined tokens. Errors: kUnsupported beyond kBytesMax.
-  static Result<SpecialTokens> create(const Vocabulary& vocabulary);
+  struct Spelling {
+    std::string text;
+    std::int32_t id = -1;
+    TokenType type = TokenType::kControl;
+  };
+
+  /// Finds `tokens`; the vocabulary says which of them swallow white space and which stand alone only. Errors:
+  /// kUnsupported beyond kBytesMax.
+  static Result<SpecialTokens> create(const Vocabulary& vocabulary, const std::vector<Spelling>& tokens);
 
   struct Match {
     std::size_t begin = 0;
@@ -42,14 +50,16 @@ class SpecialTokens {
     bool user_defined = false;
   };
 
+  bool stands_alone(std::string_view text, const Match& match) const;
   void insert(std::string_view piece, std::int32_t id, TokenType type);
   Match match_at(std::string_view text, std::size_t begin, Which which) const;
 
   std::vector<Node> nodes_;                                   // a trie; 0 is the root
   std::unordered_map<std::uint64_t, std::int32_t> children_;  // (node << 8 | byte) to node
   bool starts_[256] = {};                                     // bytes that any special token starts with
-  std::vector<TokenId> strip_before_;
+  std::vector<TokenId> strip_before_;                         // these three are sorted
   std::vector<TokenId> strip_after_;
+  std::vector<TokenId> single_word_;
 };
 
 }  // namespace butterfly

@@ -7,17 +7,24 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Opt
     : tokenizer_(&tokenizer), options_(options), at_start_(options.first_in_text) {
   const Vocabulary& vocabulary = tokenizer.vocabulary();
   if (vocabulary.kind != TokenizerKind::kSentencePiece || !vocabulary.add_space_prefix) at_start_ = false;
+  if (tokenizer.decoder() == nullptr) return;
+  run_.emplace(*tokenizer.decoder());
+  if (!options.first_in_text) (void)run_->push("a");  // as if in the middle of a text
 }
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer) : StreamingDetokenizer(tokenizer, Options{}) {}
 
 std::string StreamingDetokenizer::push(TokenId token) {
-  std::string piece = tokenizer_->piece(token, options_.control);
+  std::string piece = tokenizer_->spelling(token, options_.control);
   if (piece.empty()) return {};
+  if (run_) return ready(run_->push(piece));
   if (at_start_ && piece.front() == ' ') piece.erase(0, 1);
   at_start_ = false;
-  pending_ += piece;
+  return ready(piece);
+}
 
+std::string StreamingDetokenizer::ready(std::string_view text) {
+  pending_ += text;
   std::string ready;
   std::string_view rest(pending_);
   while (!rest.empty()) {
@@ -33,7 +40,8 @@ std::string StreamingDetokenizer::push(TokenId token) {
 
 std::string StreamingDetokenizer::finish() {
   std::string result;
-  if (!pending_.empty()) result = kReplacementCharacter;
+  if (run_) result = ready(run_->finish());
+  if (!pending_.empty()) result += kReplacementCharacter;
   pending_.clear();
   return result;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "butterfly/text/encoder.h"
+#include "butterfly/text/models/encoder.h"
 #include "butterfly/text/special_tokens.h"
 #include "butterfly/text/utf8.h"
 
@@ -73,12 +73,32 @@ SpecialTokens::Match next_special(const SpecialTokens& special, std::string_view
   }
 }
 
+/// Which special tokens count in text[begin, end) once it is normalised, where its marks are no longer known byte by
+/// byte: one byte that is not the template's and no control token counts.
+SpecialTokens::Which which_inside(const EncodeOptions& options, std::size_t begin, std::size_t end) {
+  using Which = SpecialTokens::Which;
+  if (!options.parse_special) return Which::kUserDefined;
+  if (options.marks.empty()) return Which::kAll;
+  const std::string_view marks = options.marks.substr(begin, end - begin);
+  const bool own = std::all_of(marks.begin(), marks.end(), [](char mark) { return mark == 0; });
+  return own ? Which::kAll : Which::kUserDefined;
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
   Vocabulary vocabulary;
   SpecialTokens special;
+  SpecialTokens normalised;          // those that are looked for in normalised text
   std::unique_ptr<Encoder> encoder;  // borrows `vocabulary`
+
+  struct Work {
+    SpecialTokens::Which which = SpecialTokens::Which::kAll;
+    PatternBudget budget;
+    std::vector<TokenId> ids;
+  };
+  Status find_special_tokens();
+  Status encode_section(std::string_view section, TextPlace place, Work& work) const;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -93,13 +113,60 @@ Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
   BF_TRY(check(vocabulary));
   auto impl = std::make_unique<Impl>();
   impl->vocabulary = std::move(vocabulary);
-  BF_ASSIGN_OR_RETURN(impl->special, SpecialTokens::create(impl->vocabulary));
   if (impl->vocabulary.kind == TokenizerKind::kSentencePiece) {
     BF_ASSIGN_OR_RETURN(impl->encoder, make_sentencepiece_encoder(impl->vocabulary));
   } else {
-    BF_ASSIGN_OR_RETURN(impl->encoder, make_byte_bpe_encoder(impl->vocabulary));
+    BF_ASSIGN_OR_RETURN(impl->encoder, make_word_encoder(impl->vocabulary));
   }
+  BF_TRY(impl->find_special_tokens());
   return Tokenizer(std::move(impl));
+}
+
+Status Tokenizer::Impl::find_special_tokens() {
+  std::vector<SpecialTokens::Spelling> plain;
+  std::vector<SpecialTokens::Spelling> rewritten;
+  const Normalizer& normalizer = encoder->normalizer();
+  for (int id = 0; id < vocabulary.size(); ++id) {
+    const auto index = static_cast<std::size_t>(id);
+    const TokenType type = vocabulary.types[index];
+    const bool user_defined = type == TokenType::kUserDefined;
+    if (type != TokenType::kUnknown && type != TokenType::kControl && !user_defined) continue;
+    if (user_defined && vocabulary.user_defined_inside) continue;
+    const std::string& piece = vocabulary.pieces[index];
+    const auto& late = vocabulary.normalized;
+    if (normalizer.empty() || std::find(late.begin(), late.end(), TokenId{id}) == late.end()) {
+      plain.push_back({piece, id, type});
+      continue;
+    }
+    PatternBudget budget(piece.size(), normalizer.patterns());
+    BF_ASSIGN_OR_RETURN(std::string spelled, normalizer.run(piece, budget));
+    rewritten.push_back({std::move(spelled), id, type});
+  }
+  BF_ASSIGN_OR_RETURN(special, SpecialTokens::create(vocabulary, plain));
+  BF_ASSIGN_OR_RETURN(normalised, SpecialTokens::create(vocabulary, rewritten));
+  return {};
+}
+
+/// `section` is text between two special tokens, or all of it.
+Status Tokenizer::Impl::encode_section(std::string_view section, TextPlace place, Work& work) const {
+  std::string rewritten;
+  if (!encoder->normalizer().empty()) {
+    BF_ASSIGN_OR_RETURN(rewritten, encoder->normalizer().run(section, work.budget, encoder->kept()));
+    section = rewritten;
+  }
+  std::size_t position = 0;
+  while (position < section.size()) {
+    const SpecialTokens::Match match = normalised.find(section, position, work.which);
+    const std::size_t end = match.id < 0 ? section.size() : match.begin;
+    if (end > position) {
+      BF_TRY(encoder->encode(section.substr(position, end - position), place, work.budget, work.ids));
+    }
+    if (match.id < 0) break;
+    work.ids.emplace_back(match.id);
+    position = match.end;
+    place = TextPlace::kAfterSpecial;
+  }
+  return {};
 }
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
@@ -116,27 +183,34 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
     return make_error(ErrorCode::kInvalidArgument, "the text has {} bytes and {} marks", text.size(),
                       options.marks.size());
   }
-  std::vector<TokenId> ids;
+  Impl::Work work{.budget = PatternBudget(text.size(), impl_->encoder->patterns()), .ids = {}};
   const bool add_bos = options.add_bos && vocabulary.add_bos;
-  if (add_bos) ids.push_back(vocabulary.bos);
-  PatternBudget budget(text.size(), impl_->encoder->patterns());
+  if (add_bos && vocabulary.text_prefix.empty()) work.ids.push_back(vocabulary.bos);
+  if (add_bos) work.ids.insert(work.ids.end(), vocabulary.text_prefix.begin(), vocabulary.text_prefix.end());
   std::size_t position = 0;
   TextPlace place = TextPlace::kStart;
   while (position < text.size()) {
     const SpecialTokens::Match match = next_special(impl_->special, text, position, vocabulary, options);
     const std::size_t end = match.id < 0 ? text.size() : match.begin;
-    if (end > position) BF_TRY(impl_->encoder->encode(text.substr(position, end - position), place, budget, ids));
+    if (end > position) {
+      work.which = which_inside(options, position, end);
+      BF_TRY(impl_->encode_section(text.substr(position, end - position), place, work));
+    }
     if (match.id < 0) break;
     // A text that brings its own bos does not get a second one.
     const bool repeats_bos = add_bos && match.begin == 0 && match.id == vocabulary.bos.value;
-    if (!repeats_bos) ids.emplace_back(match.id);
+    if (!repeats_bos) work.ids.emplace_back(match.id);
     position = match.end;
     place = TextPlace::kAfterSpecial;
   }
-  return ids;
+  if (options.add_eos && vocabulary.add_eos) {
+    if (vocabulary.text_suffix.empty()) work.ids.push_back(vocabulary.eos);
+    work.ids.insert(work.ids.end(), vocabulary.text_suffix.begin(), vocabulary.text_suffix.end());
+  }
+  return std::move(work.ids);
 }
 
-std::string Tokenizer::piece(TokenId token, Control control) const {
+std::string Tokenizer::spelling(TokenId token, Control control) const {
   const Vocabulary& vocabulary = impl_->vocabulary;
   if (token.value < 0 || token.value >= vocabulary.size()) return {};
   const auto index = static_cast<std::size_t>(token.value);
@@ -147,10 +221,31 @@ std::string Tokenizer::piece(TokenId token, Control control) const {
   return impl_->encoder->text_of(token.value);
 }
 
+const TextDecoder* Tokenizer::decoder() const {
+  return impl_->encoder->decoder();
+}
+
+std::string Tokenizer::piece(TokenId token, Control control) const {
+  const std::string text = spelling(token, control);
+  if (decoder() == nullptr || text.empty()) return text;
+  TextDecoder::Run run(*decoder());
+  (void)run.push("a");  // what a token adds in the middle of a text
+  std::string result = run.push(text);
+  return result + run.finish();
+}
+
 std::string Tokenizer::decode(const std::vector<TokenId>& tokens, Control control) const {
-  const bool strips = impl_->vocabulary.kind == TokenizerKind::kSentencePiece && impl_->vocabulary.add_space_prefix;
   std::string text;
-  for (TokenId token : tokens) text += piece(token, control);
+  if (decoder() != nullptr) {
+    TextDecoder::Run run(*decoder());
+    for (TokenId token : tokens) {
+      const std::string spelled = spelling(token, control);
+      if (!spelled.empty()) text += run.push(spelled);
+    }
+    return text + run.finish();
+  }
+  const bool strips = impl_->vocabulary.kind == TokenizerKind::kSentencePiece && impl_->vocabulary.add_space_prefix;
+  for (TokenId token : tokens) text += spelling(token, control);
   if (strips && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,12 +10,14 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/text/steps/decoder.h"
 #include "butterfly/text/vocabulary.h"
 
 namespace butterfly {
 
 struct EncodeOptions {
   bool add_bos = true;        // only where the vocabulary says add_bos and the text does not start with it
+  bool add_eos = false;       // only where the vocabulary says add_eos: texts of a prompt are to go on
   bool parse_special = true;  // control tokens in the text become their ids; user-defined ones always do
   /// One byte for each of the text's, 0 where control tokens count: one that has other bytes is plain text. So are the
   /// user-defined tokens in `guarded`. Empty: they count everywhere.
@@ -33,7 +36,7 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Errors: kInvalidArgument for invalid UTF-8, naming the byte offset, and for more than 2^29 bytes; kBadData where a
-  /// character has no token; kTimeout for a custom pattern that takes too long. Never adds eos: texts are to go on.
+  /// character has no token; kTimeout for a custom pattern that takes too long.
   Result<std::vector<TokenId>> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   /// The bytes that `token` adds to a text; control and unknown tokens add nothing unless kShown. Empty where `token`
@@ -43,6 +46,12 @@ class Tokenizer {
 
   /// Whole text of `tokens`. A sentencepiece text loses the space that add_space_prefix put in front.
   std::string decode(const std::vector<TokenId>& tokens, Control control = Control::kHidden) const;
+
+  /// The token as decoder() wants it; empty as piece() is. Where there is no decoder() it is piece().
+  std::string spelling(TokenId token, Control control) const;
+
+  /// How spellings become text; null where they are text.
+  const TextDecoder* decoder() const;
 
   const Vocabulary& vocabulary() const;
   bool is_end(TokenId token) const;
@@ -74,6 +83,9 @@ class StreamingDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   Options options_;
+  std::string ready(std::string_view text);
+
+  std::optional<TextDecoder::Run> run_;
   std::string pending_;
   bool at_start_;
 };

@@ -4,16 +4,11 @@
 #include <array>
 #include <string_view>
 
+#include "butterfly/text/steps/published_patterns.h"
+
 namespace butterfly {
 
 namespace {
-
-// Words and their contractions, numbers, punctuation, white space. As published with GPT-2, Llama 3 and Qwen2.
-constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 constexpr std::array<std::string_view, 12> kEndPieces{
     "<|return|>", "<|call|>", "<|END_OF_TURN_TOKEN|>", "<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",

@@ -8,8 +8,9 @@
 
 namespace butterfly {
 
-/// A tokenizer.json (with the tokenizer_config.json beside it, where there is one), a directory with a tokenizer.json,
-/// a Hugging Face directory or a GGUF file. Errors: those of read_tokenizer_json() and open_checkpoint().
+/// A file of a tokenizer (tokenizer.json, SentencePiece's or tiktoken's tokenizer.model, vocab.json beside merges.txt,
+/// BERT's vocab.txt; with the tokenizer_config.json beside it, where there is one), a directory with one, a Hugging
+/// Face directory or a GGUF file. Errors: those of read_tokenizer_file() and open_checkpoint().
 Result<Vocabulary> open_vocabulary(const std::string& path);
 
 }  // namespace butterfly

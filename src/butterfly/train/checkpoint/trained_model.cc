@@ -3,7 +3,7 @@
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/generate.h"
 #include "butterfly/model/format/export_model.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json_writer.h"
+#include "butterfly/model/format/tokenizer/tokenizer_json_writer.h"
 
 namespace butterfly {
 

@@ -62,15 +62,38 @@ void write_pieces(const Vocabulary& vocabulary, std::size_t size, GgufWriter& wr
   std::vector<std::string> pieces = vocabulary.pieces;
   std::vector<std::int32_t> types;
   for (TokenType type : vocabulary.types) types.push_back(static_cast<std::int32_t>(type));
-  std::vector<float> scores = vocabulary.scores;
+  std::vector<float> scores(vocabulary.scores.begin(), vocabulary.scores.end());
   while (pieces.size() < size) pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
   types.resize(pieces.size(), static_cast<std::int32_t>(TokenType::kUnused));
   writer.add_strings("tokenizer.ggml.tokens", pieces);
   writer.add_integers("tokenizer.ggml.token_type", types);
-  if (vocabulary.kind != TokenizerKind::kSentencePiece) return;
+  if (scores.empty()) return;
   constexpr float kNeverMerged = -1e9f;
   scores.resize(pieces.size(), kNeverMerged);
   writer.add_floats("tokenizer.ggml.scores", scores);
+}
+
+/// Kinds that no name of the format means are written as what they are, so that other programs refuse them by name.
+const char* gguf_model_name(const Vocabulary& vocabulary) {
+  switch (vocabulary.kind) {
+    case TokenizerKind::kNone:
+      return "no_vocab";
+    case TokenizerKind::kByteBpe:
+      return "gpt2";
+    case TokenizerKind::kSentencePiece:
+      return "llama";
+    case TokenizerKind::kBpe:
+      return "huggingface-bpe";
+    case TokenizerKind::kWordPiece:
+      return "huggingface-wordpiece";
+    case TokenizerKind::kUnigram:
+      return "huggingface-unigram";
+    case TokenizerKind::kWordLevel:
+      return "huggingface-wordlevel";
+    case TokenizerKind::kLongestMatch:
+      return "rwkv";
+  }
+  return "no_vocab";
 }
 
 /// What the common keys cannot say; other programs skip keys they do not know.
@@ -84,7 +107,9 @@ void write_own_keys(const Vocabulary& vocabulary, GgufWriter& writer) {
     if (!vocabulary.merges.empty()) writer.add_strings("butterfly.tokenizer.merges", vocabulary.merges);
     return;
   }
+  if (vocabulary.kind != TokenizerKind::kByteBpe) return;
   writer.add_bool("butterfly.tokenizer.ignore_merges", vocabulary.ignore_merges);
+  if (vocabulary.ranks_are_ids) writer.add_bool("butterfly.tokenizer.ranks_are_ids", true);
   if (vocabulary.pre_tokenizer != PreTokenizer::kCustom) return;
   std::vector<std::string> patterns = {vocabulary.custom_pattern};
   patterns.insert(patterns.end(), vocabulary.further_patterns.begin(), vocabulary.further_patterns.end());
@@ -127,12 +152,15 @@ void write_gguf_vocabulary(const Vocabulary& vocabulary, int size, GgufWriter& w
     writer.add_string("tokenizer.ggml.model", "no_vocab");
     return;
   }
-  const bool sentencepiece = vocabulary.kind == TokenizerKind::kSentencePiece;
-  writer.add_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
-  writer.add_string("tokenizer.ggml.pre",
-                    sentencepiece ? "default" : gguf_pre_tokenizer_name(vocabulary.pre_tokenizer));
+  const bool byte_level = vocabulary.kind == TokenizerKind::kByteBpe;
+  writer.add_string("tokenizer.ggml.model", gguf_model_name(vocabulary));
+  writer.add_string("tokenizer.ggml.pre", gguf_pre_tokenizer_name(vocabulary));
+  if (!vocabulary.tokenizer_json.empty()) {
+    writer.add_string("tokenizer.huggingface.json", vocabulary.tokenizer_json);
+    writer.add_bool("butterfly.tokenizer.from_json", true);
+  }
   write_pieces(vocabulary, static_cast<std::size_t>(size), writer);
-  if (!sentencepiece) writer.add_strings("tokenizer.ggml.merges", vocabulary.merges);
+  if (byte_level) writer.add_strings("tokenizer.ggml.merges", vocabulary.merges);
   write_token_id(writer, "tokenizer.ggml.bos_token_id", vocabulary.bos);
   write_token_id(writer, "tokenizer.ggml.eos_token_id", vocabulary.eos);
   write_token_id(writer, "tokenizer.ggml.unknown_token_id", vocabulary.unknown);

@@ -1,6 +1,8 @@
 // The tokenizer.ggml.* metadata of a GGUF file as a Vocabulary. Plain functions, thread-safe.
 #pragma once
 
+#include <string>
+
 #include "butterfly/base/result.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/text/vocabulary.h"
@@ -12,6 +14,6 @@ namespace butterfly {
 Result<Vocabulary> read_gguf_vocabulary(const GgufFile& file);
 
 /// The name under which llama.cpp knows a pre-tokenizer; "default" for patterns it has no name for.
-const char* gguf_pre_tokenizer_name(PreTokenizer pre_tokenizer);
+std::string gguf_pre_tokenizer_name(const Vocabulary& vocabulary);
 
 }  // namespace butterfly

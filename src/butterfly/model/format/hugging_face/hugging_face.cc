@@ -9,7 +9,7 @@
 #include "butterfly/base/read_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
-#include "butterfly/model/format/hugging_face/tokenizer_json.h"
+#include "butterfly/model/format/tokenizer/tokenizer_folder.h"
 
 namespace butterfly {
 namespace {
@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxConfigBytes = 1 << 20;
 constexpr std::size_t kMaxIndexBytes = 32 << 20;
-constexpr std::size_t kMaxTokenizerBytes = 64 << 20;
 
 enum class Presence { kRequired, kOptional };
 
@@ -91,13 +90,8 @@ DType main_type(const WeightSource& source) {
 }
 
 Result<Vocabulary> read_vocabulary(const fs::path& directory, const HuggingFaceConfig& config) {
-  BF_ASSIGN_OR_RETURN(const std::string text,
-                      read_text(directory / "tokenizer.json", kMaxTokenizerBytes, Presence::kOptional));
-  if (text.empty()) return Vocabulary{};
-  BF_ASSIGN_OR_RETURN(const std::string options,
-                      read_text(directory / "tokenizer_config.json", kMaxTokenizerBytes, Presence::kOptional));
-  auto vocabulary = read_tokenizer_json(text, options);
-  if (!vocabulary) return make_error(vocabulary.error().code, "{}: {}", directory.string(), vocabulary.error().message);
+  auto vocabulary = read_tokenizer_folder(directory.string());
+  if (!vocabulary || vocabulary->kind == TokenizerKind::kNone) return vocabulary;
   if (vocabulary->size() > config.model.vocab) {
     return make_error(ErrorCode::kBadData, "{}: the tokenizer has {} tokens, the model {}", directory.string(),
                       vocabulary->size(), config.model.vocab);

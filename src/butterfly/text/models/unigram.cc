@@ -1,0 +1,151 @@
+// Unigram (https://arxiv.org/abs/1804.10959): of all ways to cover a word with pieces the one whose scores add up to
+// the most, found from left to right.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "butterfly/text/models/byte_trie.h"
+#include "butterfly/text/models/word_model.h"
+#include "butterfly/text/steps/unicode.h"
+
+namespace butterfly {
+
+namespace {
+
+constexpr double kUnknownPenalty = 10;
+constexpr std::size_t kWordBytesMax = std::size_t{1} << 26;  // each byte costs 16 while a word is looked at
+
+class UnigramModel : public WordModel {
+ public:
+  static Result<std::unique_ptr<WordModel>> create(const Vocabulary& vocabulary);
+
+  Status encode(std::string_view word, Merger& merger, std::vector<TokenId>& ids) const override;
+
+ private:
+  explicit UnigramModel(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+
+  struct Best {
+    double score = 0;
+    std::int32_t begin = -1;  // where the piece begins that ends here; -1: none does
+    std::int32_t id = -1;     // -1: unknown
+  };
+  void extend(std::string_view word, std::size_t begin, std::vector<Best>& best) const;
+  Status append(std::string_view word, std::vector<Best>& best, std::vector<TokenId>& ids) const;
+  Status append_piece(std::string_view piece, std::int32_t id, std::vector<TokenId>& ids) const;
+  void offer(Best& target, double score, std::size_t begin, std::int32_t id) const {
+    const double sum = vocabulary_.float_scores ? static_cast<double>(static_cast<float>(score)) : score;
+    if (target.begin < 0 || sum > target.score) target = {sum, static_cast<std::int32_t>(begin), id};
+  }
+
+  const Vocabulary& vocabulary_;
+  ByteTrie pieces_;
+  std::vector<double> scores_;  // by id; of user-defined pieces per byte
+  std::vector<std::int32_t> bytes_;
+  double unknown_score_ = 0;
+};
+
+Result<std::unique_ptr<WordModel>> UnigramModel::create(const Vocabulary& vocabulary) {
+  std::unique_ptr<UnigramModel> model(new UnigramModel(vocabulary));
+  if (vocabulary.scores.size() != vocabulary.pieces.size()) {
+    return make_error(ErrorCode::kBadData, "the vocabulary has {} pieces and {} scores", vocabulary.pieces.size(),
+                      vocabulary.scores.size());
+  }
+  std::vector<std::pair<std::string_view, std::int32_t>> entries;
+  double lowest = std::numeric_limits<double>::max();
+  for (int id = 0; id < vocabulary.size(); ++id) {
+    const auto index = static_cast<std::size_t>(id);
+    const TokenType type = vocabulary.types[index];
+    const double score = vocabulary.scores[index];
+    if (std::isnan(score)) return make_error(ErrorCode::kBadData, "the score of token {} is not a number", id);
+    if (type == TokenType::kNormal) lowest = std::min(lowest, score);
+    if (type == TokenType::kNormal || type == TokenType::kUserDefined) {
+      entries.emplace_back(vocabulary.pieces[index], id);
+    }
+  }
+  model->scores_ = vocabulary.scores;
+  model->pieces_ = ByteTrie(std::move(entries));
+  model->bytes_ = byte_piece_ids(vocabulary);
+  model->unknown_score_ = (lowest == std::numeric_limits<double>::max() ? 0 : lowest) - kUnknownPenalty;
+  if (vocabulary.float_scores) model->unknown_score_ = static_cast<float>(model->unknown_score_);
+  return std::unique_ptr<WordModel>(std::move(model));
+}
+
+void UnigramModel::extend(std::string_view word, std::size_t begin, std::vector<Best>& best) const {
+  const std::size_t character = first_character(word.substr(begin)).size;
+  const double so_far = best[begin].score;
+  bool covered = false;  // a piece is just this character
+  ByteTrie::Node node = ByteTrie::kRoot;
+  for (std::size_t end = begin; end < word.size();) {
+    node = pieces_.child(node, word[end++]);
+    if (node == ByteTrie::kNone) break;
+    const std::int32_t id = pieces_.value(node);
+    if (id < 0) continue;
+    const auto index = static_cast<std::size_t>(id);
+    double score = scores_[index];
+    // SentencePiece prefers them to whatever else covers the same bytes; the files of others score them as usual.
+    if (vocabulary_.types[index] == TokenType::kUserDefined && vocabulary_.user_defined_inside) {
+      score = vocabulary_.float_scores ? static_cast<double>(end - begin) * vocabulary_.highest_score - 0.1 : 0.0;
+    }
+    offer(best[end], so_far + score, begin, id);
+    covered = covered || end - begin == character;
+  }
+  if (!covered) offer(best[begin + character], so_far + unknown_score_, begin, -1);
+}
+
+Status UnigramModel::encode(std::string_view word, Merger& /*merger*/, std::vector<TokenId>& ids) const {
+  if (word.size() > kWordBytesMax) {
+    return make_error(ErrorCode::kUnsupported, "a word has {} bytes, a Unigram vocabulary can take {}", word.size(),
+                      kWordBytesMax);
+  }
+  std::vector<Best> best(word.size() + 1);
+  for (std::size_t begin = 0; begin < word.size(); begin += first_character(word.substr(begin)).size) {
+    // A piece may end inside a character only in a file that is not text.
+    if (begin > 0 && best[begin].begin < 0) continue;
+    extend(word, begin, best);
+  }
+  return append(word, best, ids);
+}
+
+Status UnigramModel::append(std::string_view word, std::vector<Best>& best, std::vector<TokenId>& ids) const {
+  // Turn the chain around, so that it leads from the start to the end: `begin` becomes where the piece ends.
+  std::size_t end = word.size();
+  Best here = best[end];
+  while (end > 0) {
+    const auto begin = static_cast<std::size_t>(here.begin);
+    const Best before = best[begin];
+    best[begin] = {0, static_cast<std::int32_t>(end), here.id};
+    end = begin;
+    here = before;
+  }
+  for (std::size_t begin = 0; begin < word.size();) {
+    auto last = static_cast<std::size_t>(best[begin].begin);
+    const std::int32_t id = best[begin].id;
+    while (id < 0 && vocabulary_.fuse_unknown && last < word.size() && best[last].id < 0) {
+      last = static_cast<std::size_t>(best[last].begin);
+    }
+    BF_TRY(append_piece(word.substr(begin, last - begin), id, ids));
+    begin = last;
+  }
+  return {};
+}
+
+Status UnigramModel::append_piece(std::string_view piece, std::int32_t id, std::vector<TokenId>& ids) const {
+  if (id >= 0) {
+    ids.emplace_back(id);
+    return {};
+  }
+  const auto token = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)]; };
+  if (vocabulary_.byte_fallback && std::ranges::all_of(piece, [&](char byte) { return token(byte) >= 0; })) {
+    for (char byte : piece) ids.emplace_back(token(byte));
+    return {};
+  }
+  return append_unknown(vocabulary_, piece, ids);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WordModel>> make_unigram(const Vocabulary& vocabulary) {
+  return UnigramModel::create(vocabulary);
+}
+
+}  // namespace butterfly

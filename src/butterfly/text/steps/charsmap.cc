@@ -1,0 +1,60 @@
+#include "butterfly/text/steps/charsmap.h"
+
+#include <cstring>
+
+namespace butterfly {
+
+namespace {
+
+// A unit of Darts: bits 0-7 the label (bit 31 marks a value instead), bit 8 whether a value follows, bit 9 whether the
+// offset counts in 256s, bits 10-31 the offset.
+std::uint32_t unit_label(std::uint32_t unit) {
+  return unit & ((std::uint32_t{1} << 31) | 0xFF);
+}
+std::uint32_t unit_offset(std::uint32_t unit) {
+  return (unit >> 10) << ((unit & (std::uint32_t{1} << 9)) >> 6);
+}
+bool unit_has_value(std::uint32_t unit) {
+  return ((unit >> 8) & 1) != 0;
+}
+
+}  // namespace
+
+Result<Charsmap> Charsmap::create(std::string_view blob) {
+  Charsmap result;
+  if (blob.empty()) return result;
+  std::uint32_t bytes = 0;
+  if (blob.size() >= sizeof bytes) std::memcpy(&bytes, blob.data(), sizeof bytes);
+  if (blob.size() < sizeof bytes || bytes % 4 != 0 || bytes == 0 || bytes > blob.size() - sizeof bytes) {
+    return make_error(ErrorCode::kBadData, "the table of characters says its index has {} bytes, it has {} in all",
+                      bytes, blob.size());
+  }
+  result.units_.resize(bytes / 4);
+  std::memcpy(result.units_.data(), blob.data() + sizeof bytes, bytes);
+  result.replacements_ = blob.substr(sizeof bytes + bytes);
+  return result;
+}
+
+Charsmap::Match Charsmap::match(std::string_view text, Which which) const {
+  Match best;
+  if (units_.empty()) return best;
+  std::size_t place = unit_offset(units_[0]);
+  for (std::size_t i = 0; i < text.size() && text[i] != '\0'; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    place ^= byte;
+    if (place >= units_.size() || unit_label(units_[place]) != byte) break;
+    const std::uint32_t unit = units_[place];
+    place ^= unit_offset(unit);
+    if (!unit_has_value(unit)) continue;
+    if (place >= units_.size()) break;
+    const std::size_t begin = units_[place] & 0x7FFFFFFFu;
+    if (begin > replacements_.size()) break;
+    const std::size_t end = replacements_.find('\0', begin);
+    const std::size_t size = end == std::string::npos ? replacements_.size() - begin : end - begin;
+    best = {i + 1, std::string_view(replacements_).substr(begin, size)};
+    if (which == Which::kShortest) break;
+  }
+  return best;
+}
+
+}  // namespace butterfly

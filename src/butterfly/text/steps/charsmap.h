@@ -1,0 +1,39 @@
+// SentencePiece's precompiled table of characters: sequences of bytes and what each becomes, in a double array (Darts).
+// Comes out of a model file: every index is checked. Immutable after creation, thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "butterfly/base/result.h"
+
+namespace butterfly {
+
+class Charsmap {
+ public:
+  /// Nothing is replaced.
+  Charsmap() = default;
+
+  /// Errors: kBadData where the sizes inside `blob` and its own disagree. An empty blob is an empty table.
+  static Result<Charsmap> create(std::string_view blob);
+
+  bool empty() const { return units_.empty(); }
+
+  struct Match {
+    std::size_t size = 0;  // bytes of the text; 0: none
+    std::string_view replacement;
+  };
+  enum class Which : std::uint8_t { kLongest, kShortest };
+
+  /// The longest or the shortest sequence that `text` starts with.
+  Match match(std::string_view text, Which which) const;
+
+ private:
+  std::vector<std::uint32_t> units_;
+  std::string replacements_;  // each ends with a zero byte
+};
+
+}  // namespace butterfly
