@@ -188,7 +188,7 @@ Result<int> run(const GenerateCommand& command) {
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   Request request = config.request;
-  BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, config.prompt));
+  BF_TRY(set_prompt(tokenizer, model.checkpoint.config, config.prompt, request));
   Output output;
   const std::stop_callback on_interrupt(interrupted(), [&] { output.stop().request_stop(); });
   if (config.echo && !command.json) output.write(config.prompt);
@@ -196,7 +196,7 @@ Result<int> run(const GenerateCommand& command) {
     if (!command.json) output.write(text);
   };
   Report report;
-  report.prompt_tokens = request.prompt.size();
+  report.prompt_tokens = request.encoded.empty() ? request.prompt.size() : request.encoded.size();
   report.load_s = model.load_s;
   const GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
   const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells

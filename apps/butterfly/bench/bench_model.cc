@@ -66,7 +66,7 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, Ben
     BF_ASSIGN_OR_RETURN(const Step step, pipeline.next());
     schedule.completed(step);
     for (const SequenceRun& run : step.batch.runs) {
-      if (run.logits_from == run.rows) continue;
+      if (run.logit_rows() == 0) continue;
       int& count = decoded[static_cast<std::size_t>(run.sequence.value)];
       if (count == 0 && --waiting == 0) {
         prefilled = trace::now_ns();

@@ -68,6 +68,7 @@ Json describe_config(const ModelConfig& config) {
   j["norm_epsilon"] = config.norm_epsilon;
   j["mlp"] = config.mlp == MlpKind::kGated ? "gated" : "plain";
   j["activation"] = config.activation == Activation::kSilu       ? "silu"
+                    : config.activation == Activation::kRelu     ? "relu"
                     : config.activation == Activation::kGeluTanh ? "gelu (tanh)"
                                                                  : "gelu (exact)";
   if (config.moe.experts > 0) {
@@ -80,6 +81,7 @@ Json describe_config(const ModelConfig& config) {
   j["tied_head"] = config.tied_head;
   j["positions"] = config.position == PositionKind::kRope      ? "rope"
                    : config.position == PositionKind::kLearned ? "learned"
+                   : config.position == PositionKind::kNone    ? (config.relative.buckets > 0 ? "relative" : "none")
                                                                : "alibi";
   if (config.position == PositionKind::kRope) {
     j["rope_base"] = config.rope.base;

@@ -20,6 +20,7 @@ namespace butterfly {
 
 struct KvCacheOptions {
   int layers = 0;
+  int cross_layers = 0;  // those at the end of them that hold what the layers before them attend to of an encoded text
   int kv_heads = 0;
   int head_dim = 0;
   std::optional<int> value_dim{};  // none: head_dim; 0: values are parts of their keys and nothing is kept for them
@@ -50,6 +51,9 @@ class KvCache {
   /// Where the key and value of one token and head go (see Kernels::store_key).
   unsigned char* key_at(SequenceId sequence, int layer, int head, std::int64_t position);
   unsigned char* value_at(SequenceId sequence, int layer, int head, std::int64_t position);
+
+  /// Where a layer of a decoder, all of which stand behind encoder layers, has the encoded text.
+  int cross_layer(int layer) const { return layer + options_.cross_layers; }
 
   const KvCacheOptions& options() const { return options_; }
   int value_stride() const { return value_stride_; }

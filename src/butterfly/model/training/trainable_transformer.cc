@@ -24,6 +24,8 @@ Status check_supported(const ModelConfig& config) {
   };
   if (config.norm_place == NormPlace::kAfter) return refuse("norms after the sums have no backward pass");
   if (config.norms_outputs()) return refuse("norms of what attention and MLP give have no backward pass");
+  if (config.encoder_layers > 0) return refuse("an encoder has no backward pass");
+  if (config.output != OutputKind::kLogits) return refuse("a model without a head predicts nothing");
   if (config.position == PositionKind::kAlibi) return refuse("ALiBi has no backward pass");
   if (config.attention_sinks) return refuse("attention sinks have no backward pass");
   if (config.has_latent()) return refuse("latent attention has no backward pass");

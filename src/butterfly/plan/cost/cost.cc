@@ -99,6 +99,9 @@ AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   };
   if (config.attention_output_bias) cost.vectors += d;
   if (config.attention_sinks) cost.vectors += own.heads;
+  if (own.heads > 0) {
+    cost.vectors += static_cast<std::uint64_t>(config.relative.buckets) * static_cast<std::uint64_t>(config.heads);
+  }
   matrix(d, own.mixed);
   if (!config.has_latent()) {
     matrix(own.q_rows + own.k_rows + own.k, d);
@@ -126,9 +129,44 @@ std::uint64_t norms_of_block(const ModelConfig& config) {
   return config.shared_norm ? 1 : 2;
 }
 
+/// What the embedding and the head store and compute.
+void add_ends(const ModelConfig& config, const Widths& own, ShareCost& cost) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const auto width = static_cast<std::uint64_t>(config.table_dim());
+  const std::uint64_t norm = config.norm_bias ? 2 * d : d;
+  const DType type = config.weight_type;
+  const std::uint64_t table = matrix_bytes(type, own.vocab, width);
+  cost.embedding.weight_bytes = table;
+  if (config.position == PositionKind::kLearned) {
+    cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), width);
+  }
+  const std::uint64_t table_norm = config.norm_bias ? 2 * width : width;
+  std::uint64_t embedding_vectors = static_cast<std::uint64_t>(config.token_types) * width;
+  if (config.embedding_norm) embedding_vectors += table_norm;
+  if (config.embedding_dim > 0) {
+    cost.embedding.weight_bytes += matrix_bytes(type, d, width);
+    embedding_vectors += d;
+  }
+  cost.embedding.weight_bytes += embedding_vectors * sizeof(float);
+  std::uint64_t head_vectors = config.norm_place != NormPlace::kAfter ? norm : 0;
+  cost.logit_bytes = d * sizeof(float);
+  if (config.output == OutputKind::kLogits) {
+    cost.head.weight_bytes = table;
+    cost.head.flops = 2.0 * static_cast<double>(own.vocab * width);
+    cost.tied_bytes = config.tied_head ? table : 0;
+    cost.logit_bytes = own.vocab * sizeof(float);
+    if (config.head_bias) head_vectors += own.vocab;
+    if (config.head_transform) {
+      cost.head.weight_bytes += matrix_bytes(type, width, d);
+      cost.head.flops += 2.0 * static_cast<double>(width * d);
+      head_vectors += table_norm + (config.head_transform_bias ? width : 0);
+    }
+  }
+  cost.head.weight_bytes += head_vectors * sizeof(float);
+}
+
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
-  const DType type = config.weight_type;
   const PartCost mlp = mlp_cost(config, own);
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
@@ -142,16 +180,14 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   cost.block.experts = mlp.experts;
   cost.attention_flops = 2.0 * attention.past;
   cost.kv_bytes = own.kv_heads * kv_head_bytes;
-
-  const std::uint64_t table = matrix_bytes(type, own.vocab, d);
-  cost.embedding.weight_bytes = table;
-  if (config.position == PositionKind::kLearned) {
-    cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), d);
+  if (config.has_decoder()) {
+    cost.block.weight_bytes += attention.weight_bytes + norm * sizeof(float);
+    cost.block.flops += attention.weights;  // of a decoder's rows queries and output; keys and values once a text
+    cost.attention_flops *= 2.0;
+    cost.kv_bytes *= 2;
   }
-  cost.head.weight_bytes = table + (norm + (config.head_bias ? own.vocab : 0)) * sizeof(float);
-  cost.head.flops = 2.0 * static_cast<double>(own.vocab) * static_cast<double>(d);
-  cost.tied_bytes = config.tied_head ? table : 0;
-  cost.logit_bytes = own.vocab * sizeof(float);
+
+  add_ends(config, own, cost);
   cost.subtrees = subtrees;
   return cost;
 }
@@ -235,7 +271,7 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   }
   cost.workspace_bytes = sizeof(float) * (2 * d + std::max(attention_workspace(config), mlp));
   cost.parameters = parameter_count(config);
-  if (config.moe.shared_ff_dim > 0) cost.exchanges_of_block = 3.0;
+  if (config.moe.shared_ff_dim > 0 || config.has_decoder()) cost.exchanges_of_block = 3.0;
   return cost;
 }
 
