@@ -66,8 +66,8 @@ struct FillCommand {
   bool json = false;
 };
 
-/// The tokens of a text as the model was taught them, with those that open and close a text; longer ones are cut
-/// before the last token.
+/// The tokens of a text as the model was taught them, with those that open and close a text; of longer ones
+/// the end is cut off, but for the token that closes them.
 Result<std::vector<TokenId>> encode_text(const Tokenizer& tokenizer, const std::string& text, int tokens_max,
                                          std::size_t& cut) {
   BF_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.encode(text));
@@ -77,8 +77,12 @@ Result<std::vector<TokenId>> encode_text(const Tokenizer& tokenizer, const std::
   }
   if (tokens.empty()) return make_error(ErrorCode::kInvalidArgument, "a text is empty: this model has no token for it");
   if (tokens.size() > static_cast<std::size_t>(tokens_max)) {
-    tokens[static_cast<std::size_t>(tokens_max) - 1] = tokens.back();
+    const TokenId last = tokens.back();
+    const auto type = static_cast<std::size_t>(last.value) < vocabulary.types.size()
+                          ? vocabulary.types[static_cast<std::size_t>(last.value)]
+                          : TokenType::kNormal;
     tokens.resize(static_cast<std::size_t>(tokens_max));
+    if (type == TokenType::kControl) tokens.back() = last;
     ++cut;
   }
   return tokens;

@@ -12,6 +12,8 @@
 #include "butterfly/infer/deployment/deployment.h"
 #include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/text_batches.h"
+#include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/test_group_test.h"
 #include "golden_data.h"
@@ -265,6 +267,54 @@ TEST_P(GoldenEncoder, WhatSharesAStepChangesNoBit) {
       EXPECT_TRUE(equal_bits(rows[6], Floats(alone.begin() + static_cast<std::ptrdiff_t>(3 * dim),
                                              alone.begin() + static_cast<std::ptrdiff_t>(5 * dim))));
     }
+  }
+}
+
+/// What a GGUF file of that architecture cannot say is refused; everything else comes back with every bit.
+TEST_P(GoldenEncoder, AGgufFileOfItGivesTheSameBits) {
+  const std::string path = testing::TempDir() + "encoder_" + GetParam() + ".gguf";
+  const auto report = convert(checkpoint_, path, {});
+  const std::vector<std::string> refused{"albert", "bert_base", "bert_legacy", "electra", "mpnet", "t5",
+                                         "flan_t5", "mt5", "umt5", "t5_encoder"};
+  const bool refuses = std::ranges::find(refused, GetParam()) != refused.end();
+  ASSERT_EQ(report.has_value(), !refuses) << (report ? "" : report.error().message);
+  if (refuses) return;
+  const auto file = open_checkpoint(path, {.vocabulary_required = false});
+  std::filesystem::remove(path);
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->config.output, OutputKind::kHidden);
+  EXPECT_TRUE(equal_bits(encode(*file, tokens_), encode(hidden(), tokens_)));
+}
+
+/// With the distances that such files mean; tied with a scale, and not tied.
+TEST(GoldenT5, AGgufFileOfItGivesTheSameBits) {
+  for (const bool tied : {true, false}) {
+    ModelConfig config = *named_config("t5-small");
+    config.layers = 5;
+    config.encoder_layers = 2;
+    config.model_dim = 64;
+    config.heads = config.kv_heads = 4;
+    config.head_dim = 24;
+    config.ff_dim = 96;
+    config.vocab = 300;
+    config.context = 4096;
+    config.decoder_start = 3;
+    config.tied_head = tied;
+    config.logit_scale = tied ? 0.125f : 1.0f;
+    if (!tied) config.mlp = MlpKind::kGated;
+    if (!tied) config.activation = Activation::kGeluTanh;
+    const Checkpoint random = *random_checkpoint(config, {.seed = 4, .type = DType::kF32});
+    const std::string path = testing::TempDir() + "encoder_t5.gguf";
+    const auto report = convert(random, path, {});
+    ASSERT_TRUE(report) << report.error().message;
+    const auto file = open_checkpoint(path);
+    ASSERT_TRUE(file) << file.error().message;
+    EXPECT_EQ(file->config.decoder_start, 3);
+    const auto encoded = text(180, config.vocab, 7, 3);
+    const auto decoded = text(20, config.vocab, 5, 1);
+    EXPECT_TRUE(equal_bits(decode(*file, encoded, decoded, 7), decode(random, encoded, decoded, 20)));
+    EXPECT_TRUE(equal_bits(decode(*file, encoded, decoded, 1, {.nodes = 3}), decode(random, encoded, decoded, 20)));
+    std::filesystem::remove(path);
   }
 }
 

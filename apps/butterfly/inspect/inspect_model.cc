@@ -57,6 +57,8 @@ Json describe_config(const ModelConfig& config) {
   j["name"] = config.name;
   j["parameters"] = parameter_count(config);
   j["layers"] = config.layers;
+  if (config.encoder_layers > 0) j["encoder_layers"] = config.encoder_layers;
+  if (config.output == OutputKind::kHidden) j["output"] = "hidden rows";
   j["model_dim"] = config.model_dim;
   j["heads"] = config.heads;
   j["kv_heads"] = config.kv_heads;

@@ -76,7 +76,8 @@ std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config
   }
   for (const auto& [slices, embedding] : embeddings_) {
     offer({.embedding = true}, slices, [&, &part = embedding](std::string_view name) -> Matrix {
-      return name == "token_embd.weight" ? part->table() : part->positions();
+      if (name == "token_embd.weight") return part->table();
+      return name == "position_embd.weight" ? part->positions() : nullptr;
     });
   }
   for (const auto& [slices, head] : heads_) {
