@@ -24,6 +24,8 @@ void add_generate(Command app, Action& action);
 void add_worker(Command app, Action& action);
 void add_inspect(Command app, Action& action);
 void add_tokenize(Command app, Action& action);
+void add_embed(Command app, Action& action);
+void add_fill(Command app, Action& action);
 void add_perplexity(Command app, Action& action);
 void add_plan(Command app, Action& action);
 void add_convert(Command app, Action& action);

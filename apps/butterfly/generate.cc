@@ -188,15 +188,13 @@ double balance_between(const std::vector<NodeReport>& before, const std::vector<
 }
 
 /// The prompt as it is, or as what a user says in a conversation.
-Status set_prompt(const GenerateCommand& command, const InferenceConfig& config, const Tokenizer& tokenizer,
-                  const std::optional<ChatModel>& chat, Request& request, std::optional<AnswerParser>& parser) {
-  if (!chat) {
-    BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, config.prompt));
-    return {};
-  }
+Status read_prompt(const GenerateCommand& command, const std::string& text, const OpenModel& model,
+                   const Tokenizer& tokenizer, const std::optional<ChatModel>& chat, Request& request,
+                   std::optional<AnswerParser>& parser) {
+  if (!chat) return set_prompt(tokenizer, model.checkpoint.config, text, request);
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (!command.chat.system.empty()) messages.push_back({{"role", "system"}, {"content", command.chat.system}});
-  messages.push_back({{"role", "user"}, {"content", config.prompt}});
+  messages.push_back({{"role", "user"}, {"content", text}});
   BF_ASSIGN_OR_RETURN(ChatModel::Prompt prompt, chat->prompt(tokenizer, messages));
   request.prompt = std::move(prompt.tokens);
   request.shown = std::move(prompt.shown);
@@ -221,7 +219,7 @@ Result<int> run(const GenerateCommand& command) {
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   Request request = config.request;
   std::optional<AnswerParser> parser;
-  BF_TRY(set_prompt(command, config, tokenizer, chat, request, parser));
+  BF_TRY(read_prompt(command, config.prompt, model, tokenizer, chat, request, parser));
   Report report;
   Output output;
   const std::stop_callback on_interrupt(interrupted(), [&] { output.stop().request_stop(); });
@@ -238,7 +236,7 @@ Result<int> run(const GenerateCommand& command) {
     if (parser) return take(parser->push(text));
     if (!command.json) output.write(text);
   };
-  report.prompt_tokens = request.prompt.size();
+  report.prompt_tokens = request.encoded.empty() ? request.prompt.size() : request.encoded.size();
   report.load_s = model.load_s;
   const GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
   const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells

@@ -172,6 +172,8 @@ int main(int argc, char** argv) {
   add_worker(app, action);
   add_inspect(app, action);
   add_tokenize(app, action);
+  add_embed(app, action);
+  add_fill(app, action);
   add_perplexity(app, action);
   add_plan(app, action);
   add_convert(app, action);

@@ -7,6 +7,7 @@
 #include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/request/text_batches.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
@@ -41,14 +42,46 @@ struct BenchResult {
   }
 };
 
-/// One prompt per sequence, then `decode` tokens each; any token will do, none is sampled.
-Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, BenchResult& result) {
-  Schedule schedule({.rows_max = kRowsMax, .depth = pipeline.depth()});
-  const auto token_at = [vocab](int i) { return TokenId((i * 7919 + 17) % vocab); };
+TokenId token_at(int i, int vocab) {
+  return TokenId(static_cast<std::int32_t>((std::int64_t{i} * 7919 + 17) % vocab));
+}
+
+std::vector<TokenId> prompt_of(const BenchCommand& command, int sequence, int vocab) {
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < command.prefill; ++i) prompt.push_back(token_at(i + sequence, vocab));
+  return prompt;
+}
+
+/// Of an encoder: its texts are computed once.
+Status run_encoder_round(Pipeline& pipeline, const BenchCommand& command, const ModelConfig& config,
+                         BenchResult& result) {
+  std::vector<WholeText> texts;
   for (int s = 0; s < command.sequences; ++s) {
-    std::vector<TokenId> prompt;
-    for (int i = 0; i < command.prefill; ++i) prompt.push_back(token_at(i + s));
-    schedule.add(prompt);
+    texts.push_back({prompt_of(command, s, config.vocab), command.prefill - 1});
+  }
+  const std::uint64_t begin = trace::now_ns();
+  const std::uint64_t flops = trace::read(trace::Counter::kKernelFlops);
+  BF_TRY(run_texts(
+      pipeline, texts, {.rows_max = std::max(kRowsMax, command.prefill), .context = config.context},
+      [](std::size_t, std::span<const float>) { return Status(); }, interrupted()));
+  const double seconds = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  result.gflops = static_cast<double>(trace::read(trace::Counter::kKernelFlops) - flops) / seconds * 1e-9;
+  result.prefill_tokens_per_s.push_back(command.prefill * command.sequences / seconds);
+  return {};
+}
+
+/// One prompt per sequence (for the encoder, where there is one), then `decode` tokens each; any token will do, none is
+/// sampled.
+Status run_round(Pipeline& pipeline, const BenchCommand& command, const ModelConfig& config, BenchResult& result) {
+  if (config.encodes_only()) return run_encoder_round(pipeline, command, config, result);
+  const int vocab = config.vocab;
+  Schedule schedule({.rows_max = kRowsMax, .depth = pipeline.depth()});
+  for (int s = 0; s < command.sequences; ++s) {
+    if (config.has_decoder()) {
+      schedule.add({TokenId{config.decoder_start}}, 0, prompt_of(command, s, vocab));
+    } else {
+      schedule.add(prompt_of(command, s, vocab));
+    }
   }
   std::vector<int> decoded(static_cast<std::size_t>(command.sequences), 0);
   const std::uint64_t begin = trace::now_ns();
@@ -66,7 +99,7 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, Ben
     BF_ASSIGN_OR_RETURN(const Step step, pipeline.next());
     schedule.completed(step);
     for (const SequenceRun& run : step.batch.runs) {
-      if (run.logits_from == run.rows) continue;
+      if (run.logit_rows() == 0) continue;
       int& count = decoded[static_cast<std::size_t>(run.sequence.value)];
       if (count == 0 && --waiting == 0) {
         prefilled = trace::now_ns();
@@ -77,7 +110,7 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, int vocab, Ben
       if (++count > command.decode) {
         schedule.finish(run.sequence);
       } else {
-        schedule.append(run.sequence, token_at(count));
+        schedule.append(run.sequence, token_at(count, vocab));
       }
     }
     if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
@@ -95,9 +128,10 @@ Result<BenchResult> bench_threads(const BenchCommand& command, InferenceConfig s
   BenchResult result;
   result.threads = settings.deployment.compute.threads = threads;
   settings.deployment.plan.sequences = command.sequences;
-  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(settings));
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(settings, [](ModelConfig&) { return Status(); }));
   const ModelConfig& config = model.checkpoint.config;
-  if (command.prefill + command.decode + 1 > config.context) {
+  const int longest = config.encodes_only() ? command.prefill : command.prefill + command.decode + 1;
+  if (longest > config.context) {
     return make_error(ErrorCode::kInvalidArgument, "prefill {} and decode {} do not fit into the context of {}",
                       command.prefill, command.decode, config.context);
   }
@@ -105,13 +139,14 @@ Result<BenchResult> bench_threads(const BenchCommand& command, InferenceConfig s
   warm.prefill = std::min(command.prefill, 64);
   warm.decode = std::min(command.decode, 4);
   BenchResult ignored;
-  BF_TRY(run_round(model.deployment->pipeline(), warm, config.vocab, ignored));
+  BF_TRY(run_round(model.deployment->pipeline(), warm, config, ignored));
   for (int round = 0; round < command.rounds; ++round) {
-    BF_TRY(run_round(model.deployment->pipeline(), command, config.vocab, result));
+    BF_TRY(run_round(model.deployment->pipeline(), command, config, result));
   }
   for (const NodeReport& node : model.deployment->nodes()) {
     if (!result.exchange.measured()) result.exchange = node.exchange_times;
   }
+  if (config.encodes_only()) return result;
   result.predicted = predicted_speeds(
       *model.deployment,
       {.sequences = command.sequences, .prompt = command.prefill, .generated = command.decode, .chunk = kRowsMax});
@@ -123,6 +158,11 @@ void print(const BenchCommand& command, const BenchResult& r) {
     return fmt::format("{:8.2f} tokens/s ({:.2f} to {:.2f})", median(v), *std::min_element(v.begin(), v.end()),
                        *std::max_element(v.begin(), v.end()));
   };
+  if (r.decode_tokens_per_s.empty()) {
+    std::printf("%d thread%s  texts of %d: %s, %.0f GFLOP/s\n", r.threads, r.threads == 1 ? " " : "s", command.prefill,
+                spread(r.prefill_tokens_per_s).c_str(), r.gflops);
+    return;
+  }
   std::printf("%d thread%s  prefill %d: %s, %.0f GFLOP/s | decode %d: %s, %.1f GB/s of weights\n", r.threads,
               r.threads == 1 ? " " : "s", command.prefill, spread(r.prefill_tokens_per_s).c_str(), r.gflops,
               command.decode, spread(r.decode_tokens_per_s).c_str(), r.weight_gb_per_s);
@@ -174,7 +214,7 @@ Status run(const BenchCommand& command) {
 }  // namespace
 
 void add_bench_model(Command bench, Action& action) {
-  auto sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, for 1, 2, 4, ... threads");
+  auto sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, or of an encoder's texts, for 1, 2, 4, ... threads");
   auto command = std::make_shared<BenchCommand>();
   add_inference_flags(sub, command->flags, quiet_config());
   sub.add_option("--prefill", command->prefill, "Prompt tokens").in_range(1, 1 << 20).show_default();

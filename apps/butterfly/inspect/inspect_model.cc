@@ -70,6 +70,8 @@ Json describe_config(const ModelConfig& config) {
   j["name"] = config.name;
   j["parameters"] = parameter_count(config);
   j["layers"] = config.layers;
+  if (config.encoder_layers > 0) j["encoder_layers"] = config.encoder_layers;
+  if (config.output == OutputKind::kHidden) j["output"] = "hidden rows";
   j["model_dim"] = config.model_dim;
   j["heads"] = config.heads;
   j["kv_heads"] = config.kv_heads;
@@ -81,6 +83,7 @@ Json describe_config(const ModelConfig& config) {
   j["norm_epsilon"] = config.norm_epsilon;
   j["mlp"] = config.mlp == MlpKind::kGated ? "gated" : "plain";
   j["activation"] = config.activation == Activation::kSilu       ? "silu"
+                    : config.activation == Activation::kRelu     ? "relu"
                     : config.activation == Activation::kGeluTanh ? "gelu (tanh)"
                                                                  : "gelu (exact)";
   if (config.moe.experts > 0) {
@@ -93,6 +96,7 @@ Json describe_config(const ModelConfig& config) {
   j["tied_head"] = config.tied_head;
   j["positions"] = config.position == PositionKind::kRope      ? "rope"
                    : config.position == PositionKind::kLearned ? "learned"
+                   : config.position == PositionKind::kNone    ? (config.relative.buckets > 0 ? "relative" : "none")
                                                                : "alibi";
   if (config.position == PositionKind::kRope) {
     j["rope_base"] = config.rope.base;

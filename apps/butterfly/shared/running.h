@@ -1,6 +1,7 @@
 // What the commands share that run a model: their settings, and the model made ready.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,7 +35,8 @@ struct OpenModel {
   double load_s = 0;
 };
 
-/// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both.
-Result<OpenModel> open_model(const InferenceConfig& config);
+/// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both, and of `adapt`, which
+/// says what is wanted of the model. Without it, that is logits of a text that goes on.
+Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {});
 
 }  // namespace butterfly::app

@@ -52,9 +52,8 @@ class DeadlineTimer {
   std::jthread thread_;
 };
 
-Request to_request(std::vector<TokenId> prompt, const TextOptions& options) {
+Request to_request(const TextOptions& options) {
   Request request;
-  request.prompt = std::move(prompt);
   request.tokens_max = options.tokens_max;
   request.sampling = {.temperature = options.temperature,
                       .top_k = options.top_k,
@@ -170,8 +169,8 @@ Result<Generator> Generator::load(const std::string& model, const GeneratorOptio
 
 Result<GeneratedText> Generator::generate(std::string_view prompt, const TextOptions& options,
                                           const std::function<void(std::string_view)>& on_text, std::stop_token stop) {
-  BF_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, encode_prompt(state_->tokenizer, prompt));
-  const Request request = to_request(std::move(tokens), options);
+  Request request = to_request(options);
+  BF_TRY(set_prompt(state_->tokenizer, state_->checkpoint.config, prompt, request));
   std::stop_source ended;
   const std::stop_callback forward_stop(std::move(stop), [&] { ended.request_stop(); });
   const DeadlineTimer timer(options.deadline, ended);

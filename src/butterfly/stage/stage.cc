@@ -14,6 +14,16 @@ DType kv_type_for(const ModelConfig& config) {
   return config.weight_type == DType::kF32 ? DType::kF32 : DType::kF16;
 }
 
+namespace {
+
+/// Layers of this share that attend to an encoded text.
+int cross_layers(const ModelConfig& config, const StageAssignment& assignment) {
+  if (!config.has_decoder()) return 0;
+  return std::max(0, assignment.last_layer - std::max(assignment.first_layer, config.encoder_layers));
+}
+
+}  // namespace
+
 Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const StageOptions& options)
     : config_(config),
       assignment_(assignment),
@@ -23,7 +33,8 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       pool_(Pool::create()),
       step_arena_(pool_),
       block_arena_(pool_),
-      cache_({.layers = assignment.last_layer - assignment.first_layer,
+      cache_({.layers = assignment.last_layer - assignment.first_layer + cross_layers(config, assignment),
+              .cross_layers = cross_layers(config, assignment),
               .kv_heads = static_cast<int>(shard_of(config, assignment.slices).kv_heads.size()),
               .head_dim = config.cached_key_dim(),
               .value_dim = config.cached_value_dim(),
@@ -129,13 +140,18 @@ StageTrial::StageTrial(Stage& stage, int rows_max)
       x_(stage.allocate(DType::kF32, {rows_max, stage.config_.model_dim})) {}
 
 Status StageTrial::block(int rows) {
-  const Batch batch{.runs = {{.sequence = kSpare, .position = 0, .rows = rows, .logits_from = rows}}};
+  const std::size_t next = (layer_ + 1) % stage_.blocks_.size();
+  // Of a decoder the more dear kind of step: what it attends to is then as long as its own text.
+  const bool encodes = stage_.config_.is_encoder(stage_.assignment_.first_layer + static_cast<int>(next));
+  const Batch batch{
+      .runs = {{.sequence = kSpare, .position = 0, .rows = rows, .logits_from = rows, .encoder_rows = rows}},
+      .kind = encodes ? BatchKind::kEncode : BatchKind::kContinue};
   stage_.step_arena_.reset();
   stage_.block_arena_.reset();
   std::ranges::fill(x_->mutable_view().values(), 1.0f);
   BF_ASSIGN_OR_RETURN(const RotaryRows rotary,
                       rotary_rows(stage_.compute_with(stage_.step_arena_), stage_.frequencies_, batch));
-  layer_ = (layer_ + 1) % stage_.blocks_.size();
+  layer_ = next;
   return stage_.blocks_[layer_]->forward(stage_.compute_with(stage_.block_arena_), batch, rotary,
                                          static_cast<int>(layer_), stage_.cache_, x_->mutable_view().values().data());
 }
@@ -161,9 +177,35 @@ Status Stage::check_activations(const Step& step) const {
   return {};
 }
 
+namespace {
+
+/// Whether the model has such steps. Only then does each row see what it should.
+Status check_kind(const ModelConfig& config, const Batch& batch) {
+  const bool encodes = batch.kind == BatchKind::kEncode;
+  if (encodes ? config.encoder_layers == 0 : config.encodes_only()) {
+    return make_error(ErrorCode::kProtocol, "a step that {} came for a model of {} encoder layers and {} others",
+                      encodes ? "encodes" : "continues a text", config.encoder_layers,
+                      config.layers - config.encoder_layers);
+  }
+  for (const SequenceRun& run : batch.runs) {
+    if (encodes && run.position != 0) {
+      return make_error(ErrorCode::kProtocol, "a text to be encoded begins at position {}, expected 0", run.position);
+    }
+    const bool attends = !encodes && config.has_decoder();
+    if (attends ? run.encoder_rows < 1 : run.encoder_rows != 0) {
+      return make_error(ErrorCode::kProtocol, "a run attends to {} encoded positions, expected {}", run.encoder_rows,
+                        attends ? "at least 1" : "none");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
+  BF_TRY(check_kind(config_, step.batch));
   const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
   BF_ASSIGN_OR_RETURN(Tensor x, begin(step));
   Status status = run_blocks(step.batch, x);
@@ -175,11 +217,14 @@ Status Stage::forward(Step& step) {
 
 /// Room in the cache, and the activations as far as this node has them: what can fail at one member alone.
 Result<Tensor> Stage::first_activations(Step& step, std::span<const TokenId> tokens) {
-  for (const SequenceRun& run : step.batch.runs) BF_TRY(cache_.reserve(run.sequence, run.position + run.rows));
+  for (const SequenceRun& run : step.batch.runs) {
+    BF_TRY(cache_.reserve(run.sequence, std::max(run.position + run.rows, run.encoder_rows)));
+  }
   if (!embedding_ && !group_) return std::move(step.tensor);
   BF_ASSIGN_OR_RETURN(Tensor x, Tensor::allocate(*pool_, DType::kF32, {step.batch.rows(), config_.model_dim}));
   if (embedding_) {
-    embedding_->forward(step.batch, tokens, x.mutable_view().values());
+    block_arena_.reset();
+    BF_TRY(embedding_->forward(compute_with(block_arena_), step.batch, tokens, x.mutable_view().values()));
   } else {
     // Members in one process are given one and the same tensor, and blocks write into theirs.
     std::ranges::copy(step.tensor.view().values<float>(), x.mutable_view().values().begin());
@@ -238,7 +283,7 @@ Result<Tensor> Stage::finish(const Batch& batch, Tensor x) {
   if (!head_) return leads() ? std::move(x) : Tensor{};
   Tensor logits;
   if (leads()) {
-    BF_ASSIGN_OR_RETURN(logits, Tensor::allocate(*pool_, DType::kF32, {batch.logit_rows(), config_.vocab}));
+    BF_ASSIGN_OR_RETURN(logits, Tensor::allocate(*pool_, DType::kF32, {batch.logit_rows(), config_.output_dim()}));
   }
   if (batch.logit_rows() > 0) {
     block_arena_.reset();

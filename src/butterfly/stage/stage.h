@@ -54,11 +54,12 @@ class Stage {
   /// other, other layers, another cache type.
   Status join(Exchange& exchange);
 
-  /// Replaces step.tensor: tokens or activations in, activations or logits out. A step without rows only releases.
-  /// All members of a group are given the same steps in the same order; the result is at the one that leads(), the
-  /// others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many), one for logits.
-  /// Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the batch says, or
-  /// slices without a group), at all members alike. An error in the middle of a step ends the group: see broken().
+  /// Replaces step.tensor: tokens or activations in, activations or what the model gives out. A step without rows only
+  /// releases. All members of a group are given the same steps in the same order; the result is at the one that
+  /// leads(), the others' tensor is empty. Exchanges: one to begin, two a block (in two halves where rows are many),
+  /// one for logits. Errors: kInvalidArgument (token), kNoMemory (cache), kProtocol (a tensor of another size than the
+  /// batch says, or slices without a group), at all members alike. An error in the middle of a step ends the group: see
+  /// broken().
   Status forward(Step& step);
 
   /// In the middle of a step, or of a trial: the others wait for what will not come.

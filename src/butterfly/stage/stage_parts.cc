@@ -1,6 +1,7 @@
 #include "butterfly/stage/stage_parts.h"
 
 #include <algorithm>
+#include <set>
 
 #include "butterfly/plan/cost/cost.h"
 
@@ -47,7 +48,8 @@ class LoadTally {
 
 Status StageParts::complete(const ModelConfig& config, const StageAssignment& assignment,
                             const WeightSourceFinder& find_source, ThreadTeam& team, const LoadOptions& options) {
-  tied_ = config.tied_head;
+  tied_ = config.tied_head && config.output == OutputKind::kLogits;
+  layers_of_block_ = config.layer_groups > 0 ? config.layers / config.layer_groups : 1;
   std::shared_ptr<const WeightSource> found;
   const auto source = [&]() -> Result<const WeightSource*> {
     if (options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "loading was cancelled");
@@ -68,11 +70,11 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     embeddings_[slices] = std::make_shared<const Embedding>(std::move(embedding));
   }
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-    if (blocks_.contains({layer, slices})) continue;
+    if (blocks_.contains({weight_layer(layer), slices})) continue;
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, slices));
     tally.loaded(share.block_of(cost.kind(layer)).weight_bytes, block.packed_bytes());
-    blocks_[{layer, slices}] = std::make_shared<const Block>(std::move(block));
+    blocks_[{weight_layer(layer), slices}] = std::make_shared<const Block>(std::move(block));
   }
   if (assignment.head && !heads_.contains(slices)) {
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
@@ -105,9 +107,10 @@ std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config
   };
   for (const auto& [key, block] : blocks_) {
     const auto& [layer, slices] = key;
-    if (layer < assignment.first_layer || layer >= assignment.last_layer) continue;
+    const int any = layer * layers_of_block_;
+    if (any + layers_of_block_ <= assignment.first_layer || any >= assignment.last_layer) continue;
     const std::size_t prefix = fmt::format("blk.{}.", layer).size();
-    offer({.first_layer = layer, .last_layer = layer + 1}, slices, [&, &part = block](std::string_view name) -> Matrix {
+    offer({.first_layer = any, .last_layer = any + 1}, slices, [&, &part = block](std::string_view name) -> Matrix {
       if (!name.ends_with(".weight")) return nullptr;
       name.remove_suffix(std::string_view(".weight").size());
       return {part, part->matrix(name.substr(prefix))};
@@ -115,7 +118,8 @@ std::map<std::string, KeptMatrix> StageParts::kept_for(const ModelConfig& config
   }
   for (const auto& [slices, embedding] : embeddings_) {
     offer({.embedding = true}, slices, [&, &part = embedding](std::string_view name) -> Matrix {
-      return name == "token_embd.weight" ? part->table() : part->positions();
+      if (name == "token_embd.weight") return part->table();
+      return name == "position_embd.weight" ? part->positions() : nullptr;
     });
   }
   for (const auto& [slices, head] : heads_) {
@@ -134,8 +138,12 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
     const HeldSlices& slices = assignment.slices;
     const ShareCost share = cost.share(slices);
     if (assignment.embedding && !embeddings_.contains(slices)) bytes += share.embedding.weight_bytes;
+    std::set<int> missing;  // layers that share weights count once
     for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-      if (!blocks_.contains({layer, slices})) bytes += share.block_of(cost.kind(layer)).weight_bytes;
+      if (blocks_.contains({config.weight_layer(layer), slices}) || !missing.insert(config.weight_layer(layer)).second) {
+        continue;
+      }
+      bytes += share.block_of(cost.kind(layer)).weight_bytes;
     }
     if (assignment.head && !heads_.contains(slices)) bytes += share.head.weight_bytes;
   }
@@ -152,8 +160,10 @@ void StageParts::trim(std::span<const StageAssignment> assignments, std::uint64_
   using Slices = const HeldSlices&;
   drop(embeddings_, [](const StageAssignment& one, Slices slices) { return one.embedding && slices == one.slices; });
   drop(heads_, [](const StageAssignment& one, Slices slices) { return one.head && slices == one.slices; });
-  drop(blocks_, [](const StageAssignment& one, const std::pair<int, HeldSlices>& key) {
-    return key.first >= one.first_layer && key.first < one.last_layer && key.second == one.slices;
+  drop(blocks_, [this](const StageAssignment& one, const std::pair<int, HeldSlices>& key) {
+    if (one.layers() == 0) return false;
+    const bool within = key.first >= weight_layer(one.first_layer) && key.first <= weight_layer(one.last_layer - 1);
+    return within && key.second == one.slices;
   });
 }
 
@@ -170,8 +180,10 @@ std::uint64_t StageParts::bytes() const {
 std::uint64_t StageParts::bytes(const StageAssignment& assignment) const {
   const HeldSlices& slices = assignment.slices;
   std::uint64_t bytes = assignment.embedding ? embedding(slices)->packed_bytes() : 0;
-  for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer)
-    bytes += block(layer, slices)->packed_bytes();
+  for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
+    const bool again = layer > assignment.first_layer && weight_layer(layer) == weight_layer(layer - 1);
+    if (!again) bytes += block(layer, slices)->packed_bytes();
+  }
   if (assignment.head && !(assignment.embedding && tied_)) bytes += head(slices)->packed_bytes();
   return bytes;
 }

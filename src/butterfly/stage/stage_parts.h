@@ -69,12 +69,18 @@ class StageParts {
 
   // What complete() has loaded.
   std::shared_ptr<const Embedding> embedding(const HeldSlices& slices) const { return embeddings_.at(slices); }
-  std::shared_ptr<const Block> block(int layer, const HeldSlices& slices) const { return blocks_.at({layer, slices}); }
+  std::shared_ptr<const Block> block(int layer, const HeldSlices& slices) const {
+    return blocks_.at({weight_layer(layer), slices});
+  }
   std::shared_ptr<const Head> head(const HeldSlices& slices) const { return heads_.at(slices); }
 
  private:
   std::string model_;
   bool tied_ = false;
+  /// Blocks are kept by the layer whose weights they have: layers that share weights are one part.
+  int weight_layer(int layer) const { return layer / layers_of_block_; }
+
+  int layers_of_block_ = 1;
   std::map<HeldSlices, std::shared_ptr<const Embedding>> embeddings_;  // all three also the running stage's
   std::map<std::pair<int, HeldSlices>, std::shared_ptr<const Block>> blocks_;
   std::map<HeldSlices, std::shared_ptr<const Head>> heads_;

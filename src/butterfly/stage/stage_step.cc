@@ -33,8 +33,18 @@ Status check_run(const SequenceRun& run, const StepLimits& limits) {
     return make_error(ErrorCode::kProtocol, "a step reaches position {}, the context is {}",
                       static_cast<std::int64_t>(run.position) + run.rows, limits.context);
   }
+  if (run.logits_to != 0 && (run.logits_to < run.logits_from || run.logits_to > run.rows)) {
+    return make_error(ErrorCode::kProtocol, "a run of {} rows wants logits from {} to {}", run.rows, run.logits_from,
+                      run.logits_to);
+  }
+  if (run.encoder_rows < 0 || run.encoder_rows > limits.context) {
+    return make_error(ErrorCode::kProtocol, "a step attends to {} encoded positions, the context is {}",
+                      run.encoder_rows, limits.context);
+  }
   return {};
 }
+
+constexpr std::uint64_t kRunBytes = 6 * sizeof(std::int32_t);
 
 }  // namespace
 
@@ -44,9 +54,11 @@ Message encode_step(Step step) {
   message.epoch = step.epoch;
   message.tag = step.id;
   std::vector<std::int32_t> words{static_cast<std::int32_t>(step.batch.runs.size()),
-                                  static_cast<std::int32_t>(step.release.size())};
+                                  static_cast<std::int32_t>(step.release.size()),
+                                  static_cast<std::int32_t>(step.batch.kind)};
   for (const SequenceRun& run : step.batch.runs) {
-    words.insert(words.end(), {run.sequence.value, run.position, run.rows, run.logits_from});
+    words.insert(words.end(),
+                 {run.sequence.value, run.position, run.rows, run.logits_from, run.logits_to, run.encoder_rows});
   }
   for (const SequenceId sequence : step.release) words.push_back(sequence.value);
   message.meta = to_bytes(words);
@@ -73,19 +85,27 @@ Result<Step> decode_step(const Message& message, const StepLimits& limits) {
   ByteReader reader(message.meta);
   const auto runs = reader.read<std::uint32_t>();
   const auto releases = reader.read<std::uint32_t>();
-  if (!runs || !releases || std::uint64_t{*runs} * 16 + std::uint64_t{*releases} * 4 != reader.remaining()) {
+  const auto kind = reader.read<std::uint32_t>();
+  if (!kind || std::uint64_t{*runs} * kRunBytes + std::uint64_t{*releases} * 4 != reader.remaining()) {
     return make_error(ErrorCode::kProtocol, "a step of {} bytes does not hold its {} runs and {} releases",
                       message.meta.size(), runs.value_or(0), releases.value_or(0));
+  }
+  if (*kind > static_cast<std::uint32_t>(BatchKind::kEncode)) {
+    return make_error(ErrorCode::kProtocol, "a step is of kind {}, the last one is {}", *kind,
+                      static_cast<std::uint32_t>(BatchKind::kEncode));
   }
   Step step;
   step.id = message.tag;
   step.epoch = message.epoch;
+  step.batch.kind = static_cast<BatchKind>(*kind);
   for (std::uint32_t i = 0; i < *runs; ++i) {
     SequenceRun run;
     run.sequence = SequenceId(*reader.read<std::int32_t>());
     run.position = *reader.read<std::int32_t>();
     run.rows = *reader.read<std::int32_t>();
     run.logits_from = *reader.read<std::int32_t>();
+    run.logits_to = *reader.read<std::int32_t>();
+    run.encoder_rows = *reader.read<std::int32_t>();
     BF_TRY(check_run(run, limits));
     // Two runs of one sequence in a step could race for the same cache pages.
     const bool twice = std::any_of(step.batch.runs.begin(), step.batch.runs.end(),

@@ -20,7 +20,7 @@ struct Step {
   Epoch epoch;
   Batch batch;
   std::vector<SequenceId> release;  // sequences that ended: their cache pages are free before this step runs
-  Tensor tensor;  // i32 tokens [rows], f32 activations [rows, model_dim] or f32 logits [logit_rows, vocab]
+  Tensor tensor;  // i32 tokens [rows], f32 activations [rows, model_dim] or f32 output [logit_rows, output_dim]
 };
 
 /// Limits on what a step may say; a worker checks them before it believes a peer.

@@ -11,7 +11,8 @@ Step example() {
   Step step;
   step.id = 42;
   step.epoch = Epoch(7);
-  step.batch.runs = {{SequenceId(3), 10, 5, 4}, {SequenceId(1), 0, 2, 2}};
+  step.batch.runs = {{SequenceId(3), 10, 5, 3, 4, 17}, {SequenceId(1), 0, 2, 2}};
+  step.batch.kind = BatchKind::kEncode;
   step.release = {SequenceId(9), SequenceId(8)};
   return step;
 }
@@ -23,7 +24,10 @@ TEST(Step, SurvivesTheWire) {
   EXPECT_EQ(decoded->epoch, Epoch(7));
   ASSERT_EQ(decoded->batch.runs.size(), 2u);
   EXPECT_EQ(decoded->batch.runs[0].position, 10);
-  EXPECT_EQ(decoded->batch.runs[0].logits_from, 4);
+  EXPECT_EQ(decoded->batch.runs[0].logits_from, 3);
+  EXPECT_EQ(decoded->batch.runs[0].logits_to, 4);
+  EXPECT_EQ(decoded->batch.runs[0].encoder_rows, 17);
+  EXPECT_EQ(decoded->batch.kind, BatchKind::kEncode);
   EXPECT_EQ(decoded->batch.logit_rows(), 1);
   EXPECT_EQ(decoded->release, (std::vector{SequenceId(9), SequenceId(8)}));
 }
@@ -54,6 +58,10 @@ TEST(Step, EveryTruncationAndEveryFlippedByteIsRefusedOrHarmless) {
         EXPECT_GE(run.position, 0);
         EXPECT_LE(run.position + run.rows, 64);
         EXPECT_LE(run.logits_from, run.rows);
+        EXPECT_GE(run.logit_rows(), 0);
+        EXPECT_LE(run.logit_rows(), run.rows);
+        EXPECT_GE(run.encoder_rows, 0);
+        EXPECT_LE(run.encoder_rows, 64);
       }
     }
   }

@@ -45,6 +45,12 @@ constexpr std::tuple kLatentFields{
     BF_FIELD(LatentConfig, value_dim),
 };
 
+constexpr std::tuple kRelativeFields{
+    BF_FIELD(RelativeConfig, buckets),
+    BF_FIELD(RelativeConfig, distance),
+    BF_FIELD(RelativeConfig, shared),
+};
+
 constexpr std::tuple kMoeFields{
     BF_FIELD(MoeConfig, experts),      BF_FIELD(MoeConfig, experts_used),
     BF_FIELD(MoeConfig, ff_dim),       BF_FIELD(MoeConfig, scores, MoeConfig::Scores::kSigmoid),
@@ -68,9 +74,9 @@ constexpr std::tuple kModelFields{
     BF_FIELD(ModelConfig, norm, NormKind::kLayer),
     BF_FIELD(ModelConfig, norm_place, NormPlace::kBoth),
     BF_FIELD(ModelConfig, norm_epsilon),
-    BF_FIELD(ModelConfig, activation, Activation::kGeluErf),
+    BF_FIELD(ModelConfig, activation, Activation::kRelu),
     BF_FIELD(ModelConfig, mlp, MlpKind::kPlain),
-    BF_FIELD(ModelConfig, position, PositionKind::kAlibi),
+    BF_FIELD(ModelConfig, position, PositionKind::kNone),
     BF_FIELD(ModelConfig, qk_norm, QkNorm::kWidth),
     BF_FIELD(ModelConfig, attention_scale),
     BF_FIELD(ModelConfig, attention_cap),
@@ -89,6 +95,16 @@ constexpr std::tuple kModelFields{
     BF_FIELD(ModelConfig, head_bias),
     BF_FIELD(ModelConfig, tied_head),
     BF_FIELD(ModelConfig, weight_type, DType::kMXFP4),
+    BF_FIELD(ModelConfig, encoder_layers),
+    BF_FIELD(ModelConfig, embedding_dim),
+    BF_FIELD(ModelConfig, token_types),
+    BF_FIELD(ModelConfig, embedding_norm),
+    BF_FIELD(ModelConfig, skip_first_norm),
+    BF_FIELD(ModelConfig, layer_groups),
+    BF_FIELD(ModelConfig, head_transform),
+    BF_FIELD(ModelConfig, head_transform_bias),
+    BF_FIELD(ModelConfig, output, OutputKind::kHidden),
+    BF_FIELD(ModelConfig, decoder_start),
 };
 #undef BF_FIELD
 
@@ -159,6 +175,7 @@ void store(const ModelConfig& config, control::ModelConfig& message) {
   store(config.rope, *message.mutable_rope());
   store(config.local_rope, *message.mutable_local_rope());
   store_fields(kLatentFields, config.latent, *message.mutable_latent());
+  store_fields(kRelativeFields, config.relative, *message.mutable_relative());
   store_fields(kMoeFields, config.moe, *message.mutable_moe());
   message.mutable_moe()->mutable_layers()->Assign(config.moe.layers.begin(), config.moe.layers.end());
   message.mutable_ropes()->Assign(config.ropes.begin(), config.ropes.end());
@@ -173,6 +190,7 @@ Result<ModelConfig> read_model_config(const control::ModelConfig& message) {
   BF_TRY(read_rope(message.rope(), config.rope));
   BF_TRY(read_rope(message.local_rope(), config.local_rope));
   BF_TRY(read_fields(kLatentFields, message.latent(), config.latent));
+  BF_TRY(read_fields(kRelativeFields, message.relative(), config.relative));
   BF_TRY(read_fields(kMoeFields, message.moe(), config.moe));
   BF_TRY(read_list("kinds of MLP", message.moe().layers(), config.moe.layers));
   BF_TRY(read_list("kinds of rope", message.ropes(), config.ropes));

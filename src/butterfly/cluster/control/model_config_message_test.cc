@@ -29,6 +29,11 @@ auto fields(const LatentConfig& config) {
   return std::tie(dim, query_rank, value_dim);
 }
 
+auto fields(const RelativeConfig& config) {
+  const auto& [buckets, distance, shared] = config;
+  return std::tie(buckets, distance, shared);
+}
+
 auto fields(const MoeConfig& config) {
   const auto& [experts, experts_used, ff_dim, layers, scores, choice_bias, groups, groups_used, group_score,
                renormalise, renormalise_epsilon, weight_scale, router_bias, expert_bias, shared_ff_dim, shared_gate,
@@ -39,17 +44,21 @@ auto fields(const MoeConfig& config) {
 }
 
 auto fields(const ModelConfig& config) {
-  const auto& [architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
-               norm_place, norm_epsilon, activation, mlp, position, rope, local_rope, ropes, windows, qk_norm,
-               attention_scale, attention_cap, logit_cap, attention_sinks, latent, alibi_max_bias, parallel_block,
-               shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias,
-               norm_bias, head_bias, tied_head, moe, weight_type] = config;
-  return std::tuple_cat(std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab,
-                                 context, norm, norm_place, norm_epsilon, activation, mlp, position, ropes, windows,
-                                 qk_norm, attention_scale, attention_cap, logit_cap, attention_sinks, alibi_max_bias,
-                                 parallel_block, shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias,
-                                 attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, weight_type),
-                        fields(rope), fields(local_rope), fields(latent), fields(moe));
+  const auto& [architecture, name, layers, encoder_layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context,
+               norm, norm_place, norm_epsilon, activation, mlp, position, rope, local_rope, ropes, windows, relative,
+               qk_norm, attention_scale, attention_cap, logit_cap, attention_sinks, latent, alibi_max_bias,
+               parallel_block, shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias,
+               attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, embedding_dim, token_types,
+               embedding_norm, skip_first_norm, layer_groups, head_transform, head_transform_bias, output,
+               decoder_start, moe, weight_type] = config;
+  return std::tuple_cat(
+      std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
+               norm_place, norm_epsilon, activation, mlp, position, ropes, windows, qk_norm, attention_scale,
+               attention_cap, logit_cap, attention_sinks, alibi_max_bias, parallel_block, shared_norm, embedding_scale,
+               residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head,
+               weight_type, encoder_layers, embedding_dim, token_types, embedding_norm, skip_first_norm, layer_groups,
+               head_transform, head_transform_bias, output, decoder_start),
+      fields(rope), fields(local_rope), fields(latent), fields(relative), fields(moe));
 }
 
 RopeConfig unlike_default(float base, int dim) {
@@ -111,6 +120,15 @@ ModelConfig unlike_default() {
                 .shared_ff_dim = 96,
                 .shared_gate = true,
                 .swiglu_limit = 7.0f};
+  config.encoder_layers = 2;
+  config.relative = {.buckets = 16, .distance = 77, .shared = true};
+  config.embedding_dim = 48;
+  config.token_types = 2;
+  config.embedding_norm = config.skip_first_norm = true;
+  config.layer_groups = 3;
+  config.head_transform = config.head_transform_bias = true;
+  config.output = OutputKind::kHidden;
+  config.decoder_start = 7;
   config.alibi_max_bias = 4.0f;
   config.parallel_block = config.shared_norm = true;
   config.embedding_scale = 16.0f;
@@ -129,6 +147,7 @@ ModelConfig possible() {
   config.parallel_block = config.shared_norm = false;
   config.latent = {};
   config.moe = {};
+  config.encoder_layers = config.layer_groups = 0;
   return config;
 }
 
@@ -149,7 +168,7 @@ TEST(ModelConfigMessage, NoFieldIsForgotten) {
   const ModelConfig config = unlike_default(), fallback;
   using All = std::make_index_sequence<std::tuple_size_v<decltype(fields(config))>>;
   EXPECT_THAT(equal_fields(fields(config), fields(fallback), All()), ::testing::IsEmpty());
-  // No model is all of this at once: four have all of it between them.
+  // No model is all of this at once: six have all of it between them.
   const auto heard = read_model_config(message_of(possible()));
   ASSERT_TRUE(heard) << heard.error().message;
   EXPECT_EQ(fields(*heard), fields(possible()));
@@ -177,6 +196,19 @@ TEST(ModelConfigMessage, NoFieldIsForgotten) {
   const auto fourth = read_model_config(message_of(experts));
   ASSERT_TRUE(fourth) << fourth.error().message;
   EXPECT_EQ(fields(*fourth), fields(experts));
+  ModelConfig encoder = possible();
+  encoder.encoder_layers = encoder.layers;
+  const auto fifth = read_model_config(message_of(encoder));
+  ASSERT_TRUE(fifth) << fifth.error().message;
+  EXPECT_EQ(fields(*fifth), fields(encoder));
+  ModelConfig shared = encoder;
+  shared.layer_groups = 3;
+  shared.skip_first_norm = false;
+  shared.windows.clear();
+  shared.ropes.clear();
+  const auto sixth = read_model_config(message_of(shared));
+  ASSERT_TRUE(sixth) << sixth.error().message;
+  EXPECT_EQ(fields(*sixth), fields(shared));
 }
 
 TEST(ModelConfigMessage, EveryNamedShapeSurvives) {
@@ -192,9 +224,10 @@ TEST(ModelConfigMessage, ChoicesThatDoNotExistHereAreNamed) {
   const std::vector<std::pair<const char*, std::function<void(control::ModelConfig&)>>> spoilt{
       {"norm", [](auto& m) { m.set_norm(2); }},
       {"norm_place", [](auto& m) { m.set_norm_place(4); }},
-      {"activation", [](auto& m) { m.set_activation(3); }},
+      {"activation", [](auto& m) { m.set_activation(4); }},
       {"mlp", [](auto& m) { m.set_mlp(2); }},
-      {"position", [](auto& m) { m.set_position(3); }},
+      {"position", [](auto& m) { m.set_position(4); }},
+      {"output", [](auto& m) { m.set_output(2); }},
       {"qk_norm", [](auto& m) { m.set_qk_norm(1u << 31); }},
       {"pairs", [](auto& m) { m.mutable_rope()->set_pairs(256); }},
       {"scaling", [](auto& m) { m.mutable_local_rope()->set_scaling(3); }},

@@ -30,7 +30,7 @@ class ClusterDeployment final : public Deployment {
                .stop = stop,
                .request = start_request(checkpoint, config.stage)},
         rebalancer_(model_),
-        pipeline_({.vocab = checkpoint.config.vocab,
+        pipeline_({.output_dim = checkpoint.config.output_dim(),
                    .step_timeout = config.timeouts.step,
                    .before_step = [this] { return rebalancer_.before_step(); },
                    .recover = [this](const Error& cause) { return epochs_->recover(cause); }}) {}

@@ -81,7 +81,8 @@ class ThreadsDeployment final : public Deployment {
     StartRequest request = start_request(checkpoint, config.stage);
     request.plan = plan_;
     BF_ASSIGN_OR_RETURN(ends_, session_->start(request, after_ms(config.timeouts.ready.count())));
-    pipeline_.emplace(ChannelPipelineOptions{.vocab = checkpoint.config.vocab, .step_timeout = config.timeouts.step});
+    pipeline_.emplace(
+        ChannelPipelineOptions{.output_dim = checkpoint.config.output_dim(), .step_timeout = config.timeouts.step});
     pipeline_->connect(*ends_.input, *ends_.output, pipeline_stages(plan_.stages()));
     return {};
   }

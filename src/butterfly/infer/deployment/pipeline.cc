@@ -66,11 +66,11 @@ Result<Step> ChannelPipeline::next() {
   if (pending_.empty()) return make_error(ErrorCode::kInvalidArgument, "no step was submitted");
   const Pending expected = std::move(pending_.front());
   pending_.pop_front();
-  const Shape shape{expected.batch.logit_rows(), options_.vocab};
-  const auto logits = dense_bytes(DType::kF32, shape);
+  const Shape shape{expected.batch.logit_rows(), options_.output_dim};
+  const auto output_bytes = dense_bytes(DType::kF32, shape);
   const PayloadAllocator allocator = [&](std::uint64_t bytes) -> Result<Payload> {
-    if (logits != bytes) {
-      return make_error(ErrorCode::kProtocol, "a step came back with {} bytes of logits, expected {} x {} floats",
+    if (output_bytes != bytes) {
+      return make_error(ErrorCode::kProtocol, "a step came back with {} bytes of output, expected {} x {} floats",
                         bytes, shape[0], shape[1]);
     }
     BF_ASSIGN_OR_RETURN(Storage storage, pool_->allocate(bytes));
@@ -87,8 +87,8 @@ Result<Step> ChannelPipeline::next() {
   step.id = message.tag;
   step.epoch = message.epoch;
   step.batch = expected.batch;
-  if (logits != message.payload.bytes.size()) {
-    return make_error(ErrorCode::kProtocol, "step {} came back with {} bytes of logits, expected {} x {} floats",
+  if (output_bytes != message.payload.bytes.size()) {
+    return make_error(ErrorCode::kProtocol, "step {} came back with {} bytes of output, expected {} x {} floats",
                       message.tag, message.payload.bytes.size(), shape[0], shape[1]);
   }
   if (expected.batch.logit_rows() > 0) {

@@ -1,5 +1,6 @@
-// The way from tokens to logits, wherever the layers are: in this process, or behind channels to other nodes.
-// Steps go in and come out in order; several may be under way. Not thread-safe: one user.
+// The way from tokens to what the model gives (ModelConfig::output), wherever the layers are: in this process, or
+// behind channels to other nodes. Steps go in and come out in order; several may be under way. Not thread-safe: one
+// user.
 #pragma once
 
 #include <chrono>
@@ -24,8 +25,8 @@ class Pipeline {
   /// Sends a step of i32 tokens on its way. Errors: kUnavailable (a node is gone), kTimeout.
   virtual Status submit(Step step) = 0;
 
-  /// The oldest submitted step, with f32 logits [logit_rows, vocab] as its tensor. Errors: as submit, and whatever the
-  /// step failed with on its node.
+  /// The oldest submitted step, with f32 [logit_rows, output_dim] as its tensor: logits or hidden rows. Errors: as
+  /// submit, and whatever the step failed with on its node.
   virtual Result<Step> next() = 0;
 
   /// After submit() or next() failed with `cause`: makes the pipeline ready again where that is possible, with fewer or
@@ -41,7 +42,7 @@ class Pipeline {
 std::unique_ptr<Pipeline> make_local_pipeline(std::unique_ptr<Stage> stage);
 
 struct ChannelPipelineOptions {
-  int vocab = 0;
+  int output_dim = 0;                                   // of each row that comes back
   std::chrono::milliseconds step_timeout{600'000};      // a step that takes longer is an error
   std::function<Status()> before_step{};                // an error is submit()'s, and nothing is sent
   std::function<Status(const Error& cause)> recover{};  // what recover() does; empty: nothing can be done

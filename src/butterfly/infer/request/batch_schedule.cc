@@ -4,11 +4,26 @@
 
 namespace butterfly {
 
-SequenceId Schedule::add(std::vector<TokenId> tokens, std::size_t cached) {
+SequenceId Schedule::add(std::vector<TokenId> tokens, std::size_t cached, std::vector<TokenId> encoded) {
   // The last one is computed anyway: its logits are wanted.
   const std::size_t sent = tokens.empty() ? 0 : std::min(cached, tokens.size() - 1);
-  states_.push_back({.tokens = std::move(tokens), .submitted = sent});
+  states_.push_back({.tokens = std::move(tokens), .encoded = std::move(encoded), .submitted = sent});
   return SequenceId(static_cast<std::int32_t>(states_.size() - 1));
+}
+
+/// Texts that are to be encoded, as many as fit and one at least; false where there are none.
+bool Schedule::add_encoded(int share, std::vector<std::int32_t>& tokens, Batch& batch) {
+  for (std::size_t i = 0; i < states_.size() && static_cast<int>(batch.runs.size()) < share; ++i) {
+    State& state = states_[i];
+    if (state.finished || state.encoded.empty() || state.encoder_submitted) continue;
+    if (!tokens.empty() && tokens.size() + state.encoded.size() > static_cast<std::size_t>(options_.rows_max)) break;
+    const auto rows = static_cast<std::int32_t>(state.encoded.size());
+    batch.runs.push_back({.sequence = SequenceId(static_cast<std::int32_t>(i)), .rows = rows, .logits_from = rows});
+    for (const TokenId token : state.encoded) tokens.push_back(token.value);
+    state.encoder_submitted = true;
+  }
+  if (!batch.runs.empty()) batch.kind = BatchKind::kEncode;
+  return !batch.runs.empty();
 }
 
 void Schedule::add_rows(State& state, SequenceId id, std::vector<std::int32_t>& tokens, Batch& batch) {
@@ -21,6 +36,7 @@ void Schedule::add_rows(State& state, SequenceId id, std::vector<std::int32_t>& 
   run.position = static_cast<std::int32_t>(state.submitted);
   run.rows = static_cast<std::int32_t>(rows);
   run.logits_from = static_cast<std::int32_t>(last ? rows - 1 : rows);
+  run.encoder_rows = static_cast<std::int32_t>(state.encoded.size());
   batch.runs.push_back(run);
   for (std::size_t i = 0; i < rows; ++i) tokens.push_back(state.tokens[state.submitted + i].value);
   state.submitted += rows;
@@ -35,13 +51,14 @@ Result<std::optional<Step>> Schedule::next_step() {
   const int share = std::max(1, (active + options_.depth - 1) / options_.depth);
   Step step;
   std::vector<std::int32_t> tokens;
-  for (std::size_t n = 0; n < states_.size() && static_cast<int>(step.batch.runs.size()) < share; ++n) {
+  const bool encodes = add_encoded(share, tokens, step.batch);
+  for (std::size_t n = 0; !encodes && n < states_.size() && static_cast<int>(step.batch.runs.size()) < share; ++n) {
     const std::size_t i = (first_ + n) % states_.size();
     State& candidate = states_[i];
     if (candidate.finished || candidate.waiting) continue;
     add_rows(candidate, SequenceId(static_cast<std::int32_t>(i)), tokens, step.batch);
   }
-  if (!states_.empty()) first_ = (first_ + step.batch.runs.size()) % states_.size();
+  if (!states_.empty() && !encodes) first_ = (first_ + step.batch.runs.size()) % states_.size();
   if (step.batch.runs.empty() && (released_.empty() || active > 0)) return std::nullopt;
   step.release = std::exchange(released_, {});
   step.id = next_id_++;
@@ -56,7 +73,7 @@ Result<std::optional<Step>> Schedule::next_step() {
 void Schedule::completed(const Step& step) {
   --under_way_;
   for (const SequenceRun& run : step.batch.runs) {
-    if (run.logits_from < run.rows) state(run.sequence).waiting = false;
+    if (run.logit_rows() > 0) state(run.sequence).waiting = false;
   }
 }
 
@@ -77,6 +94,7 @@ void Schedule::replay(int depth) {
   released_.clear();
   for (State& state : states_) {
     state.submitted = 0;
+    state.encoder_submitted = false;
     state.waiting = false;
   }
 }

@@ -1,4 +1,5 @@
 // Which rows the next step computes: prompts in chunks, then one token at a time, several sequences side by side, and
+// texts for an encoder as a whole and in steps of their own,
 // enough steps under way to keep every stage of the pipeline busy. Decides order only; no order shows in the tokens.
 // Not thread-safe.
 #pragma once
@@ -26,8 +27,9 @@ class Schedule {
   explicit Schedule(const ScheduleOptions& options) : options_(options), pool_(Pool::create()) {}
 
   /// Adds a text to be continued; its id is the number of sequences before it. The pipeline still has the keys and
-  /// values of the first `cached` tokens under this id.
-  SequenceId add(std::vector<TokenId> tokens, std::size_t cached = 0);
+  /// values of the first `cached` tokens under this id. `encoded`: a text that is encoded first, and then attended to;
+  /// empty: none.
+  SequenceId add(std::vector<TokenId> tokens, std::size_t cached = 0, std::vector<TokenId> encoded = {});
 
   /// The next step to submit, or none while all sequences wait for logits or enough steps are under way.
   /// Errors: kNoMemory.
@@ -55,12 +57,15 @@ class Schedule {
  private:
   struct State {
     std::vector<TokenId> tokens;
+    std::vector<TokenId> encoded;
+    bool encoder_submitted = false;
     std::size_t submitted = 0;  // positions already sent
     bool waiting = false;       // for logits
     bool finished = false;
   };
   const State& state(SequenceId id) const { return states_[static_cast<std::size_t>(id.value)]; }
   State& state(SequenceId id) { return states_[static_cast<std::size_t>(id.value)]; }
+  bool add_encoded(int share, std::vector<std::int32_t>& tokens, Batch& batch);
   void add_rows(State& state, SequenceId id, std::vector<std::int32_t>& tokens, Batch& batch);
 
   ScheduleOptions options_;

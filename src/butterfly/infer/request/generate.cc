@@ -26,9 +26,10 @@ class Texts {
         schedule_({.rows_max = options.prefill_chunk, .depth = depth, .keep = options.cached != nullptr}),
         generations_(requests.size()) {
     for (const Request& request : requests) {
-      schedule_.add(request.prompt, cached_tokens(request));
+      schedule_.add(request.prompt, cached_tokens(request), request.encoded);
       // Only a text that begins here loses the space that some vocabularies put in front.
-      const bool begins = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
+      const bool first = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
+      const bool begins = first || !request.encoded.empty();
       streams_.emplace_back(tokenizer, StreamingDetokenizer::Options{.first_in_text = begins}, request.stops,
                             request.shown);
     }
@@ -41,7 +42,7 @@ class Texts {
     const trace::Scope scope(trace::Zone::kInferSample);
     std::int64_t row = 0;
     for (const SequenceRun& run : step.batch.runs) {
-      if (run.logits_from == run.rows) continue;
+      if (run.logit_rows() == 0) continue;
       const std::span<float> logits = step.tensor.row(row++);
       const auto index = static_cast<std::size_t>(run.sequence.value);
       if (generations_[index].reason == FinishReason::kCancelled) continue;
@@ -64,7 +65,7 @@ class Texts {
 
  private:
   std::size_t cached_tokens(const Request& request) const {
-    if (options_.cached == nullptr) return 0;
+    if (options_.cached == nullptr || !request.encoded.empty()) return 0;
     const auto differs = std::ranges::mismatch(*options_.cached, request.prompt);
     return static_cast<std::size_t>(differs.in1 - options_.cached->begin());
   }
@@ -151,6 +152,11 @@ Status validate(std::span<const Request> requests, const GenerateOptions& option
                         "the prompt has {} tokens, the model's context of {} has room for 1 to {}",
                         request.prompt.size(), options.context, options.context - 1);
     }
+    if (static_cast<int>(request.encoded.size()) > options.context) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "the prompt has {} tokens for the encoder, the model's context of {} has room for 1 to {}",
+                        request.encoded.size(), options.context, options.context);
+    }
   }
   return {};
 }
@@ -181,6 +187,25 @@ Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::stri
     return std::vector<TokenId>{bos};
   }
   return tokenizer.encode(text);
+}
+
+Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::string_view text, Request& request) {
+  if (config.encodes_only() || config.output != OutputKind::kLogits) {
+    return make_error(ErrorCode::kInvalidArgument, "{} continues no text: it is {}; see `butterfly embed`", config.name,
+                      config.encodes_only() ? "an encoder" : "stored without a head that gives logits");
+  }
+  if (!config.has_decoder()) {
+    BF_ASSIGN_OR_RETURN(request.prompt, encode_prompt(tokenizer, text));
+    return {};
+  }
+  BF_ASSIGN_OR_RETURN(request.encoded, tokenizer.encode(text));
+  const TokenId end = tokenizer.vocabulary().eos;
+  if (end.value >= 0 && (request.encoded.empty() || request.encoded.back() != end)) request.encoded.push_back(end);
+  if (request.encoded.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "the prompt is empty, and this model has no token to end it with");
+  }
+  request.prompt = {TokenId{config.decoder_start}};
+  return {};
 }
 
 Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& tokenizer,

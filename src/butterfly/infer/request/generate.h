@@ -10,13 +10,15 @@
 #include "butterfly/base/result.h"
 #include "butterfly/infer/deployment/pipeline.h"
 #include "butterfly/infer/request/sampler.h"
+#include "butterfly/model/core/config.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly {
 
 struct Request {
-  std::vector<TokenId> prompt;  // at least one token; see encode_prompt
-  int tokens_max = 128;         // generated at most; the context may end a text earlier
+  std::vector<TokenId> prompt;   // at least one token; see encode_prompt
+  std::vector<TokenId> encoded;  // what a model with encoder and decoder reads; its prompt is the decoder's first token
+  int tokens_max = 128;          // generated at most; the context may end a text earlier
   SamplingOptions sampling;
   std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
   std::vector<std::string> stops;  // a text ends before the first of these
@@ -46,6 +48,11 @@ struct GenerateOptions {
 
 /// Called with each piece of text of request `index` as it comes; pieces join to Generation::text.
 using TextSink = std::function<void(std::size_t index, std::string_view text)>;
+
+/// What a request of this model has for `text`: a prompt, or a text for the encoder, which ends with the token that
+/// ends texts, and the decoder's first token. Errors: those of encode_prompt(); kInvalidArgument for a model that
+/// continues no text.
+Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::string_view text, Request& request);
 
 /// Tokens of a prompt. An empty text is the beginning-of-text token alone. Errors: those of the tokenizer;
 /// kInvalidArgument when there is nothing to start from.

@@ -272,6 +272,7 @@ void attention_rows(const AttentionArgs& a, int row) {
     begin_all = first_segment[r] < begin_all ? first_segment[r] : begin_all;
   }
   const bool adjusted = a.cap != 0.0f || a.slopes != nullptr;
+  const bool biased = a.biases != nullptr && !adjusted;
   float total_max[R] = {};
   float total_sum[R] = {};
   for (int begin = begin_all; begin < visible_max; begin += kAttentionSegment) {
@@ -290,6 +291,8 @@ void attention_rows(const AttentionArgs& a, int row) {
       }
       if (adjusted) {
         for (int j = 0; j < keys; ++j) own[j] = adjust_score(a, row + r, begin + j, own[j]);
+      } else if (biased) {
+        add_row(a.biases[row + r] + begin, keys, own);
       }
       const int from = first[r] > begin ? first[r] - begin : 0;
       softmax_segment<V>(own, from, keys, keys_all, &max[r], &sum[r]);

@@ -55,6 +55,7 @@ struct AttentionExtras {
   std::vector<int> first{};
   float cap = 0;
   std::vector<float> slopes{}, sinks{};
+  std::vector<float> biases{};  // of keys at distances from -(biases.size() / 2) on; row r is at key visible[7] - 8 + r
 };
 
 std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, const std::vector<int>& visible, int first,
@@ -87,6 +88,12 @@ std::vector<float> attend(Isa isa, const CachedHead& head, int head_dim, const s
   args.cap = extras.cap;
   if (!extras.slopes.empty()) args.slopes = extras.slopes.data() + first;
   if (!extras.sinks.empty()) args.sinks = extras.sinks.data() + first;
+  std::vector<const float*> biases;
+  for (int r = first; r < first + rows && !extras.biases.empty(); ++r) {
+    const int position = std::max(0, visible.back() - 8 + r);
+    biases.push_back(extras.biases.data() + extras.biases.size() / 2 - position);
+  }
+  if (!biases.empty()) args.biases = biases.data();
   kernels_for(isa).attention(args);
   return out;
 }
@@ -147,6 +154,41 @@ TEST_P(ParityWindows, CapsSlopesAndSinksEqualReference) {
 
 INSTANTIATE_TEST_SUITE_P(Types, ParityWindows,
                          testing::Combine(testing::Values(CacheType::kF16, CacheType::kQ8_0), testing::Values(20, 72)));
+
+/// As encoders have them: rows see keys behind themselves, windows reach to both sides, and scores have biases.
+TEST(ParityAttention, BiasesAndKeysOnBothSidesEqualReference) {
+  for (const int head_dim : {20, 64}) {
+    for (const int keys : {1, 9, 100, 257, 700}) {
+      const CachedHead head(keys, head_dim, CacheType::kF32);
+      for (const int half : {0, 3, 64, 300}) {
+        std::vector<int> visible;
+        AttentionExtras extras{.biases = random_floats(2 * static_cast<std::size_t>(keys) + 1, 31)};
+        for (int r = 0; r < 8; ++r) {
+          const int position = std::max(0, keys - 8 + r);
+          visible.push_back(half == 0 ? keys : std::min(keys, position + half + 1));
+          extras.first.push_back(half == 0 ? 0 : std::max(0, position - half));
+        }
+        AttentionExtras all = extras;
+        all.cap = 2.5f;
+        for (const AttentionExtras& one : {extras, all}) {
+          const auto expected = attend(Isa::kReference, head, head_dim, visible, 0, 8, one);
+          AttentionExtras without = one;
+          without.biases.clear();
+          const auto plain = attend(Isa::kReference, head, head_dim, visible, 0, 8, without);
+          EXPECT_EQ(same_bits(plain, expected), keys == 1) << "biases change something";
+          for (const Isa isa : supported_isas()) {
+            EXPECT_TRUE(same_bits(attend(isa, head, head_dim, visible, 0, 8, one), expected))
+                << to_string(isa) << " keys " << keys << " window " << half;
+            for (int r = 0; r < 8; ++r) {
+              const auto row = attend(isa, head, head_dim, visible, r, 1, one);
+              EXPECT_EQ(std::memcmp(row.data(), expected.data() + r * head_dim, row.size() * 4), 0) << to_string(isa);
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 TEST(ParityAttention, ValuesWithinKeysEqualReferenceAndValuesKeptApart) {
   for (const auto& [head_dim, value_dim] : {std::pair{24, 17}, {40, 32}, {72, 64}, {80, 3}}) {

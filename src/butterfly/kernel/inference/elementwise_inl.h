@@ -88,10 +88,11 @@ inline float clamped_swiglu_scalar(float gate, float up, float limit) {
   return g / (1.0f + exp_scalar(-1.702f * g)) * (u + 1.0f);
 }
 
-/// The score of `key` after scaling: cap, then slope.
+/// The score of `key` after scaling: cap, slope, bias.
 inline float adjust_score(const AttentionArgs& a, int row, int key, float score) {
   if (a.cap != 0.0f) score = a.cap * tanh_scalar(score / a.cap);
   if (a.slopes != nullptr) score = __builtin_fmaf(a.slopes[row], static_cast<float>(key + 1 - a.visible[row]), score);
+  if (a.biases != nullptr) score = score + a.biases[row][key];
   return score;
 }
 
@@ -144,6 +145,13 @@ void gelu_row(const float* x, long n, float* y) {
 }
 void gelu_erf_row(const float* x, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] = gelu_erf_scalar(x[i]);
+}
+void gelu_erf_mul_row(const float* gate, const float* up, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = gelu_erf_scalar(gate[i]) * up[i];
+}
+// NaN stays NaN.
+void relu_row(const float* x, long n, float* y) {
+  for (long i = 0; i < n; ++i) y[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
 void clamped_swiglu_row(const float* gate, const float* up, float limit, long n, float* y) {
   for (long i = 0; i < n; ++i) y[i] = clamped_swiglu_scalar(gate[i], up[i], limit);

@@ -74,9 +74,9 @@ struct LinearArgs {
 
 /// Attention of query rows that share one key/value head. Row r sees keys [first[r], visible[r]).
 /// Scores: chain of fused multiply-adds along head_dim, then * scale; with a cap cap * tanh(s / cap); with slopes
-/// fma(slope, key + 1 - visible, s). Per segment of kAttentionSegment keys, those without a key that is seen left out:
-/// m = max, p = exp(s - m), l = 16 strided sums folded, o[d] = chain over keys. Segments fold in order:
-/// with M = max(M, m): L = fma(L, exp(M_old - M), l * exp(m - M)), O likewise; result (O / L) + 0.
+/// fma(slope, key + 1 - visible, s); with biases s + bias[key]. Per segment of kAttentionSegment keys, those without a
+/// key that is seen left out: m = max, p = exp(s - m), l = 16 strided sums folded, o[d] = chain over keys. Segments
+/// fold in order: with M = max(M, m): L = fma(L, exp(M_old - M), l * exp(m - M)), O likewise; result (O / L) + 0.
 /// A q8_0 key's score is acc = fma(b, k_scale, acc) over its blocks, b the chain of q and the block's quants; a q8_0
 /// value takes part as p * v_scale times its quants.
 /// A sink is a key of that score without a value: at the end M = max(M, sink), k = exp(M_old - M),
@@ -89,15 +89,16 @@ struct AttentionArgs {
   int value_dim = 0;  // without v_pages: a value is that many elements, the first of its key; else it has head_dim
   int v_stride = 0;   // of a value, rounded up to 16; the padding is zero
   float scale = 1;
-  int rows = 0;                     // at most kAttentionRows
-  const float* const* q = nullptr;  // [rows] -> [head_dim]
-  float* const* out = nullptr;      // [rows] -> a value
-  const int* visible = nullptr;     // [rows], each at least 1
-  const int* first = nullptr;       // [rows], each at least 0 and below visible; null: all 0
-  float cap = 0;                    // of the scores; 0: none
-  const float* slopes = nullptr;    // [rows], of the scores over distance; null: none
-  const float* sinks = nullptr;     // [rows]; null: none
-  float* scratch = nullptr;         // kAttentionRows * (kAttentionSegment + 2 * v_stride) floats, 64-byte aligned
+  int rows = 0;                          // at most kAttentionRows
+  const float* const* q = nullptr;       // [rows] -> [head_dim]
+  float* const* out = nullptr;           // [rows] -> a value
+  const int* visible = nullptr;          // [rows], each at least 1
+  const int* first = nullptr;            // [rows], each at least 0 and below visible; null: all 0
+  float cap = 0;                         // of the scores; 0: none
+  const float* slopes = nullptr;         // [rows], of the scores over distance; null: none
+  const float* sinks = nullptr;          // [rows]; null: none
+  const float* const* biases = nullptr;  // [rows] -> [visible], of the scores; null: none
+  float* scratch = nullptr;              // kAttentionRows * (kAttentionSegment + 2 * v_stride) floats, 64-byte aligned
 };
 inline constexpr int kAttentionRows = 8;
 
@@ -127,14 +128,16 @@ struct Kernels {
   /// Rotates `pairs` pairs of x in place; adjacent: (2i, 2i+1), else (i, i + pairs).
   void (*rope)(float* x, const float* cos, const float* sin, long pairs, bool adjacent);
 
-  /// y = silu(gate) * up, y = gelu_tanh(gate) * up, y = silu(x), y = gelu_tanh(x). y may be an input.
+  /// y = silu(gate) * up, y = gelu_tanh(gate) * up, y = silu(x), y = gelu_tanh(x), y = max(x, 0). y may be an input.
   void (*silu_mul)(const float* gate, const float* up, long n, float* y);
   void (*gelu_mul)(const float* gate, const float* up, long n, float* y);
   void (*silu)(const float* x, long n, float* y);
   void (*gelu)(const float* x, long n, float* y);
+  void (*relu)(const float* x, long n, float* y);
 
-  /// y = x * (1 + erf(x / sqrt 2)) / 2, erf within 1.5e-7; y may be x.
+  /// y = x * (1 + erf(x / sqrt 2)) / 2, erf within 1.5e-7, and the same of gate * up; y may be an input.
   void (*gelu_erf)(const float* x, long n, float* y);
+  void (*gelu_erf_mul)(const float* gate, const float* up, long n, float* y);
 
   /// y = min(gate, limit) * sigmoid(1.702 * min(gate, limit)) * (clamp(up, +-limit) + 1); y may be an input.
   void (*clamped_swiglu)(const float* gate, const float* up, float limit, long n, float* y);

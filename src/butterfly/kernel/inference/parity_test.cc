@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "butterfly/kernel/inference/dispatch.h"
@@ -321,6 +322,24 @@ TEST(ParityNorm, EqualsReferenceForOddSizes) {
       kernels_for(isa).layer_norm(x.data(), weight.data(), bias.data(), 1e-5f, n, y.data());
       EXPECT_TRUE(same_bits(y, layer)) << to_string(isa) << " layer " << n;
     }
+  }
+}
+
+TEST(ParityElementwise, WhatEncodersActivateWithEqualsReference) {
+  std::vector<float> x{0.0f, -0.0f, 1e-30f, -1e30f, std::numeric_limits<float>::infinity()};
+  for (float v = -20.0f; v < 20.0f; v += 0.037f) x.push_back(v);
+  const auto up = random_floats(x.size(), 6);
+  const long n = static_cast<long>(x.size());
+  std::vector<float> expected(x.size()), y(x.size());
+  for (const Isa isa : supported_isas()) {
+    const Kernels& k = kernels_for(isa);
+    kReferenceKernels.gelu_erf_mul(x.data(), up.data(), n, expected.data());
+    k.gelu_erf_mul(x.data(), up.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    kReferenceKernels.relu(x.data(), n, expected.data());
+    k.relu(x.data(), n, y.data());
+    EXPECT_TRUE(same_bits(y, expected)) << to_string(isa);
+    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], std::max(x[i], 0.0f));
   }
 }
 

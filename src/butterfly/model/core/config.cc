@@ -3,9 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
-#include <utility>
+#include <optional>
 
 #include "butterfly/model/core/weights.h"
 
@@ -104,9 +105,61 @@ Status check_block(const ModelConfig& config) {
   if (config.shared_norm && !config.parallel_block) {
     return make_error(ErrorCode::kBadData, "attention and MLP share a norm in a parallel block alone");
   }
-  if (config.mlp == MlpKind::kGated && config.activation == Activation::kGeluErf) {
-    return make_error(ErrorCode::kUnsupported, "a gated MLP with the exact GELU, supported are SiLU and tanh GELU");
+  if (config.mlp == MlpKind::kGated && config.activation == Activation::kRelu) {
+    return make_error(ErrorCode::kUnsupported, "a gated MLP with ReLU, supported are SiLU and GELU");
   }
+  return {};
+}
+
+Status check_relative(const ModelConfig& config) {
+  const RelativeConfig& relative = config.relative;
+  if (relative.buckets == 0) return {};
+  // Those of one direction begin with a bucket for each short distance.
+  constexpr int kMaxBuckets = 1 << 16;
+  BF_TRY(check_range("number of buckets of distances", relative.buckets, kMaxBuckets));
+  BF_TRY(check_range("distance that buckets reach", relative.distance, kMaxContext));
+  if (relative.buckets % 4 != 0 || relative.distance <= relative.buckets / 2) {
+    return make_error(ErrorCode::kBadData, "{} buckets for distances up to {}, expected a multiple of 4 below twice it",
+                      relative.buckets, relative.distance);
+  }
+  return {};
+}
+
+Status check_encoder(const ModelConfig& config) {
+  if (config.encoder_layers < 0 || config.encoder_layers > config.layers) {
+    return make_error(ErrorCode::kBadData, "{} of {} layers are an encoder's", config.encoder_layers, config.layers);
+  }
+  if (config.encoder_layers > 0 && (config.position == PositionKind::kAlibi || config.has_latent())) {
+    return make_error(ErrorCode::kUnsupported, "an encoder with ALiBi or a latent, supported are others");
+  }
+  if (!config.has_decoder()) return {};
+  const bool plain = config.norm_place == NormPlace::kBefore && !config.parallel_block && config.moe.experts == 0 &&
+                     config.position == PositionKind::kNone && config.windows.empty() && !config.attention_sinks &&
+                     config.qk_norm == QkNorm::kNone && config.residual_scale == 1.0f;
+  if (!plain) {
+    return make_error(ErrorCode::kUnsupported,
+                      "an encoder and a decoder with more than norms before and relative positions");
+  }
+  BF_TRY(check_range("first token of a decoder", config.decoder_start + 1, config.vocab));
+  return {};
+}
+
+Status check_tables(const ModelConfig& config) {
+  constexpr int kMaxTypes = 1 << 16;
+  if (config.embedding_dim != 0) BF_TRY(check_range("width of the embedding", config.embedding_dim, kMaxWidth));
+  if (config.token_types != 0) BF_TRY(check_range("number of token types", config.token_types, kMaxTypes));
+  if (config.embedding_dim != 0 && !config.head_transform && config.output == OutputKind::kLogits) {
+    return make_error(ErrorCode::kBadData, "tables of {} elements for a width of {}, and nothing between it and logits",
+                      config.embedding_dim, config.model_dim);
+  }
+  if (config.layer_groups == 0) return {};
+  if (config.layer_groups < 0 || config.layer_groups > config.layers || config.layers % config.layer_groups != 0) {
+    return make_error(ErrorCode::kBadData, "{} layers cannot share {} sets of weights evenly", config.layers,
+                      config.layer_groups);
+  }
+  const bool alike = config.windows.empty() && config.ropes.empty() && config.moe.layers.empty() &&
+                     !config.skip_first_norm && !config.has_decoder();
+  if (!alike) return make_error(ErrorCode::kUnsupported, "layers that share weights and are not alike");
   return {};
 }
 
@@ -235,6 +288,34 @@ ModelConfig gpt2(const std::string& name, int layers, int model_dim, int heads, 
   return tied(config);
 }
 
+ModelConfig bert(const std::string& name, int layers, int model_dim, int heads) {
+  ModelConfig config = gpt2(name, layers, model_dim, heads, 512);
+  config.architecture = "bert";
+  config.vocab = 30522;
+  config.norm_place = NormPlace::kAfter;
+  config.norm_epsilon = 1e-12f;
+  config.activation = Activation::kGeluErf;
+  config.encoder_layers = layers;
+  config.token_types = 2;
+  config.embedding_norm = config.head_transform = config.head_transform_bias = config.head_bias = true;
+  return config;
+}
+
+ModelConfig t5(const std::string& name, int layers_each, int model_dim, int heads, int ff_dim) {
+  ModelConfig config = tied(llama(name, {2 * layers_each, model_dim, heads, heads, ff_dim, 32128, 512}));
+  config.architecture = "t5";
+  config.encoder_layers = layers_each;
+  config.norm_epsilon = 1e-6f;
+  config.activation = Activation::kRelu;
+  config.mlp = MlpKind::kPlain;
+  config.position = PositionKind::kNone;
+  config.rope = {};
+  config.relative = {.buckets = 32, .distance = 128, .shared = true};
+  config.attention_scale = 1.0f;
+  config.logit_scale = 1.0f / std::sqrt(static_cast<float>(model_dim));
+  return config;
+}
+
 struct ExpertShape {
   int experts, experts_used, ff_dim;
 };
@@ -291,6 +372,10 @@ std::vector<ModelConfig> all_named_configs() {
       gpt2("gpt2-774m", 36, 1280, 20, 1024),
       gpt2("gpt2-xl", 48, 1600, 25, 1024),
       gpt2("gpt-3-175b", 96, 12288, 96, 2048),
+      bert("bert-base", 12, 768, 12),
+      bert("bert-large", 24, 1024, 16),
+      t5("t5-small", 6, 512, 8, 2048),
+      t5("t5-base", 12, 768, 12, 3072),
       tiny_transformer("tinytransformer-tiny", {4, 256, 8, 4, 512, 1000, 128}),
       tiny_transformer("tinytransformer-small", {8, 512, 8, 4, 2048, 1000, 128}),
       tiny_transformer("tinytransformer-medium", {12, 1024, 16, 8, 4096, 1000, 512}),
@@ -329,6 +414,9 @@ Status validate(const ModelConfig& config) {
   BF_TRY(check_scales(config));
   BF_TRY(check_block(config));
   BF_TRY(check_experts(config));
+  BF_TRY(check_relative(config));
+  BF_TRY(check_encoder(config));
+  BF_TRY(check_tables(config));
   if (config.position == PositionKind::kRope) BF_TRY(check_rope(config, config.rope));
   if (config.has_local_rope()) BF_TRY(check_rope(config, config.local_rope));
   BF_TRY(check_latent(config));
@@ -351,13 +439,22 @@ std::uint64_t block_parameter_count(const ModelConfig& config) {
 std::uint64_t parameter_count(const ModelConfig& config) {
   std::uint64_t total = elements(expected_weights(config, {.embedding = true, .head = true}));
   // One layer stands for all of its kind.
-  const std::uint64_t with_experts = static_cast<std::uint64_t>(config.expert_layers());
-  bool counted[2] = {false, false};
-  for (int layer = 0; layer < config.layers && !(counted[0] && counted[1]); ++layer) {
-    const bool experts = config.has_experts(layer);
-    if (std::exchange(counted[experts ? 1 : 0], true)) continue;
-    const std::uint64_t same = experts ? with_experts : static_cast<std::uint64_t>(config.layers) - with_experts;
-    total += same * elements(expected_weights(config, {.first_layer = layer, .last_layer = layer + 1}));
+  std::array<std::optional<std::uint64_t>, 16> of_kind;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    if (layer > 0 && config.weight_layer(layer) == config.weight_layer(layer - 1)) continue;
+    const bool last_encoder = config.has_decoder() && layer == config.encoder_layers - 1;
+    const std::size_t kind = (config.has_experts(layer) ? 1u : 0u) + (config.has_cross_attention(layer) ? 2u : 0u) +
+                             (config.has_attention_norm(layer) ? 4u : 0u) + (last_encoder ? 8u : 0u);
+    if (!of_kind[kind]) {
+      of_kind[kind] = elements(expected_weights(config, {.first_layer = layer, .last_layer = layer + 1}));
+    }
+    total += *of_kind[kind];
+  }
+  if (config.relative.shared) {
+    const int tables = config.has_decoder() ? 2 : 1;
+    const int sets = config.layer_groups > 0 ? config.layer_groups : config.layers;
+    total -= static_cast<std::uint64_t>(std::max(sets - tables, 0)) *
+             static_cast<std::uint64_t>(config.relative.buckets) * static_cast<std::uint64_t>(config.heads);
   }
   return total;
 }

@@ -20,11 +20,14 @@ enum class NormKind : std::uint8_t { kRms, kLayer };
 enum class NormPlace : std::uint8_t { kBefore, kAfter, kOutput, kBoth };
 /// RMS norm of queries and keys before they are rotated: of each head, or of all heads of a token as one row.
 enum class QkNorm : std::uint8_t { kNone, kHead, kWidth };
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGeluErf };
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGeluErf, kRelu };
 /// kGated: down(act(gate(x)) * up(x)). kPlain: down(act(up(x))).
 enum class MlpKind : std::uint8_t { kGated, kPlain };
-/// kAlibi: scores fall with the distance, by a slope for each head (https://arxiv.org/abs/2108.12409).
-enum class PositionKind : std::uint8_t { kRope, kLearned, kAlibi };
+/// kAlibi: scores fall with the distance, by a slope for each head (https://arxiv.org/abs/2108.12409). kNone: nothing
+/// but RelativeConfig, where the model has one.
+enum class PositionKind : std::uint8_t { kRope, kLearned, kAlibi, kNone };
+/// What the last stage gives for a row: logits[vocab], or the row itself after the last norm, [model_dim].
+enum class OutputKind : std::uint8_t { kLogits, kHidden };
 /// Which elements of a head rotate together: neighbours (2i, 2i+1), or (i, i + rope_dim/2).
 enum class RopePairs : std::uint8_t { kAdjacent, kHalves };
 
@@ -93,6 +96,17 @@ struct MoeConfig {
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
+/// A learned bias of the scores, for each head and bucket of distances (https://arxiv.org/abs/1910.10683, section 2.1):
+/// one bucket for each of the short distances, then buckets that widen with the logarithm up to `distance`, from where
+/// the last one holds. Encoder layers use one half of the buckets for each direction.
+struct RelativeConfig {
+  int buckets = 0;  // 0: the model has no such bias
+  int distance = 0;
+  bool shared = false;  // all layers of the encoder have one table, all of the decoder another
+
+  friend bool operator==(const RelativeConfig&, const RelativeConfig&) = default;
+};
+
 /// What a layer does about positions.
 inline constexpr int kNoRope = -1;
 inline constexpr int kMainRope = 0;   // ModelConfig::rope
@@ -102,6 +116,10 @@ struct ModelConfig {
   std::string architecture = "llama";  // GGUF's name of the family: names the file mapping, never the arithmetic
   std::string name;
   int layers = 0;
+  /// Of `layers`, those at the front that read a whole text at once, each position all others: an encoder's. == layers:
+  /// an encoder alone. Between 0 and layers: the layers behind them continue another text, and each of them also
+  /// attends to what the encoder made of the first (https://arxiv.org/abs/1706.03762).
+  int encoder_layers = 0;
   int model_dim = 0;
   int heads = 0;
   int kv_heads = 0;
@@ -118,7 +136,9 @@ struct ModelConfig {
   RopeConfig rope;
   RopeConfig local_rope;     // of the layers that `ropes` names
   std::vector<int> ropes;    // per layer: kNoRope, kMainRope, kLocalRope; empty: all kMainRope
-  std::vector<int> windows;  // per layer: keys that a query sees, its own included; 0: all; empty: all 0
+  std::vector<int> windows;  // per layer: keys that a query sees, its own included; 0: all; empty: all 0. Encoder
+                             // layers: those at a distance of up to a half of it
+  RelativeConfig relative;
   QkNorm qk_norm = QkNorm::kNone;
   float attention_scale = 0.0f;  // of the scores; 0: 1 / sqrt(head_dim)
   float attention_cap = 0.0f;    // scores become cap * tanh(score / cap); 0: none
@@ -136,7 +156,16 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool norm_bias = false;
   bool head_bias = false;
-  bool tied_head = false;  // logits use the token embedding as their matrix
+  bool tied_head = false;        // logits use the token embedding as their matrix
+  int embedding_dim = 0;         // of the tables of tokens and positions, projected to model_dim; 0: model_dim
+  int token_types = 0;           // rows of a table of which the first is added to every token's vector
+  bool embedding_norm = false;   // of the sum of the tables' vectors
+  bool skip_first_norm = false;  // the first layer's attention reads what the embedding gives
+  int layer_groups = 0;          // runs of layers that share their weights; 0: each layer has its own
+  bool head_transform = false;   // dense, activation and norm before the head's matrix, to the width of the tables
+  bool head_transform_bias = false;
+  OutputKind output = OutputKind::kLogits;
+  int decoder_start = 0;  // encoder and decoder: the first token of what is generated
   MoeConfig moe;
   DType weight_type = DType::kF32;  // of the large matrices, for information
 
@@ -160,6 +189,20 @@ struct ModelConfig {
     return moe.experts > 0 && (moe.layers.empty() || moe.layers[static_cast<std::size_t>(layer)] != 0);
   }
   int expert_layers() const;
+  bool is_encoder(int layer) const { return layer < encoder_layers; }
+  /// All layers are encoders: a text goes in, and what they make of it comes out.
+  bool encodes_only() const { return encoder_layers > 0 && encoder_layers == layers; }
+  /// Encoder layers, and then layers that attend to what those gave.
+  bool has_decoder() const { return encoder_layers > 0 && encoder_layers < layers; }
+  bool has_cross_attention(int layer) const { return has_decoder() && !is_encoder(layer); }
+  /// Which layer's weights a layer computes with.
+  int weight_layer(int layer) const { return layer_groups == 0 ? layer : layer / (layers / layer_groups); }
+  /// Whether the norm that attention reads through is there.
+  bool has_attention_norm(int layer) const {
+    return norm_place != NormPlace::kOutput && !(skip_first_norm && layer == 0);
+  }
+  int table_dim() const { return embedding_dim > 0 ? embedding_dim : model_dim; }
+  int output_dim() const { return output == OutputKind::kHidden ? model_dim : vocab; }
 };
 
 /// Every dimension positive and consistent with the others. Errors: kBadData naming both disagreeing values.

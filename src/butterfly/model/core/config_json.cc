@@ -53,6 +53,23 @@ void write_variants(Writer& field, const ModelConfig& c) {
   field.optional("latent_value_dim", c.latent.value_dim, off.latent.value_dim);
 }
 
+void write_encoder(Writer& field, const ModelConfig& c) {
+  const ModelConfig off;
+  field.optional("encoder_layers", c.encoder_layers, off.encoder_layers);
+  field.optional("relative_buckets", c.relative.buckets, off.relative.buckets);
+  field.optional("relative_distance", c.relative.distance, off.relative.distance);
+  field.optional("relative_shared", c.relative.shared, off.relative.shared);
+  field.optional("embedding_dim", c.embedding_dim, off.embedding_dim);
+  field.optional("token_types", c.token_types, off.token_types);
+  field.optional("embedding_norm", c.embedding_norm, off.embedding_norm);
+  field.optional("skip_first_norm", c.skip_first_norm, off.skip_first_norm);
+  field.optional("layer_groups", c.layer_groups, off.layer_groups);
+  field.optional("head_transform", c.head_transform, off.head_transform);
+  field.optional("head_transform_bias", c.head_transform_bias, off.head_transform_bias);
+  field.optional("output", c.output, off.output);
+  field.optional("decoder_start", c.decoder_start, off.decoder_start);
+}
+
 void write_experts(Writer& field, const MoeConfig& c) {
   const MoeConfig off;
   field.optional("experts", c.experts, off.experts);
@@ -108,6 +125,7 @@ void write(Writer& field, const ModelConfig& c) {
   field("weight_type", c.weight_type);
   write_variants(field, c);
   write_experts(field, c.moe);
+  write_encoder(field, c);
 }
 
 }  // namespace

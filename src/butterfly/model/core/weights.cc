@@ -28,10 +28,11 @@ class Expectation {
     add(name, DType::kF32, {.rows = 1, .cols = cols, .of_rows = {0, 1}, .of_cols = held});
   }
 
-  void norm(const std::string& name) {
-    const IndexRange all{0, config_.model_dim};
-    vector(name + ".weight", config_.model_dim, all);
-    if (config_.norm_bias) vector(name + ".bias", config_.model_dim, all);
+  void norm(const std::string& name) { norm(name, config_.model_dim); }
+  void norm(const std::string& name, std::int64_t width) {
+    const IndexRange all{0, width};
+    vector(name + ".weight", width, all);
+    if (config_.norm_bias) vector(name + ".bias", width, all);
   }
 
   /// [outputs, model_dim], divided along its outputs.
@@ -107,11 +108,26 @@ void expect_experts(Expectation& expect, const ModelConfig& config, const std::s
   expect.cols(block + "ffn_down_shexp", moe.shared_ff_dim, held.shared_ff, false);
 }
 
+/// What only encoders have, and decoders behind one.
+void expect_encoder(Expectation& expect, const ModelConfig& config, const std::string& block, int layer) {
+  const Shard& held = expect.shard();
+  if (config.relative.buckets > 0 && held.heads.size() > 0) {
+    expect.fine_matrix(block + "attn_rel_b.weight", config.relative.buckets, config.heads);
+  }
+  if (config.has_decoder() && layer == config.encoder_layers - 1) expect.norm(block + "encoder_norm");
+  if (!config.has_cross_attention(layer)) return;
+  expect.norm(block + "cross_attn_norm");
+  expect.rows(block + "cross_attn_q", config.q_dim(), held.q(), config.qkv_bias);
+  expect.rows(block + "cross_attn_k", config.kv_dim(), held.kv(), config.qkv_bias);
+  expect.rows(block + "cross_attn_v", config.kv_dim(), held.kv(), config.qkv_bias);
+  expect.cols(block + "cross_attn_output", config.mixed_dim(), held.mixed(), config.attention_output_bias);
+}
+
 void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
-  const std::string block = "blk." + std::to_string(layer) + ".";
+  const std::string block = "blk." + std::to_string(config.weight_layer(layer)) + ".";
   const Shard& held = expect.shard();
   const bool input_norms = config.norm_place != NormPlace::kOutput;
-  if (input_norms) expect.norm(block + "attn_norm");
+  if (config.has_attention_norm(layer)) expect.norm(block + "attn_norm");
   if (config.has_latent()) {
     expect_latent(expect, config, block);
   } else {
@@ -138,6 +154,32 @@ void expect_block(Expectation& expect, const ModelConfig& config, int layer) {
     expect.cols(block + "ffn_down", config.ff_dim, held.ff, config.mlp_bias);
   }
   if (config.norms_outputs()) expect.norm(block + "post_ffw_norm");
+  expect_encoder(expect, config, block, layer);
+}
+
+/// Beside the tables of tokens and positions.
+void expect_embedding(Expectation& expect, const ModelConfig& config) {
+  if (config.position == PositionKind::kLearned) {
+    expect.matrix("position_embd.weight", WeightPart::all(config.context, config.table_dim()));
+  }
+  if (config.token_types > 0) expect.fine_matrix("token_types.weight", config.token_types, config.table_dim());
+  if (config.embedding_norm) expect.norm("token_embd_norm", config.table_dim());
+  if (config.embedding_dim == 0) return;
+  expect.matrix("token_embd_proj.weight", WeightPart::all(config.model_dim, config.embedding_dim));
+  expect.vector("token_embd_proj.bias", config.model_dim, {0, config.model_dim});
+}
+
+void expect_head(Expectation& expect, const ModelConfig& config, const WeightPart& table) {
+  if (config.norm_place != NormPlace::kAfter) expect.norm("output_norm");
+  if (config.output == OutputKind::kHidden) return;
+  if (config.head_transform) {
+    const std::int64_t width = config.table_dim();
+    expect.matrix("output_dense.weight", WeightPart::all(width, config.model_dim));
+    if (config.head_transform_bias) expect.vector("output_dense.bias", width, {0, width});
+    expect.norm("output_dense_norm", width);
+  }
+  if (!config.tied_head) expect.matrix("output.weight", table);
+  if (config.head_bias) expect.vector("output.bias", config.vocab, expect.shard().vocab);
 }
 
 Status check_shape(const WeightSource& source, const WeightInfo& stored, std::int64_t rows, std::int64_t cols) {
@@ -211,18 +253,15 @@ std::vector<WeightInfo> expected_weights(const ModelConfig& config, const Weight
 std::vector<ExpectedPart> expected_parts(const ModelConfig& config, const WeightRange& range,
                                          const HeldSlices& slices) {
   Expectation expect(config, slices);
-  const WeightPart table{config.vocab, config.model_dim, expect.shard().vocab, {0, config.model_dim}};
-  const bool shared = config.tied_head && range.head;
+  const WeightPart table{config.vocab, config.table_dim(), expect.shard().vocab, {0, config.table_dim()}};
+  const bool shared = config.tied_head && range.head && config.output == OutputKind::kLogits;
   if (range.embedding || shared) expect.matrix("token_embd.weight", table);
-  if (range.embedding && config.position == PositionKind::kLearned) {
-    expect.matrix("position_embd.weight", WeightPart::all(config.context, config.model_dim));
+  if (range.embedding) expect_embedding(expect, config);
+  for (int layer = range.first_layer; layer < range.last_layer; ++layer) {
+    const bool again = layer > range.first_layer && config.weight_layer(layer) == config.weight_layer(layer - 1);
+    if (!again) expect_block(expect, config, layer);
   }
-  for (int layer = range.first_layer; layer < range.last_layer; ++layer) expect_block(expect, config, layer);
-  if (range.head) {
-    if (config.norm_place != NormPlace::kAfter) expect.norm("output_norm");
-    if (!config.tied_head) expect.matrix("output.weight", table);
-    if (config.head_bias) expect.vector("output.bias", config.vocab, expect.shard().vocab);
-  }
+  if (range.head) expect_head(expect, config, table);
   return expect.take();
 }
 

@@ -10,7 +10,11 @@
 // head latent x not rotated elements (queries to the latent), attn_v_b values x latent. Layers with experts have
 // instead of ffn_gate, ffn_up and ffn_down: ffn_gate_inp (the router), exp_probs_b.bias (of its choice),
 // ffn_{gate,up,down}_exps.E of expert E, ffn_{gate,up,down}_shexp of the shared one and ffn_gate_inp_shexp, its gate, a
-// vector. Matrices are
+// vector. Encoders have token_types.weight, token_embd_norm.{weight,bias}, token_embd_proj.{weight,bias} (from the
+// tables' width to the model's), output_dense and output_dense_norm.{weight,bias} (before the head's matrix) and
+// blk.N.attn_rel_b.weight (buckets x heads). Decoders behind an encoder have
+// blk.N.cross_attn_{norm,q,k,v,output}.{weight,bias}, and the last encoder layer before them
+// blk.N.encoder_norm.weight. Layers that share weights have those of blk.(config.weight_layer). Matrices are
 // [rows = outputs, cols = inputs], row-major; Q and K rows are in the order that config.rope.pairs names.
 #pragma once
 

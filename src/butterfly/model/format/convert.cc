@@ -81,6 +81,7 @@ class Converter {
       : checkpoint_(checkpoint), options_(options), writer_(std::move(writer)) {
     config_ = checkpoint.config;
     config_.rope = with_explicit_factors(config_.rope);
+    if (config_.encodes_only()) config_.output = OutputKind::kHidden;  // such files have no masked-LM head
     if (options.type) config_.weight_type = *options.type;
     if (options.mix) config_.weight_type = main_type(*options.mix);
   }
@@ -122,6 +123,7 @@ class Converter {
 
   DType type_of(const WeightInfo& weight, DType stored) {
     if (weight.rows == 1 || weight.name == "position_embd.weight") return DType::kF32;
+    if (weight.name == "token_types.weight" || weight.name.ends_with(".attn_rel_b.weight")) return DType::kF32;
     // Which experts a token goes through is decided by small differences.
     if (weight.name.ends_with(".ffn_gate_inp.weight")) return DType::kF32;
     if (options_.mix) {

@@ -15,6 +15,7 @@ namespace butterfly {
 
 LayerAttention layer_attention(const ModelConfig& config, int layer, const Shard& shard) {
   LayerAttention result;
+  result.sight = config.is_encoder(layer) ? Sight::kText : Sight::kBackwards;
   result.window = config.window_of(layer);
   result.scale =
       config.attention_scale > 0 ? config.attention_scale : 1.0f / std::sqrt(static_cast<float>(config.head_dim));
@@ -78,13 +79,12 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
     for_each_row(compute, run.rows, shard.q_dim() + 2 * shard.kv_dim(), [&](std::int64_t i) {
       const std::int64_t row = first_row + i;
       const std::int64_t position = run.position + i;
-      float* q = qkv.q + row * shard.q_dim();
       float* k = qkv.k + row * shard.kv_dim();
       const float* v = qkv.v + row * shard.kv_dim();
       if (pairs > 0) {
         const float* cos = rotary.cos.data() + row * all_pairs + layer.first_pair;
         const float* sin = rotary.sin.data() + row * all_pairs + layer.first_pair;
-        rotate(q, heads, cos, sin);
+        rotate(qkv.q + row * shard.q_dim(), heads, cos, sin);
         rotate(k, kv_heads, cos, sin);
       }
       for (int head = 0; head < kv_heads; ++head) {
@@ -110,7 +110,26 @@ struct Attending {
   int key_dim = 0;
   int value_dim = 0;  // of what is mixed: with a latent, the latent
   int v_stride = 0;
+  std::int64_t longest = 0;  // text; biases[head][longest - 1] is that of a distance of 0
+  std::span<const float> biases{};
 };
+
+/// The keys [first, visible) that a row of a run sees.
+struct SeenKeys {
+  int first = 0;
+  int visible = 0;
+};
+SeenKeys seen_keys(const LayerAttention& layer, const SequenceRun& run, std::int64_t row) {
+  const int position = run.position + static_cast<int>(row);
+  if (layer.sight == Sight::kEncoded) return {0, run.encoder_rows};
+  if (layer.sight == Sight::kBackwards) {
+    return {layer.window > 0 ? std::max(0, position + 1 - layer.window) : 0, position + 1};
+  }
+  const int end = run.position + run.rows;
+  if (layer.window == 0) return {0, end};
+  const int half = layer.window / 2;
+  return {std::max(0, position - half), std::min(end - position, half + 1) + position};
+}
 
 /// Up to kAttentionRows (token, query head) pairs that share one sequence and one key/value head.
 struct Tile {
@@ -138,6 +157,7 @@ void run_tile(const Attending& all, const Tile& tile, float* scratch) {
   int first[kAttentionRows];
   float slopes[kAttentionRows];
   float sinks[kAttentionRows];
+  const float* biases[kAttentionRows];
   int rows = 0;
   for (std::int64_t pair = tile.pair_begin; pair < tile.pair_end; ++pair, ++rows) {
     const std::int64_t token = pair / tile.heads.size();
@@ -145,8 +165,12 @@ void run_tile(const Attending& all, const Tile& tile, float* scratch) {
     const std::int64_t row = tile.first_row + token;
     q_rows[rows] = all.q.values + row * all.q.row_step + head * all.q.head_step;
     out_rows[rows] = all.out.values + row * all.out.row_step + head * all.out.head_step;
-    visible[rows] = static_cast<int>(tile.run->position + token + 1);
-    first[rows] = std::max(0, visible[rows] - layer.window);
+    const SeenKeys seen = seen_keys(layer, *tile.run, token);
+    visible[rows] = seen.visible;
+    first[rows] = seen.first;
+    if (!all.biases.empty()) {
+      biases[rows] = all.biases.data() + (2 * head + 1) * all.longest - head - 1 - (tile.run->position + token);
+    }
     if (!layer.slopes.empty()) slopes[rows] = layer.slopes[static_cast<std::size_t>(head)];
     if (!layer.sinks.empty()) sinks[rows] = layer.sinks[static_cast<std::size_t>(head)];
   }
@@ -166,8 +190,30 @@ void run_tile(const Attending& all, const Tile& tile, float* scratch) {
   if (layer.window > 0) args.first = first;
   if (!layer.slopes.empty()) args.slopes = slopes;
   if (!layer.sinks.empty()) args.sinks = sinks;
+  if (!all.biases.empty()) args.biases = biases;
   args.scratch = scratch;
   all.compute.kernels->attention(args);
+}
+
+/// A row over distances for each of the shard's heads, as long as the longest text needs it. Errors: kNoMemory.
+Status fill_biases(const Compute& compute, const RelativeBias& bias, const Shard& shard, const Batch& batch,
+                   Attending& all) {
+  for (const SequenceRun& run : batch.runs) {
+    all.longest = std::max<std::int64_t>(all.longest, run.position + run.rows);
+  }
+  const auto width = static_cast<std::size_t>(2 * all.longest - 1);
+  const auto heads = static_cast<std::size_t>(shard.heads.size());
+  BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(heads * width));
+  for (std::size_t head = 0; head < heads; ++head) {
+    bias.fill(static_cast<std::int64_t>(head), 1 - all.longest, values.subspan(head * width, width));
+  }
+  all.biases = values;
+  return {};
+}
+
+/// Keys that rows of this run see at most.
+std::int64_t keys_of(const LayerAttention& layer, const SequenceRun& run) {
+  return layer.sight == Sight::kEncoded ? run.encoder_rows : run.position + run.rows;
 }
 
 }  // namespace
@@ -180,10 +226,11 @@ Status attend(const Compute& compute, const ModelConfig& config, const LayerAtte
   std::vector<KvCache::HeadPages> pages;
   pages.reserve(batch.runs.size() * static_cast<std::size_t>(kv_heads));
   std::vector<Tile> tiles;
-  Attending all{compute, config, layer, cache, q, out};
+  Attending all{.compute = compute, .config = config, .layer = layer, .cache = cache, .q = q, .out = out};
   all.key_dim = config.cached_key_dim();
   all.value_dim = config.has_latent() ? config.latent.dim : config.head_dim;
   all.v_stride = (all.value_dim + kPanel - 1) / kPanel * kPanel;
+  if (layer.biases != nullptr) BF_TRY(fill_biases(compute, *layer.biases, shard, batch, all));
   const std::int64_t width = shard.heads.size() * (all.key_dim + all.value_dim) / 2;
   std::int64_t first_row = 0;
   std::int64_t work = 0;
@@ -196,7 +243,7 @@ Status attend(const Compute& compute, const ModelConfig& config, const LayerAtte
         tiles.push_back({&run, &pages.back(), first_row, heads, pair, std::min(pair + kAttentionRows, pairs)});
       }
     }
-    work += static_cast<std::int64_t>(run.rows) * (run.position + run.rows) * width;
+    work += run.rows * keys_of(layer, run) * width;
     first_row += run.rows;
   }
   const int members = compute.team->size();

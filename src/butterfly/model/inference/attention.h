@@ -29,7 +29,7 @@ struct QkNormArgs {
 Result<float*> norm_queries_or_keys(const Compute& compute, const ModelConfig& config, const QkNormArgs& args,
                                     float* x);
 
-/// Rotates q and k in place (rotary layers) and stores k and v at their positions.
+/// Rotates q and k in place (rotary layers; elsewhere q is not looked at) and stores k and v at their positions.
 void rotate_and_store(const Compute& compute, const ModelConfig& config, const LayerAttention& layer,
                       const Shard& shard, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
                       const QueryKeyValue& qkv);
@@ -45,8 +45,8 @@ struct HeadRows {
   std::int64_t head_step = 0;
 };
 
-/// out of the shard's heads, from queries as long as cached keys; a query sees the keys up to its own position, or as
-/// many of them as the layer's window has. Errors: kNoMemory (scratch).
+/// out of the shard's heads, from queries as long as cached keys; a query sees the keys that the layer's sight and
+/// window say. Errors: kNoMemory (scratch).
 Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
               const Batch& batch, int cache_layer, const KvCache& cache, const HeadRows<const float>& q,
               const HeadRows<float>& out);

@@ -5,25 +5,31 @@
 
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/inference/attention.h"
+#include "butterfly/model/inference/cross_attention.h"
 #include "butterfly/model/inference/latent_attention.h"
 #include "butterfly/model/inference/tensor_group.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
-Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
+Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config,
+                              std::int64_t width) {
   NormWeights norm;
-  const IndexRange all{0, config.model_dim};
-  BF_ASSIGN_OR_RETURN(norm.weight, load_vector(source, name + ".weight", config.model_dim, all));
+  const IndexRange all{0, width};
+  BF_ASSIGN_OR_RETURN(norm.weight, load_vector(source, name + ".weight", width, all));
   if (config.norm_bias) {
-    BF_ASSIGN_OR_RETURN(norm.bias, load_vector(source, name + ".bias", config.model_dim, all));
+    BF_ASSIGN_OR_RETURN(norm.bias, load_vector(source, name + ".bias", width, all));
   }
   return norm;
 }
 
+Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config) {
+  return load_norm(source, name, config, config.model_dim);
+}
+
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
                 const float* x, float* y) {
-  const std::int64_t dim = config.model_dim;
+  const auto dim = static_cast<std::int64_t>(norm.weight.size());
   for_each_row(compute, rows, dim, [&](std::int64_t row) {
     if (config.norm == NormKind::kRms) {
       compute.kernels->rms_norm(x + row * dim, norm.weight.data(), config.norm_epsilon, dim, y + row * dim);
@@ -56,15 +62,32 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   block.config_ = config;
   block.shard_ = shard_of(config, slices);
   const Shard& shard = block.shard_;
-  const std::string prefix = fmt::format("blk.{}.", layer);
+  const std::string prefix = fmt::format("blk.{}.", config.weight_layer(layer));
   block.layer_ = layer_attention(config, layer, shard);
-  BF_TRY(block.load_norms(source, prefix));
+  BF_TRY(block.load_norms(layer, source, prefix));
   BF_TRY(block.load_attention(source, prefix, team));
   const LinearPart output{{config.model_dim, config.mixed_dim(), {0, config.model_dim}, shard.mixed()},
                           config.attention_output_bias};
   BF_ASSIGN_OR_RETURN(block.attn_output_, load_linear(source, prefix + "attn_output", output, team));
-  BF_TRY(block.load_mlp(layer, source, team));
+  BF_TRY(block.load_mlp(layer, prefix, source, team));
+  BF_TRY(block.load_encoder(layer, prefix, source, team));
   return block;
+}
+
+Status Block::load_encoder(int layer, const std::string& prefix, const WeightSource& source, ThreadTeam& team) {
+  encoder_ = config_.is_encoder(layer);
+  if (config_.relative.buckets > 0 && shard_.heads.size() > 0) {
+    BF_ASSIGN_OR_RETURN(RelativeBias bias,
+                        RelativeBias::load(config_, layer, source, prefix + "attn_rel_b.weight", shard_));
+    layer_.biases = std::make_shared<const RelativeBias>(std::move(bias));
+  }
+  if (config_.has_decoder() && layer == config_.encoder_layers - 1) {
+    BF_ASSIGN_OR_RETURN(encoder_norm_, load_norm(source, prefix + "encoder_norm", config_));
+  }
+  if (!config_.has_cross_attention(layer)) return {};
+  BF_ASSIGN_OR_RETURN(CrossAttention cross, CrossAttention::load(config_, prefix, source, team, shard_));
+  cross_ = std::make_shared<const CrossAttention>(std::move(cross));
+  return {};
 }
 
 Status Block::load_attention(const WeightSource& source, const std::string& prefix, ThreadTeam& team) {
@@ -86,12 +109,11 @@ Status Block::load_attention(const WeightSource& source, const std::string& pref
   return load(v_, "attn_v", config_.kv_dim(), shard_.kv());
 }
 
-Status Block::load_mlp(int layer, const WeightSource& source, ThreadTeam& team) {
+Status Block::load_mlp(int layer, const std::string& prefix, const WeightSource& source, ThreadTeam& team) {
   if (config_.has_experts(layer)) {
     BF_ASSIGN_OR_RETURN(experts_, Experts::load(config_, layer, source, team, shard_));
     return {};
   }
-  const std::string prefix = fmt::format("blk.{}.", layer);
   const IndexRange all{0, config_.model_dim};
   const LinearPart in{{config_.ff_dim, config_.model_dim, shard_.ff, all}, config_.mlp_bias};
   const LinearPart out{{config_.model_dim, config_.ff_dim, all, shard_.ff}, config_.mlp_bias};
@@ -103,13 +125,13 @@ Status Block::load_mlp(int layer, const WeightSource& source, ThreadTeam& team) 
   return {};
 }
 
-Status Block::load_norms(const WeightSource& source, const std::string& prefix) {
+Status Block::load_norms(int layer, const WeightSource& source, const std::string& prefix) {
   const auto load = [&](NormWeights& norm, const char* name) -> Status {
     BF_ASSIGN_OR_RETURN(norm, load_norm(source, prefix + name, config_));
     return {};
   };
   if (config_.norm_place != NormPlace::kOutput) {
-    BF_TRY(load(attn_norm_, "attn_norm"));
+    if (config_.has_attention_norm(layer)) BF_TRY(load(attn_norm_, "attn_norm"));
     if (!config_.shared_norm) BF_TRY(load(ffn_norm_, "ffn_norm"));
   }
   if (config_.norms_outputs()) {
@@ -131,6 +153,7 @@ namespace {
 Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config, const NormWeights& norm,
                               std::int64_t rows, float* x) {
   if (config.norm_place == NormPlace::kAfter || config.norm_place == NormPlace::kOutput) return x;
+  if (norm.weight.empty()) return x;
   BF_ASSIGN_OR_RETURN(const auto normed,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * config.model_dim)));
   apply_norm(compute, config, norm, rows, x, normed.data());
@@ -141,10 +164,21 @@ Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config,
 
 Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                       KvCache& cache, float* x) const {
+  const bool encodes = batch.kind == BatchKind::kEncode;
+  if (cross_ != nullptr && encodes) return cross_->keep(compute, batch, cache_layer, cache, x);
+  if (encoder_ && !encodes) return {};
+  BF_TRY(run(compute, batch, rotary, cache_layer, cache, x));
+  if (!encoder_norm_.weight.empty()) apply_norm(compute, config_, encoder_norm_, batch.rows(), x, x);
+  return {};
+}
+
+Status Block::run(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer, KvCache& cache,
+                  float* x) const {
   const std::int64_t rows = batch.rows();
   BF_ASSIGN_OR_RETURN(float* attention_input, sublayer_input(compute, config_, attn_norm_, rows, x));
   if (!config_.parallel_block) {
     BF_TRY(attention(compute, batch, rotary, cache_layer, cache, attention_input, x));
+    if (cross_ != nullptr) BF_TRY(cross_->forward(compute, batch, cache_layer, cache, x));
     BF_ASSIGN_OR_RETURN(float* mlp_input, sublayer_input(compute, config_, ffn_norm_, rows, x));
     return mlp(compute, rows, mlp_input, x);
   }
@@ -275,7 +309,7 @@ const PackedMatrix* Block::matrix(std::string_view name) const {
   for (const auto& [known, linear] : all) {
     if (known == name) return &linear->matrix;
   }
-  return nullptr;
+  return cross_ != nullptr ? cross_->matrix(name) : nullptr;
 }
 
 std::uint64_t Block::packed_bytes() const {
@@ -284,10 +318,12 @@ std::uint64_t Block::packed_bytes() const {
     bytes += linear->bytes();
   }
   bytes += layer_.sinks.size() * sizeof(float);
+  if (layer_.biases != nullptr) bytes += layer_.biases->bytes();
+  if (cross_ != nullptr) bytes += cross_->packed_bytes();
   if (latent_ != nullptr) bytes += latent_->packed_bytes();
   if (experts_) bytes += experts_->packed_bytes();
   bytes += (q_norm_.size() + k_norm_.size()) * sizeof(float);
-  for (const NormWeights* norm : {&attn_norm_, &ffn_norm_, &post_attention_norm_, &post_ffw_norm_}) {
+  for (const NormWeights* norm : {&attn_norm_, &ffn_norm_, &encoder_norm_, &post_attention_norm_, &post_ffw_norm_}) {
     bytes += (norm->weight.size() + norm->bias.size()) * sizeof(float);
   }
   return bytes;

@@ -1,5 +1,6 @@
-// The outer layers of the model: token embedding (and learned positions) before the first block, final norm and head
-// after the last. Immutable after load. A tied head shares the embedding's packed matrix where one node has both.
+// The outer layers of the model: token embedding (with learned positions, token type, norm and projection where the
+// model has them) before the first block, final norm and head after the last. Immutable after load. A tied head shares
+// the embedding's packed matrix where one node has both.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,8 @@ class Embedding {
 
   /// x[rows, model_dim] = scaled embedding of each row's token (+ its position's vector), for what check() has passed.
   /// Rows whose token is not in this slice stay as they are.
-  void forward(const Batch& batch, std::span<const TokenId> tokens, std::span<float> x) const;
+  /// Errors: kNoMemory (scratch).
+  Status forward(const Compute& compute, const Batch& batch, std::span<const TokenId> tokens, std::span<float> x) const;
 
   const std::shared_ptr<const PackedMatrix>& table() const { return tokens_; }
   /// Null where positions are not learned.
@@ -34,13 +36,22 @@ class Embedding {
   std::uint64_t packed_bytes() const;
 
  private:
-  std::int64_t vocab_ = 0;  // of the model
-  std::int64_t context_ = 0;
-  float scale_ = 1.0f;
+  struct HeldRow {
+    std::size_t row = 0;  // of the batch
+    std::int64_t position = 0;
+  };
+  void sum_tables(TokenId token, std::int64_t position, std::span<float> out) const;
+  Status project(const Compute& compute, std::span<const HeldRow> held, std::span<const TokenId> tokens,
+                 std::span<float> x) const;
+
+  ModelConfig config_;
   IndexRange held_;  // of the vocabulary
   // Shared with the head of a tied model.
   std::shared_ptr<const PackedMatrix> tokens_;
   std::shared_ptr<const PackedMatrix> positions_;  // learned positions only
+  std::vector<float> type_;                        // that every token has; empty: none
+  NormWeights norm_;
+  std::shared_ptr<const LinearWeights> projection_;  // null: none; copies share it
 };
 
 class Head {
@@ -49,21 +60,27 @@ class Head {
   static Result<Head> load(const ModelConfig& config, const WeightSource& source, const Embedding* embedding,
                            ThreadTeam& team, const HeldSlices& slices = {});
 
-  /// logits[batch.logit_rows(), vocab] from x[rows, model_dim]. In a group the first member collects them, and
-  /// `logits` is not looked at by the others. Errors: kNoMemory (scratch), those of the group.
-  Status forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> logits) const;
+  /// out[batch.logit_rows(), config.output_dim()] from x[rows, model_dim]: logits, or rows after the last norm. In a
+  /// group the first member has them, and `out` is not looked at by the others. Errors: kNoMemory (scratch), those of
+  /// the group.
+  Status forward(const Compute& compute, const Batch& batch, const float* x, std::span<float> out) const;
 
+  /// Null where the output is hidden rows.
   const std::shared_ptr<const PackedMatrix>& table() const { return matrix_; }
   std::uint64_t packed_bytes() const;
 
  private:
-  Result<ActivationRows> gather_rows(const Compute& compute, const Batch& batch, const float* x) const;
+  Result<float*> gather_rows(const Compute& compute, const Batch& batch, const float* x) const;
+  Result<float*> transform(const Compute& compute, std::int64_t rows, float* x) const;
+  Status load_transform(const WeightSource& source, ThreadTeam& team);
 
   ModelConfig config_;
   IndexRange held_;  // of the vocabulary
   NormWeights norm_;
   std::vector<float> bias_;  // of the vocabulary that is held; empty: none
   std::shared_ptr<const PackedMatrix> matrix_;
+  std::shared_ptr<const LinearWeights> dense_;  // before the matrix; null: none; copies share it
+  NormWeights dense_norm_;
 };
 
 }  // namespace butterfly

@@ -29,6 +29,7 @@ std::uint64_t cached_bytes(DType type, std::uint64_t elements);
 
 struct KvCacheOptions {
   int layers = 0;
+  int cross_layers = 0;  // those at the end of them that hold what the layers before them attend to of an encoded text
   int kv_heads = 0;
   int head_dim = 0;
   std::optional<int> value_dim{};  // none: head_dim; 0: values are parts of their keys and nothing is kept for them
@@ -67,6 +68,9 @@ class KvCache {
   /// Stores the key, or the value, of one token and head.
   void store_key(const Kernels& kernels, const CachePlace& place, const float* key);
   void store_value(const Kernels& kernels, const CachePlace& place, const float* value);
+
+  /// Where a layer of a decoder, all of which stand behind encoder layers, has the encoded text.
+  int cross_layer(int layer) const { return layer + options_.cross_layers; }
 
   const KvCacheOptions& options() const { return options_; }
   std::uint64_t bytes_reserved() const { return pages_.size() * page_bytes_; }

@@ -67,22 +67,44 @@ Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std
   return x;
 }
 
+namespace {
+
+/// The gated ReLU is no choice of a configuration.
+auto gated_activation(const Kernels& kernels, Activation activation) {
+  if (activation == Activation::kGeluErf) return kernels.gelu_erf_mul;
+  return activation == Activation::kSilu ? kernels.silu_mul : kernels.gelu_mul;
+}
+
+}  // namespace
+
+PlainActivation plain_activation(const Kernels& kernels, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return kernels.silu;
+    case Activation::kGeluTanh:
+      return kernels.gelu;
+    case Activation::kGeluErf:
+      return kernels.gelu_erf;
+    case Activation::kRelu:
+      return kernels.relu;
+  }
+  return nullptr;
+}
+
 void activate_rows(const Compute& compute, const MlpActivation& kind, const ActivationRows& h, const float* gate,
                    float* up) {
   const Kernels& kernels = *compute.kernels;
   const std::int64_t ff_dim = h.cols;
-  const bool silu = kind.activation == Activation::kSilu;
+  const auto gated = gated_activation(kernels, kind.activation);
   for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
     float* y = up + row * ff_dim;
     const float* g = kind.mlp == MlpKind::kGated ? gate + row * ff_dim : nullptr;
     if (kind.limit > 0.0f) {
       kernels.clamped_swiglu(g, y, kind.limit, ff_dim, y);
     } else if (kind.mlp == MlpKind::kGated) {
-      (silu ? kernels.silu_mul : kernels.gelu_mul)(g, y, ff_dim, y);
-    } else if (kind.activation == Activation::kGeluErf) {
-      kernels.gelu_erf(y, ff_dim, y);
+      gated(g, y, ff_dim, y);
     } else {
-      (silu ? kernels.silu : kernels.gelu)(y, ff_dim, y);
+      plain_activation(kernels, kind.activation)(y, ff_dim, y);
     }
     if (kind.quantise) quantize_activation_row(kernels, h, row);
   });

@@ -34,6 +34,10 @@ Result<LinearWeights> load_linear(const WeightSource& source, const std::string&
 Result<std::vector<float>> load_vector(const WeightSource& source, const std::string& name, std::int64_t size,
                                        const IndexRange& held);
 
+/// y = activation(x) of a row.
+using PlainActivation = void (*)(const float* x, long n, float* y);
+PlainActivation plain_activation(const Kernels& kernels, Activation activation);
+
 /// up, whose rows h has, becomes what the MLP's activation makes of gate and up (of up alone where the MLP is plain),
 /// quantised where the next matrix is. limit: MoeConfig::swiglu_limit.
 struct MlpActivation {

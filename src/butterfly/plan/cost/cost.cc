@@ -111,6 +111,9 @@ AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   };
   if (config.attention_output_bias) cost.vectors += d;
   if (config.attention_sinks) cost.vectors += own.heads;
+  if (own.heads > 0) {
+    cost.vectors += static_cast<std::uint64_t>(config.relative.buckets) * static_cast<std::uint64_t>(config.heads);
+  }
   matrix(d, own.mixed);
   if (!config.has_latent()) {
     matrix(own.q_rows + own.k_rows + own.k, d);
@@ -138,10 +141,45 @@ std::uint64_t norms_of_block(const ModelConfig& config) {
   return config.shared_norm ? 1 : 2;
 }
 
+/// What the embedding and the head store and compute.
+void add_ends(const ModelConfig& config, const Widths& own, ShareCost& cost) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const auto width = static_cast<std::uint64_t>(config.table_dim());
+  const std::uint64_t norm = config.norm_bias ? 2 * d : d;
+  const DType type = config.weight_type;
+  const std::uint64_t table = matrix_bytes(type, own.vocab, width);
+  cost.embedding.weight_bytes = table;
+  if (config.position == PositionKind::kLearned) {
+    cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), width);
+  }
+  const std::uint64_t table_norm = config.norm_bias ? 2 * width : width;
+  std::uint64_t embedding_vectors = static_cast<std::uint64_t>(config.token_types) * width;
+  if (config.embedding_norm) embedding_vectors += table_norm;
+  if (config.embedding_dim > 0) {
+    cost.embedding.weight_bytes += matrix_bytes(type, d, width);
+    embedding_vectors += d;
+  }
+  cost.embedding.weight_bytes += embedding_vectors * sizeof(float);
+  std::uint64_t head_vectors = config.norm_place != NormPlace::kAfter ? norm : 0;
+  cost.logit_bytes = d * sizeof(float);
+  if (config.output == OutputKind::kLogits) {
+    cost.head.weight_bytes = table;
+    cost.head.flops = 2.0 * static_cast<double>(own.vocab * width);
+    cost.tied_bytes = config.tied_head ? table : 0;
+    cost.logit_bytes = own.vocab * sizeof(float);
+    if (config.head_bias) head_vectors += own.vocab;
+    if (config.head_transform) {
+      cost.head.weight_bytes += matrix_bytes(type, width, d);
+      cost.head.flops += 2.0 * static_cast<double>(width * d);
+      head_vectors += table_norm + (config.head_transform_bias ? width : 0);
+    }
+  }
+  cost.head.weight_bytes += head_vectors * sizeof(float);
+}
+
 /// Without experts.
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
-  const DType type = config.weight_type;
   const std::uint64_t norm = config.norm_bias ? 2 * d : d;
 
   ShareCost cost;
@@ -152,22 +190,21 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
     part.weight_bytes += attention.weight_bytes + vectors * sizeof(float);
     part.flops += 2.0 * attention.weights;
     part.moved_bytes += kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k);
+    if (!config.has_decoder()) return part;
+    part.weight_bytes += attention.weight_bytes + norm * sizeof(float);
+    part.flops += attention.weights;  // of a decoder's rows queries and output; keys and values once a text
     return part;
   };
   cost.block = block(BlockKind::kMain);
   cost.dense_block = block(BlockKind::kDense);
   cost.attention_flops = 2.0 * attention.past;
   cost.kv_bytes = own.kv_heads * kv_head_bytes;
-
-  const std::uint64_t table = matrix_bytes(type, own.vocab, d);
-  cost.embedding.weight_bytes = table;
-  if (config.position == PositionKind::kLearned) {
-    cost.embedding.weight_bytes += matrix_bytes(type, static_cast<std::uint64_t>(config.context), d);
+  if (config.has_decoder()) {
+    cost.attention_flops *= 2.0;
+    cost.kv_bytes *= 2;
   }
-  cost.head.weight_bytes = table + (norm + (config.head_bias ? own.vocab : 0)) * sizeof(float);
-  cost.head.flops = 2.0 * static_cast<double>(own.vocab) * static_cast<double>(d);
-  cost.tied_bytes = config.tied_head ? table : 0;
-  cost.logit_bytes = own.vocab * sizeof(float);
+
+  add_ends(config, own, cost);
   cost.subtrees = subtrees;
   return cost;
 }
@@ -287,6 +324,7 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
     cost.exchanges_by_slices = config.moe.shared_ff_dim > 0 ? 2.0 : 1.0;
     cost.exchanges_by_experts = 1.0;
   }
+  if (config.has_decoder()) cost.exchanges_by_slices += 1.0;
   return cost;
 }
 

@@ -77,6 +77,8 @@ struct HeldExpertsCost {
 ///   reads those that its rows are expected to choose, and the shared one. Layers that are dense beside them are
 ///   counted as such
 ///   kv         2 * kv_heads rows of head_dim elements, of the cache's type, per block and position
+/// Behind an encoder every layer is counted as attending to it as well: attention's matrices and cache twice. A model
+/// of hidden rows has a head of the last norm alone.
 /// With latent attention (l = latent.dim, r = rope.dim, v = value_dim, h = heads): d*q (or d*rank + rank*q) + d*(l+r) +
 /// h*l*(head_dim-r) + h*v*l + h*v*d instead of the first three, 2*h*(2*l+r) operations for each earlier position, and
 /// one row of l+r elements in the cache of each member.

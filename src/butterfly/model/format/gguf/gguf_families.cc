@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "butterfly/model/format/gguf/gguf_encoders.h"
 #include "butterfly/model/format/gguf/gguf_latent.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
@@ -258,11 +259,14 @@ Status gguf_cannot_have(const ModelConfig& config, const char* what) {
 }
 
 GgufFusion gguf_fusion(std::string_view architecture) {
+  if (architecture == "modern-bert") return {.qkv = true, .gate_up = true};
+  if (architecture == "nomic-bert") return {.qkv = true};
   const GgufFamily* family = find_gguf_family(architecture);
   return family == nullptr ? GgufFusion{} : family->fusion;
 }
 
 std::string gguf_weight_name(const ModelConfig& config, const std::string& canonical) {
+  if (is_gguf_encoder(config.architecture)) return gguf_encoder_name(config, canonical);
   std::string name = canonical;
   const auto replace = [&](std::string_view from, std::string_view to) {
     const std::size_t at = name.find(from);
@@ -278,14 +282,15 @@ std::string gguf_weight_name(const ModelConfig& config, const std::string& canon
 }
 
 Status check_gguf_architecture(std::string_view architecture, const std::string& source) {
-  if (find_gguf_family(architecture) != nullptr) return {};
-  std::vector<std::string_view> known;
+  if (find_gguf_family(architecture) != nullptr || is_gguf_encoder(architecture)) return {};
+  std::vector<std::string_view> known = gguf_encoders();
   for (const GgufFamily& family : kGgufFamilies) known.push_back(family.name);
   return make_error(ErrorCode::kUnsupported, "{}: the architecture is \"{}\", supported are {}", source,
                     printable(architecture), fmt::join(known, ", "));
 }
 
 Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
+  if (is_gguf_encoder(config.architecture)) return read_gguf_encoder(keys, config);
   const GgufFamily& family = *find_gguf_family(config.architecture);
   config.norm = family.norm;
   config.norm_place = family.place;
@@ -323,6 +328,7 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
 
 Status write_gguf_family(const ModelConfig& config, GgufWriter& writer) {
   BF_TRY(check_gguf_architecture(config.architecture, config.name));
+  if (is_gguf_encoder(config.architecture)) return write_gguf_encoder(config, writer);
   const GgufFamily& family = *find_gguf_family(config.architecture);
   BF_TRY(check_fixed(family, config));
   BF_TRY(check_scales(family, config));

@@ -130,7 +130,7 @@ Status write_gguf_config(const ModelConfig& config, GgufWriter& writer, std::opt
   integer("vocab_size", config.vocab);
   integer("context_length", config.context);
   integer("embedding_length", config.model_dim);
-  integer("block_count", config.layers);
+  integer("block_count", config.has_decoder() ? config.encoder_layers : config.layers);
   integer("feed_forward_length", config.ff_dim);
   integer("attention.head_count", config.heads);
   integer("attention.head_count_kv", config.kv_heads);

@@ -8,6 +8,7 @@
 #include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/gguf/gguf.h"
 #include "butterfly/model/format/gguf/gguf_config.h"
+#include "butterfly/model/format/gguf/gguf_encoders.h"
 #include "butterfly/model/format/gguf/gguf_experts.h"
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_shards.h"
@@ -41,6 +42,7 @@ class GgufWeights final : public WeightSource {
       parts_.push_back({kGateUp, kGateUp, ff, ff, 2 * ff});
     }
     experts_ = config.moe.experts;
+    if (is_gguf_encoder(config.architecture)) rename_encoder();
     // What the file calls otherwise.
     const bool renames = gguf_weight_name(config, "blk.0.ffn_norm.weight") != "blk.0.ffn_norm.weight";
     for (int layer = 0; renames && layer < config.layers; ++layer) {
@@ -109,6 +111,27 @@ class GgufWeights final : public WeightSource {
   }
 
  private:
+  void rename_encoder() {
+    // Layers without a table of distances have that of the first of their side.
+    const auto with_table = [&](const std::string& name, const std::string& canonical) {
+      if (file_.find_tensor(name) != nullptr || !canonical.ends_with(".attn_rel_b.weight")) return name;
+      return name.substr(0, 3) + ".blk.0.attn_rel_b.weight";
+    };
+    const auto rename = [&](const WeightRange& range) {
+      for (const WeightInfo& weight : expected_weights(config_, range)) {
+        const std::string name = with_table(gguf_weight_name(config_, weight.name), weight.name);
+        if (name != weight.name) renamed_[weight.name] = name;
+      }
+    };
+    rename({.embedding = true, .head = true});
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      // A hostile number of layers ends at the first that is not there.
+      const std::string output = gguf_weight_name(config_, fmt::format("blk.{}.attn_output.weight", layer));
+      if (file_.find_tensor(output) == nullptr) return;
+      rename({.first_layer = layer, .last_layer = layer + 1});
+    }
+  }
+
   static constexpr std::string_view kQkv = ".attn_qkv.";
   static constexpr std::string_view kGateUp = ".ffn_up.";
   static constexpr std::string_view kLatentBoth = ".attn_kv_b.";

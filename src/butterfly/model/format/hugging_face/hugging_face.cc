@@ -8,6 +8,7 @@
 #include "butterfly/base/printable.h"
 #include "butterfly/base/read_file.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
+#include "butterfly/model/format/hugging_face/hugging_face_encoders.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"
 #include "butterfly/model/format/tokenizer/tokenizer_folder.h"
 
@@ -127,6 +128,7 @@ Result<Checkpoint> open_hugging_face(const std::string& directory, const OpenOpt
   if (vocabulary) checkpoint.vocabulary = std::move(*vocabulary);
   if (options.weights_required) {
     BF_ASSIGN_OR_RETURN(auto shards, open_shards(path));
+    adapt_to_files(shards, checkpoint.config);
     BF_ASSIGN_OR_RETURN(checkpoint.weights, make_hugging_face_weights(std::move(shards), checkpoint.config, directory));
     checkpoint.config.weight_type = main_type(*checkpoint.weights);
   }

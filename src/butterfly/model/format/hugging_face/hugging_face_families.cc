@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "butterfly/model/format/hugging_face/hugging_face_encoders.h"
 #include "butterfly/model/format/hugging_face/hugging_face_experts.h"
 
 namespace butterfly {
@@ -461,6 +462,15 @@ Result<ModelConfig> read_hugging_face_family(const JsonObject& object) {
   }
   std::vector<std::string_view> known;
   for (const Family& family : kFamilies) known.push_back(family.model_type);
+  for (const EncoderFamily& family : hugging_face_encoders()) {
+    known.push_back(family.model_type);
+    if (family.model_type != type) continue;
+    ModelConfig config;
+    config.architecture = family.architecture;
+    config.rope.pairs = RopePairs::kHalves;
+    BF_TRY(family.read(object, config));
+    return config;
+  }
   return unsupported(object, "model_type", type.empty() ? "missing" : type,
                      fmt::format("one of {}", fmt::join(known, ", ")).c_str());
 }

@@ -7,6 +7,7 @@
 
 #include "butterfly/base/printable.h"
 #include "butterfly/model/core/latent_parts.h"
+#include "butterfly/model/format/hugging_face/hugging_face_encoders.h"
 #include "butterfly/model/format/hugging_face/hugging_face_experts.h"
 #include "butterfly/model/format/hugging_face/hugging_face_names.h"
 #include "butterfly/model/format/safetensors/scaled_tensors.h"
@@ -175,7 +176,16 @@ class HuggingFaceWeights final : public WeightSource {
     const bool gpt2 = config_.architecture == "gpt2";
     std::string name = stored_name(expected.name);
     Recipe recipe{.rows = expected.rows, .cols = expected.cols};
-    bool found = locate(name, recipe);
+    const std::vector<std::string> names = encoder_weight_names(config_, expected.name);
+    const std::optional<StoredEncoderWeight> stored = find_encoder_weight(shards_, names);
+    if (stored) {
+      name = stored->name;
+      recipe.entry = stored->entry;
+      recipe.shard = stored->shard;
+    } else if (!names.empty()) {
+      name = names.front();
+    }
+    bool found = stored || (names.empty() && locate(name, recipe));
     const StackedExperts stacked = stacked_experts(expected.name, config_.architecture);
     const bool of_stack = !found && !stacked.name.empty() && locate(stacked.name, recipe);
     if (of_stack) {
@@ -205,6 +215,8 @@ class HuggingFaceWeights final : public WeightSource {
       place_stacked(expected, stacked, recipe, shape);
     } else if (gpt2) {
       place_gpt2(expected, recipe, shape);
+    } else if (stored) {
+      recipe.first = place_encoder_weight(config_, expected, *stored, shape);
     } else {
       place(expected, recipe, shape);
     }

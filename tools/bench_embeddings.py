@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Vectors a second beside PyTorch: a random model of BERT-base's shape, texts of 128 tokens, fp32, the two in turn.
+
+    python tools/bench_embeddings.py --butterfly build/release/bin/butterfly [--threads 1 2] [--rounds 5]
+
+Prints for each number of threads the median and the spread of both, and the ratio of the medians. The vectors are
+compared, too. PyTorch computes batches of --batch texts without padding, by transformers' BertModel with its default
+attention; butterfly is timed by what it prints, without loading, as PyTorch is.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+TOKENS = 128
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Each byte is a token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def texts(count: int) -> list[str]:
+    letters = "abcdefghijklmnopqrstuvwxyz "
+    return ["".join(letters[(i * 7 + j * j * 3 + i * j) % 27] for j in range(TOKENS)) for i in range(count)]
+
+
+def ours(program: str, folder: Path, lines: str, threads: int, batch: int) -> tuple[float, list[list[float]]]:
+    command = [program, "embed", "-m", folder, "-t", threads, "--pooling", "mean", "--batch-tokens", batch * TOKENS]
+    run = subprocess.run(list(map(str, command)), input=lines, capture_output=True, text=True, check=True)
+    vectors = [[float(number) for number in line.split()] for line in run.stdout.splitlines()]
+    return float(re.search(r"([\d.]+) texts/s", run.stderr).group(1)), vectors
+
+
+def torch_vectors(model: torch.nn.Module, ids: torch.Tensor, batch: int) -> torch.Tensor:
+    with torch.inference_mode():
+        rows = [model(input_ids=part).last_hidden_state.mean(1) for part in ids.split(batch)]
+    return torch.nn.functional.normalize(torch.cat(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--butterfly", required=True)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=16)
+    arguments = parser.parse_args()
+    torch.manual_seed(1)
+    model = transformers.BertModel(transformers.BertConfig(), add_pooling_layer=False).float().eval()
+    tokenizer = byte_tokenizer()
+    sentences = texts(arguments.texts)
+    ids = torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(sentences)])
+    assert ids.shape[1] == TOKENS, ids.shape
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.save_pretrained(folder)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        lines = "\n".join(sentences) + "\n"
+        for threads in arguments.threads:
+            torch.set_num_threads(threads)
+            speeds: dict[str, list[float]] = {"butterfly": [], "PyTorch": []}
+            for _ in range(arguments.rounds):
+                speed, vectors = ours(arguments.butterfly, folder, lines, threads, arguments.batch)
+                speeds["butterfly"].append(speed)
+                begin = time.perf_counter()
+                expected = torch_vectors(model, ids, arguments.batch)
+                speeds["PyTorch"].append(len(sentences) / (time.perf_counter() - begin))
+            cosine = (torch.tensor(vectors) * expected).sum(1).min().item()
+            medians = {who: statistics.median(values) for who, values in speeds.items()}
+            for who, values in speeds.items():
+                print(f"{threads} threads, {who}: {medians[who]:.2f} texts/s ({min(values):.2f} to {max(values):.2f})")
+            print(json.dumps({"threads": threads, "ratio": round(medians["butterfly"] / medians["PyTorch"], 3),
+                              "smallest_cosine": round(cosine, 7)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
