@@ -14,9 +14,12 @@ def render(template, conversation, now):
             return datetime.datetime.fromtimestamp(now, tz)
 
     chat_template_utils.datetime = Clock
+    # As apply_chat_template() does before it renders.
+    messages = [{key: value for key, value in message.items() if value is not None}
+                for message in conversation["messages"]]
     try:
         texts, _ = chat_template_utils.render_jinja_template(
-            [conversation["messages"]], tools=conversation.get("tools"), documents=conversation.get("documents"),
+            [messages], tools=conversation.get("tools"), documents=conversation.get("documents"),
             chat_template=template, add_generation_prompt=conversation["add_generation_prompt"],
             **conversation["special"], **conversation.get("variables", {}))
         return texts[0], None

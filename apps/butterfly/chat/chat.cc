@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "butterfly/base/one_line.h"
+#include "butterfly/model/format/vocabulary_file.h"
 #include "chat/chat_session.h"
 #include "chat/line_reader.h"
 #include "commands.h"
@@ -27,6 +28,7 @@ struct ChatCommand {
   InferenceFlags flags;
   ChatFlags chat;
   std::string render;  // a file: print what its conversation becomes, and end
+  bool ids = false;    // with its ids, as JSON
 };
 
 /// The part of a terminal's user in a conversation.
@@ -178,14 +180,25 @@ Result<int> Talk::run(const std::string& first) {
 
 Result<int> render(const ChatCommand& command) {
   ChatSettings settings;
-  if (command.chat.chat_template.empty()) {
+  std::string path;
+  if (command.chat.chat_template.empty() || command.ids) {
     BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_chat_config(command.flags, settings));
+    path = config.model;
   }
   BF_ASSIGN_OR_RETURN(const ChatModel model, ChatModel::create(command.chat, settings));
   BF_ASSIGN_OR_RETURN(ChatInput input, read_conversation(command.render));
   BF_ASSIGN_OR_RETURN(const MarkedText text, model.render(std::move(input)));
-  std::fwrite(text.bytes.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) return make_error(ErrorCode::kIo, "the text could not be written to standard output");
+  std::string out = text.bytes;
+  if (command.ids) {
+    BF_ASSIGN_OR_RETURN(Vocabulary vocabulary, open_vocabulary(path));
+    BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(std::move(vocabulary)));
+    BF_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, model.encode(tokenizer, text));
+    nlohmann::ordered_json json = {{"text", text.bytes}, {"ids", nlohmann::ordered_json::array()}};
+    for (const TokenId id : ids) json["ids"].push_back(id.value);
+    out = dump_json(json) + "\n";
+  }
+  const bool written = std::fwrite(out.data(), 1, out.size(), stdout) == out.size() && std::fflush(stdout) == 0;
+  if (!written) return make_error(ErrorCode::kIo, "the text could not be written to standard output");
   return kExitOk;
 }
 
@@ -215,6 +228,7 @@ void add_chat(Command app, Action& action) {
   add_chat_flags(sub, command->chat);
   sub.add_option("--render", command->render,
                  "JSON file of a conversation: print what the template makes of it, and end");
+  sub.add_flag("--ids", command->ids, "With --render: text and token ids of the model, as JSON");
   sub.footer(
       "Answers alone go to stdout, so that it can be a pipe; -n is 4096 and sampling is as the model's files say "
       "unless "

@@ -148,6 +148,10 @@ Result<MarkedText> ChatModel::render(ChatInput input) const {
   return template_.render(input);
 }
 
+Result<std::vector<TokenId>> ChatModel::encode(const Tokenizer& tokenizer, const MarkedText& text) const {
+  return encode_chat(tokenizer, template_, text);
+}
+
 Result<ChatModel::Prompt> ChatModel::prompt(const Tokenizer& tokenizer, const Json& messages) const {
   ChatInput input;
   input.messages = messages;

@@ -48,6 +48,9 @@ class ChatModel {
   /// Errors: those of the template and of the tokenizer.
   Result<Prompt> prompt(const Tokenizer& tokenizer, const nlohmann::ordered_json& messages) const;
 
+  /// Errors: those of the tokenizer.
+  Result<std::vector<TokenId>> encode(const Tokenizer& tokenizer, const MarkedText& text) const;
+
   /// The text for the model. `input` lacks what the flags and the model give.
   Result<MarkedText> render(ChatInput input) const;
 

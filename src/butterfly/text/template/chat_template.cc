@@ -135,6 +135,7 @@ class Converter {
       BF_TRY(add(entries, "thinking", std::move(value)));
     }
     for (const auto& [key, member] : json.items()) {
+      if (member.is_null()) continue;  // templates know what to do without, but may write "None"
       BF_ASSIGN_OR_RETURN(Value value, convert(member));
       const bool known =
           key == "role" && value.is_string() && std::ranges::find(kRoles, value.str()) != std::end(kRoles);
