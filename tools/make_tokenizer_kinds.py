@@ -17,7 +17,7 @@ from pathlib import Path
 import compare_tokenizers as compare
 
 FOLDER = Path(__file__).parent.parent / "tests/golden/tokenizers"
-NAMES = ["wordpiece-bert", "wordpiece-cased", "wordpiece-short", "unigram-metaspace", "unigram-nmt", "unigram-first", "openai-gpt",
+NAMES = ["wordpiece-bert", "wordpiece-short", "unigram-metaspace", "unigram-first", "openai-gpt",
          "bpe-continuing", "bpe-metaspace", "llama", "bpe-split-merged_with_next-True", "bpe-digits-punctuation", "bpe-nfc",
          "bpe-prefix-space", "bpe-gpt-4o", "words-scripts", "words-fixed", "words-digits"]
 MODELS = ["sp-unigram", "sp-bpe", "sp-char", "sp-word", "sp-symbols", "sp-bpe-symbols"]

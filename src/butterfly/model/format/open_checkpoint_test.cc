@@ -41,16 +41,12 @@ TEST(Checkpoint, OpensTheModelsThatOthersMade) {
 
 TEST(Checkpoint, AModelWithoutAFittingTokenizerComputesWithTokenIdsAlone) {
   BF_NEEDS_DATA("models");
-  const std::string other_kind = data_path("models/chemts_gpt2_0.2m");
-  EXPECT_THAT(open_checkpoint(other_kind).error().message, HasSubstr("the model is \"WordLevel\""));
   const std::string too_large = data_path("models/tiny-random-gpt2");
   EXPECT_THAT(open_checkpoint(too_large).error().message, HasSubstr("the tokenizer has 50295 tokens, the model 1000"));
-  for (const std::string& path : {other_kind, too_large}) {
-    const auto opened = open_checkpoint(path, {.vocabulary_required = false});
-    ASSERT_TRUE(opened) << opened.error().message;
-    EXPECT_EQ(opened->vocabulary.kind, TokenizerKind::kNone);
-    EXPECT_TRUE(opened->config.tied_head);
-  }
+  const auto opened = open_checkpoint(too_large, {.vocabulary_required = false});
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->vocabulary.kind, TokenizerKind::kNone);
+  EXPECT_TRUE(opened->config.tied_head);
 }
 
 TEST(Checkpoint, VocabularyFilesOpenOnlyWhenNoWeightsAreRequired) {
@@ -139,13 +135,13 @@ TEST(VocabularyGguf, ContradictionsAreNamed) {
               HasSubstr("no tokenizer.ggml.tokens"));
   EXPECT_THAT(message([&](GgufWriter& w) { w.add_integer("tokenizer.ggml.model", 1); }),
               HasSubstr("tokenizer.ggml.model is an integer, expected a string"));
-  EXPECT_THAT(message([&](GgufWriter& w) { start(w, "bert"); }), HasSubstr("the tokenizer is \"bert\""));
+  EXPECT_THAT(message([&](GgufWriter& w) { start(w, "plamo2"); }), HasSubstr("the tokenizer is \"plamo2\""));
   EXPECT_THAT(message([&](GgufWriter& w) { start(w, "llama"); }), HasSubstr("has 0 token scores for 4 tokens"));
   EXPECT_THAT(message([&](GgufWriter& w) {
                 start(w, "gpt2");
-                w.add_string("tokenizer.ggml.pre", "tekken");
+                w.add_string("tokenizer.ggml.pre", "sentences");
               }),
-              HasSubstr("the pre-tokenizer is \"tekken\""));
+              HasSubstr("the pre-tokenizer \"sentences\" is not known"));
   EXPECT_THAT(message([&](GgufWriter& w) {
                 start(w, "gpt2");
                 w.add_integers("tokenizer.ggml.token_type", {1, 1});

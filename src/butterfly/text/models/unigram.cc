@@ -58,7 +58,8 @@ Result<std::unique_ptr<WordModel>> UnigramModel::create(const Vocabulary& vocabu
     const double score = vocabulary.scores[index];
     if (std::isnan(score)) return make_error(ErrorCode::kBadData, "the score of token {} is not a number", id);
     if (type == TokenType::kNormal) lowest = std::min(lowest, score);
-    if (type == TokenType::kNormal || type == TokenType::kUserDefined) {
+    const bool inside = type == TokenType::kUserDefined && vocabulary.user_defined_inside;
+    if (type == TokenType::kNormal || inside) {
       entries.emplace_back(vocabulary.pieces[index], id);
     }
   }

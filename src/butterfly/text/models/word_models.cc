@@ -11,15 +11,16 @@ namespace butterfly {
 
 namespace {
 
-bool is_text(TokenType type) {
-  return type == TokenType::kNormal || type == TokenType::kUserDefined;
+/// Added tokens are found before a model runs; those of SentencePiece's own files are pieces, too.
+bool is_text(TokenType type, const Vocabulary& vocabulary) {
+  return type == TokenType::kNormal || (type == TokenType::kUserDefined && vocabulary.user_defined_inside);
 }
 
 ByteTrie trie_of_pieces(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, std::int32_t>> entries;
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
-    if (is_text(vocabulary.types[index])) entries.emplace_back(vocabulary.pieces[index], id);
+    if (is_text(vocabulary.types[index], vocabulary)) entries.emplace_back(vocabulary.pieces[index], id);
   }
   return ByteTrie(std::move(entries));
 }

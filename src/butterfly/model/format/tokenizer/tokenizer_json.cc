@@ -219,7 +219,8 @@ Status Reader::read_added_tokens() {
     if (json_bool(token, "lstrip")) out_.strip_before.push_back(token_id);
     if (json_bool(token, "rstrip")) out_.strip_after.push_back(token_id);
     if (json_bool(token, "single_word")) out_.single_word.push_back(token_id);
-    const bool late = json_bool_or(token, "normalized", !json_bool(token, "special"));
+    // Special ones are looked for in the text as it is, whatever their flag says: a prefix would hide them.
+    const bool late = json_bool_or(token, "normalized", true) && !json_bool(token, "special");
     if (late && !out_.normalizers.empty()) out_.normalized.push_back(token_id);
   }
   if (out_.kind == TokenizerKind::kUnigram) out_.scores.resize(out_.pieces.size(), 0);
