@@ -274,8 +274,8 @@ TEST_P(GoldenEncoder, WhatSharesAStepChangesNoBit) {
 TEST_P(GoldenEncoder, AGgufFileOfItGivesTheSameBits) {
   const std::string path = testing::TempDir() + "encoder_" + GetParam() + ".gguf";
   const auto report = convert(checkpoint_, path, {});
-  const std::vector<std::string> refused{"albert", "bert_base", "bert_legacy", "electra", "mpnet", "t5",
-                                         "flan_t5", "mt5", "umt5", "t5_encoder"};
+  const std::vector<std::string> refused{"albert", "bert_base", "bert_legacy", "electra", "mpnet",
+                                         "t5",     "flan_t5",   "mt5",         "umt5",    "t5_encoder"};
   const bool refuses = std::ranges::find(refused, GetParam()) != refused.end();
   ASSERT_EQ(report.has_value(), !refuses) << (report ? "" : report.error().message);
   if (refuses) return;

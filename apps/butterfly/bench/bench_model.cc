@@ -214,7 +214,8 @@ Status run(const BenchCommand& command) {
 }  // namespace
 
 void add_bench_model(Command bench, Action& action) {
-  auto sub = bench.add_subcommand("model", "Tokens per second of prefill and decode, or of an encoder's texts, for 1, 2, 4, ... threads");
+  auto sub = bench.add_subcommand(
+      "model", "Tokens per second of prefill and decode, or of an encoder's texts, for 1, 2, 4, ... threads");
   auto command = std::make_shared<BenchCommand>();
   add_inference_flags(sub, command->flags, quiet_config());
   sub.add_option("--prefill", command->prefill, "Prompt tokens").in_range(1, 1 << 20).show_default();

@@ -218,7 +218,7 @@ TEST(Convert, RefusesConfigurationsThatWouldReadBackAsOthers) {
               HasSubstr("other positions"));
   EXPECT_THAT(message("llama", [](ModelConfig& c) { c.activation = Activation::kGeluTanh; }), HasSubstr("another MLP"));
   EXPECT_THAT(message("llama", [](ModelConfig& c) { c.norm_place = NormPlace::kAfter; }), HasSubstr("norms after"));
-  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.architecture = "t5"; }), HasSubstr("is \"t5\""));
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.architecture = "bart"; }), HasSubstr("is \"bart\""));
   EXPECT_THAT(message("gpt2", [](ModelConfig& c) { c.mlp_bias = false; }), HasSubstr("projections without bias"));
   EXPECT_EQ(dir.entries(), 0u);
 }

@@ -169,12 +169,21 @@ Status read_prompts(const fs::path& directory, EmbeddingRecipe& recipe) {
   return {};
 }
 
+/// Tokens that a text may have; the tokenizer's own length counts where the modules name none.
 Status read_length(const fs::path& directory, EmbeddingRecipe& recipe) {
-  const fs::path path = directory / "sentence_bert_config.json";
-  BF_ASSIGN_OR_RETURN(const nlohmann::json json, read_json(path));
-  if (json.is_null()) return {};
-  BF_TRY(expect_object(json, path));
-  BF_ASSIGN_OR_RETURN(recipe.tokens_max, JsonObject(json, path.string()).integer_or("max_seq_length", 0));
+  for (const auto& [file, key] :
+       {std::pair{"sentence_bert_config.json", "max_seq_length"}, {"tokenizer_config.json", "model_max_length"}}) {
+    const fs::path path = directory / file;
+    BF_ASSIGN_OR_RETURN(const nlohmann::json json, read_json(path));
+    if (json.is_null()) continue;
+    BF_TRY(expect_object(json, path));
+    // What has no limit is written as 1e30.
+    constexpr float kUnlimited = 1 << 24;
+    BF_ASSIGN_OR_RETURN(const float tokens, JsonObject(json, path.string()).number_or(key, 0));
+    if (tokens < 1 || tokens >= kUnlimited) continue;
+    recipe.tokens_max = static_cast<int>(tokens);
+    return {};
+  }
   return {};
 }
 

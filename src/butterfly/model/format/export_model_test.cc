@@ -142,7 +142,7 @@ TEST(ExportModel, RefusesWhatADirectoryCannotExpress) {
   EXPECT_THAT(message("llama", [](ModelConfig& c) { c.rope.factors = {1, 1, 2, 2}; }), HasSubstr("a factor for each"));
   EXPECT_THAT(message("llama", [](ModelConfig& c) { c.qkv_bias = true; }), HasSubstr("these projections alone"));
   EXPECT_THAT(message("gpt2", [](ModelConfig& c) { c.mlp_bias = false; }), HasSubstr("projections without bias"));
-  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.architecture = "t5"; }), HasSubstr("is \"t5\""));
+  EXPECT_THAT(message("llama", [](ModelConfig& c) { c.architecture = "bart"; }), HasSubstr("is \"bart\""));
   EXPECT_EQ(dir.entries(), 0u);
 }
 

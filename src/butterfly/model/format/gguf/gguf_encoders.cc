@@ -63,8 +63,8 @@ Status read_gguf_t5(const GgufKeys& keys, ModelConfig& config) {
   config.encoder_layers = config.layers;
   if (config.architecture == "t5") {
     BF_ASSIGN_OR_RETURN(const int decoders, keys.integer_or("decoder_block_count", config.encoder_layers));
-    config.layers = std::max(config.encoder_layers, decoders) > kLayersMax ? kLayersMax + 1
-                                                                           : config.encoder_layers + decoders;
+    config.layers =
+        std::max(config.encoder_layers, decoders) > kLayersMax ? kLayersMax + 1 : config.encoder_layers + decoders;
   } else {
     config.output = OutputKind::kHidden;
   }

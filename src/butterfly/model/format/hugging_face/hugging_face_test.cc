@@ -308,7 +308,7 @@ TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
            {R"({"rope_scaling": {"type": "yarn", "factor": 0}})", "yarn rope scaling by 0"},
            {R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})", "1 rope frequency factors"},
            {R"({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": false})", ""},
-           {R"({"model_type": "t5"})", "model_type is t5"},
+           {R"({"model_type": "bart"})", "model_type is bart"},
            {R"({"model_type": 5})", "model_type is number, expected a string"},
            {R"({"hidden_size": null})", "lacks hidden_size"},
            {R"({"hidden_size": "32"})", "hidden_size is string, expected an integer"},
