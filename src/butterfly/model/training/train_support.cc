@@ -18,6 +18,7 @@ Status check_mlps(const ModelConfig& config) {
   if (gated && config.activation == Activation::kGeluErf) {
     return cannot_train(config, "a gated MLP with the exact GELU has no backward pass");
   }
+  if (config.activation == Activation::kRelu) return cannot_train(config, "an MLP with ReLU has no backward pass");
   if (!gated && config.activation == Activation::kSilu) {
     return cannot_train(config, "a plain MLP with SiLU has no backward pass");
   }
@@ -35,6 +36,8 @@ double mean_keys(double seq, double window) {
 }  // namespace
 
 Status check_trainable(const ModelConfig& config) {
+  if (config.encoder_layers > 0) return cannot_train(config, "an encoder has no backward pass");
+  if (config.output != OutputKind::kLogits) return cannot_train(config, "a model without a head predicts nothing");
   if (config.has_latent()) return cannot_train(config, "latent attention has no backward pass");
   if (config.attention_sinks) return cannot_train(config, "attention sinks have no backward pass");
   if (config.norm_place == NormPlace::kAfter) return cannot_train(config, "norms after the sums have no backward pass");

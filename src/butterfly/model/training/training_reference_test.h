@@ -217,6 +217,8 @@ class ReferenceLoss {
         return x / (1.0 + std::exp(-x));
       case Activation::kGeluTanh:
         return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::kRelu:
+        return std::max(x, 0.0);
       case Activation::kGeluErf:
         break;
     }
