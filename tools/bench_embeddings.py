@@ -42,7 +42,7 @@ def ours(program: str, folder: Path, lines: str, threads: int, batch: int) -> tu
     command = [program, "embed", "-m", folder, "-t", threads, "--pooling", "mean", "--batch-tokens", batch * TOKENS]
     run = subprocess.run(list(map(str, command)), input=lines, capture_output=True, text=True, check=True)
     vectors = [[float(number) for number in line.split()] for line in run.stdout.splitlines()]
-    return float(re.search(r"([\d.]+) texts/s", run.stderr).group(1)), vectors
+    return float(re.search(r"([\d.]+) tokens/s", run.stderr).group(1)) / TOKENS, vectors
 
 
 def torch_vectors(model: torch.nn.Module, ids: torch.Tensor, batch: int) -> torch.Tensor:

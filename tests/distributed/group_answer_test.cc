@@ -127,7 +127,7 @@ Result<std::vector<float>> run_session(ClusterSession& session, const Served& se
   request.model.hash = std::string(64, '0');
   request.plan = plan_of(checkpoint.config, groups, nodes);
   BF_ASSIGN_OR_RETURN(PipelineChannels ends, session.start(request, after_ms(60'000)));
-  ChannelPipeline pipeline({.vocab = checkpoint.config.vocab});
+  ChannelPipeline pipeline({.output_dim = checkpoint.config.vocab});
   pipeline.connect(*ends.input, *ends.output, static_cast<int>(groups.size()));
   auto logits = logits_of(pipeline, checkpoint.config.vocab);
   session.stop();
