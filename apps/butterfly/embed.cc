@@ -70,11 +70,8 @@ struct FillCommand {
 /// the end is cut off, but for the token that closes them.
 Result<std::vector<TokenId>> encode_text(const Tokenizer& tokenizer, const std::string& text, int tokens_max,
                                          std::size_t& cut) {
-  BF_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.encode(text));
+  BF_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.encode(text, {.add_eos = true}));
   const Vocabulary& vocabulary = tokenizer.vocabulary();
-  if (vocabulary.add_eos && vocabulary.eos.value >= 0 && (tokens.empty() || tokens.back() != vocabulary.eos)) {
-    tokens.push_back(vocabulary.eos);
-  }
   if (tokens.empty()) return make_error(ErrorCode::kInvalidArgument, "a text is empty: this model has no token for it");
   if (tokens.size() > static_cast<std::size_t>(tokens_max)) {
     const TokenId last = tokens.back();
