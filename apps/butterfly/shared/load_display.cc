@@ -43,6 +43,7 @@ void LoadDisplay::show(const LoadProgress& progress) {
   const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
   if (progress.done >= 1) {
     clear();
+    if (now - begin_ns_ < kMomentNs) return;
     log().info("loaded {} of weights in {}", format_bytes(progress.packed_bytes), format_seconds(seconds));
     return;
   }
