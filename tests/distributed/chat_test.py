@@ -164,6 +164,7 @@ class AtATerminal(Folder):
         self.assertIsNone(self.program.poll())
         self.type(b"forgotten\x03/save " + self.path("said.json").encode() + b"\r")
         self.wait_for(b"saved 3 messages")
+        self.wait_for(b"> ")
         self.type(b"\x04")
         self.assertEqual(self.program.wait(timeout=60), 0)
         self.assertEqual(self.messages("said.json")[1]["content"], FIRST)

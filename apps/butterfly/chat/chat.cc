@@ -212,8 +212,10 @@ Result<int> run(const ChatCommand& command) {
   ChatSession session(model, tokenizer, open, config, command.chat.system);
   LineReader reader;
   const std::stop_callback on_end(interrupted(), [&] { reader.end(); });
-  // While a line is typed, Ctrl-C is a key; a second one during an answer ends the program.
-  const InterruptHandler handler([&] { return session.stop_answer(); });
+  // While a line is typed, Ctrl-C is a key; a second one during an answer ends the program. One that comes between the
+  // two, at a terminal, has nothing to stop.
+  const InterruptHandler handler(
+      [&] { return session.stop_answer() || (reader.is_terminal() && !session.is_answering()); });
   return Talk(session, reader, config).run(config.prompt);
 }
 

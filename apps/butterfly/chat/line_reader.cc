@@ -123,6 +123,8 @@ bool LineReader::is_terminal() const {
 std::optional<std::string> LineReader::read(const std::string& prompt) {
   if (impl_->editor != nullptr) {
     impl_->prompt = prompt;
+    // By itself the editor shows its prompt first: a Ctrl-C in between would be a signal.
+    el_set(impl_->editor, EL_PREP_TERM, 1);
     int size = 0;
     const char* line = el_gets(impl_->editor, &size);
     if (line == nullptr || size <= 0) {
