@@ -9,8 +9,8 @@
 
 #include "butterfly/api/convert.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/model/core/shard.h"
+#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/partition/strategy.h"

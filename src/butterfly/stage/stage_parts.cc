@@ -140,7 +140,8 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
     if (assignment.embedding && !embeddings_.contains(slices)) bytes += share.embedding.weight_bytes;
     std::set<int> missing;  // layers that share weights count once
     for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
-      if (blocks_.contains({config.weight_layer(layer), slices}) || !missing.insert(config.weight_layer(layer)).second) {
+      if (blocks_.contains({config.weight_layer(layer), slices}) ||
+          !missing.insert(config.weight_layer(layer)).second) {
         continue;
       }
       bytes += share.block_of(cost.kind(layer)).weight_bytes;

@@ -201,7 +201,8 @@ Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::st
   BF_ASSIGN_OR_RETURN(request.encoded, tokenizer.encode(text, {.add_eos = true}));
   const TokenId end = tokenizer.vocabulary().eos;
   const bool ended = tokenizer.vocabulary().add_eos;  // an encoder's text ends, whatever its files say
-  if (!ended && end.value >= 0 && (request.encoded.empty() || request.encoded.back() != end)) request.encoded.push_back(end);
+  if (!ended && end.value >= 0 && (request.encoded.empty() || request.encoded.back() != end))
+    request.encoded.push_back(end);
   if (request.encoded.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt is empty, and this model has no token to end it with");
   }
