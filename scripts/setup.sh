@@ -26,7 +26,7 @@ build_packages='
   libcli11-dev        the command line
   libedit-dev         lines that a person types in a conversation
   libpcre2-dev        regular expressions of tokenizers
-  libutf8proc-dev     Unicode's tables: normal forms, categories, lower case
+  libutf8proc-dev     tables of Unicode: normal forms, categories, lower case
   libtomlplusplus-dev cluster files, run files
   libdnnl-dev         large matmuls of training'
 test_packages='
