@@ -1,0 +1,49 @@
+// What is asked of a model, and what came of it. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/infer/request/sampler.h"
+#include "butterfly/model/core/config.h"
+#include "butterfly/text/tokenizer.h"
+
+namespace butterfly {
+
+struct Request {
+  std::vector<TokenId> prompt;   // at least one token; see encode_prompt
+  std::vector<TokenId> encoded;  // what a model with encoder and decoder reads; its prompt is the decoder's first token
+  int tokens_max = 128;          // generated at most; the context may end a text earlier
+  SamplingOptions sampling;
+  std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
+  std::vector<std::string> stops;  // a text ends before the first of these
+  bool ignore_end = false;         // go on after an end token
+  std::vector<TokenId> shown{};    // control tokens that are part of the text all the same (answer_tokens)
+};
+
+enum class FinishReason : std::uint8_t { kLength, kContext, kEndToken, kStop, kCancelled };
+const char* to_string(FinishReason reason);
+
+struct Generation {
+  std::vector<TokenId> tokens;  // generated, without the prompt
+  std::string text;
+  FinishReason reason = FinishReason::kLength;
+  double first_token_s = 0;       // from the moment it was asked for to the first sampled token
+  double total_s = 0;             // to the last
+  std::int64_t cached_tokens = 0;  // of the prompt, whose keys and values were there already
+};
+
+/// What a request of this model has for `text`: a prompt, or a text for the encoder, which ends with the token that
+/// ends texts, and the decoder's first token. Errors: those of encode_prompt(); kInvalidArgument for a model that
+/// continues no text.
+Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::string_view text, Request& request);
+
+/// Tokens of a prompt. An empty text is the beginning-of-text token alone. Errors: those of the tokenizer;
+/// kInvalidArgument when there is nothing to start from.
+Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
+
+}  // namespace butterfly
