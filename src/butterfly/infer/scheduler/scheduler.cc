@@ -133,7 +133,7 @@ Status Scheduler::loop(const std::stop_token& stop, bool forever) {
     take_changes(stop.stop_requested());
     publish();
     if (schedule_.idle()) {
-      if (!wait_for_requests(stop, forever)) return {};
+      if (!(forever ? wait_for_requests(stop) : has_waiting())) return {};
       continue;
     }
     const Status status = advance();
@@ -153,12 +153,14 @@ Status Scheduler::loop(const std::stop_token& stop, bool forever) {
   }
 }
 
-/// False at the end: nothing waits, and nothing more will be waited for.
-bool Scheduler::wait_for_requests(const std::stop_token& stop, bool forever) {
+bool Scheduler::has_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return !waiting_.empty();
+}
+
+bool Scheduler::wait_for_requests(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  if (!forever) return !waiting_.empty();
-  changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
-  return !waiting_.empty() || !stop.stop_requested();
+  return changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
 }
 
 /// Ends what was cancelled or is too late, and begins what there is room for.

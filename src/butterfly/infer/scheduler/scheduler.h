@@ -98,6 +98,9 @@ class Scheduler {
   /// The same, but waits for further requests until `stop`, which ends those that are left as kCancelled.
   Status run(const std::stop_token& stop);
 
+  /// Waits until a request is there; false: until `stop`.
+  bool wait_for_requests(const std::stop_token& stop);
+
   SchedulerStats stats() const;  // from any thread
 
  private:
@@ -112,7 +115,7 @@ class Scheduler {
   void end(Text& text, FinishReason reason);
   void finish(Text& text, Result<Generation> generation);
   void end_all(const Error& error);
-  bool wait_for_requests(const std::stop_token& stop, bool forever);
+  bool has_waiting() const;
   void publish();
 
   Pipeline& pipeline_;
