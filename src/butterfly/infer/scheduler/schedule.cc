@@ -124,7 +124,7 @@ void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t
   state.waiting = last;
 }
 
-/// Of all prompts together, beside so many texts in this step.
+/// Of all prompts together, beside `texts` in this step.
 std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t texts) {
   const std::size_t room = static_cast<std::size_t>(options_.rows_max) -
                            std::min<std::size_t>(texts, static_cast<std::size_t>(options_.rows_max));

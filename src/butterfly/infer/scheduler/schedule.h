@@ -35,7 +35,7 @@ class Schedule {
   /// Adds a text to be continued. `encoded`: a text that is encoded first, and then attended to; empty: none.
   SequenceId add(std::vector<TokenId> tokens, std::vector<TokenId> encoded = {});
 
-  /// Whether a text of so many tokens can begin now without another giving way.
+  /// Whether a text of this length can begin now without another giving way.
   bool has_room(std::int64_t tokens) const;
 
   /// The next step to submit, or none while all sequences wait for logits or enough steps are under way.
