@@ -15,6 +15,7 @@ struct InferenceConfig {
   DeploymentConfig deployment{};
   std::string prompt{};
   Request request{};  // but for the tokens of its prompt
+  int samples = 1;     // answers to the prompt
   int prefill_chunk = 512;
   bool echo = false;   // the prompt before its continuation
   bool quiet = false;  // no progress and no summary

@@ -27,6 +27,8 @@ class Texts {
         generations_(requests.size()) {
     for (const Request& request : requests) {
       schedule_.add(request.prompt, cached_tokens(request), request.encoded);
+      samplers_.emplace_back(request.sampling,
+                             SamplerInput{.prompt = request.prompt, .sample_index = request.sample_index});
       // Only a text that begins here loses the space that some vocabularies put in front.
       const bool first = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
       const bool begins = first || !request.encoded.empty();
@@ -46,17 +48,17 @@ class Texts {
       const std::span<float> logits = step.tensor.row(row++);
       const auto index = static_cast<std::size_t>(run.sequence.value);
       if (generations_[index].reason == FinishReason::kCancelled) continue;
-      const std::span<const TokenId> history = schedule_.tokens(run.sequence);
-      BF_TRY(check(logits, history.size()));
-      const SampleKey key{requests_[index].sample_index, history.size()};
-      accept(index, sample(logits, requests_[index].sampling, history, key));
+      Sampler& sampler = samplers_[index];
+      BF_TRY(check(logits, sampler.tokens().size()));
+      BF_ASSIGN_OR_RETURN(const SampledToken sampled, sampler.sample(logits));
+      BF_TRY(accept(index, sampled));
     }
     return {};
   }
 
   void cancel() {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (!done_.contains(i)) end(i, FinishReason::kCancelled);
+      if (!done_.contains(i)) (void)end(i, FinishReason::kCancelled);
     }
   }
 
@@ -80,18 +82,27 @@ class Texts {
                       bad - logits.begin(), position, *bad);
   }
 
-  void accept(std::size_t index, TokenId token) {
+  Status accept(std::size_t index, const SampledToken& sampled) {
     const Request& request = requests_[index];
     Generation& generation = generations_[index];
+    const TokenId token = sampled.token;
     if (generation.tokens.empty()) generation.first_token_s = seconds();
     if (!request.ignore_end && tokenizer_.is_end(token)) return end(index, FinishReason::kEndToken);
+    if (std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
+      return end(index, FinishReason::kStop);
+    }
     const SequenceId sequence(static_cast<std::int32_t>(index));
+    BF_TRY(samplers_[index].accept(token));
     schedule_.append(sequence, token);
     generation.tokens.push_back(token);
+    if (request.sampling.logprobs >= 0) generation.logprobs.push_back(sampled);
     emit(index, streams_[index].push(token));
     if (streams_[index].stopped()) return end(index, FinishReason::kStop);
     if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(index, FinishReason::kLength);
-    if (static_cast<int>(schedule_.tokens(sequence).size()) >= options_.context) end(index, FinishReason::kContext);
+    if (static_cast<int>(schedule_.tokens(sequence).size()) >= options_.context) {
+      return end(index, FinishReason::kContext);
+    }
+    return {};
   }
 
   void emit(std::size_t index, const std::string& text) {
@@ -100,12 +111,13 @@ class Texts {
     if (sink_) sink_(index, text);
   }
 
-  void end(std::size_t index, FinishReason reason) {
+  Status end(std::size_t index, FinishReason reason) {
     emit(index, streams_[index].finish());
     generations_[index].reason = reason;
     generations_[index].total_s = seconds();
     done_.insert(index);
     schedule_.finish(SequenceId(static_cast<std::int32_t>(index)));
+    return {};
   }
 
   double seconds() const { return static_cast<double>(trace::now_ns() - begin_ns_) * 1e-9; }
@@ -115,6 +127,7 @@ class Texts {
   GenerateOptions options_;
   const TextSink& sink_;
   Schedule schedule_;
+  std::vector<Sampler> samplers_;
   std::vector<TextStream> streams_;
   std::vector<Generation> generations_;
   std::set<std::size_t> done_;

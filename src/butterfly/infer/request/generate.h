@@ -22,6 +22,7 @@ struct Request {
   SamplingOptions sampling;
   std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
   std::vector<std::string> stops;  // a text ends before the first of these
+  std::vector<TokenId> stop_tokens{};  // and before these, ignore_end or not
   bool ignore_end = false;         // go on after an end token
   std::vector<TokenId> shown{};    // control tokens that are part of the text all the same (answer_tokens)
 };
@@ -31,6 +32,7 @@ const char* to_string(FinishReason reason);
 
 struct Generation {
   std::vector<TokenId> tokens;  // generated, without the prompt
+  std::vector<SampledToken> logprobs{};  // of each of them, where sampling asks for it
   std::string text;
   FinishReason reason = FinishReason::kLength;
   double first_token_s = 0;  // from the call to the first sampled token
