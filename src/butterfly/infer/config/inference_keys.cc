@@ -174,7 +174,8 @@ Status add_logit_bias(std::string_view words, std::vector<LogitBias>& bias) {
       return {};
     }
   }
-  return make_error(ErrorCode::kInvalidArgument, "expected a token's id and a number from -100 to 100, as in 15043:-100");
+  return make_error(ErrorCode::kInvalidArgument,
+                    "expected a token's id and a number from -100 to 100, as in 15043:-100");
 }
 
 InferenceKey logit_bias_key() {
@@ -264,6 +265,13 @@ const std::vector<InferenceKey>& text_keys() {
     all.push_back(whole_text_key(
         text("logprobs", "With --json: log-probabilities of each token and of this number of best ones; -1: none"),
         BF_AT(request.sampling.logprobs)));
+    all.push_back(value_key(text("json_schema", "Answer with JSON of this schema: a file, or the schema itself"),
+                            BF_AT(json_schema)));
+    all.push_back(value_key(text("json_object", "Answer with a JSON object"), BF_AT(json_object)));
+    all.push_back(
+        value_key(text("regex", "Answer with a text that this regular expression matches as a whole"), BF_AT(regex)));
+    all.push_back(value_key(text("grammar", "Answer with a text of the grammar in this file, in llama.cpp's GBNF"),
+                            BF_AT(grammar)));
     KeyText samples = text("samples", "Answers to one prompt, with draws of their own; only with --json more than 1");
     samples.range = {1, 1024};
     all.push_back(value_key(std::move(samples), BF_AT(samples)));

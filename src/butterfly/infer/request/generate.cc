@@ -6,7 +6,6 @@
 #include <set>
 
 #include "butterfly/infer/request/batch_schedule.h"
-#include "butterfly/infer/request/text_stream.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -24,17 +23,17 @@ class Texts {
         options_(options),
         sink_(sink),
         schedule_({.rows_max = options.prefill_chunk, .depth = depth, .keep = options.cached != nullptr}),
-        generations_(requests.size()) {
-    for (const Request& request : requests) {
+        generations_(requests.size()) {}
+
+  /// Errors: those of make_sampler().
+  Status begin() {
+    for (const Request& request : requests_) {
       schedule_.add(request.prompt, cached_tokens(request), request.encoded);
-      samplers_.emplace_back(request.sampling,
-                             SamplerInput{.prompt = request.prompt, .sample_index = request.sample_index});
-      // Only a text that begins here loses the space that some vocabularies put in front.
-      const bool first = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
-      const bool begins = first || !request.encoded.empty();
-      streams_.emplace_back(tokenizer, StreamingDetokenizer::Options{.first_in_text = begins}, request.stops,
-                            request.shown);
+      streams_.push_back(make_text_stream(request, tokenizer_));
+      BF_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(request, tokenizer_, options_.context));
+      samplers_.push_back(std::move(sampler));
     }
+    return {};
   }
 
   Schedule& schedule() { return schedule_; }
@@ -87,7 +86,8 @@ class Texts {
     Generation& generation = generations_[index];
     const TokenId token = sampled.token;
     if (generation.tokens.empty()) generation.first_token_s = seconds();
-    if (!request.ignore_end && tokenizer_.is_end(token)) return end(index, FinishReason::kEndToken);
+    const bool may_end = !request.ignore_end || samplers_[index].has_grammar();
+    if (may_end && tokenizer_.is_end(token)) return end(index, FinishReason::kEndToken);
     if (std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
       return end(index, FinishReason::kStop);
     }
@@ -98,6 +98,7 @@ class Texts {
     if (request.sampling.logprobs >= 0) generation.logprobs.push_back(sampled);
     emit(index, streams_[index].push(token));
     if (streams_[index].stopped()) return end(index, FinishReason::kStop);
+    if (samplers_[index].complete()) return end(index, FinishReason::kEndToken);
     if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(index, FinishReason::kLength);
     if (static_cast<int>(schedule_.tokens(sequence).size()) >= options_.context) {
       return end(index, FinishReason::kContext);
@@ -223,11 +224,34 @@ Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::st
   return {};
 }
 
+/// Only a text that begins here loses the space that some vocabularies put in front.
+static bool begins_text(const Request& request, const Tokenizer& tokenizer) {
+  const bool first = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
+  return first || !request.encoded.empty();
+}
+
+TextStream make_text_stream(const Request& request, const Tokenizer& tokenizer) {
+  return {tokenizer, {.first_in_text = begins_text(request, tokenizer)}, request.stops, request.shown};
+}
+
+Result<Sampler> make_sampler(const Request& request, const Tokenizer& tokenizer, int context) {
+  SamplerInput input{.prompt = request.prompt, .sample_index = request.sample_index};
+  if (request.grammar) {
+    GrammarMatcher::Options options{.first_in_text = begins_text(request, tokenizer)};
+    options.tokens_max = std::min(request.tokens_max, context - static_cast<int>(request.prompt.size()));
+    options.end_tokens = request.grammar->trie().end_tokens();
+    options.end_tokens.insert(options.end_tokens.end(), request.stop_tokens.begin(), request.stop_tokens.end());
+    BF_ASSIGN_OR_RETURN(input.matcher, GrammarMatcher::create(request.grammar, std::move(options)));
+  }
+  return Sampler(request.sampling, std::move(input));
+}
+
 Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& tokenizer,
                                          std::span<const Request> requests, const GenerateOptions& options,
                                          const TextSink& sink, std::stop_token stop) {
   BF_TRY(validate(requests, options));
   Texts texts(tokenizer, requests, options, pipeline.depth(), sink);
+  BF_TRY(texts.begin());
   Schedule& schedule = texts.schedule();
   if (options.cached != nullptr) options.cached->clear();  // until all went well
   bool whole = true;

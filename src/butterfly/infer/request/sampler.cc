@@ -23,8 +23,8 @@ Status validate(const SamplingOptions& o) {
     return refuse("repeat-penalty", o.repeat_penalty, "above 0");
   }
   if (o.repeat_window < kWholeText) return refuse("repeat-last-n", o.repeat_window, "at least -1");
-  for (const auto& [name, value] : {std::pair{"presence-penalty", o.presence_penalty},
-                                    std::pair{"frequency-penalty", o.frequency_penalty}}) {
+  for (const auto& [name, value] :
+       {std::pair{"presence-penalty", o.presence_penalty}, std::pair{"frequency-penalty", o.frequency_penalty}}) {
     if (!(value >= -2.0f && value <= 2.0f)) return refuse(name, value, "from -2 to 2");
   }
   if (o.logit_bias.size() > kLogitBiasMax) {
@@ -157,9 +157,10 @@ SampledToken log_probabilities(std::span<const float> logits, TokenId token, int
   return result;
 }
 
-Sampler::Sampler(const SamplingOptions& options, const SamplerInput& input)
+Sampler::Sampler(const SamplingOptions& options, SamplerInput input)
     : options_(options),
       sample_index_(input.sample_index),
+      matcher_(std::move(input.matcher)),
       tokens_(input.prompt.begin(), input.prompt.end()),
       prompt_tokens_(input.prompt.size()) {
   std::map<TokenId, float> last;
@@ -187,6 +188,22 @@ void Sampler::penalise(std::span<float> logits) const {
     logit -= options_.frequency_penalty * static_cast<float>(count);
     logit -= options_.presence_penalty;
   }
+}
+
+Status Sampler::rule_out(std::span<float> logits) {
+  if (!matcher_) return {};
+  const std::span<const std::uint64_t> allowed = matcher_->mask();
+  bool any = false;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (id / 64 < allowed.size() && (allowed[id / 64] >> (id % 64) & 1) != 0) {
+      any = any || !std::isnan(logits[id]);
+    } else {
+      logits[id] = kRuledOut;
+    }
+  }
+  if (any) return {};
+  return make_error(ErrorCode::kInvalidArgument, "the grammar allows none of the model's {} tokens at position {}",
+                    logits.size(), tokens_.size());
 }
 
 /// Bans hold where anything else is left; so do forced tokens, where one of them is.
@@ -220,6 +237,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   const std::vector<float> raw(logits.begin(), options_.logprobs < 0 ? logits.begin() : logits.end());
   add_bias(logits);
   penalise(logits);
+  BF_TRY(rule_out(logits));
   ban_and_force(logits);
   const TokenId token = draw(logits, options_, {sample_index_, tokens_.size()});
   if (options_.logprobs < 0) return SampledToken{.token = token};
@@ -227,6 +245,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 Status Sampler::accept(TokenId token) {
+  if (matcher_) BF_TRY(matcher_->accept(token));
   tokens_.push_back(token);
   return {};
 }
