@@ -2,7 +2,7 @@
 """Makes tests/golden/tokenizers: a small tokenizer of each kind, and what its own library makes of awkward texts.
 
     pip install tokenizers sentencepiece tiktoken
-    python3 tools/make_tokenizer_kinds.py
+    python3 tools/make_tokenizer_kinds.py [NAME...]
 
 The tokenizers are those of compare_tokenizers.py, trained on less: NAME.json by `tokenizers`, NAME.model by
 `sentencepiece`, NAME.tiktoken for `tiktoken`. NAME.cases.json lists texts with their ids, with what these decode to
@@ -17,10 +17,10 @@ from pathlib import Path
 import compare_tokenizers as compare
 
 FOLDER = Path(__file__).parent.parent / "tests/golden/tokenizers"
-NAMES = ["wordpiece-bert", "wordpiece-short", "unigram-metaspace", "unigram-first", "openai-gpt",
+NAMES = ["wordpiece-bert", "wordpiece-cased", "wordpiece-short", "unigram-metaspace", "unigram-nmt", "unigram-first", "openai-gpt",
          "bpe-continuing", "bpe-metaspace", "llama", "bpe-split-merged_with_next-True", "bpe-digits-punctuation", "bpe-nfc",
          "bpe-prefix-space", "bpe-gpt-4o", "words-scripts", "words-fixed", "words-digits"]
-MODELS = ["sp-unigram", "sp-bpe", "sp-char", "sp-word", "sp-symbols", "sp-bpe-symbols"]
+MODELS = ["sp-unigram", "sp-bpe", "sp-char", "sp-word", "sp-symbols", "sp-bpe-symbols", "sp-suffix"]
 RANKS = ["cl100k_base", "o200k_base", "kimi"]
 TEXTS = ["", " ", "   ", "a", " a ", "  two  spaces ", "\n\n\t x\r\n", "Shall I compare thee to a summer's day?", "HE'S they're Don't do not do that !",
          "Shallow Shall, lovely temperate camelCase  lovely  x", "SELECT COUNT(*) FROM t", "mistress' eyes [CLS] <s> [MASK]",
@@ -61,24 +61,27 @@ def shrink():
         function.__defaults__ = tuple(defaults)
 
 
-def main():
+def main(wanted):
+    def takes(name, names):
+        return name in names and (not wanted or name in wanted)
+
     FOLDER.mkdir(exist_ok=True)
     shrink()
     text = compare.make_text(60_000, seed=3)
     for kind, name, make in compare.hugging_face(text):
-        if name not in NAMES:
+        if not takes(name, NAMES):
             continue
         tokenizer = make()
         path = FOLDER / f"{name}.json"
         tokenizer.save(str(path), pretty=False)
         tokenizer = compare.Tokenizer.from_file(str(path))
-        adds = name == "wordpiece-bert"
+        adds = name in ("wordpiece-bert", "wordpiece-cased")
         write(path.name, cases(lambda t: tokenizer.encode(t, add_special_tokens=False).ids, lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
                                (lambda t: tokenizer.encode(t).ids) if adds else None))
     with tempfile.TemporaryDirectory() as temporary:
         import sentencepiece
         for name, path in compare.sentencepiece_models(compare.make_text(30_000, seed=3), Path(temporary), MODELS[1:]):
-            if name in MODELS:
+            if takes(name, MODELS):
                 data = path.read_bytes()
                 (FOLDER / path.name).write_bytes(data)
                 processor = sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -86,7 +89,7 @@ def main():
         import tiktoken
         import tiktoken.load
         for name, path, pattern in compare.tiktoken_files(text, Path(temporary)):
-            if name in RANKS:
+            if takes(name, RANKS):
                 lines = path.read_text().splitlines(keepends=True)[:900]
                 (FOLDER / path.name).write_text("".join(lines))
                 ranks = {compare.base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}
@@ -96,4 +99,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -225,13 +225,14 @@ TEST_P(CommittedKinds, EncodesAndDecodesAsItsOwnLibraryDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, CommittedKinds,
-                         ::testing::Values("wordpiece-bert.json", "wordpiece-short.json", "unigram-metaspace.json",
-                                           "unigram-first.json", "openai-gpt.json", "bpe-continuing.json",
-                                           "bpe-metaspace.json", "llama.json", "bpe-split-merged_with_next-True.json",
-                                           "bpe-digits-punctuation.json", "bpe-nfc.json", "bpe-prefix-space.json",
-                                           "bpe-gpt-4o.json", "words-scripts.json", "words-fixed.json",
-                                           "words-digits.json", "sp-unigram.model", "sp-bpe.model", "sp-char.model",
-                                           "sp-word.model", "sp-symbols.model", "sp-bpe-symbols.model",
+                         ::testing::Values("wordpiece-bert.json", "wordpiece-cased.json", "wordpiece-short.json",
+                                           "unigram-metaspace.json", "unigram-nmt.json", "unigram-first.json",
+                                           "openai-gpt.json", "bpe-continuing.json", "bpe-metaspace.json", "llama.json",
+                                           "bpe-split-merged_with_next-True.json", "bpe-digits-punctuation.json",
+                                           "bpe-nfc.json", "bpe-prefix-space.json", "bpe-gpt-4o.json",
+                                           "words-scripts.json", "words-fixed.json", "words-digits.json",
+                                           "sp-unigram.model", "sp-bpe.model", "sp-char.model", "sp-word.model",
+                                           "sp-symbols.model", "sp-bpe-symbols.model", "sp-suffix.model",
                                            "cl100k_base.tiktoken", "o200k_base.tiktoken", "kimi.tiktoken"),
                          [](const auto& test) {
                            std::string label = test.param;

@@ -1,6 +1,7 @@
 #include "butterfly/text/tokenizer.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "butterfly/text/models/encoder.h"
@@ -89,8 +90,10 @@ SpecialTokens::Which which_inside(const EncodeOptions& options, std::size_t begi
 struct Tokenizer::Impl {
   Vocabulary vocabulary;
   SpecialTokens special;
-  SpecialTokens normalised;          // those that are looked for in normalised text
-  std::unique_ptr<Encoder> encoder;  // borrows `vocabulary`
+  SpecialTokens normalised;  // those that are looked for in normalised text
+  SpecialTokens marked;      // `special` and the control tokens of `normalised` as the model spells them
+  std::unordered_map<std::int32_t, std::string> respelled;  // what the normalizer makes of the tokens of `normalised`
+  std::unique_ptr<Encoder> encoder;                         // borrows `vocabulary`
 
   struct Work {
     SpecialTokens::Which which = SpecialTokens::Which::kAll;
@@ -125,6 +128,7 @@ Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
 Status Tokenizer::Impl::find_special_tokens() {
   std::vector<SpecialTokens::Spelling> plain;
   std::vector<SpecialTokens::Spelling> rewritten;
+  std::vector<SpecialTokens::Spelling> written;
   const Normalizer& normalizer = encoder->normalizer();
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
@@ -136,14 +140,18 @@ Status Tokenizer::Impl::find_special_tokens() {
     const auto& late = vocabulary.normalized;
     if (normalizer.empty() || std::find(late.begin(), late.end(), TokenId{id}) == late.end()) {
       plain.push_back({piece, id, type});
+      written.push_back({piece, id, type});
       continue;
     }
+    if (!user_defined) written.push_back({piece, id, type});
     PatternBudget budget(piece.size(), normalizer.patterns());
     BF_ASSIGN_OR_RETURN(std::string spelled, normalizer.run(piece, budget));
+    if (spelled != piece) respelled.emplace(id, spelled);
     rewritten.push_back({std::move(spelled), id, type});
   }
   BF_ASSIGN_OR_RETURN(special, SpecialTokens::create(vocabulary, plain));
   BF_ASSIGN_OR_RETURN(normalised, SpecialTokens::create(vocabulary, rewritten));
+  BF_ASSIGN_OR_RETURN(marked, SpecialTokens::create(vocabulary, written));
   return {};
 }
 
@@ -187,10 +195,12 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const Enco
   const bool add_bos = options.add_bos && vocabulary.add_bos;
   if (add_bos && vocabulary.text_prefix.empty()) work.ids.push_back(vocabulary.bos);
   if (add_bos) work.ids.insert(work.ids.end(), vocabulary.text_prefix.begin(), vocabulary.text_prefix.end());
+  // Marks say byte by byte what is the template's, which is lost where a text is normalised.
+  const SpecialTokens& special = options.marks.empty() ? impl_->special : impl_->marked;
   std::size_t position = 0;
   TextPlace place = TextPlace::kStart;
   while (position < text.size()) {
-    const SpecialTokens::Match match = next_special(impl_->special, text, position, vocabulary, options);
+    const SpecialTokens::Match match = next_special(special, text, position, vocabulary, options);
     const std::size_t end = match.id < 0 ? text.size() : match.begin;
     if (end > position) {
       work.which = which_inside(options, position, end);
@@ -215,9 +225,10 @@ std::string Tokenizer::spelling(TokenId token, Control control) const {
   if (token.value < 0 || token.value >= vocabulary.size()) return {};
   const auto index = static_cast<std::size_t>(token.value);
   const TokenType type = vocabulary.types[index];
-  if (type == TokenType::kControl || type == TokenType::kUnknown) {
-    return control == Control::kShown ? vocabulary.pieces[index] : std::string();
-  }
+  const bool is_control = type == TokenType::kControl || type == TokenType::kUnknown;
+  if (is_control && control != Control::kShown) return {};
+  if (const auto found = impl_->respelled.find(token.value); found != impl_->respelled.end()) return found->second;
+  if (is_control) return vocabulary.pieces[index];
   return impl_->encoder->text_of(token.value);
 }
 

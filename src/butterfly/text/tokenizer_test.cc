@@ -373,5 +373,19 @@ TEST_F(Streaming, TheArtificialSpaceIsDroppedOnceAtTheStartOfATextOnly) {
               ElementsAre("<s>", " a", ""));
 }
 
+TEST(Unigram, ALongTextBeforeAWordDoesNotHideWhichWayIsBetter) {
+  // Nine million below zero a float would no longer tell -10 from -9.99: sums start again before.
+  Vocabulary vocabulary =
+      vocabulary_of(TokenizerKind::kUnigram, {{"<unk>", 0, TokenType::kUnknown}, {"x"}, {"a"}, {"c"}, {"ab"}, {"bc"}});
+  vocabulary.scores = {0, -9, -5, -5, -5, -4.99};
+  vocabulary.unknown = TokenId{0};
+  vocabulary.float_scores = true;
+  const auto tokenizer = Tokenizer::create(vocabulary).value();
+  const auto ids = tokenizer.encode(std::string(1000000, 'x') + "abc").value();
+  ASSERT_EQ(ids.size(), 1000002u);
+  EXPECT_EQ(ids[1000000], TokenId{2});
+  EXPECT_EQ(ids[1000001], TokenId{5});
+}
+
 }  // namespace
 }  // namespace butterfly

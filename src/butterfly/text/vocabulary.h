@@ -62,7 +62,7 @@ struct Vocabulary {
   std::vector<TokenId> strip_before;  // special tokens that swallow the white space in front of them
   std::vector<TokenId> strip_after;   // and behind them
   std::vector<TokenId> single_word;   // special tokens only where no character of a word touches them
-  std::vector<TokenId> normalized;    // special tokens that are looked for after the normalizers
+  std::vector<TokenId> normalized;    // special tokens that are looked for, and spelled, as normalised
   bool user_defined_inside = false;   // user-defined pieces are the encoder's business (SentencePiece's own files)
   bool ignore_merges = false;         // BPE: a whole pre-token in the vocabulary wins (Llama 3)
   bool ranks_are_ids = false;         // BPE: the pair whose union has the lowest id merges first (tiktoken)

@@ -6,6 +6,7 @@
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/model/format/model_files_test.h"
+#include "butterfly/text/tokenizer.h"
 
 namespace butterfly {
 namespace {
@@ -193,6 +194,21 @@ TEST(VocabularyGguf, DefaultsAreThoseOfFilesThatSayNothing) {
   EXPECT_TRUE(byte_bpe->vocabulary.add_bos);
   // <|end|> is an ordinary piece here.
   EXPECT_EQ(byte_bpe->vocabulary.end_tokens, std::vector<TokenId>{TokenId{2}});
+}
+
+TEST(GgufVocabulary, WordsBetweenSpacesAreSpelledInPlainCharacters) {
+  const auto file = open_vocabulary([](GgufWriter& w) {
+    w.add_string("tokenizer.ggml.model", "gpt2");
+    w.add_string("tokenizer.ggml.pre", "whitespace");
+    w.add_bool("tokenizer.ggml.normalizer.lowercase", true);
+    w.add_strings("tokenizer.ggml.tokens", {"\u4F60", "\u597D", "\u4F60\u597D", "a"});
+    w.add_strings("tokenizer.ggml.merges", {"\u4F60 \u597D"});
+  });
+  ASSERT_TRUE(file) << file.error().message;
+  const auto tokenizer = Tokenizer::create(file->vocabulary).value();
+  const std::vector<TokenId> ids = {TokenId{2}, TokenId{3}, TokenId{0}};
+  EXPECT_EQ(tokenizer.encode("\u4F60\u597D A \u4F60").value(), ids);
+  EXPECT_EQ(tokenizer.decode(ids), "\u4F60\u597Da\u4F60");
 }
 
 TEST(GgufConfig, MistypedMissingAndUnsupportedKeysAreNamed) {

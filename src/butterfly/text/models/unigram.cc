@@ -13,6 +13,7 @@ namespace butterfly {
 namespace {
 
 constexpr double kUnknownPenalty = 10;
+constexpr double kRebasedBelow = -100000;  // SentencePiece 0.2.3: sums in float start again, so that they stay exact
 constexpr std::size_t kWordBytesMax = std::size_t{1} << 26;  // each byte costs 16 while a word is looked at
 
 class UnigramModel : public WordModel {
@@ -32,6 +33,7 @@ class UnigramModel : public WordModel {
   void extend(std::string_view word, std::size_t begin, std::vector<Best>& best) const;
   Status append(std::string_view word, std::vector<Best>& best, std::vector<TokenId>& ids) const;
   Status append_piece(std::string_view piece, std::int32_t id, std::vector<TokenId>& ids) const;
+  void rebase(std::size_t begin, std::vector<Best>& best) const;
   void offer(Best& target, double score, std::size_t begin, std::int32_t id) const {
     const double sum = vocabulary_.float_scores ? static_cast<double>(static_cast<float>(score)) : score;
     if (target.begin < 0 || sum > target.score) target = {sum, static_cast<std::int32_t>(begin), id};
@@ -42,6 +44,7 @@ class UnigramModel : public WordModel {
   std::vector<double> scores_;  // by id; of user-defined pieces per byte
   std::vector<std::int32_t> bytes_;
   double unknown_score_ = 0;
+  std::size_t longest_ = 4;  // bytes of a piece, or of a character that none covers
 };
 
 Result<std::unique_ptr<WordModel>> UnigramModel::create(const Vocabulary& vocabulary) {
@@ -61,6 +64,7 @@ Result<std::unique_ptr<WordModel>> UnigramModel::create(const Vocabulary& vocabu
     const bool inside = type == TokenType::kUserDefined && vocabulary.user_defined_inside;
     if (type == TokenType::kNormal || inside) {
       entries.emplace_back(vocabulary.pieces[index], id);
+      model->longest_ = std::max(model->longest_, vocabulary.pieces[index].size());
     }
   }
   model->scores_ = vocabulary.scores;
@@ -102,9 +106,19 @@ Status UnigramModel::encode(std::string_view word, Merger& /*merger*/, std::vect
   for (std::size_t begin = 0; begin < word.size(); begin += first_character(word.substr(begin)).size) {
     // A piece may end inside a character only in a file that is not text.
     if (begin > 0 && best[begin].begin < 0) continue;
+    if (vocabulary_.float_scores && best[begin].score < kRebasedBelow) rebase(begin, best);
     extend(word, begin, best);
   }
   return append(word, best, ids);
+}
+
+/// Takes the sum at `begin` from every sum that is still compared.
+void UnigramModel::rebase(std::size_t begin, std::vector<Best>& best) const {
+  const double base = best[begin].score;
+  const std::size_t end = std::min(best.size(), begin + longest_ + 1);
+  for (std::size_t i = begin; i < end; ++i) {
+    if (best[i].begin >= 0) best[i].score = static_cast<double>(static_cast<float>(best[i].score - base));
+  }
 }
 
 Status UnigramModel::append(std::string_view word, std::vector<Best>& best, std::vector<TokenId>& ids) const {

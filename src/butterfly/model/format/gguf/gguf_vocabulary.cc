@@ -77,6 +77,18 @@ void use_pre_tokenizer(const NamedPreTokenizer& named, Vocabulary& vocabulary) {
   vocabulary.further_patterns.assign(patterns.begin() + 1, patterns.end());
 }
 
+/// "whitespace": BPE over words of plain characters, which no other name means.
+Status use_whitespace(const GgufFile& file, Vocabulary& vocabulary) {
+  BF_ASSIGN_OR_RETURN(const auto lower, file.get_bool("tokenizer.ggml.normalizer.lowercase"));
+  vocabulary.kind = TokenizerKind::kBpe;
+  vocabulary.byte_fallback = true;
+  vocabulary.drops_unknown = true;
+  if (lower.value_or(false)) vocabulary.normalizers = {{.kind = NormalizerStep::Kind::kLowercase}};
+  vocabulary.pre_tokenizers = {{.kind = PreTokenizerStep::Kind::kWhitespaceSplit}};
+  vocabulary.decoders = {{.kind = DecoderStep::Kind::kByteFallback}, {.kind = DecoderStep::Kind::kFuse}};
+  return {};
+}
+
 /// BERT's WordPiece as llama.cpp spells it: U+2581 in front of pieces that begin a word, nothing in front of others.
 Status read_word_piece(const GgufFile& file, Vocabulary& vocabulary) {
   vocabulary.kind = TokenizerKind::kWordPiece;
@@ -181,6 +193,7 @@ Status read_byte_bpe(const GgufFile& file, Vocabulary& vocabulary) {
     return {};
   }
   BF_ASSIGN_OR_RETURN(const auto pre, file.get_string("tokenizer.ggml.pre"));
+  if (pre && *pre == "whitespace") return use_whitespace(file, vocabulary);
   const NamedPreTokenizer* named = find_pre_tokenizer(pre.value_or("default"));
   if (named == nullptr) {
     return make_error(ErrorCode::kUnsupported, "{}: the pre-tokenizer \"{}\" is not known, such as gpt-2 and qwen2 are",

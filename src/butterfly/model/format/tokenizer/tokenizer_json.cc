@@ -210,6 +210,8 @@ Status Reader::read_added_tokens() {
   if (!added.is_array()) {
     return make_error(ErrorCode::kBadData, "tokenizer.json: added_tokens is {}, expected an array", added.type_name());
   }
+  const bool prepends = std::ranges::any_of(
+      out_.normalizers, [](const NormalizerStep& step) { return step.kind == NormalizerStep::Kind::kPrepend; });
   for (const json& token : added) {
     const std::string content = json_string(token, "content");
     if (content.empty()) return make_error(ErrorCode::kBadData, "tokenizer.json: an added token has no content");
@@ -219,8 +221,10 @@ Status Reader::read_added_tokens() {
     if (json_bool(token, "lstrip")) out_.strip_before.push_back(token_id);
     if (json_bool(token, "rstrip")) out_.strip_after.push_back(token_id);
     if (json_bool(token, "single_word")) out_.single_word.push_back(token_id);
-    // Special ones are looked for in the text as it is, whatever their flag says: a prefix would hide them.
-    const bool late = json_bool_or(token, "normalized", true) && !json_bool(token, "special");
+    // Where every text gets a prefix, special ones are looked for in the text as it is, whatever their flag says:
+    // `</s>` behind a word would never be found.
+    const bool hidden = prepends && json_bool(token, "special");
+    const bool late = json_bool_or(token, "normalized", true) && !hidden;
     if (late && !out_.normalizers.empty()) out_.normalized.push_back(token_id);
   }
   if (out_.kind == TokenizerKind::kUnigram) out_.scores.resize(out_.pieces.size(), 0);

@@ -240,5 +240,40 @@ TEST(TokenizerJson, DeepNestingIsRefusedBeforeAnybodyWalksIt) {
   read(document);  // brackets inside strings do not nest
 }
 
+/// Words that are lowered before they are looked up; <Tool> and <End> are looked for afterwards.
+json lowered() {
+  return parse_json(R"({
+    "added_tokens": [{"id": 3, "content": "<End>", "special": true, "normalized": true},
+                     {"id": 4, "content": "<Tool>", "normalized": true},
+                     {"id": 5, "content": "<Raw>", "special": true, "normalized": false}],
+    "normalizer": {"type": "Lowercase"},
+    "pre_tokenizer": {"type": "WhitespaceSplit"},
+    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1, "b": 2}}
+  })");
+}
+
+TEST(TokenizerJson, NormalizedTokensAreFoundAndSpelledAsTheTextIsNormalised) {
+  const auto tokenizer = Tokenizer::create(read(lowered())).value();
+  const auto ids = tokenizer.encode("A <END> <tool> <raw> <Raw> b").value();
+  EXPECT_THAT(ids, ElementsAre(TokenId{1}, TokenId{3}, TokenId{4}, TokenId{0}, TokenId{5}, TokenId{2}));
+  EXPECT_EQ(tokenizer.decode(ids, Tokenizer::Control::kShown), "a <end> <tool> ? <Raw> b");
+  EXPECT_EQ(tokenizer.decode({TokenId{1}, TokenId{3}, TokenId{4}}, Tokenizer::Control::kHidden), "a <tool>");
+}
+
+TEST(TokenizerJson, NormalizedControlTokensOfATemplateCountBesideTheTextOfAUser) {
+  const auto tokenizer = Tokenizer::create(read(lowered())).value();
+  const std::string text = "<End>a <End> b";  // the first is the template's, the rest somebody's
+  const std::string marks = std::string(5, '\0') + std::string(9, '\1');
+  EXPECT_THAT(tokenizer.encode(text, {.marks = marks}).value(),
+              ElementsAre(TokenId{3}, TokenId{1}, TokenId{0}, TokenId{2}));
+}
+
+TEST(TokenizerJson, APrefixDoesNotHideSpecialTokensThatClaimToBeNormalized) {
+  json document = sentencepiece();
+  for (json& token : document["added_tokens"]) token["normalized"] = true;
+  const auto tokenizer = Tokenizer::create(read(document)).value();
+  EXPECT_THAT(tokenizer.encode("ab</s>", {.add_bos = false}).value(), ElementsAre(TokenId{8}, TokenId{6}, TokenId{2}));
+}
+
 }  // namespace
 }  // namespace butterfly
