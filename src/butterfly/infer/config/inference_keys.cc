@@ -1,7 +1,6 @@
 #include "butterfly/infer/config/inference_keys.h"
 
 #include <charconv>
-#include <cmath>
 #include <string>
 
 #include "butterfly/infer/config/access_keys.h"
@@ -136,16 +135,19 @@ KeyText text(const char* name, const char* help, char letter = 0) {
   return {.name = name, .role = kDecides, .help = help, .group = kText, .letter = letter};
 }
 
-/// Whole numbers from -1, which stands for no limit.
+/// Whole numbers from -1, which stands for none, or for all.
 template <typename Access>
-InferenceKey whole_text_key(KeyText about, Access at) {
+InferenceKey signed_key(KeyText about, Access at) {
   return config_key<InferenceConfig>(
       std::move(about),
-      [at](const InferenceConfig& config) { return KeyValue(double{1} * at(const_cast<InferenceConfig&>(config))); },
+      [at](const InferenceConfig& config) {
+        return KeyValue(static_cast<std::int64_t>(at(const_cast<InferenceConfig&>(config))));
+      },
       [at](InferenceConfig& config, const KeyValue& value) -> Status {
-        const double number = std::get<double>(value);
-        if (!(number >= -1 && number <= 1e9) || number != std::floor(number)) {
-          return make_error(ErrorCode::kInvalidArgument, "expected a whole number from -1 to 1000000000");
+        constexpr std::int64_t kMost = 1'000'000'000;
+        const std::int64_t number = std::get<std::int64_t>(value);
+        if (number < -1 || number > kMost) {
+          return make_error(ErrorCode::kInvalidArgument, "expected a whole number from -1 to {}", kMost);
         }
         at(config) = static_cast<int>(number);
         return {};
@@ -227,12 +229,13 @@ void add_sampling(std::vector<InferenceKey>& keys) {
       value_key(text("min_p", "Drop tokens below this share of the best one"), BF_AT(request.sampling.min_p)));
   keys.push_back(value_key(text("repeat_penalty", "Divide logits of tokens that prompt or answer have; 1: off"),
                            BF_AT(request.sampling.repeat_penalty)));
-  keys.push_back(whole_text_key(text("repeat_last_n", "Tokens that the repeat penalty looks back at; -1: all"),
+  keys.push_back(signed_key(text("repeat_last_n", "Tokens that the repeat penalty looks back at; -1: all"),
                                 BF_AT(request.sampling.repeat_window)));
-  keys.push_back(value_key(text("presence_penalty", "Taken from logits of tokens that the answer has (-2 to 2)"),
-                           BF_AT(request.sampling.presence_penalty)));
-  keys.push_back(value_key(text("frequency_penalty", "Taken from them for each time that it has them (-2 to 2)"),
-                           BF_AT(request.sampling.frequency_penalty)));
+  KeyText presence = text("presence_penalty", "Taken from logits of tokens that the answer has");
+  KeyText frequency = text("frequency_penalty", "Taken from them for each time that it has them");
+  presence.range = frequency.range = {-2, 2};
+  keys.push_back(value_key(std::move(presence), BF_AT(request.sampling.presence_penalty)));
+  keys.push_back(value_key(std::move(frequency), BF_AT(request.sampling.frequency_penalty)));
   keys.push_back(logit_bias_key());
   keys.push_back(wide_key(text("seed", "Same seed, same text: on any number of nodes"), BF_AT(request.sampling.seed)));
 }
@@ -262,7 +265,7 @@ const std::vector<InferenceKey>& text_keys() {
     stop.list = ListForm::kRepeated;
     all.push_back(value_key(std::move(stop), BF_AT(request.stops)));
     all.push_back(stop_tokens_key());
-    all.push_back(whole_text_key(
+    all.push_back(signed_key(
         text("logprobs", "With --json: log-probabilities of each token and of this number of best ones; -1: none"),
         BF_AT(request.sampling.logprobs)));
     all.push_back(value_key(text("json_schema", "Answer with JSON of this schema: a file, or the schema itself"),
@@ -274,6 +277,7 @@ const std::vector<InferenceKey>& text_keys() {
                             BF_AT(grammar)));
     KeyText samples = text("samples", "Answers to one prompt, with draws of their own; only with --json more than 1");
     samples.range = {1, 1024};
+    samples.alias = "n";
     all.push_back(value_key(std::move(samples), BF_AT(samples)));
     all.push_back(
         value_key(text("ignore_end", "Go on after the model's end-of-text token"), BF_AT(request.ignore_end)));
