@@ -1,5 +1,5 @@
 // butterfly generate: continues a text. The text alone goes to stdout, as it comes; the summary to stderr.
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 
 #include <cerrno>
 #include <cstdio>

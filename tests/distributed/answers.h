@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/sampler.h"
+#include "butterfly/infer/scheduler/schedule.h"
 #include "butterfly/stage/test_group_test.h"
 #include "completed_step.h"
 

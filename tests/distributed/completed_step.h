@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "butterfly/infer/deployment/pipeline.h"
-#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/scheduler/schedule.h"
 
 namespace butterfly {
 

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/text_batches.h"
+#include "butterfly/infer/scheduler/schedule.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -183,7 +183,7 @@ TEST_P(GoldenEncoder, TheLikeliestTokensAreThoseOfPyTorch) {
   const auto deployment = deploy(checkpoint_, {});
   const auto expected = golden::read_numbers(path("greedy.txt"));
   Schedule schedule({.rows_max = 7, .depth = 1});
-  const SequenceId sequence = schedule.add({TokenId{checkpoint_.config.decoder_start}}, 0, tokens_);
+  const SequenceId sequence = schedule.add({TokenId{checkpoint_.config.decoder_start}}, tokens_);
   std::vector<std::int32_t> greedy;
   while (greedy.size() < expected.size()) {
     auto step = schedule.next_step();

@@ -6,8 +6,8 @@
 #include "bench/bench.h"
 #include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
-#include "butterfly/infer/request/batch_schedule.h"
 #include "butterfly/infer/request/text_batches.h"
+#include "butterfly/infer/scheduler/schedule.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
@@ -78,7 +78,7 @@ Status run_round(Pipeline& pipeline, const BenchCommand& command, const ModelCon
   Schedule schedule({.rows_max = kRowsMax, .depth = pipeline.depth()});
   for (int s = 0; s < command.sequences; ++s) {
     if (config.has_decoder()) {
-      schedule.add({TokenId{config.decoder_start}}, 0, prompt_of(command, s, vocab));
+      schedule.add({TokenId{config.decoder_start}}, prompt_of(command, s, vocab));
     } else {
       schedule.add(prompt_of(command, s, vocab));
     }

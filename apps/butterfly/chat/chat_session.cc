@@ -1,7 +1,5 @@
 #include "chat/chat_session.h"
 
-#include <algorithm>
-
 #include "butterfly/model/files/pending_file.h"
 #include "commands.h"
 
@@ -14,7 +12,15 @@ using Json = nlohmann::ordered_json;
 
 ChatSession::ChatSession(const ChatModel& model, const Tokenizer& tokenizer, OpenModel& open,
                          const InferenceConfig& config, const std::string& system)
-    : model_(model), tokenizer_(tokenizer), open_(open), config_(config) {
+    : model_(model),
+      tokenizer_(tokenizer),
+      config_(config),
+      // Room for one whole conversation: what was said before stays cached, other conversations make room for it.
+      scheduler_(open.deployment->pipeline(), tokenizer,
+                 {.context = open.checkpoint.config.context,
+                  .rows_max = config.prefill_chunk,
+                  .cache_tokens = open.checkpoint.config.context,
+                  .keep_prefixes = true}) {
   set_system(system);
 }
 
@@ -52,8 +58,6 @@ Result<ChatSession::Turn> ChatSession::answer(const std::string& text, const std
   BF_ASSIGN_OR_RETURN(ChatModel::Prompt prompt, model_.prompt(tokenizer_, messages));
   Turn turn;
   turn.prompt_tokens = prompt.tokens.size();
-  const auto differs = std::ranges::mismatch(cached_, prompt.tokens);
-  turn.cached_tokens = static_cast<std::size_t>(differs.in1 - cached_.begin());
   Request request = config_.request;
   request.prompt = std::move(prompt.tokens);
   request.shown = std::move(prompt.shown);
@@ -73,10 +77,8 @@ Result<ChatSession::Turn> ChatSession::answer(const std::string& text, const std
     answering_ = true;
   }
   const std::stop_callback on_end(interrupted(), [this] { stop_answer(); });
-  const GenerateOptions options{
-      .prefill_chunk = config_.prefill_chunk, .context = open_.checkpoint.config.context, .cached = &cached_};
   auto generations = generate(
-      open_.deployment->pipeline(), tokenizer_, std::span<const Request>(&request, 1), options,
+      scheduler_, std::span<const Request>(&request, 1),
       [&](std::size_t, std::string_view piece) { take(parser.push(piece)); }, stop);
   {
     const std::lock_guard lock(mutex_);
@@ -86,6 +88,7 @@ Result<ChatSession::Turn> ChatSession::answer(const std::string& text, const std
   take(parser.finish());
   const Generation& generation = generations->front();
   turn.reason = generation.reason;
+  turn.cached_tokens = static_cast<std::size_t>(generation.cached_tokens);
   turn.tokens = generation.tokens.size();
   turn.seconds = generation.total_s;
   turn.first_token_s = generation.first_token_s;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "butterfly/base/json.h"
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 #include "chat/chat_model.h"
 
 namespace butterfly::app {
@@ -46,11 +46,10 @@ class ChatSession {
  private:
   const ChatModel& model_;
   const Tokenizer& tokenizer_;
-  OpenModel& open_;
   const InferenceConfig& config_;
   nlohmann::ordered_json messages_ = nlohmann::ordered_json::array();
   std::string system_;
-  std::vector<TokenId> cached_;
+  Scheduler scheduler_;
   std::mutex mutex_;  // guards stop_ and answering_
   std::stop_source stop_;
   bool answering_ = false;

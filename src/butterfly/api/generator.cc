@@ -12,7 +12,7 @@
 #include "butterfly/api/node_feed.h"
 #include "butterfly/api/replica.h"
 #include "butterfly/base/units.h"
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/text/tokenizer.h"

@@ -9,7 +9,7 @@
 
 #include "butterfly/generator.h"
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 
 namespace butterfly {
 

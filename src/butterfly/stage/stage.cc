@@ -203,6 +203,7 @@ Status check_kind(const ModelConfig& config, const Batch& batch) {
 }  // namespace
 
 Status Stage::forward(Step& step) {
+  for (const SharedPrefix& shared : step.share) BF_TRY(cache_.share(shared.from, shared.to, shared.tokens));
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
   BF_TRY(check_kind(config_, step.batch));

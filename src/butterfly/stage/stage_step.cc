@@ -45,6 +45,7 @@ Status check_run(const SequenceRun& run, const StepLimits& limits) {
 }
 
 constexpr std::uint64_t kRunBytes = 6 * sizeof(std::int32_t);
+constexpr std::uint64_t kShareBytes = 3 * sizeof(std::int32_t);
 
 }  // namespace
 
@@ -53,14 +54,17 @@ Message encode_step(Step step) {
   message.type = static_cast<std::uint16_t>(StepMessage::kStep);
   message.epoch = step.epoch;
   message.tag = step.id;
-  std::vector<std::int32_t> words{static_cast<std::int32_t>(step.batch.runs.size()),
-                                  static_cast<std::int32_t>(step.release.size()),
-                                  static_cast<std::int32_t>(step.batch.kind)};
+  std::vector<std::int32_t> words{
+      static_cast<std::int32_t>(step.batch.runs.size()), static_cast<std::int32_t>(step.release.size()),
+      static_cast<std::int32_t>(step.batch.kind), static_cast<std::int32_t>(step.share.size())};
   for (const SequenceRun& run : step.batch.runs) {
     words.insert(words.end(),
                  {run.sequence.value, run.position, run.rows, run.logits_from, run.logits_to, run.encoder_rows});
   }
   for (const SequenceId sequence : step.release) words.push_back(sequence.value);
+  for (const SharedPrefix& shared : step.share) {
+    words.insert(words.end(), {shared.from.value, shared.to.value, shared.tokens});
+  }
   message.meta = to_bytes(words);
   if (step.tensor.rank() > 0) message.payload = {step.tensor.owner(), step.tensor.bytes()};
   return message;
@@ -86,9 +90,10 @@ Result<Step> decode_step(const Message& message, const StepLimits& limits) {
   const auto runs = reader.read<std::uint32_t>();
   const auto releases = reader.read<std::uint32_t>();
   const auto kind = reader.read<std::uint32_t>();
-  if (!kind || std::uint64_t{*runs} * kRunBytes + std::uint64_t{*releases} * 4 != reader.remaining()) {
-    return make_error(ErrorCode::kProtocol, "a step of {} bytes does not hold its {} runs and {} releases",
-                      message.meta.size(), runs.value_or(0), releases.value_or(0));
+  const auto shares = reader.read<std::uint32_t>();
+  if (!shares || *runs * kRunBytes + std::uint64_t{*releases} * 4 + *shares * kShareBytes != reader.remaining()) {
+    return make_error(ErrorCode::kProtocol, "a step of {} bytes does not hold its {} runs, {} releases and {} shares",
+                      message.meta.size(), runs.value_or(0), releases.value_or(0), shares.value_or(0));
   }
   if (*kind > static_cast<std::uint32_t>(BatchKind::kEncode)) {
     return make_error(ErrorCode::kProtocol, "a step is of kind {}, the last one is {}", *kind,
@@ -117,6 +122,11 @@ Result<Step> decode_step(const Message& message, const StepLimits& limits) {
     }
   }
   for (std::uint32_t i = 0; i < *releases; ++i) step.release.emplace_back(*reader.read<std::int32_t>());
+  for (std::uint32_t i = 0; i < *shares; ++i) {
+    const SequenceId from(*reader.read<std::int32_t>());
+    const SequenceId to(*reader.read<std::int32_t>());
+    step.share.push_back({.from = from, .to = to, .tokens = *reader.read<std::int32_t>()});
+  }
   return step;
 }
 

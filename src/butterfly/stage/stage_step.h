@@ -15,11 +15,19 @@ namespace butterfly {
 /// Message types on data channels.
 enum class StepMessage : std::uint16_t { kStep = 1, kFailed = 2 };
 
+/// The first `tokens` positions of a sequence, whole cache pages, become the beginning of a new one.
+struct SharedPrefix {
+  SequenceId from{};
+  SequenceId to{};
+  std::int32_t tokens = 0;
+};
+
 struct Step {
   std::uint64_t id = 0;
   Epoch epoch;
   Batch batch;
-  std::vector<SequenceId> release;  // sequences that ended: their cache pages are free before this step runs
+  std::vector<SharedPrefix> share{};  // before this step runs; these first,
+  std::vector<SequenceId> release;    // then sequences that ended: their cache pages are free
   Tensor tensor;  // i32 tokens [rows], f32 activations [rows, model_dim] or f32 output [logit_rows, output_dim]
 };
 

@@ -14,6 +14,7 @@ Step example() {
   step.batch.runs = {{SequenceId(3), 10, 5, 3, 4, 17}, {SequenceId(1), 0, 2, 2}};
   step.batch.kind = BatchKind::kEncode;
   step.release = {SequenceId(9), SequenceId(8)};
+  step.share = {{.from = SequenceId(4), .to = SequenceId(1), .tokens = 128}};
   return step;
 }
 
@@ -30,6 +31,10 @@ TEST(Step, SurvivesTheWire) {
   EXPECT_EQ(decoded->batch.kind, BatchKind::kEncode);
   EXPECT_EQ(decoded->batch.logit_rows(), 1);
   EXPECT_EQ(decoded->release, (std::vector{SequenceId(9), SequenceId(8)}));
+  ASSERT_EQ(decoded->share.size(), 1u);
+  EXPECT_EQ(decoded->share[0].from, SequenceId(4));
+  EXPECT_EQ(decoded->share[0].to, SequenceId(1));
+  EXPECT_EQ(decoded->share[0].tokens, 128);
 }
 
 TEST(Step, TheTensorIsHandedOverWithoutCopying) {

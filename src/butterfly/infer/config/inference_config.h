@@ -6,7 +6,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/infer/deployment/deployment_config.h"
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 
 namespace butterfly {
 

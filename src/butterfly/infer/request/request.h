@@ -32,8 +32,8 @@ struct Generation {
   std::vector<TokenId> tokens;  // generated, without the prompt
   std::string text;
   FinishReason reason = FinishReason::kLength;
-  double first_token_s = 0;       // from the moment it was asked for to the first sampled token
-  double total_s = 0;             // to the last
+  double first_token_s = 0;        // from the moment it was asked for to the first sampled token
+  double total_s = 0;              // to the last
   std::int64_t cached_tokens = 0;  // of the prompt, whose keys and values were there already
 };
 

@@ -1,24 +1,105 @@
-#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/scheduler/schedule.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "butterfly/kernel/inference/kernels.h"
 
 namespace butterfly {
+namespace {
 
-SequenceId Schedule::add(std::vector<TokenId> tokens, std::size_t cached, std::vector<TokenId> encoded) {
-  // The last one is computed anyway: its logits are wanted.
-  const std::size_t sent = tokens.empty() ? 0 : std::min(cached, tokens.size() - 1);
-  states_.push_back({.tokens = std::move(tokens), .encoded = std::move(encoded), .submitted = sent});
-  return SequenceId(static_cast<std::int32_t>(states_.size() - 1));
+constexpr std::size_t kKeptMax = 64;  // sequences, where no limit of pages bounds them
+
+/// Whether only its last token is still to be computed, after others that were.
+template <typename State>
+bool writes(const State& state) {
+  return state.submitted > 0 && state.tokens.size() - state.submitted <= 1;
+}
+
+bool contains(const Batch& batch, SequenceId sequence) {
+  return std::ranges::any_of(batch.runs, [&](const SequenceRun& run) { return run.sequence == sequence; });
+}
+
+}  // namespace
+
+Schedule::Schedule(const ScheduleOptions& options)
+    : options_(options),
+      pool_(Pool::create()),
+      chunk_size_(options.slowdown_max, options.rows_max),
+      pages_(options.pages_max) {}
+
+SequenceId Schedule::add(std::vector<TokenId> tokens, std::vector<TokenId> encoded) {
+  do {
+    next_id_ = next_id_ < std::numeric_limits<std::int32_t>::max() - 1 ? next_id_ + 1 : 0;
+  } while (states_.contains(SequenceId(next_id_)));
+  const auto [entry, added] = states_.emplace(SequenceId(next_id_), State{});
+  entry->second.tokens = std::move(tokens);
+  entry->second.encoded = std::move(encoded);
+  entry->second.order = next_order_++;
+  index(*entry);
+  return entry->first;
+}
+
+/// Makes the pages of its text known, as far as they are full.
+void Schedule::index(Entry& entry) {
+  auto& [id, state] = entry;
+  prefixes_.remove(id, state.hashes);
+  state.hashes.clear();
+  if (!state.encoded.empty()) return;  // what its keys are depends on more than its own text
+  state.hashes = prefix_hashes(state.tokens);
+  prefixes_.add(id, state.hashes);
+}
+
+std::vector<Schedule::Entry*> Schedule::active() {
+  std::vector<Entry*> result;
+  for (Entry& entry : states_) {
+    if (entry.second.stand == Stand::kRunning) result.push_back(&entry);
+  }
+  std::ranges::sort(result, {}, [](const Entry* entry) { return entry->second.order; });
+  return result;
+}
+
+/// Looks for the longest beginning that another sequence has on the nodes, or will have soon: then it waits for it.
+void Schedule::begin(Entry& entry) {
+  auto& [id, state] = entry;
+  const auto page = static_cast<std::size_t>(kKvPageTokens);
+  // The last token is computed anyway: its logits are wanted.
+  for (std::size_t pages = std::min(state.hashes.size(), (state.tokens.size() - 1) / page); pages > 0; --pages) {
+    const std::size_t tokens = pages * page;
+    bool comes = false;
+    for (const SequenceId holder : prefixes_.holders(state.hashes[pages - 1])) {
+      State& other = states_.at(holder);
+      if (holder == id || other.tokens.size() < tokens) continue;
+      if (!std::equal(state.tokens.begin(), state.tokens.begin() + static_cast<std::ptrdiff_t>(tokens),
+                      other.tokens.begin()))
+        continue;
+      if (other.submitted >= tokens) {
+        // Cannot fail: the other has the pages, and this one has none yet.
+        if (!pages_.share(holder, id, static_cast<std::int64_t>(tokens))) continue;
+        shared_.push_back({.from = holder, .to = id, .tokens = static_cast<std::int32_t>(tokens)});
+        if (other.stand == Stand::kKept) other.order = next_order_++;
+        state.submitted = tokens;
+        state.cached = std::max(state.cached, static_cast<std::int64_t>(tokens));
+        state.begun = true;
+        return;
+      }
+      comes = comes || (other.stand == Stand::kRunning && other.order < state.order);
+    }
+    if (comes) return;
+  }
+  state.begun = true;
 }
 
 /// Texts that are to be encoded, as many as fit and one at least; false where there are none.
-bool Schedule::add_encoded(int share, std::vector<std::int32_t>& tokens, Batch& batch) {
-  for (std::size_t i = 0; i < states_.size() && static_cast<int>(batch.runs.size()) < share; ++i) {
-    State& state = states_[i];
-    if (state.finished || state.encoded.empty() || state.encoder_submitted) continue;
+bool Schedule::add_encoded(std::span<Entry* const> active, int share, std::vector<std::int32_t>& tokens, Batch& batch) {
+  for (Entry* entry : active) {
+    auto& [id, state] = *entry;
+    if (static_cast<int>(batch.runs.size()) >= share) break;
+    if (state.encoded.empty() || state.encoder_submitted) continue;
     if (!tokens.empty() && tokens.size() + state.encoded.size() > static_cast<std::size_t>(options_.rows_max)) break;
+    if (!make_room(*entry, state.encoded.size(), batch)) continue;
     const auto rows = static_cast<std::int32_t>(state.encoded.size());
-    batch.runs.push_back({.sequence = SequenceId(static_cast<std::int32_t>(i)), .rows = rows, .logits_from = rows});
+    batch.runs.push_back({.sequence = id, .rows = rows, .logits_from = rows});
     for (const TokenId token : state.encoded) tokens.push_back(token.value);
     state.encoder_submitted = true;
   }
@@ -26,10 +107,10 @@ bool Schedule::add_encoded(int share, std::vector<std::int32_t>& tokens, Batch& 
   return !batch.runs.empty();
 }
 
-void Schedule::add_rows(State& state, SequenceId id, std::vector<std::int32_t>& tokens, Batch& batch) {
-  const std::size_t room = static_cast<std::size_t>(options_.rows_max) - tokens.size();
-  const std::size_t rows = std::min(state.tokens.size() - state.submitted, room);
-  if (rows == 0) return;
+void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t>& tokens, Batch& batch) {
+  auto& [id, state] = entry;
+  rows = std::min(rows, state.tokens.size() - state.submitted);
+  if (rows == 0 || !make_room(entry, state.submitted + rows, batch)) return;
   const bool last = state.submitted + rows == state.tokens.size();
   SequenceRun run;
   run.sequence = id;
@@ -43,25 +124,64 @@ void Schedule::add_rows(State& state, SequenceId id, std::vector<std::int32_t>& 
   state.waiting = last;
 }
 
+/// Of all prompts together, beside so many texts in this step.
+std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t texts) {
+  const std::size_t room = static_cast<std::size_t>(options_.rows_max) -
+                           std::min<std::size_t>(texts, static_cast<std::size_t>(options_.rows_max));
+  const auto writing =
+      static_cast<std::size_t>(std::ranges::count_if(active, [](const Entry* e) { return writes(e->second); }));
+  if (options_.slowdown_max <= 0 || writing == 0) return room;
+  // A step of prompts alone would only stand in the way of texts that are under way, unless a stage is idle.
+  if (texts == 0 && under_way_ >= options_.depth) return 0;
+  const int beside = texts > 0 ? static_cast<int>(texts) : std::max(1, static_cast<int>(writing) / options_.depth);
+  return std::min(room, static_cast<std::size_t>(chunk_size_.rows(beside)));
+}
+
+/// Of up to `share` sequences that wait for nothing: the tokens of texts, then as much of prompts as is bearable.
+void Schedule::add_texts(std::span<Entry* const> active, int share, std::vector<std::int32_t>& tokens, Batch& batch) {
+  std::vector<Entry*> texts;
+  std::vector<Entry*> prompts;
+  for (std::size_t n = 0; n < active.size() && static_cast<int>(texts.size() + prompts.size()) < share; ++n) {
+    Entry* entry = active[(first_ + n) % active.size()];
+    const State& state = entry->second;
+    const bool unread = !state.encoded.empty() && !state.encoder_submitted;
+    if (state.waiting || !state.begun || unread) continue;
+    (writes(entry->second) ? texts : prompts).push_back(entry);
+  }
+  for (Entry* entry : texts) {
+    // One that came before it in this step may have taken its pages.
+    if (entry->second.stand == Stand::kRunning && tokens.size() < static_cast<std::size_t>(options_.rows_max)) {
+      add_rows(*entry, 1, tokens, batch);
+    }
+  }
+  // Prompts share what is left alike; what a short one does not need goes to the others.
+  std::ranges::stable_sort(prompts, {}, [](const Entry* e) { return e->second.tokens.size() - e->second.submitted; });
+  std::size_t room = prompt_rows(active, tokens.size());
+  for (std::size_t i = 0; i < prompts.size() && room > 0; ++i) {
+    const std::size_t before = tokens.size();
+    const std::size_t left = prompts.size() - i;
+    if (prompts[i]->second.stand == Stand::kRunning) add_rows(*prompts[i], (room + left - 1) / left, tokens, batch);
+    room -= tokens.size() - before;
+  }
+  if (!active.empty()) first_ = (first_ + batch.runs.size()) % active.size();
+}
+
 Result<std::optional<Step>> Schedule::next_step() {
   // One more step than stages keeps a step waiting in front of the first while each stage has one.
   if (under_way_ > options_.depth) return std::nullopt;
-  const auto active =
-      static_cast<int>(std::count_if(states_.begin(), states_.end(), [](const State& s) { return !s.finished; }));
-  const int share = std::max(1, (active + options_.depth - 1) / options_.depth);
+  unpark();
+  const std::vector<Entry*> running = active();
+  const int share = std::max(1, (static_cast<int>(running.size()) + options_.depth - 1) / options_.depth);
+  for (Entry* entry : running) {
+    if (!entry->second.begun) begin(*entry);
+  }
   Step step;
   std::vector<std::int32_t> tokens;
-  const bool encodes = add_encoded(share, tokens, step.batch);
-  for (std::size_t n = 0; !encodes && n < states_.size() && static_cast<int>(step.batch.runs.size()) < share; ++n) {
-    const std::size_t i = (first_ + n) % states_.size();
-    State& candidate = states_[i];
-    if (candidate.finished || candidate.waiting) continue;
-    add_rows(candidate, SequenceId(static_cast<std::int32_t>(i)), tokens, step.batch);
-  }
-  if (!states_.empty() && !encodes) first_ = (first_ + step.batch.runs.size()) % states_.size();
-  if (step.batch.runs.empty() && (released_.empty() || active > 0)) return std::nullopt;
+  if (!add_encoded(running, share, tokens, step.batch)) add_texts(running, share, tokens, step.batch);
+  if (step.batch.runs.empty() && (released_.empty() || !running.empty())) return std::nullopt;
+  step.share = std::exchange(shared_, {});
   step.release = std::exchange(released_, {});
-  step.id = next_id_++;
+  step.id = next_step_id_++;
   ++under_way_;
   if (!tokens.empty()) {
     BF_ASSIGN_OR_RETURN(step.tensor, Tensor::allocate(*pool_, DType::kI32, {static_cast<std::int64_t>(tokens.size())}));
@@ -70,38 +190,172 @@ Result<std::optional<Step>> Schedule::next_step() {
   return step;
 }
 
-void Schedule::completed(const Step& step) {
+void Schedule::completed(const Step& step, double seconds) {
   --under_way_;
+  int texts = 0;
+  int prompt_rows = 0;
   for (const SequenceRun& run : step.batch.runs) {
-    if (run.logit_rows() > 0) state(run.sequence).waiting = false;
+    if (run.rows == 1 && run.position > 0) {
+      ++texts;
+    } else {
+      prompt_rows += run.rows;
+    }
+    if (run.logit_rows() == 0) continue;
+    const auto found = states_.find(run.sequence);
+    if (found != states_.end()) found->second.waiting = false;
   }
+  if (seconds > 0 && step.batch.kind == BatchKind::kContinue) chunk_size_.observe(texts, prompt_rows, seconds);
 }
 
 void Schedule::append(SequenceId sequence, TokenId token) {
-  state(sequence).tokens.push_back(token);
+  states_.at(sequence).tokens.push_back(token);
 }
 
 void Schedule::finish(SequenceId sequence) {
-  State& ended = state(sequence);
-  if (ended.finished) return;
-  ended.finished = true;
-  if (!options_.keep) released_.push_back(sequence);
+  const auto found = states_.find(sequence);
+  if (found == states_.end() || found->second.stand == Stand::kKept) return;
+  State& state = found->second;
+  const bool useful = state.encoded.empty() && state.submitted >= static_cast<std::size_t>(kKvPageTokens);
+  if (!options_.keep || !useful) return forget(sequence);
+  state.tokens.resize(state.submitted);
+  state.stand = Stand::kKept;
+  state.order = next_order_++;
+  index(*found);
+  // Of two that are alike to the last full page, one is enough.
+  std::vector<SequenceId> alike;
+  for (const SequenceId holder : prefixes_.holders(state.hashes.back())) {
+    const State& other = states_.at(holder);
+    if (holder != sequence && other.stand == Stand::kKept && other.hashes == state.hashes) alike.push_back(holder);
+  }
+  for (const SequenceId other : alike) forget(other);
+  const auto kept = static_cast<std::size_t>(
+      std::ranges::count_if(states_, [](const Entry& entry) { return entry.second.stand == Stand::kKept; }));
+  if (!options_.pages_max && kept > kKeptMax) forget_oldest_kept();
+}
+
+void Schedule::forget(SequenceId sequence) {
+  const auto found = states_.find(sequence);
+  prefixes_.remove(sequence, found->second.hashes);
+  pages_.release(sequence);
+  released_.push_back(sequence);
+  states_.erase(found);
+}
+
+void Schedule::forget_oldest_kept() {
+  const State* oldest = nullptr;
+  SequenceId id{};
+  for (const auto& [sequence, state] : states_) {
+    if (state.stand != Stand::kKept || (oldest != nullptr && oldest->order < state.order)) continue;
+    oldest = &state;
+    id = sequence;
+  }
+  if (oldest != nullptr) forget(id);
+}
+
+std::int64_t Schedule::pages_kept() const {
+  std::vector<bool> serves(static_cast<std::size_t>(pages_.created()));
+  std::int64_t serving = 0;
+  for (const auto& [sequence, state] : states_) {
+    if (state.stand != Stand::kRunning || !pages_.has(sequence)) continue;
+    for (const std::int32_t page : pages_.pages(sequence)) {
+      if (!serves[static_cast<std::size_t>(page)]) ++serving;
+      serves[static_cast<std::size_t>(page)] = true;
+    }
+  }
+  return pages_.used() - serving;
+}
+
+bool Schedule::fits(std::int64_t tokens) const {
+  if (!options_.pages_max) return true;
+  return PageTables::pages_for(tokens) <= *options_.pages_max - pages_.used() + pages_kept();
+}
+
+bool Schedule::has_room(std::int64_t tokens) const {
+  const bool parked = std::ranges::any_of(states_, [](const Entry& e) { return e.second.stand == Stand::kParked; });
+  return !parked && fits(tokens + kKvPageTokens);  // and a page to grow
+}
+
+/// The oldest that is parked goes on once it has room, one a step.
+void Schedule::unpark() {
+  Entry* oldest = nullptr;
+  for (Entry& entry : states_) {
+    if (entry.second.stand != Stand::kParked) continue;
+    if (oldest == nullptr || entry.second.order < oldest->second.order) oldest = &entry;
+  }
+  if (oldest == nullptr) return;
+  // Nodes must have heard that its pages are free before it gets others.
+  if (std::ranges::find(released_, oldest->first) != released_.end()) return;
+  const std::size_t tokens = std::max(oldest->second.tokens.size() + 1, oldest->second.encoded.size());
+  if (!fits(static_cast<std::int64_t>(tokens))) return;
+  oldest->second.stand = Stand::kRunning;
+  index(*oldest);
+}
+
+void Schedule::park(Entry& entry) {
+  auto& [id, state] = entry;
+  prefixes_.remove(id, state.hashes);
+  state.hashes.clear();
+  pages_.release(id);
+  released_.push_back(id);
+  state.stand = Stand::kParked;
+  state.submitted = 0;
+  state.begun = false;
+  state.encoder_submitted = false;
+  ++preempted_;
+}
+
+Schedule::Entry* Schedule::youngest_beside(const Entry& entry, const Batch& batch) {
+  Entry* youngest = nullptr;
+  for (Entry& other : states_) {
+    if (other.second.stand != Stand::kRunning || other.first == entry.first || contains(batch, other.first)) continue;
+    if (!pages_.has(other.first)) continue;
+    if (youngest == nullptr || other.second.order > youngest->second.order) youngest = &other;
+  }
+  return youngest;
+}
+
+/// Pages for `tokens` of this sequence: free ones, those of what is kept, those of a younger sequence; else it gives up
+/// its own where it is the youngest, or waits for the next step. False: it has none for this step.
+bool Schedule::make_room(Entry& entry, std::size_t tokens, const Batch& batch) {
+  const auto needed = static_cast<std::int64_t>(std::max(tokens, entry.second.encoded.size()));
+  while (!pages_.reserve(entry.first, needed)) {
+    if (pages_kept() > 0) {
+      forget_oldest_kept();
+      continue;
+    }
+    Entry* younger = youngest_beside(entry, batch);
+    if (younger != nullptr && younger->second.order > entry.second.order) {
+      park(*younger);
+      continue;
+    }
+    if (younger != nullptr) park(entry);
+    return false;
+  }
+  return true;
 }
 
 void Schedule::replay(int depth) {
   options_.depth = depth;
   under_way_ = 0;
+  shared_.clear();
   released_.clear();
-  for (State& state : states_) {
+  prefixes_.clear();
+  pages_ = PageTables(options_.pages_max);
+  std::erase_if(states_, [](const Entry& entry) { return entry.second.stand == Stand::kKept; });
+  for (Entry& entry : states_) {
+    State& state = entry.second;
     state.submitted = 0;
     state.encoder_submitted = false;
     state.waiting = false;
+    state.begun = false;
+    state.hashes.clear();
+    if (state.stand == Stand::kRunning) index(entry);
   }
 }
 
 bool Schedule::idle() const {
   return under_way_ == 0 && released_.empty() &&
-         std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.finished; });
+         std::ranges::all_of(states_, [](const Entry& entry) { return entry.second.stand == Stand::kKept; });
 }
 
 }  // namespace butterfly

@@ -1,6 +1,8 @@
-#include "butterfly/infer/request/batch_schedule.h"
+#include "butterfly/infer/scheduler/schedule.h"
 
 #include <gtest/gtest.h>
+
+#include "butterfly/kernel/inference/kernels.h"
 
 namespace butterfly {
 namespace {
@@ -30,33 +32,159 @@ TEST(Schedule, CutsAPromptIntoChunksAndAsksForLogitsAtItsEndOnly) {
   EXPECT_EQ(decode->tensor.view().values<std::int32_t>()[0], 77);
 }
 
-TEST(Schedule, WhatIsCachedIsNotSentAgainAndStaysCached) {
-  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
-  const SequenceId id = schedule.add(tokens(5), 3);
+/// All steps that can be submitted now, each completed at once.
+std::vector<Step> run_all(Schedule& schedule) {
+  std::vector<Step> steps;
+  while (auto step = schedule.next_step().value()) {
+    schedule.completed(*step);
+    steps.push_back(std::move(*step));
+  }
+  return steps;
+}
+
+std::vector<TokenId> tokens_from(int first, int count) {
+  std::vector<TokenId> result;
+  for (int i = 0; i < count; ++i) result.emplace_back(first + i);
+  return result;
+}
+
+constexpr int kPage = kKvPageTokens;
+
+TEST(Schedule, WhatEndedStaysForTextsThatBeginAlike) {
+  Schedule schedule({.rows_max = 8 * kPage, .depth = 1, .keep = true});
+  const SequenceId first = schedule.add(tokens(2 * kPage + 3));
+  run_all(schedule);
+  schedule.finish(first);
+  EXPECT_TRUE(schedule.idle()) << "nothing is released";
+  std::vector<TokenId> alike = tokens(2 * kPage + 10);
+  alike[static_cast<std::size_t>(kPage + 1)] = TokenId(9999);  // from the second page on another text
+  const SequenceId second = schedule.add(alike);
   const auto step = schedule.next_step().value();
   ASSERT_TRUE(step);
-  EXPECT_EQ(step->batch.runs[0].position, 3);
-  EXPECT_EQ(step->batch.runs[0].rows, 2);
-  schedule.completed(*step);
-  schedule.append(id, TokenId(7));
-  EXPECT_EQ(schedule.submitted(id), 5u);
-  schedule.finish(id);
-  EXPECT_FALSE(schedule.next_step().value());  // nothing is released
-  EXPECT_TRUE(schedule.idle());
+  ASSERT_EQ(step->share.size(), 1u);
+  EXPECT_EQ(step->share[0].from, first);
+  EXPECT_EQ(step->share[0].to, second);
+  EXPECT_EQ(step->share[0].tokens, kPage);
+  EXPECT_EQ(step->batch.runs[0].position, kPage);
+  EXPECT_EQ(schedule.cached_tokens(second), kPage);
 }
 
 TEST(Schedule, TheLastTokenIsComputedThoughAllAreCached) {
-  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
-  schedule.add(tokens(5), 9);
-  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, 4);
+  Schedule schedule({.rows_max = 8 * kPage, .depth = 1, .keep = true});
+  schedule.finish([&] {
+    const SequenceId id = schedule.add(tokens(2 * kPage));
+    run_all(schedule);
+    return id;
+  }());
+  schedule.add(tokens(2 * kPage));
+  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, kPage);
 }
 
 TEST(Schedule, WhatWasCachedIsLostWithTheNodes) {
-  Schedule schedule({.rows_max = 8, .depth = 1, .keep = true});
-  schedule.add(tokens(5), 3);
-  ASSERT_TRUE(schedule.next_step().value());
+  Schedule schedule({.rows_max = 8 * kPage, .depth = 1, .keep = true});
+  const SequenceId first = schedule.add(tokens(2 * kPage));
+  run_all(schedule);
+  schedule.finish(first);
   schedule.replay(1);
-  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, 0);
+  schedule.add(tokens(2 * kPage));
+  const auto step = schedule.next_step().value();
+  EXPECT_EQ(step->batch.runs[0].position, 0);
+  EXPECT_TRUE(step->share.empty());
+}
+
+TEST(Schedule, TextsThatBeginAlikeWaitForTheFirstOfThem) {
+  Schedule schedule({.rows_max = kPage, .depth = 1});
+  const SequenceId first = schedule.add(tokens(2 * kPage + 1));
+  const SequenceId second = schedule.add(tokens(2 * kPage + 1));
+  const std::vector<Step> steps = run_all(schedule);
+  std::int64_t rows = 0;
+  for (const Step& step : steps) rows += step.batch.rows();
+  EXPECT_EQ(rows, 2 * kPage + 2) << "the pages once, and a last token each";
+  EXPECT_EQ(schedule.cached_tokens(first), 0);
+  EXPECT_EQ(schedule.cached_tokens(second), 2 * kPage);
+}
+
+TEST(Schedule, NeitherGoesOnWhereTheFirstOfThoseAlikeEndsEarly) {
+  Schedule schedule({.rows_max = kPage, .depth = 1});
+  const SequenceId first = schedule.add(tokens(3 * kPage + 1));
+  const SequenceId second = schedule.add(tokens(3 * kPage + 1));
+  ASSERT_TRUE(schedule.next_step().value());
+  schedule.finish(first);  // cancelled
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->batch.runs[0].sequence, second);
+  EXPECT_EQ(step->batch.runs[0].position, 0) << "what is released cannot be shared";
+  EXPECT_EQ(step->release, std::vector{first});
+}
+
+TEST(Schedule, KeptPagesMakeRoomTheOldestFirst) {
+  Schedule schedule({.rows_max = 8 * kPage, .depth = 1, .pages_max = 4, .keep = true});
+  std::vector<SequenceId> kept;
+  for (int i = 0; i < 2; ++i) {
+    kept.push_back(schedule.add(tokens_from(1000 * i, 2 * kPage)));
+    run_all(schedule);
+    schedule.finish(kept.back());
+  }
+  EXPECT_EQ(schedule.pages_used(), 4);
+  EXPECT_EQ(schedule.pages_kept(), 4);
+  EXPECT_TRUE(schedule.has_room(3 * kPage));
+  EXPECT_FALSE(schedule.has_room(4 * kPage));
+  schedule.add(tokens_from(5000, 2 * kPage));
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->release, std::vector{kept[0]});
+  EXPECT_EQ(schedule.pages_used(), 4);
+}
+
+TEST(Schedule, TheYoungestGivesWayWherePagesAreShortAndBeginsAnew) {
+  Schedule schedule({.rows_max = 8 * kPage, .depth = 1, .pages_max = 3});
+  const SequenceId old = schedule.add(tokens_from(0, kPage));
+  const SequenceId young = schedule.add(tokens_from(1000, kPage));
+  run_all(schedule);
+  for (int i = 0; i < kPage + 1; ++i) {
+    schedule.append(old, TokenId(7));
+    schedule.append(young, TokenId(8));
+    run_all(schedule);
+  }
+  EXPECT_EQ(schedule.preempted(), 1u);
+  EXPECT_LE(schedule.pages_used(), 3);
+  EXPECT_FALSE(schedule.has_room(1)) << "who was there before goes first";
+  EXPECT_EQ(schedule.tokens(old).size(), static_cast<std::size_t>(2 * kPage + 1));
+  schedule.finish(old);
+  const std::vector<Step> steps = run_all(schedule);
+  std::int64_t rows = 0;
+  for (const Step& step : steps) {
+    for (const SequenceRun& run : step.batch.runs) rows += run.sequence == young ? run.rows : 0;
+  }
+  EXPECT_EQ(rows, static_cast<std::int64_t>(schedule.tokens(young).size()));
+}
+
+TEST(Schedule, PromptsAreCutSoThatTextsAreNotSlowedDownMuch) {
+  Schedule schedule({.rows_max = 256, .depth = 1, .slowdown_max = 1.5});
+  const SequenceId text = schedule.add(tokens_from(0, 3));
+  const auto complete = [&](const Step& step) {  // 10 ms for a step, 1 ms more for each token of a prompt
+    const double rows = static_cast<double>(step.batch.rows());
+    schedule.completed(step, step.batch.runs[0].position == 0 ? rows * 1e-3 : (9 + rows) * 1e-3);
+  };
+  for (int i = 0; i < 3; ++i) {
+    const auto step = schedule.next_step().value();
+    ASSERT_TRUE(step);
+    complete(*step);
+    schedule.append(text, TokenId(1));
+  }
+  schedule.add(tokens_from(1000, 200));
+  for (int i = 0; i < 20; ++i) {
+    const auto step = schedule.next_step().value();
+    ASSERT_TRUE(step);
+    EXPECT_EQ(step->batch.runs[0].sequence, text);
+    EXPECT_FALSE(schedule.next_step().value()) << "prompts alone would stand in the way";
+    complete(*step);
+    schedule.append(text, TokenId(1));
+    if (i > 5) {
+      EXPECT_GE(step->batch.rows(), 4) << i;
+      EXPECT_LE(step->batch.rows(), 7) << i;
+    }
+  }
 }
 
 TEST(Schedule, WaitsForLogitsBeforeItGoesOn) {

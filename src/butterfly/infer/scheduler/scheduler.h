@@ -6,11 +6,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -39,8 +42,8 @@ struct SchedulerOptions {
 /// A request, and on whose behalf.
 struct Submission {
   Request request{};
-  int priority = 0;         // higher ones go first; see WaitingLine
-  std::string user{};       // users take turns
+  int priority = 0;                                                 // higher ones go first; see WaitingLine
+  std::string user{};                                               // users take turns
   std::optional<std::chrono::steady_clock::time_point> deadline{};  // ends it as kCancelled with what it has
 };
 
@@ -98,11 +101,37 @@ class Scheduler {
   SchedulerStats stats() const;  // from any thread
 
  private:
-  class Running;  // a request that is being computed
-  struct Waiting;
+  struct Text;  // one request, from submit() to done()
+  using Clock = std::chrono::steady_clock;
 
-  // mutex_ protects what other threads see.
-  // ...
+  Status loop(const std::stop_token& stop, bool forever);
+  void take_changes(bool stopping);
+  void begin_waiting();
+  Status advance();
+  void accept(Text& text, std::span<float> logits);
+  void end(Text& text, FinishReason reason);
+  void finish(Text& text, Result<Generation> generation);
+  void end_all(const Error& error);
+  bool wait_for_requests(const std::stop_token& stop, bool forever);
+  void publish();
+
+  Pipeline& pipeline_;
+  const Tokenizer& tokenizer_;
+  const SchedulerOptions options_;
+
+  // Of the thread that computes.
+  Schedule schedule_;
+  std::map<SequenceId, std::unique_ptr<Text>> running_;
+  std::deque<std::uint64_t> submitted_ns_;  // of the steps under way
+  std::uint64_t completed_ns_ = 0;          // when the last one came back
+
+  mutable std::mutex mutex_;  // what follows is seen by all threads
+  std::condition_variable_any changed_;
+  WaitingLine line_;
+  std::map<Id, std::unique_ptr<Text>> waiting_;
+  std::set<Id> cancelled_;  // of those that are computed
+  Id next_id_ = 1;
+  SchedulerStats stats_;
 };
 
 }  // namespace butterfly

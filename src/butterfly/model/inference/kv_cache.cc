@@ -51,35 +51,23 @@ KvCache::KvCache(const KvCacheOptions& options) : options_(options), type_(cache
   key_bytes_ = kKvPageTokens / kPanel * key_group_bytes(type_, options.head_dim);
   head_bytes_ = static_cast<std::int64_t>(head_page_bytes(options));
   page_bytes_ = page_bytes(options);
+  if (options.bytes_max != 0) {
+    tables_ = PageTables(static_cast<std::int64_t>(options.bytes_max / std::max<std::uint64_t>(page_bytes_, 1)));
+  }
 }
 
 Status KvCache::reserve(SequenceId sequence, std::int64_t tokens) {
-  std::vector<std::int32_t>& table = tables_[sequence];
-  const auto needed = static_cast<std::size_t>((tokens + kKvPageTokens - 1) / kKvPageTokens);
-  while (table.size() < needed) {
-    if (free_pages_.empty()) {
-      if (options_.bytes_max != 0 && bytes_reserved() + page_bytes_ > options_.bytes_max) {
-        return make_error(ErrorCode::kNoMemory,
-                          "the key/value cache is limited to {}, {} tokens of {} sequences need more",
-                          format_bytes(options_.bytes_max), tokens, tables_.size());
-      }
-      BF_ASSIGN_OR_RETURN(AlignedBuffer page, AlignedBuffer::create(page_bytes_));
-      // Padding of values is multiplied by zero weights; it must be finite.
-      std::memset(page.data(), 0, page_bytes_);
-      free_pages_.push_back(static_cast<std::int32_t>(pages_.size()));
-      pages_.push_back(std::move(page));
-    }
-    table.push_back(free_pages_.back());
-    free_pages_.pop_back();
+  if (!tables_.reserve(sequence, tokens)) {
+    return make_error(ErrorCode::kNoMemory, "the key/value cache is limited to {}, {} tokens of {} sequences need more",
+                      format_bytes(options_.bytes_max), tokens, tables_.sequences());
+  }
+  while (static_cast<std::int64_t>(pages_.size()) < tables_.created()) {
+    BF_ASSIGN_OR_RETURN(AlignedBuffer page, AlignedBuffer::create(page_bytes_));
+    // Padding of values is multiplied by zero weights; it must be finite.
+    std::memset(page.data(), 0, page_bytes_);
+    pages_.push_back(std::move(page));
   }
   return {};
-}
-
-void KvCache::release(SequenceId sequence) {
-  const auto found = tables_.find(sequence);
-  if (found == tables_.end()) return;
-  free_pages_.insert(free_pages_.end(), found->second.begin(), found->second.end());
-  tables_.erase(found);
 }
 
 std::int64_t KvCache::head_offset(int layer, int head) const {
@@ -88,7 +76,7 @@ std::int64_t KvCache::head_offset(int layer, int head) const {
 
 KvCache::HeadPages KvCache::head_pages(SequenceId sequence, int layer, int head) const {
   HeadPages result;
-  for (const std::int32_t page : tables_.at(sequence)) {
+  for (const std::int32_t page : tables_.pages(sequence)) {
     const auto* base = reinterpret_cast<const unsigned char*>(pages_[static_cast<std::size_t>(page)].data());
     result.keys.push_back(base + head_offset(layer, head));
     result.values.push_back(base + head_offset(layer, head) + key_bytes_);
@@ -98,7 +86,7 @@ KvCache::HeadPages KvCache::head_pages(SequenceId sequence, int layer, int head)
 
 unsigned char* KvCache::head_of(const CachePlace& place) const {
   const auto page = static_cast<std::size_t>(place.position / kKvPageTokens);
-  const std::vector<std::int32_t>& table = tables_.at(place.sequence);
+  const std::vector<std::int32_t>& table = tables_.pages(place.sequence);
   BF_CHECK(page < table.size(), "a position was not reserved");
   auto* base = reinterpret_cast<unsigned char*>(pages_[static_cast<std::size_t>(table[page])].data());
   return base + head_offset(place.layer, place.head);

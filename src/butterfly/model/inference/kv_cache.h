@@ -2,18 +2,18 @@
 // Inside a page, per layer and key/value head: keys in groups of 16, so that one vector register holds an element of 16
 // keys; then values, where they are not a part of the keys (kernel/inference/cache_layout_inl.h). One thread reserves
 // and releases; between those calls any number of threads may read and write distinct tokens. The cache owns the pages
-// and reuses them.
+// and reuses them. Sequences that begin alike may share whole pages; nobody writes into a page that is shared.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
 #include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/model/inference/page_tables.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/dtype.h"
 
@@ -55,8 +55,12 @@ class KvCache {
   /// Makes room for positions [0, tokens) of `sequence`. Errors: kNoMemory naming limit and need.
   Status reserve(SequenceId sequence, std::int64_t tokens);
 
-  /// Forgets `sequence`; its pages serve others. Unknown sequences are ignored.
-  void release(SequenceId sequence);
+  /// Gives `to`, which has nothing yet, the first `tokens` of `from`, without copying them. Errors: those of
+  /// PageTables::share().
+  Status share(SequenceId from, SequenceId to, std::int64_t tokens) { return tables_.share(from, to, tokens); }
+
+  /// Forgets `sequence`; pages that no other has serve others. Unknown sequences are ignored.
+  void release(SequenceId sequence) { tables_.release(sequence); }
 
   /// Base addresses of one layer and head in each page of `sequence`.
   struct HeadPages {
@@ -74,7 +78,7 @@ class KvCache {
 
   const KvCacheOptions& options() const { return options_; }
   std::uint64_t bytes_reserved() const { return pages_.size() * page_bytes_; }
-  std::size_t sequences() const { return tables_.size(); }
+  std::size_t sequences() const { return tables_.sequences(); }
 
  private:
   std::int64_t head_offset(int layer, int head) const;
@@ -88,8 +92,7 @@ class KvCache {
   std::int64_t head_bytes_ = 0;  // keys and values of one head in one page
   std::uint64_t page_bytes_ = 0;
   std::vector<AlignedBuffer> pages_;
-  std::vector<std::int32_t> free_pages_;
-  std::unordered_map<SequenceId, std::vector<std::int32_t>> tables_;
+  PageTables tables_;
 };
 
 }  // namespace butterfly

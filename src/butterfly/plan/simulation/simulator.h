@@ -1,5 +1,5 @@
 // A pipeline at work that is not there: a discrete-event simulation of requests that pass stages and links, with the
-// schedule of the real program (infer/request/batch_schedule.h), queues in front of nodes and links, jitter, and deaths
+// schedule of the real program (infer/scheduler/schedule.h), queues in front of nodes and links, jitter, and deaths
 // that end epochs. The same inputs give the same report. Knows times and bytes, no models: simulated_plan.h has those.
 #pragma once
 

@@ -1,7 +1,7 @@
 #include "butterfly/train/checkpoint/trained_model.h"
 
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/request/generate.h"
+#include "butterfly/infer/scheduler/generate.h"
 #include "butterfly/model/format/export_model.h"
 #include "butterfly/model/format/tokenizer/tokenizer_json_writer.h"
 

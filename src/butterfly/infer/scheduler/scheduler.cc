@@ -1,0 +1,332 @@
+#include "butterfly/infer/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "butterfly/infer/request/text_stream.h"
+#include "butterfly/trace/trace.h"
+
+namespace butterfly {
+namespace {
+
+constexpr float kLargestLogit = std::numeric_limits<float>::max();
+
+/// Sums of finite weights can be too large for a float: then there is nothing to choose from.
+Status check(std::span<const float> logits, std::size_t position) {
+  const auto bad = std::ranges::find_if(logits, [](float logit) { return !(logit <= kLargestLogit); });
+  if (bad == logits.end()) return {};
+  return make_error(ErrorCode::kBadData,
+                    "the model gives token {} at position {} a logit of {}, expected finite numbers: its weights are "
+                    "damaged or too large",
+                    bad - logits.begin(), position, *bad);
+}
+
+Status validate(const Request& request, const SchedulerOptions& options) {
+  BF_TRY(validate(request.sampling));
+  if (request.tokens_max <= 0) {
+    return make_error(ErrorCode::kInvalidArgument, "{} tokens were asked for, at least 1 is needed",
+                      request.tokens_max);
+  }
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const auto encoded = static_cast<std::int64_t>(request.encoded.size());
+  if (prompt == 0 || prompt >= options.context) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the prompt has {} tokens, the model's context of {} has room for 1 to {}", prompt,
+                      options.context, options.context - 1);
+  }
+  if (encoded > options.context) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the prompt has {} tokens for the encoder, the model's context of {} has room for 1 to {}",
+                      encoded, options.context, options.context);
+  }
+  const std::int64_t longest = std::max(encoded, std::min<std::int64_t>(prompt + request.tokens_max, options.context));
+  if (options.cache_tokens > 0 && longest > options.cache_tokens) {
+    return make_error(ErrorCode::kNoMemory, "{} tokens of prompt and answer need room in the cache, it has room for {}",
+                      longest, options.cache_tokens);
+  }
+  return {};
+}
+
+std::optional<std::int64_t> pages_of(const SchedulerOptions& options) {
+  if (options.cache_tokens <= 0) return std::nullopt;
+  return PageTables::pages_for(options.cache_tokens);
+}
+
+}  // namespace
+
+struct Scheduler::Text {
+  Text(Id number, Submission submission, RequestObserver to_tell, const Tokenizer& tokenizer)
+      : id(number),
+        asked(std::move(submission)),
+        observer(std::move(to_tell)),
+        // Only a text that begins here loses the space that some vocabularies put in front.
+        stream(tokenizer,
+               {.first_in_text =
+                    !asked.request.encoded.empty() ||
+                    (asked.request.prompt.size() == 1 && asked.request.prompt[0] == tokenizer.vocabulary().bos)},
+               asked.request.stops, asked.request.shown) {}
+
+  double seconds() const { return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9; }
+
+  const Id id;
+  const Submission asked;
+  const RequestObserver observer;
+  TextStream stream;
+  Generation generation{};
+  SequenceId sequence{};
+  const std::uint64_t begin_ns = trace::now_ns();
+};
+
+Scheduler::Scheduler(Pipeline& pipeline, const Tokenizer& tokenizer, const SchedulerOptions& options)
+    : pipeline_(pipeline),
+      tokenizer_(tokenizer),
+      options_(options),
+      schedule_({.rows_max = options.rows_max,
+                 .depth = pipeline.depth(),
+                 .pages_max = pages_of(options),
+                 .keep = options.keep_prefixes,
+                 .slowdown_max = options.slowdown_max}) {
+  stats_.cache_pages_max = pages_of(options).value_or(0);
+}
+
+Scheduler::~Scheduler() = default;
+
+Result<Scheduler::Id> Scheduler::submit(Submission submission, RequestObserver observer) {
+  BF_TRY(validate(submission.request, options_));
+  const std::lock_guard lock(mutex_);
+  if (options_.waiting_max > 0 && line_.size() >= options_.waiting_max) {
+    ++stats_.refused;
+    return make_error(ErrorCode::kUnavailable, "{} requests wait already, no more than {} may", line_.size(),
+                      options_.waiting_max);
+  }
+  const Id id = next_id_++;
+  line_.add({.id = id, .priority = submission.priority, .user = submission.user, .since = Clock::now()});
+  ++stats_.submitted;
+  stats_.waiting = line_.size();
+  waiting_.emplace(id, std::make_unique<Text>(id, std::move(submission), std::move(observer), tokenizer_));
+  changed_.notify_all();
+  return id;
+}
+
+void Scheduler::cancel(Id id) {
+  const std::lock_guard lock(mutex_);
+  if (id >= next_id_) return;
+  cancelled_.insert(id);
+  changed_.notify_all();
+}
+
+SchedulerStats Scheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Status Scheduler::run_until_idle(const std::stop_token& stop) {
+  return loop(stop, false);
+}
+
+Status Scheduler::run(const std::stop_token& stop) {
+  return loop(stop, true);
+}
+
+Status Scheduler::loop(const std::stop_token& stop, bool forever) {
+  while (true) {
+    take_changes(stop.stop_requested());
+    publish();
+    if (schedule_.idle()) {
+      if (!wait_for_requests(stop, forever)) return {};
+      continue;
+    }
+    const Status status = advance();
+    if (status) continue;
+    take_changes(stop.stop_requested());
+    submitted_ns_.clear();
+    if (running_.empty() && !forever) {  // nobody waits for what was lost
+      schedule_.replay(pipeline_.depth());
+      return {};
+    }
+    const Status recovered = pipeline_.recover(status.error());
+    if (!recovered) end_all(recovered.error());
+    schedule_.replay(pipeline_.depth());
+    if (!recovered && !forever) return recovered;
+    const std::lock_guard lock(mutex_);
+    ++stats_.recovered;
+  }
+}
+
+/// False at the end: nothing waits, and nothing more will be waited for.
+bool Scheduler::wait_for_requests(const std::stop_token& stop, bool forever) {
+  std::unique_lock lock(mutex_);
+  if (!forever) return !waiting_.empty();
+  changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
+  return !waiting_.empty() || !stop.stop_requested();
+}
+
+/// Ends what was cancelled or is too late, and begins what there is room for.
+void Scheduler::take_changes(bool stopping) {
+  std::vector<std::unique_ptr<Text>> ended;
+  std::set<Id> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled = std::exchange(cancelled_, {});
+    const auto now = Clock::now();
+    const auto too_late = [&](const Text& text) {
+      return stopping || cancelled.contains(text.id) || (text.asked.deadline && now >= *text.asked.deadline);
+    };
+    for (auto& [id, text] : waiting_) {
+      if (too_late(*text)) ended.push_back(std::move(text));
+    }
+    for (const auto& text : ended) {
+      line_.remove(text->id);
+      waiting_.erase(text->id);
+    }
+    for (auto& [sequence, text] : running_) {
+      if (too_late(*text)) cancelled.insert(text->id);
+    }
+    begin_waiting();
+  }
+  for (const auto& text : ended) {
+    text->generation.reason = FinishReason::kCancelled;
+    text->generation.total_s = text->seconds();
+    finish(*text, std::move(text->generation));
+  }
+  std::vector<Text*> stopped;
+  for (auto& [sequence, text] : running_) {
+    if (cancelled.contains(text->id)) stopped.push_back(text.get());
+  }
+  for (Text* text : stopped) end(*text, FinishReason::kCancelled);
+}
+
+/// Under the lock.
+void Scheduler::begin_waiting() {
+  while (static_cast<int>(running_.size()) < options_.sequences_max) {
+    const Waiter* next = line_.next(Clock::now());
+    if (next == nullptr) break;
+    const Request& request = waiting_.at(next->id)->asked.request;
+    const auto prompt = static_cast<std::int64_t>(std::max(request.prompt.size(), request.encoded.size()));
+    if (!running_.empty() && !schedule_.has_room(prompt)) break;
+    std::unique_ptr<Text> text = std::move(waiting_.at(next->id));
+    waiting_.erase(text->id);
+    line_.remove(text->id);
+    line_.charge(text->asked.user, static_cast<std::int64_t>(request.prompt.size()));
+    text->sequence = schedule_.add(request.prompt, request.encoded);
+    running_.emplace(text->sequence, std::move(text));
+  }
+  std::vector<std::string> users;
+  for (const auto& [sequence, text] : running_) users.push_back(text->asked.user);
+  line_.settle(users);
+}
+
+/// Submits what can be submitted and takes what comes back first.
+Status Scheduler::advance() {
+  while (true) {
+    BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule_.next_step());
+    if (!step) break;
+    submitted_ns_.push_back(trace::now_ns());
+    BF_TRY(pipeline_.submit(std::move(*step)));
+  }
+  BF_ASSIGN_OR_RETURN(Step step, pipeline_.next());
+  const std::uint64_t now = trace::now_ns();
+  const double seconds = static_cast<double>(now - std::max(submitted_ns_.front(), completed_ns_)) * 1e-9;
+  submitted_ns_.pop_front();
+  completed_ns_ = now;
+  schedule_.completed(step, seconds);
+  {
+    const std::lock_guard lock(mutex_);
+    ++stats_.steps;
+    stats_.rows += static_cast<std::uint64_t>(step.batch.rows());
+    stats_.busy_s += seconds;
+  }
+  const trace::Scope scope(trace::Zone::kInferSample);
+  std::int64_t row = 0;
+  for (const SequenceRun& run : step.batch.runs) {
+    if (run.logit_rows() == 0) continue;
+    const std::span<float> logits = step.tensor.row(row++);
+    const auto text = running_.find(run.sequence);
+    if (text != running_.end()) accept(*text->second, logits);
+  }
+  return {};
+}
+
+/// Samples one token, streams its text, and ends a text that is complete.
+void Scheduler::accept(Text& text, std::span<float> logits) {
+  const Request& request = text.asked.request;
+  Generation& generation = text.generation;
+  const std::span<const TokenId> history = schedule_.tokens(text.sequence);
+  if (const Status status = check(logits, history.size()); !status) {
+    schedule_.finish(text.sequence);
+    return finish(text, tl::unexpected(status.error()));
+  }
+  const TokenId token = sample(logits, request.sampling, history, {request.sample_index, history.size()});
+  if (generation.tokens.empty()) {
+    generation.first_token_s = text.seconds();
+    generation.cached_tokens = schedule_.cached_tokens(text.sequence);
+  }
+  if (!request.ignore_end && tokenizer_.is_end(token)) return end(text, FinishReason::kEndToken);
+  schedule_.append(text.sequence, token);
+  generation.tokens.push_back(token);
+  const std::string piece = text.stream.push(token);
+  generation.text += piece;
+  if (text.observer.token) text.observer.token({.token = token, .text = piece});
+  if (text.stream.stopped()) return end(text, FinishReason::kStop);
+  if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(text, FinishReason::kLength);
+  if (static_cast<int>(schedule_.tokens(text.sequence).size()) >= options_.context) end(text, FinishReason::kContext);
+}
+
+void Scheduler::end(Text& text, FinishReason reason) {
+  const std::string rest = text.stream.finish();
+  text.generation.text += rest;
+  if (!rest.empty() && text.observer.rest) text.observer.rest(rest);
+  text.generation.reason = reason;
+  text.generation.total_s = text.seconds();
+  schedule_.finish(text.sequence);
+  finish(text, std::move(text.generation));
+}
+
+/// Tells the last of a text, which is gone then.
+void Scheduler::finish(Text& text, Result<Generation> generation) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!generation) {
+      ++stats_.failed;
+    } else {
+      ++(generation->reason == FinishReason::kCancelled ? stats_.cancelled : stats_.finished);
+      stats_.prompt_tokens += text.asked.request.prompt.size() + text.asked.request.encoded.size();
+      stats_.cached_tokens += static_cast<std::uint64_t>(generation->cached_tokens);
+      stats_.generated_tokens += generation->tokens.size();
+      line_.charge(text.asked.user, static_cast<std::int64_t>(generation->tokens.size()));
+    }
+  }
+  const auto found = running_.find(text.sequence);
+  const std::unique_ptr<Text> keep =
+      found != running_.end() && found->second.get() == &text ? std::move(found->second) : nullptr;
+  if (keep) running_.erase(found);
+  if (text.observer.done) text.observer.done(std::move(generation));
+}
+
+/// Those that wait, too: they would fare no better.
+void Scheduler::end_all(const Error& error) {
+  std::map<Id, std::unique_ptr<Text>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting.swap(waiting_);
+    for (const auto& [id, text] : waiting) line_.remove(id);
+  }
+  while (!running_.empty()) {
+    Text& text = *running_.begin()->second;
+    schedule_.finish(text.sequence);
+    finish(text, tl::unexpected(error));
+  }
+  for (const auto& [id, text] : waiting) finish(*text, tl::unexpected(error));
+}
+
+void Scheduler::publish() {
+  const std::int64_t kept = options_.keep_prefixes ? schedule_.pages_kept() : 0;
+  const std::lock_guard lock(mutex_);
+  stats_.waiting = line_.size();
+  stats_.running = running_.size();
+  stats_.cache_pages = schedule_.pages_used();
+  stats_.cache_pages_kept = kept;
+  stats_.preempted = schedule_.preempted();
+}
+
+}  // namespace butterfly

@@ -1,0 +1,278 @@
+#include "butterfly/infer/scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+
+#include "butterfly/infer/scheduler/generate.h"
+
+namespace butterfly {
+namespace {
+
+/// A model of its own: the logits of a position name the token that follows from the one before it. Keeps its own
+/// account of what nodes would have cached, so that a wrong share or release shows as a wrong token.
+class FakePipeline final : public Pipeline {
+ public:
+  static constexpr int kVocab = 97;
+
+  Status submit(Step step) override {
+    if (fail_after_ == 0) return make_error(ErrorCode::kUnavailable, "a node is gone");
+    if (fail_after_ > 0) --fail_after_;
+    for (const SharedPrefix& shared : step.share) {
+      const std::vector<std::int32_t>& from = cached_.at(shared.from);
+      if (from.size() < static_cast<std::size_t>(shared.tokens) || cached_.contains(shared.to)) {
+        return make_error(ErrorCode::kProtocol, "nothing to share");
+      }
+      cached_[shared.to].assign(from.begin(), from.begin() + shared.tokens);
+    }
+    for (const SequenceId sequence : step.release) cached_.erase(sequence);
+    const auto tokens = step.tensor.rank() > 0 ? step.tensor.view().values<std::int32_t>() : std::span<std::int32_t>{};
+    Tensor logits = *Tensor::allocate(*Pool::shared(), DType::kF32,
+                                      {std::max<std::int64_t>(step.batch.logit_rows(), 1), std::int64_t{kVocab}});
+    std::size_t at = 0;
+    std::int64_t row = 0;
+    for (const SequenceRun& run : step.batch.runs) {
+      std::vector<std::int32_t>& text = cached_[run.sequence];
+      if (text.size() < static_cast<std::size_t>(run.position)) return make_error(ErrorCode::kProtocol, "a gap");
+      text.resize(static_cast<std::size_t>(run.position));
+      for (int i = 0; i < run.rows; ++i) text.push_back(tokens[at++]);
+      if (run.logit_rows() > 0) one_hot(logits.row(row++), text);
+    }
+    rows += step.batch.rows();
+    step.tensor = std::move(logits);
+    done_.push_back(std::move(step));
+    return {};
+  }
+
+  Result<Step> next() override {
+    if (done_.empty()) return make_error(ErrorCode::kUnavailable, "a node is gone");
+    Step step = std::move(done_.front());
+    done_.pop_front();
+    return step;
+  }
+
+  Status recover(const Error& cause) override {
+    done_.clear();
+    cached_.clear();
+    fail_after_ = -1;
+    return recovers ? Status{} : tl::unexpected(cause);
+  }
+  int depth() const override { return 1; }
+
+  void fail_after(int steps) { fail_after_ = steps; }
+  std::size_t cached_sequences() const { return cached_.size(); }
+
+  std::int64_t rows = 0;
+  bool recovers = true;
+
+ private:
+  /// Depends on the whole text so far.
+  static void one_hot(std::span<float> logits, const std::vector<std::int32_t>& text) {
+    std::uint64_t hash = 17;
+    for (const std::int32_t token : text) hash = hash * 31 + static_cast<std::uint64_t>(token);
+    std::ranges::fill(logits, 0.0f);
+    logits[3 + hash % (kVocab - 3)] = 1.0f;
+  }
+
+  std::map<SequenceId, std::vector<std::int32_t>> cached_;
+  std::deque<Step> done_;
+  int fail_after_ = -1;
+};
+
+Tokenizer letters() {
+  Vocabulary vocabulary;
+  vocabulary.kind = TokenizerKind::kSentencePiece;
+  for (int i = 0; i < FakePipeline::kVocab; ++i) {
+    vocabulary.pieces.push_back("t" + std::to_string(i));
+    vocabulary.scores.push_back(-i);
+    vocabulary.types.push_back(TokenType::kNormal);
+  }
+  return Tokenizer::create(std::move(vocabulary)).value();
+}
+
+Request request_of(int seed, int prompt_tokens, int tokens_max) {
+  Request request;
+  for (int i = 0; i < prompt_tokens; ++i) request.prompt.emplace_back(3 + (seed * 7 + i * 5) % 90);
+  request.tokens_max = tokens_max;
+  request.ignore_end = true;
+  return request;
+}
+
+class SchedulerTest : public testing::Test {
+ protected:
+  std::vector<TokenId> alone(const Request& request) {
+    FakePipeline pipeline;
+    Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000});
+    return generate(scheduler, std::span(&request, 1), {}).value()[0].tokens;
+  }
+
+  Tokenizer tokenizer_ = letters();
+};
+
+TEST_F(SchedulerTest, TextsAreTheSameBesideOthersUnderAnyLimit) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) requests.push_back(request_of(i % 5, 10 + 60 * (i % 4), 20 + 30 * (i % 3)));
+  for (const std::int64_t cache_tokens : {0, 512, 1024}) {
+    for (const bool keep : {false, true}) {
+      FakePipeline pipeline;
+      Scheduler scheduler(pipeline, tokenizer_,
+                          {.context = 100'000,
+                           .rows_max = 100,
+                           .sequences_max = 5,
+                           .cache_tokens = cache_tokens,
+                           .keep_prefixes = keep,
+                           .slowdown_max = 1.5});
+      const auto texts = generate(scheduler, requests, {});
+      ASSERT_TRUE(texts) << texts.error().message;
+      for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ((*texts)[i].tokens, alone(requests[i])) << i;
+      EXPECT_TRUE(keep || pipeline.cached_sequences() == 0);
+      EXPECT_TRUE(cache_tokens == 0 || scheduler.stats().cache_pages <= scheduler.stats().cache_pages_max);
+    }
+  }
+}
+
+TEST_F(SchedulerTest, AGivenUpSequenceSaysTheSame) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 4; ++i) requests.push_back(request_of(i, 10, 3 * kKvPageTokens));
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000, .cache_tokens = 6 * kKvPageTokens});
+  const auto texts = generate(scheduler, requests, {});
+  ASSERT_TRUE(texts);
+  EXPECT_GT(scheduler.stats().preempted, 0u);
+  for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ((*texts)[i].tokens, alone(requests[i])) << i;
+  EXPECT_EQ(scheduler.stats().cache_pages, 0);
+}
+
+TEST_F(SchedulerTest, TheSamePromptAgainCostsItsLastPageAlone) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000, .keep_prefixes = true});
+  const Request request = request_of(1, 10 * kKvPageTokens, 1);
+  const auto first = generate(scheduler, std::span(&request, 1), {}).value();
+  const std::int64_t before = pipeline.rows;
+  const auto second = generate(scheduler, std::span(&request, 1), {}).value();
+  EXPECT_EQ(pipeline.rows - before, kKvPageTokens);
+  EXPECT_EQ(second[0].cached_tokens, 9 * kKvPageTokens);
+  EXPECT_EQ(second[0].tokens, first[0].tokens);
+}
+
+TEST_F(SchedulerTest, AConversationIsComputedOnce) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 2048, .cache_tokens = 2048, .keep_prefixes = true});
+  Request request = request_of(1, 100, 50);
+  std::int64_t tokens = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    const auto answer = generate(scheduler, std::span(&request, 1), {}).value();
+    EXPECT_EQ(answer[0].tokens, alone(request)) << turn;
+    request.prompt.insert(request.prompt.end(), answer[0].tokens.begin(), answer[0].tokens.end());
+    for (int i = 0; i < 20; ++i) request.prompt.emplace_back(5 + i);
+    tokens = static_cast<std::int64_t>(request.prompt.size());
+  }
+  EXPECT_LT(pipeline.rows, tokens + 8 * kKvPageTokens) << "each turn repeats less than a page";
+}
+
+TEST_F(SchedulerTest, TextsGoOnAfterADeathAndWhatWasKeptIsGone) {
+  for (int after = 0; after < 12; ++after) {
+    FakePipeline pipeline;
+    Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000, .rows_max = 50, .keep_prefixes = true});
+    std::vector<Request> requests{request_of(1, 200, 5), request_of(1, 200, 9), request_of(2, 30, 3)};
+    ASSERT_TRUE(generate(scheduler, std::span(requests).first(1), {}));
+    pipeline.fail_after(after);
+    const auto texts = generate(scheduler, requests, {});
+    ASSERT_TRUE(texts) << texts.error().message;
+    for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ((*texts)[i].tokens, alone(requests[i])) << i;
+  }
+}
+
+TEST_F(SchedulerTest, AnErrorThatCannotBeMendedEndsAllRequestsAndTheNextOnesAreTried) {
+  FakePipeline pipeline;
+  pipeline.recovers = false;
+  pipeline.fail_after(2);
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 1000, .sequences_max = 1});
+  const std::vector<Request> requests{request_of(1, 10, 5), request_of(2, 10, 5)};
+  EXPECT_EQ(generate(scheduler, requests, {}).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(scheduler.stats().failed, 2u);
+  EXPECT_TRUE(generate(scheduler, requests, {}));
+}
+
+TEST_F(SchedulerTest, RequestsFromManyThreadsWhileAnotherComputes) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_,
+                      {.context = 100'000, .sequences_max = 3, .cache_tokens = 4096, .keep_prefixes = true});
+  std::stop_source stop;
+  std::thread computing([&] { EXPECT_TRUE(scheduler.run(stop.get_token())); });
+  std::mutex mutex;
+  std::map<int, std::vector<TokenId>> texts;
+  std::atomic<int> left{40};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 10; ++i) {
+        const int n = t * 10 + i;
+        const auto id = scheduler.submit({.request = request_of(n % 3, 100, 10 + n), .user = std::to_string(t)},
+                                         {.done = [&, n](Result<Generation> generation) {
+                                           const std::lock_guard lock(mutex);
+                                           texts[n] = generation.value().tokens;
+                                           --left;
+                                         }});
+        ASSERT_TRUE(id);
+        if (n % 7 == 3) scheduler.cancel(*id);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (left > 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stop.request_stop();
+  computing.join();
+  ASSERT_EQ(texts.size(), 40u);
+  for (int n = 0; n < 40; ++n) {
+    const std::vector<TokenId> whole = alone(request_of(n % 3, 100, 10 + n));
+    EXPECT_TRUE(n % 7 == 3 || texts[n] == whole) << n;
+    EXPECT_TRUE(std::equal(texts[n].begin(), texts[n].end(), whole.begin())) << n;
+  }
+}
+
+TEST_F(SchedulerTest, AStopEndsWhatComputesAndWhatWaits) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000, .sequences_max = 1});
+  std::stop_source stop;
+  int cancelled = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto count = [&](Result<Generation> generation) {
+      cancelled += generation && generation->reason == FinishReason::kCancelled ? 1 : 0;
+    };
+    ASSERT_TRUE(scheduler.submit({.request = request_of(i, 10, 50'000)},
+                                 {.token = [&](const TokenEvent&) { stop.request_stop(); }, .done = count}));
+  }
+  EXPECT_TRUE(scheduler.run(stop.get_token()));
+  EXPECT_EQ(cancelled, 3);
+  EXPECT_EQ(scheduler.stats().cache_pages, 0);
+}
+
+TEST_F(SchedulerTest, ADeadlineEndsATextWithWhatItHas) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 10'000'000});
+  std::optional<Generation> ended;
+  ASSERT_TRUE(scheduler.submit({.request = request_of(1, 10, 5'000'000),
+                                .deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(30)},
+                               {.done = [&](Result<Generation> generation) { ended = *generation; }}));
+  EXPECT_TRUE(scheduler.run_until_idle());
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->reason, FinishReason::kCancelled);
+}
+
+TEST_F(SchedulerTest, RefusesWhatCannotBeComputed) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 1000, .cache_tokens = 500, .waiting_max = 1});
+  EXPECT_EQ(scheduler.submit({.request = request_of(1, 0, 5)}, {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.submit({.request = request_of(1, 1000, 5)}, {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.submit({.request = request_of(1, 10, 0)}, {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(scheduler.submit({.request = request_of(1, 10, 600)}, {}).error().code, ErrorCode::kNoMemory);
+  EXPECT_TRUE(scheduler.submit({.request = request_of(1, 10, 5)}, {}));
+  EXPECT_EQ(scheduler.submit({.request = request_of(1, 10, 5)}, {}).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(scheduler.stats().refused, 1u);
+}
+
+}  // namespace
+}  // namespace butterfly
