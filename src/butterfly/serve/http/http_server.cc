@@ -501,7 +501,7 @@ unsigned raise_descriptor_limit(unsigned wanted) {
 }
 
 Result<Descriptor> Daemon::listen() {
-  BF_ASSIGN_OR_RETURN(const auto addresses, resolve(options_.address, Deadline::in(std::chrono::seconds(10))));
+  BF_ASSIGN_OR_RETURN(const auto addresses, resolve(options_.address, after_ms(10'000)));
   const SocketAddress& wanted = addresses.front();
   Descriptor socket(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
