@@ -35,8 +35,12 @@ struct OpenModel {
   double load_s = 0;
 };
 
+/// Errors: kInvalidArgument for a model that gives no logits of a text that goes on.
+Status check_continues(const ModelConfig& model);
+
 /// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both, and of `adapt`, which
-/// says what is wanted of the model. Without it, that is logits of a text that goes on.
-Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {});
+/// says what is wanted of the model. Without it, that is check_continues(). `observer` is told of what else happens.
+Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {},
+                             DeploymentObserver observer = {});
 
 }  // namespace butterfly::app

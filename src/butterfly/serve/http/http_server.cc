@@ -46,8 +46,9 @@ struct Connection {
 
 class Exchange final : public HttpExchange {
  public:
-  Exchange(Daemon& daemon, MHD_Connection* connection, Connection* state)
-      : daemon_(daemon), connection_(connection), state_(state) {}
+  Exchange(Daemon& daemon, std::shared_ptr<std::atomic<std::size_t>> all_bodies, MHD_Connection* connection,
+           Connection* state)
+      : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
   ~Exchange() override;
 
   const HttpRequest& request() const override { return request_; }
@@ -56,7 +57,7 @@ class Exchange final : public HttpExchange {
   void stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) override;
   void wake() override;
   void abandon() override { hang_up(); }
-  void on_end(std::function<void(bool delivered)> ended) override;
+  void on_end(std::function<void(const HttpEnd& end)> ended) override;
 
   /// Everything below: by the daemon.
   MHD_Result begin(const char* method, const char* path);
@@ -75,6 +76,7 @@ class Exchange final : public HttpExchange {
   MHD_Result send_locked();
 
   Daemon& daemon_;
+  const std::shared_ptr<std::atomic<std::size_t>> all_bodies_;  // shared: an exchange may outlive the server
   std::mutex mutex_;  // guards all below but the request, which does not change once it is whole
   MHD_Connection* connection_;
   Connection* const state_;
@@ -91,8 +93,8 @@ class Exchange final : public HttpExchange {
   std::string piece_;  // of the source, not yet sent
   std::size_t piece_sent_ = 0;
   bool source_ended_ = false;
-  std::optional<bool> ended_;
-  std::function<void(bool)> on_end_;
+  std::optional<HttpEnd> ended_;
+  std::vector<std::function<void(const HttpEnd&)>> on_end_;
 };
 
 using ExchangeHolder = std::shared_ptr<Exchange>;
@@ -112,7 +114,6 @@ class Daemon final : public HttpServer {
   bool stopping() const { return stopping_; }
   void dispatch(const ExchangeHolder& exchange);
   bool count_body(std::size_t bytes);
-  void uncount_body(std::size_t bytes) { body_bytes_ -= bytes; }
   void set_phase(Connection* connection, Connection::Phase phase, const ExchangeHolder& exchange);
   void exchange_began() { ++exchanges_; }
   void exchange_ended();
@@ -135,7 +136,7 @@ class Daemon final : public HttpServer {
   std::string address_;
   MHD_Daemon* daemon_ = nullptr;
   std::atomic<unsigned> open_{0};
-  std::atomic<std::size_t> body_bytes_{0};
+  const std::shared_ptr<std::atomic<std::size_t>> body_bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::atomic<bool> stopping_{false};
 
   std::mutex connections_mutex_;  // guards connections_ and what they say; taken before an exchange's
@@ -154,7 +155,7 @@ class Daemon final : public HttpServer {
 };
 
 Exchange::~Exchange() {
-  if (counted_bytes_ > 0) daemon_.uncount_body(counted_bytes_);
+  *all_bodies_ -= counted_bytes_;
 }
 
 MHD_Result Exchange::add_header(void* to, MHD_ValueKind kind, const char* name, const char* value) {
@@ -200,7 +201,7 @@ MHD_Result Exchange::take_body(const char* data, std::size_t size) {
     return MHD_YES;
   }
   request_.body = {};
-  daemon_.uncount_body(std::exchange(counted_bytes_, 0));
+  *all_bodies_ -= std::exchange(counted_bytes_, 0);
   return MHD_YES;
 }
 
@@ -251,30 +252,30 @@ bool Exchange::is_suspended() {
   return suspended_ && !gone_;
 }
 
-void Exchange::on_end(std::function<void(bool delivered)> ended) {
-  std::optional<bool> already;
+void Exchange::on_end(std::function<void(const HttpEnd& end)> ended) {
+  std::optional<HttpEnd> already;
   {
     const std::lock_guard lock(mutex_);
     already = ended_;
-    if (!already) on_end_ = std::move(ended);
+    if (!already) on_end_.push_back(std::move(ended));
   }
   if (already) ended(*already);
 }
 
 void Exchange::completed(bool delivered) {
-  std::function<void(bool)> ended;
+  std::vector<std::function<void(const HttpEnd&)>> ended;
+  HttpEnd end;
   {
     const std::lock_guard lock(mutex_);
     connection_ = nullptr;
     suspended_ = false;
-    delivered = delivered && !gone_;
+    end = {.delivered = delivered && !gone_ && answer_, .status = answer_ ? answer_->status : 0};
     gone_ = true;
-    ended_ = delivered;
-    ended = std::move(on_end_);
-    on_end_ = nullptr;
+    ended_ = end;
+    ended = std::exchange(on_end_, {});
     source_ = nullptr;
   }
-  if (ended) ended(delivered);
+  for (const auto& each : ended) each(end);
   daemon_.exchange_ended();
 }
 
@@ -343,7 +344,7 @@ MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char*
     const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     auto* state = info != nullptr ? static_cast<Connection*>(info->socket_context) : nullptr;
     if (state == nullptr) return MHD_NO;
-    holder = new ExchangeHolder(std::make_shared<Exchange>(daemon, connection, state));
+    holder = new ExchangeHolder(std::make_shared<Exchange>(daemon, daemon.body_bytes_, connection, state));
     *context = holder;
     daemon.exchange_began();
     daemon.set_phase(state, Connection::Phase::kBody, *holder);
@@ -411,8 +412,8 @@ void Daemon::set_phase(Connection* connection, Connection::Phase phase, const Ex
 }
 
 bool Daemon::count_body(std::size_t bytes) {
-  if (body_bytes_.fetch_add(bytes) + bytes <= options_.all_bodies_bytes_max) return true;
-  body_bytes_ -= bytes;
+  if (body_bytes_->fetch_add(bytes) + bytes <= options_.all_bodies_bytes_max) return true;
+  *body_bytes_ -= bytes;
   return false;
 }
 

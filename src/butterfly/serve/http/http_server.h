@@ -46,6 +46,12 @@ class HttpSource {
   virtual State read(std::string& out, std::size_t bytes) = 0;
 };
 
+/// How an exchange went.
+struct HttpEnd {
+  bool delivered = false;  // the whole answer was sent; else the client went away before
+  int status = 0;          // of the answer; 0: there was none
+};
+
 /// A request and the way to answer it.
 class HttpExchange {
  public:
@@ -62,9 +68,8 @@ class HttpExchange {
   virtual void wake() = 0;
   /// Ends the connection without the rest of the answer.
   virtual void abandon() = 0;
-  /// Called once, at once where it is over: true after the whole answer was sent, false where the client went away
-  /// before. Short; from a thread of the server.
-  virtual void on_end(std::function<void(bool delivered)> ended) = 0;
+  /// Each is called once, at once where it is over. Short; from a thread of the server.
+  virtual void on_end(std::function<void(const HttpEnd& end)> ended) = 0;
 };
 
 struct HttpOptions {
