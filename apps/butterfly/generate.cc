@@ -30,6 +30,7 @@ struct GenerateCommand {
 /// What the summary and --json report.
 struct Report {
   Generation generation;
+  std::vector<Generation> further;  // answers to the same prompt
   std::size_t prompt_tokens = 0;
   std::uint64_t wire_bytes = 0;
   DataTraffic traffic;
@@ -48,13 +49,18 @@ struct Report {
     const auto tokens = static_cast<double>(generation.tokens.size());
     return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;
   }
+  std::size_t generated() const {
+    std::size_t tokens = generation.tokens.size();
+    for (const Generation& each : further) tokens += each.tokens.size();
+    return tokens;
+  }
   /// What payloads were packed with, mostly.
   std::string_view codec() const {
     if (traffic.lz4_messages + traffic.zstd_messages == 0) return to_string(Codec::kNone);
     return to_string(traffic.lz4_messages > traffic.zstd_messages ? Codec::kLz4 : Codec::kZstd);
   }
   double wire_bytes_per_token() const {
-    return static_cast<double>(wire_bytes) / static_cast<double>(prompt_tokens + generation.tokens.size());
+    return static_cast<double>(wire_bytes) / static_cast<double>(prompt_tokens + generated());
   }
 };
 
@@ -97,16 +103,53 @@ void print_summary(const Report& r, const InferenceConfig& config, const Deploym
   }
 }
 
-std::string to_json(const InferenceConfig& config, const Report& r, const Deployment& deployment) {
+/// As OpenAI's interface has them; a token's bytes say what its text cannot.
+nlohmann::ordered_json logprobs_json(const Generation& generation, const Tokenizer& tokenizer) {
+  const auto entry = [&](TokenId token, double logprob) {
+    const std::string piece = tokenizer.piece(token, Tokenizer::Control::kShown);
+    nlohmann::ordered_json bytes = nlohmann::ordered_json::array();
+    for (const char byte : piece) bytes.push_back(static_cast<unsigned char>(byte));
+    return nlohmann::ordered_json{{"token", piece}, {"id", token.value}, {"logprob", logprob}, {"bytes", bytes}};
+  };
+  nlohmann::ordered_json content = nlohmann::ordered_json::array();
+  for (const SampledToken& sampled : generation.logprobs) {
+    nlohmann::ordered_json token = entry(sampled.token, sampled.logprob);
+    token["top_logprobs"] = nlohmann::ordered_json::array();
+    for (const TokenLogprob& top : sampled.top) token["top_logprobs"].push_back(entry(top.token, top.logprob));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}};
+}
+
+/// One of several answers.
+nlohmann::ordered_json choice_json(const Generation& generation, std::size_t index, const InferenceConfig& config,
+                                   const Tokenizer& tokenizer) {
+  nlohmann::ordered_json choice{
+      {"index", index}, {"text", generation.text}, {"tokens", nlohmann::ordered_json::array()}};
+  for (const TokenId token : generation.tokens) choice["tokens"].push_back(token.value);
+  if (config.request.sampling.logprobs >= 0) choice["logprobs"] = logprobs_json(generation, tokenizer);
+  choice["finish_reason"] = to_string(generation.reason);
+  return choice;
+}
+
+std::string to_json(const InferenceConfig& config, const Report& r, const Deployment& deployment,
+                    const Tokenizer& tokenizer) {
   const StageSettings& settings = config.deployment.stage;
   nlohmann::ordered_json j;
   j["prompt"] = config.prompt;
   j["text"] = r.generation.text;
   if (r.answer) j["message"] = r.answer->message();
   for (const TokenId token : r.generation.tokens) j["tokens"].push_back(token.value);
+  if (config.request.sampling.logprobs >= 0) j["logprobs"] = logprobs_json(r.generation, tokenizer);
   j["finish_reason"] = to_string(r.generation.reason);
+  if (!r.further.empty()) {
+    j["choices"].push_back(choice_json(r.generation, 0, config, tokenizer));
+    for (const Generation& each : r.further) {
+      j["choices"].push_back(choice_json(each, j["choices"].size(), config, tokenizer));
+    }
+  }
   j["prompt_tokens"] = r.prompt_tokens;
-  j["generated_tokens"] = r.generation.tokens.size();
+  j["generated_tokens"] = r.generated();
   j["prefill_tokens_per_s"] = r.prefill_tokens_per_s();
   j["decode_tokens_per_s"] = r.decode_tokens_per_s();
   j["time_to_first_token_s"] = r.generation.first_token_s;
@@ -211,13 +254,25 @@ Result<InferenceConfig> read_settings(const GenerateCommand& command, std::optio
   return config;
 }
 
+std::vector<Request> samples_of(const Request& request, int count) {
+  std::vector<Request> samples(static_cast<std::size_t>(count), request);
+  for (std::size_t i = 0; i < samples.size(); ++i) samples[i].sample_index = i;
+  return samples;
+}
+
 Result<int> run(const GenerateCommand& command) {
   const StolenTime loading;
   std::optional<ChatModel> chat;
   BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
+  if (config.samples > 1 && !command.json) {
+    return make_error(ErrorCode::kInvalidArgument, "samples is {}: more than 1 are given out with --json alone",
+                      config.samples);
+  }
+  BF_ASSIGN_OR_RETURN(const auto grammar, read_grammar(config));
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   Request request = config.request;
+  request.grammar = over_tokens(grammar, tokenizer);
   std::optional<AnswerParser> parser;
   BF_TRY(read_prompt(command, config.prompt, model, tokenizer, chat, request, parser));
   Report report;
@@ -232,7 +287,8 @@ Result<int> run(const GenerateCommand& command) {
       output.write(event.kind == AnswerEvent::Kind::kContent ? event.text : dump_json(call_message(event.call)) + "\n");
     }
   };
-  const TextSink sink = [&](std::size_t, std::string_view text) {
+  const TextSink sink = [&](std::size_t index, std::string_view text) {
+    if (index > 0) return;
     if (parser) return take(parser->push(text));
     if (!command.json) output.write(text);
   };
@@ -249,13 +305,14 @@ Result<int> run(const GenerateCommand& command) {
   }
   const StolenTime generating;
   BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
-                      generate(model.deployment->pipeline(), tokenizer, std::span<const Request>(&request, 1), options,
+                      generate(model.deployment->pipeline(), tokenizer, samples_of(request, config.samples), options,
                                sink, output.stop().get_token()));
   if (parser) take(parser->finish());
   if (output.failed()) return output.end();
   // A first epoch has read what it needs of the file; later ones read it again.
   if (model.deployment->epochs().size() > 1) BF_TRY(checkpoint_unchanged(model.checkpoint.path));
   report.generation = std::move(generations[0]);
+  report.further.assign(std::move_iterator(generations.begin() + 1), std::move_iterator(generations.end()));
   report.wire_bytes = model.deployment->wire_bytes() - wire_before;
   report.traffic = model.deployment->traffic();
   report.load_balance_factor = balance_between(before, model.deployment->nodes());
@@ -264,7 +321,7 @@ Result<int> run(const GenerateCommand& command) {
   RunShape actual = expected;
   actual.generated = static_cast<int>(report.generation.tokens.size());
   if (report.unpredictable.empty()) report.predicted = predicted_speeds(*model.deployment, actual);
-  output.write(command.json ? to_json(config, report, *model.deployment) + "\n" : "\n");
+  output.write(command.json ? to_json(config, report, *model.deployment, tokenizer) + "\n" : "\n");
   if (output.failed()) return output.end();
   if (!config.quiet) print_summary(report, config, *model.deployment);
   return report.generation.reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
@@ -289,6 +346,7 @@ void add_generate(Command app, Action& action) {
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001,127.0.0.1:7002\n"
       "  butterfly generate -m model.gguf --chat --system \"Answer briefly.\" -p \"Why is the sky blue?\"\n"
+      "  butterfly generate -m model.gguf --chat -p \"Name a colour.\" --regex \"red|green|blue\"\n"
       "  butterfly generate -c settings.toml --temp 0.8 --seed 7");
   run_later(sub, action, [command] { return run(*command); });
 }

@@ -82,7 +82,7 @@ struct GeneratedText {
   std::string finish;       // "length", "context", "end", "stop", "cancelled" or "deadline"
   double first_token_s = 0.0;
   double total_s = 0.0;
-  std::uint64_t wire_bytes = 0;  // sent and received between processes for this text
+  std::uint64_t wire_bytes = 0;  // sent and received between processes while this text was written
 };
 
 class Generator {
@@ -96,8 +96,8 @@ class Generator {
   ~Generator();
 
   /// Continues `prompt` (UTF-8; empty: from the beginning-of-text token). `on_text` is called with each piece as it
-  /// comes, never half a character; the pieces join to the result's text. Calls from several threads take turns, as
-  /// many at a time as there are replicas.
+  /// comes, never half a character; the pieces join to the result's text. Calls from several threads are
+  /// computed side by side, and by the replicas in turn; a text is the same whatever runs beside it.
   ///
   /// When a worker dies or leaves, the others take over its layers and the text goes on after a pause, the same to the
   /// last bit; when one joins, or comes back, it gets layers. Where too few are left, generate() waits for one for

@@ -205,10 +205,12 @@ Result<int> render(const ChatCommand& command) {
 Result<int> run(const ChatCommand& command) {
   if (!command.render.empty()) return render(command);
   ChatSettings settings;
-  BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_chat_config(command.flags, settings));
+  BF_ASSIGN_OR_RETURN(InferenceConfig config, read_chat_config(command.flags, settings));
   BF_ASSIGN_OR_RETURN(const ChatModel model, ChatModel::create(command.chat, settings));
+  BF_ASSIGN_OR_RETURN(const auto grammar, read_grammar(config));
   BF_ASSIGN_OR_RETURN(OpenModel open, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(open.checkpoint.vocabulary));
+  config.request.grammar = over_tokens(grammar, tokenizer);
   ChatSession session(model, tokenizer, open, config, command.chat.system);
   LineReader reader;
   const std::stop_callback on_end(interrupted(), [&] { reader.end(); });

@@ -33,6 +33,8 @@ Result<InferenceConfig> read_chat_config(const InferenceFlags& flags, ChatSettin
   sampling.top_k = settings.top_k.value_or(sampling.top_k);
   sampling.top_p = settings.top_p.value_or(sampling.top_p);
   sampling.min_p = settings.min_p.value_or(sampling.min_p);
+  // The files mean transformers' penalty, which looks back at everything.
+  if (settings.repeat_penalty) sampling.repeat_window = kWholeText;
   sampling.repeat_penalty = settings.repeat_penalty.value_or(sampling.repeat_penalty);
   BF_TRY(validate(sampling));
   return read_config(flags, standard);

@@ -24,6 +24,17 @@ Result<InferenceConfig> read_config(const InferenceFlags& flags, InferenceConfig
   return config;
 }
 
+Result<std::shared_ptr<const Grammar>> read_grammar(const InferenceConfig& config) {
+  BF_ASSIGN_OR_RETURN(const Constraint constraint, read_constraint(config));
+  if (constraint.none()) return std::shared_ptr<const Grammar>();
+  return compile(constraint);
+}
+
+std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>& grammar, const Tokenizer& tokenizer) {
+  if (!grammar) return {};
+  return std::make_shared<TokenAutomaton>(grammar, TokenTrie::create(tokenizer));
+}
+
 Status check_continues(const ModelConfig& model) {
   if (!model.encodes_only() && model.output == OutputKind::kLogits) return {};
   return make_error(ErrorCode::kInvalidArgument, "{} continues no text: it is {}; see `butterfly embed`", model.name,

@@ -38,6 +38,13 @@ struct OpenModel {
 /// Errors: kInvalidArgument for a model that gives no logits of a text that goes on.
 Status check_continues(const ModelConfig& model);
 
+/// The grammar that the settings ask for; null where they ask for none. Errors: those of read_constraint() and of the
+/// grammar. To be called before a model is loaded for nothing.
+Result<std::shared_ptr<const Grammar>> read_grammar(const InferenceConfig& config);
+
+/// The same over the model's tokens; null for null.
+std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>& grammar, const Tokenizer& tokenizer);
+
 /// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both, and of `adapt`, which
 /// says what is wanted of the model. Without it, that is check_continues(). `observer` is told of what else happens.
 Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {},

@@ -154,8 +154,8 @@ Result<Generator> Generator::load(const std::string& model, const GeneratorOptio
     config.membership.workers = workers_of(options, number);
     DeploymentObserver observer = node_feed(state->nodes, state->events, options.event);
     observer.progress = progress;
-    auto replica = std::make_unique<Replica>();
-    BF_ASSIGN_OR_RETURN(replica->deployment, Deployment::create(state->checkpoint, config, observer));
+    BF_ASSIGN_OR_RETURN(auto deployment, Deployment::create(state->checkpoint, config, observer));
+    auto replica = std::make_unique<Replica>(std::move(deployment), state->tokenizer, state->checkpoint.config.context);
     BF_TRY(state->replicas_in_use.register_node({.id = std::to_string(number)}));
     if (config.is_here()) {
       if (number > 0) replica->suffix = fmt::format(" of replica {}", number);
@@ -180,14 +180,13 @@ Result<GeneratedText> Generator::generate(std::string_view prompt, const TextOpt
     BF_ASSIGN_OR_RETURN(const LoadBalancer::Ticket ticket, state_->balancer->acquire(options.tokens_max));
     Replica& replica = *state_->replicas[static_cast<std::size_t>(std::stoi(ticket.node().id))];
     std::size_t seen = 0;
-    const TextSink sink = [&](std::size_t, std::string_view text) {
+    const auto sink = [&](std::string_view text) {
       seen += text.size();
       if (seen <= given) return;
       if (on_text) on_text(text.substr(text.size() - (seen - given)));
       given = seen;
     };
-    Result<GeneratedText> text =
-        replica.generate(state_->tokenizer, request, state_->checkpoint.config.context, sink, ended.get_token());
+    Result<GeneratedText> text = replica.generate(request, sink, ended.get_token());
     if (text && timer.passed() && text->finish == to_string(FinishReason::kCancelled)) text->finish = "deadline";
     const bool elsewhere = !text && is_lost(text.error()) && state_->replicas.size() > 1;
     if (!elsewhere) return text;
@@ -232,7 +231,7 @@ BalanceReport Generator::balance() const {
 Result<std::string> Generator::rebalance() {
   std::string said;
   for (const auto& replica : state_->replicas) {
-    BF_ASSIGN_OR_RETURN(const std::string outcome, replica->deployment->rebalance());
+    BF_ASSIGN_OR_RETURN(const std::string outcome, replica->deployment().rebalance());
     said += said.empty() ? outcome : "; " + outcome;
   }
   return said;

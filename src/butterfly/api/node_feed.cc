@@ -65,7 +65,7 @@ DeploymentObserver node_feed(NodeRegistry& registry, std::mutex& mutex,
 }
 
 Status register_threads(const Replica& replica, int threads, NodeRegistry& registry) {
-  for (const NodeReport& node : replica.deployment->nodes()) {
+  for (const NodeReport& node : replica.deployment().nodes()) {
     const std::string id = node.name + replica.suffix;
     if (registry.find(id)) continue;  // it has several shares
     BF_TRY(registry.register_node({.id = id, .capability = {.threads = threads}}));

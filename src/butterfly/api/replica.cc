@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
+#include <tuple>
 
 #include "butterfly/base/units.h"
 
@@ -29,28 +32,88 @@ double factor_of(std::span<const NodeShare> shares, double NodeShare::*seconds) 
 
 }  // namespace
 
-Result<GeneratedText> Replica::generate(const Tokenizer& tokenizer, const Request& request, int context,
-                                        const TextSink& sink, std::stop_token stop) {
-  const std::lock_guard lock(mutex);
-  const std::uint64_t wire_before = deployment->wire_bytes();
-  BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
-                      butterfly::generate(deployment->pipeline(), tokenizer, std::span(&request, 1),
-                                          {.context = context}, sink, std::move(stop)));
-  Generation& generation = generations[0];
+Replica::Replica(std::unique_ptr<Deployment> deployed, const Tokenizer& tokenizer, int context)
+    : deployment_(std::move(deployed)),
+      scheduler_(deployment_->pipeline(), tokenizer, {.context = context}),
+      thread_([this](const std::stop_token& stop) { compute(stop); }) {}
+
+void Replica::compute(const std::stop_token& stop) {
+  while (scheduler_.wait_for_requests(stop)) {
+    const std::lock_guard lock(computing_);
+    // An error has ended all requests, each was told; the next ones are tried again.
+    std::ignore = scheduler_.run_until_idle(stop);
+  }
+}
+
+namespace {
+
+/// What a text has so far, on its way from the thread that computes to the one that asked for it.
+class Answer {
+ public:
+  /// `ended` is called by the thread that computes.
+  explicit Answer(std::function<void()> ended) : ended_(std::move(ended)) {}
+
+  RequestObserver observer() {
+    const auto take = [this](std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      text_ += text;
+      changed_.notify_one();
+    };
+    return {.token = [take](const TokenEvent& event) { take(event.text); },
+            .rest = take,
+            .done =
+                [this](Result<Generation> generation) {
+                  if (ended_) ended_();
+                  const std::lock_guard lock(mutex_);
+                  generation_ = std::move(generation);
+                  changed_.notify_one();
+                }};
+  }
+
+  /// Until the text has ended, gives `sink` what there is.
+  Result<Generation> wait(const std::function<void(std::string_view)>& sink) {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !text_.empty() || generation_; });
+      const std::string text = std::exchange(text_, {});
+      if (text.empty()) return std::move(*generation_);
+      lock.unlock();
+      sink(text);
+    }
+  }
+
+ private:
+  const std::function<void()> ended_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string text_;
+  std::optional<Result<Generation>> generation_;
+};
+
+}  // namespace
+
+Result<GeneratedText> Replica::generate(const Request& request, const std::function<void(std::string_view)>& sink,
+                                        std::stop_token stop) {
+  const std::uint64_t wire_before = wire_bytes_;
+  std::uint64_t wire_after = wire_before;
+  Answer answer([&] { wire_after = wire_bytes_ = deployment_->wire_bytes(); });
+  BF_ASSIGN_OR_RETURN(const Scheduler::Id id, scheduler_.submit({.request = request}, answer.observer()));
+  const std::stop_callback on_stop(std::move(stop), [&] { scheduler_.cancel(id); });
+  BF_ASSIGN_OR_RETURN(Generation generation, answer.wait(sink));
   GeneratedText result{.text = std::move(generation.text),
                        .tokens = {},
                        .finish = to_string(generation.reason),
                        .first_token_s = generation.first_token_s,
                        .total_s = generation.total_s,
-                       .wire_bytes = deployment->wire_bytes() - wire_before};
+                       .wire_bytes = wire_after - wire_before};
   for (TokenId token : generation.tokens) result.tokens.push_back(token.value);
   return result;
 }
 
 std::string Replica::describe() const {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(computing_);
   std::string text;
-  for (const NodeReport& node : deployment->nodes()) {
+  for (const NodeReport& node : deployment_->nodes()) {
     text += fmt::format("{}{}: layers {}-{}{}{}, {}\n", node.name, suffix, node.assignment.first_layer,
                         node.assignment.last_layer - 1, node.assignment.embedding ? " + embedding" : "",
                         node.assignment.head ? " + head" : "", format_bytes(node.memory_bytes));
@@ -59,10 +122,10 @@ std::string Replica::describe() const {
 }
 
 BalanceReport Replica::balance() const {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(computing_);
   BalanceReport report;
-  const std::vector<StageWork> work = deployment->work();
-  const std::vector<NodeReport> nodes = deployment->nodes();
+  const std::vector<StageWork> work = deployment_->work();
+  const std::vector<NodeReport> nodes = deployment_->nodes();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const StageAssignment& assignment = nodes[i].assignment;
     NodeShare share{.node_id = nodes[i].name + suffix,
@@ -75,7 +138,7 @@ BalanceReport Replica::balance() const {
       share.steps = work[i].steps;
       share.step_s = static_cast<double>(work[i].busy_ns) * 1e-9 / static_cast<double>(work[i].steps);
     }
-    const double predicted_s = deployment->plan().shares[i].prediction.decode_s;
+    const double predicted_s = deployment_->plan().shares[i].prediction.decode_s;
     if (std::isfinite(predicted_s)) share.predicted_s = predicted_s;
     report.shares.push_back(std::move(share));
   }

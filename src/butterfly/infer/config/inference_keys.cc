@@ -1,5 +1,7 @@
 #include "butterfly/infer/config/inference_keys.h"
 
+#include <charconv>
+#include <cmath>
 #include <string>
 
 #include "butterfly/infer/config/access_keys.h"
@@ -134,6 +136,86 @@ KeyText text(const char* name, const char* help, char letter = 0) {
   return {.name = name, .role = kDecides, .help = help, .group = kText, .letter = letter};
 }
 
+/// Whole numbers from -1, which stands for no limit.
+template <typename Access>
+InferenceKey whole_text_key(KeyText about, Access at) {
+  return config_key<InferenceConfig>(
+      std::move(about),
+      [at](const InferenceConfig& config) { return KeyValue(double{1} * at(const_cast<InferenceConfig&>(config))); },
+      [at](InferenceConfig& config, const KeyValue& value) -> Status {
+        const double number = std::get<double>(value);
+        if (!(number >= -1 && number <= 1e9) || number != std::floor(number)) {
+          return make_error(ErrorCode::kInvalidArgument, "expected a whole number from -1 to 1000000000");
+        }
+        at(config) = static_cast<int>(number);
+        return {};
+      });
+}
+
+/// The whole of `words` as a number.
+template <typename T>
+std::optional<T> number_of(std::string_view words) {
+  T number{};
+  const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), number);
+  if (error != std::errc{} || end != words.data() + words.size()) return {};
+  return number;
+}
+
+/// "15043:-100", "15043=2.5", and llama.cpp's "15043+1" and "15043-1".
+Status add_logit_bias(std::string_view words, std::vector<LogitBias>& bias) {
+  const std::size_t sign = words.find_first_of(":=+-");
+  if (sign != std::string_view::npos) {
+    std::string_view value = words.substr(words[sign] == '-' ? sign : sign + 1);
+    if (value.starts_with('+')) value.remove_prefix(1);
+    const auto id = number_of<std::int32_t>(words.substr(0, sign));
+    const auto number = number_of<float>(value);
+    if (id && number) {
+      bias.push_back({TokenId(*id), *number});
+      return {};
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "expected a token's id and a number from -100 to 100, as in 15043:-100");
+}
+
+InferenceKey logit_bias_key() {
+  return config_key<InferenceConfig>(
+      text("logit_bias", "ID:VALUE, added to that token's logit; -100 bans it, 100 leaves no others"),
+      [](const InferenceConfig& config) -> KeyValue {
+        std::vector<std::string> all;
+        for (const auto& [token, value] : config.request.sampling.logit_bias) {
+          all.push_back(fmt::format("{}:{}", token.value, value));
+        }
+        return all;
+      },
+      [](InferenceConfig& config, const KeyValue& value) -> Status {
+        std::vector<LogitBias> bias;
+        for (const auto& words : std::get<std::vector<std::string>>(value)) BF_TRY(add_logit_bias(words, bias));
+        config.request.sampling.logit_bias = std::move(bias);
+        return {};
+      });
+}
+
+InferenceKey stop_tokens_key() {
+  return config_key<InferenceConfig>(
+      text("stop_token_ids", "End before a token with one of these ids"),
+      [](const InferenceConfig& config) -> KeyValue {
+        std::vector<std::string> all;
+        for (const TokenId token : config.request.stop_tokens) all.push_back(fmt::format("{}", token.value));
+        return all;
+      },
+      [](InferenceConfig& config, const KeyValue& value) -> Status {
+        std::vector<TokenId> tokens;
+        for (const auto& words : std::get<std::vector<std::string>>(value)) {
+          const auto id = number_of<std::int32_t>(words);
+          if (!id || *id < 0) return make_error(ErrorCode::kInvalidArgument, "expected ids of tokens, as in 2,13");
+          tokens.emplace_back(*id);
+        }
+        config.request.stop_tokens = std::move(tokens);
+        return {};
+      });
+}
+
 void add_sampling(std::vector<InferenceKey>& keys) {
   keys.push_back(
       value_key(text("temp", "Temperature; 0: always the most likely token"), BF_AT(request.sampling.temperature)));
@@ -143,8 +225,15 @@ void add_sampling(std::vector<InferenceKey>& keys) {
       value_key(text("top_p", "Keep the most likely tokens up to this probability"), BF_AT(request.sampling.top_p)));
   keys.push_back(
       value_key(text("min_p", "Drop tokens below this share of the best one"), BF_AT(request.sampling.min_p)));
-  keys.push_back(value_key(text("repeat_penalty", "Divide logits of the last 64 tokens; 1: off"),
+  keys.push_back(value_key(text("repeat_penalty", "Divide logits of tokens that prompt or answer have; 1: off"),
                            BF_AT(request.sampling.repeat_penalty)));
+  keys.push_back(whole_text_key(text("repeat_last_n", "Tokens that the repeat penalty looks back at; -1: all"),
+                                BF_AT(request.sampling.repeat_window)));
+  keys.push_back(value_key(text("presence_penalty", "Taken from logits of tokens that the answer has (-2 to 2)"),
+                           BF_AT(request.sampling.presence_penalty)));
+  keys.push_back(value_key(text("frequency_penalty", "Taken from them for each time that it has them (-2 to 2)"),
+                           BF_AT(request.sampling.frequency_penalty)));
+  keys.push_back(logit_bias_key());
   keys.push_back(wide_key(text("seed", "Same seed, same text: on any number of nodes"), BF_AT(request.sampling.seed)));
 }
 
@@ -172,6 +261,20 @@ const std::vector<InferenceKey>& text_keys() {
     KeyText stop = text("stop", "End before this text; the flag may be given more than once");
     stop.list = ListForm::kRepeated;
     all.push_back(value_key(std::move(stop), BF_AT(request.stops)));
+    all.push_back(stop_tokens_key());
+    all.push_back(whole_text_key(
+        text("logprobs", "With --json: log-probabilities of each token and of this number of best ones; -1: none"),
+        BF_AT(request.sampling.logprobs)));
+    all.push_back(value_key(text("json_schema", "Answer with JSON of this schema: a file, or the schema itself"),
+                            BF_AT(json_schema)));
+    all.push_back(value_key(text("json_object", "Answer with a JSON object"), BF_AT(json_object)));
+    all.push_back(
+        value_key(text("regex", "Answer with a text that this regular expression matches as a whole"), BF_AT(regex)));
+    all.push_back(value_key(text("grammar", "Answer with a text of the grammar in this file, in llama.cpp's GBNF"),
+                            BF_AT(grammar)));
+    KeyText samples = text("samples", "Answers to one prompt, with draws of their own; only with --json more than 1");
+    samples.range = {1, 1024};
+    all.push_back(value_key(std::move(samples), BF_AT(samples)));
     all.push_back(
         value_key(text("ignore_end", "Go on after the model's end-of-text token"), BF_AT(request.ignore_end)));
     all.push_back(

@@ -1,5 +1,7 @@
 #include "butterfly/infer/request/request.h"
 
+#include <algorithm>
+
 namespace butterfly {
 
 const char* to_string(FinishReason reason) {
@@ -47,6 +49,28 @@ Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::st
   }
   request.prompt = {TokenId{config.decoder_start}};
   return {};
+}
+
+/// Only a text that begins here loses the space that some vocabularies put in front.
+static bool begins_text(const Request& request, const Tokenizer& tokenizer) {
+  const bool first = request.prompt.size() == 1 && request.prompt[0] == tokenizer.vocabulary().bos;
+  return first || !request.encoded.empty();
+}
+
+TextStream make_text_stream(const Request& request, const Tokenizer& tokenizer) {
+  return {tokenizer, {.first_in_text = begins_text(request, tokenizer)}, request.stops, request.shown};
+}
+
+Result<Sampler> make_sampler(const Request& request, const Tokenizer& tokenizer, int context) {
+  SamplerInput input{.prompt = request.prompt, .sample_index = request.sample_index};
+  if (request.grammar) {
+    GrammarMatcher::Options options{.first_in_text = begins_text(request, tokenizer)};
+    options.tokens_max = std::min(request.tokens_max, context - static_cast<int>(request.prompt.size()));
+    options.end_tokens = request.grammar->trie().end_tokens();
+    options.end_tokens.insert(options.end_tokens.end(), request.stop_tokens.begin(), request.stop_tokens.end());
+    BF_ASSIGN_OR_RETURN(input.matcher, GrammarMatcher::create(request.grammar, std::move(options)));
+  }
+  return Sampler(request.sampling, std::move(input));
 }
 
 }  // namespace butterfly

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "butterfly/base/result.h"
 #include "butterfly/infer/request/sampler.h"
+#include "butterfly/infer/request/text_stream.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/text/tokenizer.h"
 
@@ -19,17 +20,27 @@ struct Request {
   std::vector<TokenId> encoded;  // what a model with encoder and decoder reads; its prompt is the decoder's first token
   int tokens_max = 128;          // generated at most; the context may end a text earlier
   SamplingOptions sampling;
-  std::uint64_t sample_index = 0;  // tells samples of one prompt and seed apart
-  std::vector<std::string> stops;  // a text ends before the first of these
-  bool ignore_end = false;         // go on after an end token
-  std::vector<TokenId> shown{};    // control tokens that are part of the text all the same (answer_tokens)
+  std::uint64_t sample_index = 0;      // tells samples of one prompt and seed apart
+  std::vector<std::string> stops;      // a text ends before the first of these
+  std::vector<TokenId> stop_tokens{};  // and before these, ignore_end or not
+  bool ignore_end = false;             // go on after an end token
+  /// What the answer has to be; null: anything. Its text is whole before tokens_max or the context ends, whatever
+  /// ignore_end says. Shared by all requests with this grammar.
+  std::shared_ptr<TokenAutomaton> grammar{};
+  /// With this number of best ones, log-probabilities of the prompt's own tokens, which then are all computed; -1:
+  /// none. tokens_max may be 0 then.
+  int prompt_logprobs = -1;
+  std::vector<TokenId> shown{};  // control tokens that are part of the text all the same (answer_tokens)
 };
 
 enum class FinishReason : std::uint8_t { kLength, kContext, kEndToken, kStop, kCancelled };
 const char* to_string(FinishReason reason);
 
 struct Generation {
-  std::vector<TokenId> tokens;  // generated, without the prompt
+  std::vector<TokenId> tokens;           // generated, without the prompt
+  std::vector<SampledToken> logprobs{};  // of each of them, where sampling asks for it
+  /// Of the prompt's tokens from the second one on: the first follows nothing. Empty where they were not asked for.
+  std::vector<SampledToken> prompt_logprobs{};
   std::string text;
   FinishReason reason = FinishReason::kLength;
   double first_token_s = 0;        // from the moment it was asked for to the first sampled token
@@ -45,5 +56,10 @@ Status set_prompt(const Tokenizer& tokenizer, const ModelConfig& config, std::st
 /// Tokens of a prompt. An empty text is the beginning-of-text token alone. Errors: those of the tokenizer;
 /// kInvalidArgument when there is nothing to start from.
 Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer, std::string_view text);
+
+/// What one request needs while it is generated: its tokens are drawn from the one and pushed into the other.
+/// Errors: those of GrammarMatcher::create().
+Result<Sampler> make_sampler(const Request& request, const Tokenizer& tokenizer, int context);
+TextStream make_text_stream(const Request& request, const Tokenizer& tokenizer);
 
 }  // namespace butterfly

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "butterfly/model/core/rotary.h"
 
@@ -20,6 +22,22 @@ Status validate(const SamplingOptions& o) {
   if (!(o.repeat_penalty > 0.0f) || std::isinf(o.repeat_penalty)) {
     return refuse("repeat-penalty", o.repeat_penalty, "above 0");
   }
+  if (o.repeat_window < kWholeText) return refuse("repeat-last-n", o.repeat_window, "at least -1");
+  for (const auto& [name, value] :
+       {std::pair{"presence-penalty", o.presence_penalty}, std::pair{"frequency-penalty", o.frequency_penalty}}) {
+    if (!(value >= -2.0f && value <= 2.0f)) return refuse(name, value, "from -2 to 2");
+  }
+  if (o.logit_bias.size() > kLogitBiasMax) {
+    return make_error(ErrorCode::kInvalidArgument, "logit-bias names {} tokens, {} are possible", o.logit_bias.size(),
+                      kLogitBiasMax);
+  }
+  for (const LogitBias& bias : o.logit_bias) {
+    if (bias.token.value < 0) return refuse("a token of logit-bias", bias.token.value, "at least 0");
+    if (!(bias.value >= kBannedBias && bias.value <= kForcedBias)) {
+      return refuse("logit-bias", bias.value, "from -100 to 100");
+    }
+  }
+  if (o.logprobs < -1 || o.logprobs > kLogprobsMax) return refuse("logprobs", o.logprobs, "from 0 to 1000");
   return {};
 }
 
@@ -51,37 +69,39 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-void penalise_repeats(std::span<float> logits, const SamplingOptions& options, std::span<const TokenId> history) {
-  if (options.repeat_penalty == 1.0f) return;
-  const auto window = static_cast<std::size_t>(std::max(options.repeat_window, 0));
-  auto recent = history.last(std::min(history.size(), window));
-  std::vector<TokenId> seen(recent.begin(), recent.end());
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  for (const TokenId token : seen) {
-    if (token.value < 0 || static_cast<std::size_t>(token.value) >= logits.size()) continue;
-    float& logit = logits[static_cast<std::size_t>(token.value)];
-    logit = logit > 0.0f ? logit / options.repeat_penalty : logit * options.repeat_penalty;
+TokenId most_likely(std::span<const float> logits) {
+  std::size_t best = logits.size();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const bool first = best == logits.size() && !std::isnan(logits[i]);
+    if (first || (best < logits.size() && logits[i] > logits[best])) best = i;
   }
+  return TokenId(static_cast<std::int32_t>(best < logits.size() ? best : 0));
 }
 
-TokenId most_likely(std::span<const float> logits) {
-  std::size_t best = 0;
-  float highest = -std::numeric_limits<float>::infinity();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > highest) {
-      highest = logits[i];
-      best = i;
-    }
+/// The text's tokens, each once with its count, ascending.
+std::vector<std::pair<TokenId, int>> counted(std::span<const TokenId> tokens, std::size_t vocab) {
+  std::vector<TokenId> seen(tokens.begin(), tokens.end());
+  std::erase_if(seen, [&](TokenId id) { return id.value < 0 || static_cast<std::size_t>(id.value) >= vocab; });
+  std::ranges::sort(seen);
+  std::vector<std::pair<TokenId, int>> counts;
+  for (const TokenId token : seen) {
+    if (counts.empty() || counts.back().first != token) counts.emplace_back(token, 0);
+    ++counts.back().second;
   }
-  return TokenId(static_cast<std::int32_t>(best));
+  return counts;
 }
+
+/// x of softmax over `best`: 0 where it is too small for a normal number.
+double relative_probability(double logit, double best, double temperature) {
+  const double x = (logit - best) / temperature;
+  return x > -700.0 ? exact::exp(x) : 0.0;
+}
+
+constexpr float kRuledOut = std::numeric_limits<float>::quiet_NaN();
 
 }  // namespace
 
-TokenId sample(std::span<float> logits, const SamplingOptions& options, std::span<const TokenId> history,
-               SampleKey key) {
-  penalise_repeats(logits, options, history);
+TokenId draw(std::span<const float> logits, const SamplingOptions& options, SampleKey key) {
   if (options.temperature == 0.0f) return most_likely(logits);
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
@@ -100,8 +120,7 @@ TokenId sample(std::span<float> logits, const SamplingOptions& options, std::spa
   std::vector<double> p(keep);
   double total = 0;
   for (std::size_t i = 0; i < keep; ++i) {
-    const double x = (candidates[i].logit - best) / temperature;
-    p[i] = x > -700.0 ? exact::exp(x) : 0.0;
+    p[i] = relative_probability(candidates[i].logit, best, temperature);
     total += p[i];
   }
   std::size_t kept = 0;
@@ -116,6 +135,119 @@ TokenId sample(std::span<float> logits, const SamplingOptions& options, std::spa
     if (threshold < 0) return TokenId(candidates[i].id);
   }
   return TokenId(candidates[kept - 1].id);
+}
+
+SampledToken log_probabilities(std::span<const float> logits, TokenId token, int count) {
+  std::vector<Candidate> order;
+  order.reserve(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) order.push_back({logits[i], static_cast<std::int32_t>(i)});
+  }
+  SampledToken result{.token = token};
+  if (order.empty()) return result;
+  const double best = std::ranges::min(order, before).logit;
+  double total = 0;
+  for (const Candidate& candidate : order) total += relative_probability(candidate.logit, best, 1.0);
+  if (!(total > 0)) return result;
+  const double normaliser = best + exact::log(total);
+  result.logprob = logits[static_cast<std::size_t>(token.value)] - normaliser;
+  const std::size_t kept = std::min(order.size(), static_cast<std::size_t>(std::max(count, 0)));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), before);
+  for (std::size_t i = 0; i < kept; ++i) result.top.push_back({TokenId(order[i].id), order[i].logit - normaliser});
+  return result;
+}
+
+Sampler::Sampler(const SamplingOptions& options, SamplerInput input)
+    : options_(options),
+      sample_index_(input.sample_index),
+      matcher_(std::move(input.matcher)),
+      tokens_(input.prompt.begin(), input.prompt.end()),
+      prompt_tokens_(input.prompt.size()) {
+  std::map<TokenId, float> last;
+  for (const LogitBias& bias : options_.logit_bias) last[bias.token] = bias.value;
+  for (const auto& [token, value] : last) bias_.push_back({token, value});
+}
+
+void Sampler::add_bias(std::span<float> logits) const {
+  for (const LogitBias& bias : bias_) logits[static_cast<std::size_t>(bias.token.value)] += bias.value;
+}
+
+void Sampler::penalise(std::span<float> logits) const {
+  const std::span<const TokenId> text(tokens_);
+  if (options_.repeat_penalty != 1.0f) {
+    const std::size_t window =
+        options_.repeat_window == kWholeText ? text.size() : static_cast<std::size_t>(options_.repeat_window);
+    for (const auto& [token, count] : counted(text.last(std::min(text.size(), window)), logits.size())) {
+      float& logit = logits[static_cast<std::size_t>(token.value)];
+      logit = logit > 0.0f ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+    }
+  }
+  if (options_.presence_penalty == 0.0f && options_.frequency_penalty == 0.0f) return;
+  for (const auto& [token, count] : counted(text.subspan(prompt_tokens_), logits.size())) {
+    float& logit = logits[static_cast<std::size_t>(token.value)];
+    logit -= options_.frequency_penalty * static_cast<float>(count);
+    logit -= options_.presence_penalty;
+  }
+}
+
+Status Sampler::rule_out(std::span<float> logits) {
+  if (!matcher_) return {};
+  const std::span<const std::uint64_t> allowed = matcher_->mask();
+  bool any = false;
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (id / 64 < allowed.size() && (allowed[id / 64] >> (id % 64) & 1) != 0) {
+      any = any || !std::isnan(logits[id]);
+    } else {
+      logits[id] = kRuledOut;
+    }
+  }
+  if (any) return {};
+  return make_error(ErrorCode::kInvalidArgument, "the grammar allows none of the model's {} tokens at position {}",
+                    logits.size(), tokens_.size());
+}
+
+/// Bans hold where anything else is left; so do forced tokens, where one of them is.
+void Sampler::ban_and_force(std::span<float> logits) const {
+  const auto possible = [&](std::size_t id) { return !std::isnan(logits[id]); };
+  std::vector<std::size_t> forced;
+  std::vector<std::size_t> banned;
+  for (const LogitBias& bias : bias_) {
+    const auto id = static_cast<std::size_t>(bias.token.value);
+    if (!possible(id)) continue;
+    if (bias.value >= kForcedBias) forced.push_back(id);
+    if (bias.value <= kBannedBias) banned.push_back(id);
+  }
+  if (!forced.empty()) {
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+      if (!std::ranges::binary_search(forced, id)) logits[id] = kRuledOut;
+    }
+    return;
+  }
+  if (banned.empty()) return;
+  const auto all = static_cast<std::size_t>(std::ranges::count_if(logits, [](float x) { return !std::isnan(x); }));
+  if (banned.size() == all) return;
+  for (const std::size_t id : banned) logits[id] = kRuledOut;
+}
+
+Result<SampledToken> Sampler::sample(std::span<float> logits) {
+  if (!bias_.empty() && static_cast<std::size_t>(bias_.back().token.value) >= logits.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "logit-bias names token {}, the model has {}",
+                      bias_.back().token.value, logits.size());
+  }
+  const std::vector<float> raw(logits.begin(), options_.logprobs < 0 ? logits.begin() : logits.end());
+  add_bias(logits);
+  penalise(logits);
+  BF_TRY(rule_out(logits));
+  ban_and_force(logits);
+  const TokenId token = draw(logits, options_, {sample_index_, tokens_.size()});
+  if (options_.logprobs < 0) return SampledToken{.token = token};
+  return log_probabilities(raw, token, options_.logprobs);
+}
+
+Status Sampler::accept(TokenId token) {
+  if (matcher_) BF_TRY(matcher_->accept(token));
+  tokens_.push_back(token);
+  return {};
 }
 
 }  // namespace butterfly

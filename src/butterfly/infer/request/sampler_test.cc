@@ -9,6 +9,16 @@
 namespace butterfly {
 namespace {
 
+TokenId sample(std::span<float> logits, const SamplingOptions& options, std::span<const TokenId> prompt,
+               SampleKey key) {
+  std::vector<TokenId> text(prompt.begin(), prompt.end());
+  text.resize(std::max<std::size_t>(text.size(), key.position), TokenId(-1));
+  Sampler sampler(options, {.prompt = text, .sample_index = key.index});
+  auto sampled = sampler.sample(logits);
+  EXPECT_TRUE(sampled);
+  return sampled->token;
+}
+
 TEST(Sampler, GreedyTakesTheLowestIdOfTheBest) {
   std::vector<float> logits{1.0f, 3.0f, 3.0f, -1.0f};
   EXPECT_EQ(sample(logits, {}, {}, {}), TokenId(1));
@@ -79,11 +89,62 @@ TEST(Sampler, ThePenaltyTurnsARepeatedTokenDown) {
   EXPECT_EQ(sample(forgotten, {.repeat_penalty = 2.0f, .repeat_window = 0}, history, {}), TokenId(0));
 }
 
+TEST(Sampler, PenaltiesOnTheAnswerLeaveThePromptAlone) {
+  const std::vector<TokenId> prompt{TokenId(0), TokenId(0), TokenId(0)};
+  Sampler sampler({.presence_penalty = 0.25f, .frequency_penalty = 0.5f, .logprobs = 0}, {.prompt = prompt});
+  const auto next = [&] {
+    std::vector<float> logits{2.0f, 1.0f};
+    const auto sampled = sampler.sample(logits);
+    EXPECT_TRUE(sampled);
+    EXPECT_TRUE(sampler.accept(sampled->token));
+    return sampled->token;
+  };
+  // 2, then 2 - 0.75 against 1, then 2 - 1.25 against 1, then 0.75 against 0.25.
+  EXPECT_EQ(next(), TokenId(0));
+  EXPECT_EQ(next(), TokenId(0));
+  EXPECT_EQ(next(), TokenId(1));
+  EXPECT_EQ(next(), TokenId(0));
+}
+
+TEST(Sampler, BiasBansAndForces) {
+  const std::vector<float> logits{1000.0f, 2.0f, 3.0f, -1000.0f};
+  const auto with = [&](std::vector<LogitBias> bias) {
+    std::vector<float> copy = logits;
+    return sample(copy, {.logit_bias = std::move(bias)}, {}, {}).value;
+  };
+  EXPECT_EQ(with({{TokenId(0), -100}}), 2);
+  EXPECT_EQ(with({{TokenId(0), -100}, {TokenId(1), 1.5f}}), 1);
+  EXPECT_EQ(with({{TokenId(3), 100}}), 3);
+  EXPECT_EQ(with({{TokenId(3), 100}, {TokenId(3), 0}}), 0);
+  EXPECT_EQ(with({{TokenId(0), -100}, {TokenId(1), -100}, {TokenId(2), -100}, {TokenId(3), -100}}), 0);
+  std::vector<float> copy = logits;
+  Sampler beyond({.logit_bias = {{TokenId(4), 1}}}, {});
+  EXPECT_EQ(beyond.sample(copy).error().message, "logit-bias names token 4, the model has 4");
+}
+
+TEST(Sampler, LogprobsAreThoseOfTheModel) {
+  std::vector<float> logits{std::log(0.5f), std::log(0.25f), std::log(0.25f)};
+  Sampler sampler({.temperature = 0.1f, .logit_bias = {{TokenId(2), 100}}, .logprobs = 2}, {});
+  const auto sampled = sampler.sample(logits);
+  ASSERT_TRUE(sampled);
+  EXPECT_EQ(sampled->token, TokenId(2));
+  EXPECT_NEAR(sampled->logprob, std::log(0.25), 1e-7);
+  ASSERT_EQ(sampled->top.size(), 2u);
+  EXPECT_EQ(sampled->top[0].token, TokenId(0));
+  EXPECT_NEAR(sampled->top[0].logprob, std::log(0.5), 1e-7);
+  EXPECT_EQ(sampled->top[1].token, TokenId(1));  // ties: the lower id
+}
+
 TEST(Sampler, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(validate({.top_p = 1.5f}).error().message, "top-p is 1.5, it must be above 0 and at most 1");
   EXPECT_FALSE(validate({.temperature = -1.0f}));
   EXPECT_FALSE(validate({.temperature = std::numeric_limits<float>::quiet_NaN()}));
   EXPECT_FALSE(validate({.repeat_penalty = 0.0f}));
+  EXPECT_EQ(validate({.presence_penalty = 2.5f}).error().message, "presence-penalty is 2.5, it must be from -2 to 2");
+  EXPECT_FALSE(validate({.logit_bias = {{TokenId(-1), 0}}}));
+  EXPECT_FALSE(validate({.logit_bias = {{TokenId(1), 100.5f}}}));
+  EXPECT_FALSE(validate({.logprobs = 1001}));
+  EXPECT_TRUE(validate({.repeat_window = kWholeText, .logprobs = 1000}));
   EXPECT_TRUE(validate({}));
 }
 

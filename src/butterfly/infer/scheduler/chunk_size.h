@@ -11,10 +11,10 @@ class ChunkSize {
   /// `slowdown_max`: of a step, against one without prompts; 0: as many tokens as fit.
   ChunkSize(double slowdown_max, int rows_max) : slowdown_max_(slowdown_max), rows_max_(rows_max) {}
 
-  /// A step of so many texts that grow by one token, and so many tokens of prompts.
+  /// A step of `texts` that grow by one token, and `prompt_rows` tokens of prompts.
   void observe(int texts, int prompt_rows, double seconds);
 
-  /// Tokens of prompts for a step that so many texts wait for. Now and then none, so that the time without is known.
+  /// Tokens of prompts for a step that `texts` wait for. Now and then none, so that the time without is known.
   int rows(int texts);
 
  private:

@@ -8,7 +8,8 @@
 namespace butterfly {
 namespace {
 
-constexpr std::size_t kKeptMax = 64;  // sequences, where no limit of pages bounds them
+constexpr std::size_t kKeptMax = 64;    // sequences, where no limit of pages bounds them
+constexpr std::size_t kLogitRows = 64;  // of a text that wants all: a row of logits may have a megabyte
 
 /// Whether only its last token is still to be computed, after others that were.
 template <typename State>
@@ -28,13 +29,14 @@ Schedule::Schedule(const ScheduleOptions& options)
       chunk_size_(options.slowdown_max, options.rows_max),
       pages_(options.pages_max) {}
 
-SequenceId Schedule::add(std::vector<TokenId> tokens, std::vector<TokenId> encoded) {
+SequenceId Schedule::add(std::vector<TokenId> tokens, std::vector<TokenId> encoded, bool all_logits) {
   do {
     next_id_ = next_id_ < std::numeric_limits<std::int32_t>::max() - 1 ? next_id_ + 1 : 0;
   } while (states_.contains(SequenceId(next_id_)));
   const auto [entry, added] = states_.emplace(SequenceId(next_id_), State{});
   entry->second.tokens = std::move(tokens);
   entry->second.encoded = std::move(encoded);
+  entry->second.all_logits = all_logits;
   entry->second.order = next_order_++;
   index(*entry);
   return entry->first;
@@ -64,7 +66,8 @@ void Schedule::begin(Entry& entry) {
   auto& [id, state] = entry;
   const auto page = static_cast<std::size_t>(kKvPageTokens);
   // The last token is computed anyway: its logits are wanted.
-  for (std::size_t pages = std::min(state.hashes.size(), (state.tokens.size() - 1) / page); pages > 0; --pages) {
+  std::size_t pages = std::min(state.hashes.size(), (state.tokens.size() - 1) / page);
+  for (; pages > 0 && !state.all_logits; --pages) {
     const std::size_t tokens = pages * page;
     bool comes = false;
     for (const SequenceId holder : prefixes_.holders(state.hashes[pages - 1])) {
@@ -109,6 +112,7 @@ bool Schedule::add_encoded(std::span<Entry* const> active, int share, std::vecto
 
 void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t>& tokens, Batch& batch) {
   auto& [id, state] = entry;
+  if (state.all_logits) rows = std::min(rows, kLogitRows);
   rows = std::min(rows, state.tokens.size() - state.submitted);
   if (rows == 0 || !make_room(entry, state.submitted + rows, batch)) return;
   const bool last = state.submitted + rows == state.tokens.size();
@@ -116,7 +120,7 @@ void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t
   run.sequence = id;
   run.position = static_cast<std::int32_t>(state.submitted);
   run.rows = static_cast<std::int32_t>(rows);
-  run.logits_from = static_cast<std::int32_t>(last ? rows - 1 : rows);
+  run.logits_from = static_cast<std::int32_t>(state.all_logits ? 0 : last ? rows - 1 : rows);
   run.encoder_rows = static_cast<std::int32_t>(state.encoded.size());
   batch.runs.push_back(run);
   for (std::size_t i = 0; i < rows; ++i) tokens.push_back(state.tokens[state.submitted + i].value);
@@ -124,7 +128,7 @@ void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t
   state.waiting = last;
 }
 
-/// Of all prompts together, beside so many texts in this step.
+/// Of all prompts together, beside `texts` in this step.
 std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t texts) {
   const std::size_t room = static_cast<std::size_t>(options_.rows_max) -
                            std::min<std::size_t>(texts, static_cast<std::size_t>(options_.rows_max));
@@ -202,7 +206,9 @@ void Schedule::completed(const Step& step, double seconds) {
     }
     if (run.logit_rows() == 0) continue;
     const auto found = states_.find(run.sequence);
-    if (found != states_.end()) found->second.waiting = false;
+    if (found == states_.end()) continue;
+    State& state = found->second;
+    if (static_cast<std::size_t>(run.position + run.rows) == state.tokens.size()) state.waiting = false;
   }
   if (seconds > 0 && step.batch.kind == BatchKind::kContinue) chunk_size_.observe(texts, prompt_rows, seconds);
 }

@@ -33,9 +33,10 @@ class Schedule {
   explicit Schedule(const ScheduleOptions& options);
 
   /// Adds a text to be continued. `encoded`: a text that is encoded first, and then attended to; empty: none.
-  SequenceId add(std::vector<TokenId> tokens, std::vector<TokenId> encoded = {});
+  /// `all_logits`: of every token, not of the last one alone.
+  SequenceId add(std::vector<TokenId> tokens, std::vector<TokenId> encoded = {}, bool all_logits = false);
 
-  /// Whether a text of so many tokens can begin now without another giving way.
+  /// Whether a text of this length can begin now without another giving way.
   bool has_room(std::int64_t tokens) const;
 
   /// The next step to submit, or none while all sequences wait for logits or enough steps are under way.
@@ -76,7 +77,8 @@ class Schedule {
     Stand stand = Stand::kRunning;
     bool begun = false;  // some rows were submitted, or shared
     bool encoder_submitted = false;
-    bool waiting = false;       // for logits
+    bool waiting = false;  // for logits of its last token
+    bool all_logits = false;
     std::size_t submitted = 0;  // positions already sent
     std::int64_t cached = 0;
     std::uint64_t order = 0;  // in which sequences were added; of those kept, in which they were last of use

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "butterfly/infer/request/text_stream.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -23,7 +22,7 @@ Status check(std::span<const float> logits, std::size_t position) {
 
 Status validate(const Request& request, const SchedulerOptions& options) {
   BF_TRY(validate(request.sampling));
-  if (request.tokens_max <= 0) {
+  if (request.tokens_max < (request.prompt_logprobs >= 0 ? 0 : 1)) {
     return make_error(ErrorCode::kInvalidArgument, "{} tokens were asked for, at least 1 is needed",
                       request.tokens_max);
   }
@@ -52,25 +51,25 @@ std::optional<std::int64_t> pages_of(const SchedulerOptions& options) {
   return PageTables::pages_for(options.cache_tokens);
 }
 
+bool is_stop(const Request& request, TokenId token) {
+  return std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
+}
+
 }  // namespace
 
 struct Scheduler::Text {
-  Text(Id number, Submission submission, RequestObserver to_tell, const Tokenizer& tokenizer)
-      : id(number),
-        asked(std::move(submission)),
+  Text(Submission submission, RequestObserver to_tell, Sampler drawn_by, TextStream shown_by)
+      : asked(std::move(submission)),
         observer(std::move(to_tell)),
-        // Only a text that begins here loses the space that some vocabularies put in front.
-        stream(tokenizer,
-               {.first_in_text =
-                    !asked.request.encoded.empty() ||
-                    (asked.request.prompt.size() == 1 && asked.request.prompt[0] == tokenizer.vocabulary().bos)},
-               asked.request.stops, asked.request.shown) {}
+        sampler(std::move(drawn_by)),
+        stream(std::move(shown_by)) {}
 
   double seconds() const { return static_cast<double>(trace::now_ns() - begin_ns) * 1e-9; }
 
-  const Id id;
+  Id id = 0;
   const Submission asked;
   const RequestObserver observer;
+  Sampler sampler;
   TextStream stream;
   Generation generation{};
   SequenceId sequence{};
@@ -93,17 +92,20 @@ Scheduler::~Scheduler() = default;
 
 Result<Scheduler::Id> Scheduler::submit(Submission submission, RequestObserver observer) {
   BF_TRY(validate(submission.request, options_));
+  BF_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(submission.request, tokenizer_, options_.context));
+  TextStream stream = make_text_stream(submission.request, tokenizer_);
+  auto text = std::make_unique<Text>(std::move(submission), std::move(observer), std::move(sampler), std::move(stream));
   const std::lock_guard lock(mutex_);
   if (options_.waiting_max > 0 && line_.size() >= options_.waiting_max) {
     ++stats_.refused;
     return make_error(ErrorCode::kUnavailable, "{} requests wait already, no more than {} may", line_.size(),
                       options_.waiting_max);
   }
-  const Id id = next_id_++;
-  line_.add({.id = id, .priority = submission.priority, .user = submission.user, .since = Clock::now()});
+  const Id id = text->id = next_id_++;
+  line_.add({.id = id, .priority = text->asked.priority, .user = text->asked.user, .since = Clock::now()});
   ++stats_.submitted;
   stats_.waiting = line_.size();
-  waiting_.emplace(id, std::make_unique<Text>(id, std::move(submission), std::move(observer), tokenizer_));
+  waiting_.emplace(id, std::move(text));
   changed_.notify_all();
   return id;
 }
@@ -133,7 +135,7 @@ Status Scheduler::loop(const std::stop_token& stop, bool forever) {
     take_changes(stop.stop_requested());
     publish();
     if (schedule_.idle()) {
-      if (!wait_for_requests(stop, forever)) return {};
+      if (!(forever ? wait_for_requests(stop) : has_waiting())) return {};
       continue;
     }
     const Status status = advance();
@@ -153,12 +155,14 @@ Status Scheduler::loop(const std::stop_token& stop, bool forever) {
   }
 }
 
-/// False at the end: nothing waits, and nothing more will be waited for.
-bool Scheduler::wait_for_requests(const std::stop_token& stop, bool forever) {
+bool Scheduler::has_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return !waiting_.empty();
+}
+
+bool Scheduler::wait_for_requests(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  if (!forever) return !waiting_.empty();
-  changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
-  return !waiting_.empty() || !stop.stop_requested();
+  return changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
 }
 
 /// Ends what was cancelled or is too late, and begins what there is room for.
@@ -208,7 +212,7 @@ void Scheduler::begin_waiting() {
     waiting_.erase(text->id);
     line_.remove(text->id);
     line_.charge(text->asked.user, static_cast<std::int64_t>(request.prompt.size()));
-    text->sequence = schedule_.add(request.prompt, request.encoded);
+    text->sequence = schedule_.add(request.prompt, request.encoded, request.prompt_logprobs >= 0);
     running_.emplace(text->sequence, std::move(text));
   }
   std::vector<std::string> users;
@@ -238,36 +242,74 @@ Status Scheduler::advance() {
   }
   const trace::Scope scope(trace::Zone::kInferSample);
   std::int64_t row = 0;
-  for (const SequenceRun& run : step.batch.runs) {
-    if (run.logit_rows() == 0) continue;
-    const std::span<float> logits = step.tensor.row(row++);
-    const auto text = running_.find(run.sequence);
-    if (text != running_.end()) accept(*text->second, logits);
-  }
+  for (const SequenceRun& run : step.batch.runs) take_logits(run, step, row);
   return {};
 }
 
-/// Samples one token, streams its text, and ends a text that is complete.
-void Scheduler::accept(Text& text, std::span<float> logits) {
-  const Request& request = text.asked.request;
-  Generation& generation = text.generation;
-  const std::span<const TokenId> history = schedule_.tokens(text.sequence);
-  if (const Status status = check(logits, history.size()); !status) {
-    schedule_.finish(text.sequence);
-    return finish(text, tl::unexpected(status.error()));
+/// The rows of one run, from `row` on, which is then the first of the next.
+void Scheduler::take_logits(const SequenceRun& run, Step& step, std::int64_t& row) {
+  const auto found = running_.find(run.sequence);
+  Text* text = found == running_.end() ? nullptr : found->second.get();
+  for (std::int32_t i = run.logits_from; i < run.logits_from + run.logit_rows(); ++i, ++row) {
+    if (text == nullptr) continue;
+    const std::span<float> logits = step.tensor.row(row);
+    const auto next = static_cast<std::size_t>(run.position + i + 1);
+    Status status = check(logits, next);
+    if (status)
+      status = next < schedule_.tokens(run.sequence).size() ? read_prompt(*text, next, logits) : draw(*text, logits);
+    if (!status) {
+      schedule_.finish(run.sequence);
+      finish(*text, tl::unexpected(status.error()));
+    }
+    if (!running_.contains(run.sequence)) text = nullptr;
   }
-  const TokenId token = sample(logits, request.sampling, history, {request.sample_index, history.size()});
+}
+
+/// What the model thought of the prompt's token at `position`; after a replay it thinks the same.
+Status Scheduler::read_prompt(Text& text, std::size_t position, std::span<float> logits) {
+  const Request& request = text.asked.request;
+  std::vector<SampledToken>& logprobs = text.generation.prompt_logprobs;
+  if (request.prompt_logprobs < 0 || logprobs.size() + 1 != position || position >= request.prompt.size()) return {};
+  logprobs.push_back(log_probabilities(logits, request.prompt[position], request.prompt_logprobs));
+  return {};
+}
+
+/// The next token of a text.
+Status Scheduler::draw(Text& text, std::span<float> logits) {
+  Generation& generation = text.generation;
   if (generation.tokens.empty()) {
     generation.first_token_s = text.seconds();
     generation.cached_tokens = schedule_.cached_tokens(text.sequence);
   }
-  if (!request.ignore_end && tokenizer_.is_end(token)) return end(text, FinishReason::kEndToken);
-  schedule_.append(text.sequence, token);
-  generation.tokens.push_back(token);
-  const std::string piece = text.stream.push(token);
+  if (text.asked.request.tokens_max == 0) {
+    end(text, FinishReason::kLength);
+    return {};
+  }
+  BF_ASSIGN_OR_RETURN(const SampledToken sampled, text.sampler.sample(logits));
+  const bool may_end = !text.asked.request.ignore_end || text.sampler.has_grammar();
+  if (may_end && tokenizer_.is_end(sampled.token)) {
+    end(text, FinishReason::kEndToken);
+  } else if (is_stop(text.asked.request, sampled.token)) {
+    end(text, FinishReason::kStop);
+  } else {
+    BF_TRY(text.sampler.accept(sampled.token));
+    accept(text, sampled);
+  }
+  return {};
+}
+
+/// Streams the text of a token, and ends a text that is complete with it.
+void Scheduler::accept(Text& text, const SampledToken& sampled) {
+  const Request& request = text.asked.request;
+  Generation& generation = text.generation;
+  schedule_.append(text.sequence, sampled.token);
+  generation.tokens.push_back(sampled.token);
+  if (request.sampling.logprobs >= 0) generation.logprobs.push_back(sampled);
+  const std::string piece = text.stream.push(sampled.token);
   generation.text += piece;
-  if (text.observer.token) text.observer.token({.token = token, .text = piece});
+  if (text.observer.token) text.observer.token({.sampled = sampled, .text = piece});
   if (text.stream.stopped()) return end(text, FinishReason::kStop);
+  if (text.sampler.complete()) return end(text, FinishReason::kEndToken);
   if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(text, FinishReason::kLength);
   if (static_cast<int>(schedule_.tokens(text.sequence).size()) >= options_.context) end(text, FinishReason::kContext);
 }

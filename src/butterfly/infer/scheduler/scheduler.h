@@ -49,7 +49,7 @@ struct Submission {
 
 /// One token of a text.
 struct TokenEvent {
-  TokenId token{};
+  const SampledToken& sampled;
   std::string_view text{};  // what is complete with it: pieces join to Generation::text; valid during the call
 };
 
@@ -98,6 +98,9 @@ class Scheduler {
   /// The same, but waits for further requests until `stop`, which ends those that are left as kCancelled.
   Status run(const std::stop_token& stop);
 
+  /// Waits until a request is there; false: until `stop`.
+  bool wait_for_requests(const std::stop_token& stop);
+
   SchedulerStats stats() const;  // from any thread
 
  private:
@@ -108,11 +111,14 @@ class Scheduler {
   void take_changes(bool stopping);
   void begin_waiting();
   Status advance();
-  void accept(Text& text, std::span<float> logits);
+  void take_logits(const SequenceRun& run, Step& step, std::int64_t& row);
+  Status read_prompt(Text& text, std::size_t position, std::span<float> logits);
+  Status draw(Text& text, std::span<float> logits);
+  void accept(Text& text, const SampledToken& sampled);
   void end(Text& text, FinishReason reason);
   void finish(Text& text, Result<Generation> generation);
   void end_all(const Error& error);
-  bool wait_for_requests(const std::stop_token& stop, bool forever);
+  bool has_waiting() const;
   void publish();
 
   Pipeline& pipeline_;

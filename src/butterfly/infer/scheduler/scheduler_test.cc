@@ -36,8 +36,10 @@ class FakePipeline final : public Pipeline {
       std::vector<std::int32_t>& text = cached_[run.sequence];
       if (text.size() < static_cast<std::size_t>(run.position)) return make_error(ErrorCode::kProtocol, "a gap");
       text.resize(static_cast<std::size_t>(run.position));
-      for (int i = 0; i < run.rows; ++i) text.push_back(tokens[at++]);
-      if (run.logit_rows() > 0) one_hot(logits.row(row++), text);
+      for (int i = 0; i < run.rows; ++i) {
+        text.push_back(tokens[at++]);
+        if (i >= run.logits_from) one_hot(logits.row(row++), text);
+      }
     }
     rows += step.batch.rows();
     step.tensor = std::move(logits);
@@ -230,6 +232,36 @@ TEST_F(SchedulerTest, RequestsFromManyThreadsWhileAnotherComputes) {
     const std::vector<TokenId> whole = alone(request_of(n % 3, 100, 10 + n));
     EXPECT_TRUE(n % 7 == 3 || texts[n] == whole) << n;
     EXPECT_TRUE(std::equal(texts[n].begin(), texts[n].end(), whole.begin())) << n;
+  }
+}
+
+TEST_F(SchedulerTest, ThePromptsOwnTokensHaveLogprobsThoughItIsCachedAndReplayed) {
+  Request request = request_of(3, 3 * kKvPageTokens, 20);
+  const std::vector<TokenId> follows = alone(request);
+  // Three tokens of the prompt are what the model would have said.
+  for (int i = 0; i < 3; ++i) request.prompt.push_back(follows[static_cast<std::size_t>(i)]);
+  request.prompt_logprobs = 2;
+  for (const int tokens_max : {0, 8}) {
+    for (const int fail_after : {-1, 1, 3}) {
+      request.tokens_max = tokens_max;
+      FakePipeline pipeline;
+      Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000, .keep_prefixes = true});
+      ASSERT_TRUE(generate(scheduler, std::span(&request, 1), {}));
+      pipeline.fail_after(fail_after);
+      const auto texts = generate(scheduler, std::span(&request, 1), {});
+      ASSERT_TRUE(texts) << texts.error().message;
+      const Generation& text = (*texts)[0];
+      EXPECT_EQ(text.tokens.size(), static_cast<std::size_t>(tokens_max));
+      ASSERT_EQ(text.prompt_logprobs.size(), request.prompt.size() - 1);
+      for (std::size_t i = 1; i < request.prompt.size(); ++i) {
+        const SampledToken& sampled = text.prompt_logprobs[i - 1];
+        EXPECT_EQ(sampled.token, request.prompt[i]);
+        ASSERT_EQ(sampled.top.size(), 2u);
+        if (i + 3 < request.prompt.size()) continue;
+        EXPECT_EQ(sampled.top[0].token, sampled.token) << i;
+        EXPECT_EQ(sampled.top[0].logprob, sampled.logprob) << i;
+      }
+    }
   }
 }
 

@@ -35,7 +35,7 @@ TEST_F(WaitingLineTest, ALowPriorityIsServedWithinItsBound) {
   line_.add({.id = 1, .priority = -2, .since = begin_});
   std::uint64_t next_id = 2;
   auto now = begin_;
-  // Somebody more urgent comes each second, and is served at once: until the first has waited long enough.
+  // A more urgent one comes each second, and is served at once: until the first has waited long enough.
   for (; now < begin_ + 60s; now += 1s) {
     line_.add({.id = next_id++, .priority = 1, .since = now});
     if (take(now) == 1) break;
@@ -58,7 +58,7 @@ TEST_F(WaitingLineTest, WhoIsNewBeginsAsOneWhoGotAsLittleAsAnybody) {
   line_.add({.id = 1, .user = "old", .since = begin_});
   line_.charge("old", 1000);
   line_.add({.id = 2, .user = "new", .since = begin_});
-  EXPECT_EQ(take(begin_), 1u) << "else whoever comes under a new name passes all others";
+  EXPECT_EQ(take(begin_), 1u) << "else a new name would pass all others";
   line_.charge("new", 0);
   line_.charge("old", 1);
   line_.add({.id = 3, .user = "old", .since = begin_});

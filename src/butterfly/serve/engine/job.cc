@@ -13,6 +13,13 @@ HttpAnswer with_headers(HttpAnswer answer, const HttpHeaders& more) {
   return answer;
 }
 
+AnswerPiece shown_piece(const Tokenizer& tokenizer, const SampledToken& sampled) {
+  const auto name = [&tokenizer](TokenId token) { return tokenizer.piece(token, Tokenizer::Control::kShown); };
+  AnswerPiece piece{.shown = {.token = name(sampled.token), .logprob = sampled.logprob}};
+  for (const TokenLogprob& top : sampled.top) piece.top.push_back({.token = name(top.token), .logprob = top.logprob});
+  return piece;
+}
+
 }  // namespace
 
 /// One computation of a job's texts. Their tokens come in any order; they are written in turns, one of each, so that
@@ -24,6 +31,9 @@ struct Job::Run {
     bool ended = false;
     bool counts_prompt = false;  // the first of the texts of its prompt
     std::size_t prompt_tokens = 0;
+    std::string echo{};               // the prompt, where the answer begins with it
+    std::vector<TokenId> prompt{};    // the same as tokens, where their log-probabilities are shown
+    bool waits_for_end = false;       // which has those of the prompt
   };
   std::unique_ptr<AnswerWriter> writer{};
   std::vector<Choice> choices{};
@@ -67,6 +77,45 @@ void Job::forget() {
   whole_.reset();
 }
 
+std::shared_ptr<Job::Run> Job::make_run(const GenerationBody& body, PreparedText& prepared) const {
+  auto run = std::make_shared<Run>();
+  const auto samples = static_cast<std::size_t>(body.samples);
+  AnswerSettings settings{.id = entry_.id,
+                          .created = entry_.created,
+                          .model = store_.engine().name(),
+                          .stream = body.stream,
+                          .include_usage = body.include_usage,
+                          .logprobs = body.sampling.logprobs >= 0,
+                          .choices = prepared.prompts.size() * samples,
+                          .parser = prepared.answer,
+                          .tool_choice = body.tool_choice,
+                          .parallel_tool_calls = body.parallel_tool_calls,
+                          .shown = body.shown};
+  run->shows_logprobs = settings.logprobs;
+  run->left = settings.choices;
+  run->choices.resize(settings.choices);
+  run->writer = make_answer_writer(body.endpoint, std::move(settings));
+  run->writer->begin();
+  std::vector<Request> texts;
+  for (std::size_t i = 0; i < run->choices.size(); ++i) {
+    Request request = prepared.prompts[i / samples];
+    Run::Choice& choice = run->choices[i];
+    choice.counts_prompt = i % samples == 0;
+    choice.prompt_tokens = request.encoded.empty() ? request.prompt.size() : request.encoded.size();
+    if (choice.counts_prompt) run->usage.prompt_tokens += choice.prompt_tokens;
+    if (body.echo) {
+      choice.echo = prepared.texts[i / samples];
+      choice.waits_for_end = run->shows_logprobs;
+      if (choice.waits_for_end) choice.prompt = request.prompt;
+      if (!choice.waits_for_end) run->writer->prompt(i, choice.echo, {});
+    }
+    request.sample_index = i % samples;
+    texts.push_back(std::move(request));
+  }
+  prepared.prompts = std::move(texts);
+  return run;
+}
+
 std::optional<ApiError> Job::start() {
   {
     const std::lock_guard lock(mutex_);
@@ -81,41 +130,7 @@ std::optional<ApiError> Job::start() {
   std::optional<ApiError> error = read_generation_body(entry_.endpoint, entry_.body, body);
   if (!error) error = store_.engine().prepare(body, entry_.seed, entry_.created, prepared);
   if (!error) {
-    auto run = std::make_shared<Run>();
-    AnswerSettings settings{.id = entry_.id,
-                            .created = entry_.created,
-                            .model = store_.engine().name(),
-                            .stream = body.stream,
-                            .include_usage = body.include_usage,
-                            .logprobs = body.sampling.logprobs >= 0,
-                            .choices = prepared.prompts.size() * static_cast<std::size_t>(body.samples),
-                            .parser = prepared.answer,
-                            .tool_choice = body.tool_choice,
-                            .parallel_tool_calls = body.parallel_tool_calls,
-                            .shown = body.shown};
-    run->shows_logprobs = settings.logprobs;
-    run->left = settings.choices;
-    run->choices.resize(settings.choices);
-    for (std::size_t i = 0; i < settings.choices; ++i) {
-      const Request& request = prepared.prompts[i / static_cast<std::size_t>(body.samples)];
-      Run::Choice& choice = run->choices[i];
-      choice.counts_prompt = i % static_cast<std::size_t>(body.samples) == 0;
-      choice.prompt_tokens = request.encoded.empty() ? request.prompt.size() : request.encoded.size();
-      if (choice.counts_prompt) run->usage.prompt_tokens += choice.prompt_tokens;
-    }
-    run->writer = make_answer_writer(body.endpoint, std::move(settings));
-    run->writer->begin();
-    for (std::size_t i = 0; body.echo && i < run->choices.size(); ++i) {
-      run->writer->prompt(i, prepared.texts[i / static_cast<std::size_t>(body.samples)], {});
-    }
-    std::vector<Request> texts;
-    for (const Request& prompt : prepared.prompts) {
-      for (int sample = 0; sample < body.samples; ++sample) {
-        texts.push_back(prompt);
-        texts.back().sample_index = static_cast<std::uint64_t>(sample);
-      }
-    }
-    prepared.prompts = std::move(texts);
+    const auto run = make_run(body, prepared);
     {
       const std::lock_guard lock(mutex_);
       stream_ = body.stream;
@@ -164,10 +179,9 @@ RequestObserver Job::observer(const std::shared_ptr<Run>& run, std::size_t choic
   return {
       .token =
           [self, run, choice](const TokenEvent& event) {
-            AnswerPiece piece{.text = std::string(event.text)};
-            if (run->shows_logprobs) {
-              piece.shown.token = self->store_.engine().tokenizer().piece(event.token, Tokenizer::Control::kShown);
-            }
+            AnswerPiece piece;
+            if (run->shows_logprobs) piece = shown_piece(self->store_.engine().tokenizer(), event.sampled);
+            piece.text = event.text;
             self->take(run, choice, std::move(piece));
           },
       .rest =
@@ -197,6 +211,7 @@ void Job::pump(Run& run, Effects& effects) {
     Run::Choice& choice = run.choices[run.turn];
     if (!choice.ended) {
       if (choice.items.empty()) break;
+      if (choice.waits_for_end && !show_prompt(run, run.turn)) break;
       Run::Item item = std::move(choice.items.front());
       choice.items.pop_front();
       if (const auto* piece = std::get_if<AnswerPiece>(&item)) {
@@ -228,6 +243,25 @@ void Job::pump(Run& run, Effects& effects) {
     return complete(std::move(answer), effects);
   }
   append_events(run, effects);
+}
+
+bool Job::show_prompt(Run& run, std::size_t number) const {
+  Run::Choice& choice = run.choices[number];
+  const auto* generation = std::get_if<Result<Generation>>(&choice.items.back());
+  if (generation == nullptr) return false;
+  choice.waits_for_end = false;
+  if (!*generation) return true;
+  const Tokenizer& tokenizer = store_.engine().tokenizer();
+  std::vector<AnswerPiece> pieces;
+  for (std::size_t i = 0; i < choice.prompt.size(); ++i) {
+    const auto& known = (*generation)->prompt_logprobs;
+    AnswerPiece piece = shown_piece(tokenizer, i > 0 && i <= known.size() ? known[i - 1] : SampledToken{choice.prompt[i]});
+    piece.has_logprob = i > 0 && i <= known.size();
+    piece.text = tokenizer.piece(choice.prompt[i]);
+    pieces.push_back(std::move(piece));
+  }
+  run.writer->prompt(number, choice.echo, pieces);
+  return true;
 }
 
 void Job::note_end(Run& run, std::size_t number, const Generation& generation) {

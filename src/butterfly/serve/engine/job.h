@@ -69,6 +69,9 @@ class Job : public std::enable_shared_from_this<Job> {
   RequestObserver observer(const std::shared_ptr<Run>& run, std::size_t choice);
   void take(const std::shared_ptr<Run>& run, std::size_t choice, std::variant<AnswerPiece, Result<Generation>> item);
   void pump(Run& run, Effects& effects);
+  std::shared_ptr<Run> make_run(const GenerationBody& body, PreparedText& prepared) const;
+  /// Writes the prompt with its log-probabilities; false before they are known.
+  bool show_prompt(Run& run, std::size_t choice) const;
   void note_end(Run& run, std::size_t choice, const Generation& generation);
   void append_events(Run& run, Effects& effects);
   void complete(HttpAnswer answer, Effects& effects);

@@ -6,6 +6,64 @@
 #include "butterfly/base/one_line.h"
 
 namespace butterfly {
+namespace {
+
+Constraint to_constraint(const TextConstraint& wish) {
+  switch (wish.kind) {
+    case TextConstraint::Kind::kJsonObject:
+      return {.kind = Constraint::Kind::kJsonObject};
+    case TextConstraint::Kind::kJsonSchema:
+      return {.kind = Constraint::Kind::kJsonSchema, .source = dump_json(wish.schema)};
+    case TextConstraint::Kind::kRegex:
+      return {.kind = Constraint::Kind::kRegex, .source = wish.text};
+    case TextConstraint::Kind::kGrammar:
+      return {.kind = Constraint::Kind::kGbnf, .source = wish.text};
+    case TextConstraint::Kind::kNone:
+      break;
+  }
+  return {};
+}
+
+/// References within a schema that becomes part of another one, at `place`.
+void move_references(ApiJson& schema, const std::string& place) {
+  if (schema.is_array()) {
+    for (ApiJson& each : schema) move_references(each, place);
+  }
+  if (!schema.is_object()) return;
+  for (auto& [name, value] : schema.items()) {
+    if (name == "$ref" && value.is_string() && value.get_ref<const std::string&>().starts_with("#")) {
+      value = "#" + place + value.get_ref<const std::string&>().substr(1);
+    } else {
+      move_references(value, place);
+    }
+  }
+}
+
+/// What an answer is that has to be a call: the arguments of the function that is named, or a list of objects with
+/// names and arguments.
+Constraint call_constraint(const GenerationBody& body) {
+  ApiJson any = ApiJson::array();
+  for (std::size_t i = 0; i < body.tools.size(); ++i) {
+    const ApiJson& function = body.tools[i]["function"];
+    if (function["name"] == body.tool_choice.name) {
+      return {.kind = Constraint::Kind::kJsonSchema, .source = dump_json(function["parameters"])};
+    }
+    ApiJson parameters = function["parameters"];
+    move_references(parameters, fmt::format("/items/anyOf/{}/properties/arguments", i));
+    any.push_back({{"type", "object"},
+                   {"properties", {{"name", {{"const", function["name"]}}}, {"arguments", std::move(parameters)}}},
+                   {"required", ApiJson::array({"name", "arguments"})},
+                   {"additionalProperties", false}});
+  }
+  constexpr int kCallsMax = 16;
+  const ApiJson list = {{"type", "array"},
+                        {"items", {{"anyOf", std::move(any)}}},
+                        {"minItems", 1},
+                        {"maxItems", body.parallel_tool_calls ? kCallsMax : 1}};
+  return {.kind = Constraint::Kind::kJsonSchema, .source = dump_json(list)};
+}
+
+}  // namespace
 
 TextEngine::TextEngine(const Checkpoint& checkpoint, Deployment& deployment, const Tokenizer& tokenizer,
                        TextEngineOptions options)
@@ -13,7 +71,8 @@ TextEngine::TextEngine(const Checkpoint& checkpoint, Deployment& deployment, con
       deployment_(deployment),
       tokenizer_(tokenizer),
       options_(std::move(options)),
-      scheduler_(deployment.pipeline(), tokenizer, options_.scheduler) {
+      scheduler_(deployment.pipeline(), tokenizer, options_.scheduler),
+      constraints_(TokenTrie::create(tokenizer)) {
   note_cluster();
 }
 
@@ -63,8 +122,16 @@ Request TextEngine::standard_request(const GenerationBody& body, std::uint64_t s
   sampling.min_p = wishes.min_p.value_or(sampling.min_p);
   sampling.top_k = wishes.top_k.value_or(sampling.top_k);
   sampling.repeat_penalty = wishes.repeat_penalty.value_or(sampling.repeat_penalty);
+  sampling.presence_penalty = wishes.presence_penalty.value_or(sampling.presence_penalty);
+  sampling.frequency_penalty = wishes.frequency_penalty.value_or(sampling.frequency_penalty);
+  for (const auto& [token, value] : wishes.logit_bias) sampling.logit_bias.push_back({token, value});
+  sampling.logprobs = wishes.logprobs;
   sampling.seed = seed;
+  if (body.echo && (wishes.logprobs >= 0 || body.tokens_max == 0)) {
+    request.prompt_logprobs = std::max(0, wishes.logprobs);
+  }
   request.stops = body.stops;
+  request.stop_tokens = body.stop_tokens;
   request.ignore_end = body.ignore_end;
   return request;
 }
@@ -125,14 +192,23 @@ std::optional<ApiError> TextEngine::prepare_prompts(const GenerationBody& body, 
   return std::nullopt;
 }
 
-std::optional<ApiError> TextEngine::constrain(const GenerationBody& body, PreparedText&) const {
-  const bool forced =
-      body.tool_choice.kind == ToolChoice::Kind::kNamed || body.tool_choice.kind == ToolChoice::Kind::kRequired;
-  if (body.constraint.kind == TextConstraint::Kind::kNone && !forced) return std::nullopt;
-  const std::string param = forced ? "tool_choice" : body.constraint.param;
-  return ApiError{.message = param + " asks for texts of a given form, which this server cannot enforce yet",
-                  .param = param,
-                  .code = "unsupported_parameter"};
+std::optional<ApiError> TextEngine::constrain(const GenerationBody& body, Request& request,
+                                              AnswerOptions& answer) const {
+  const bool forced = body.tool_choice.is_forced();
+  const Constraint constraint = forced ? call_constraint(body) : to_constraint(body.constraint);
+  if (constraint.none()) return std::nullopt;
+  auto automaton = constraints_.find(constraint);
+  if (!automaton) {
+    ApiError error = to_api_error(automaton.error());
+    error.param = forced ? "tools" : body.constraint.param;
+    error.code = "invalid_value";
+    return error;
+  }
+  request.grammar = std::move(*automaton);
+  // The whole answer has this form: nothing in it is reasoning, or a call by the model's own tags.
+  answer.in_reasoning = false;
+  answer.tools = false;
+  return std::nullopt;
 }
 
 std::optional<ApiError> TextEngine::prepare(const GenerationBody& body, std::uint64_t seed, std::int64_t now,
@@ -140,7 +216,9 @@ std::optional<ApiError> TextEngine::prepare(const GenerationBody& body, std::uin
   std::optional<ApiError> error =
       body.endpoint == Endpoint::kCompletion ? prepare_prompts(body, prepared) : prepare_chat(body, now, prepared);
   if (error) return error;
-  const Request standard = standard_request(body, seed);
+  Request standard = standard_request(body, seed);
+  error = constrain(body, standard, prepared.answer);
+  if (error) return error;
   for (Request& prompt : prepared.prompts) {
     Request request = standard;
     request.prompt = std::move(prompt.prompt);
@@ -158,7 +236,7 @@ std::optional<ApiError> TextEngine::prepare(const GenerationBody& body, std::uin
     request.tokens_max = static_cast<int>(std::min<std::int64_t>(body.tokens_max.value_or(context()), room));
     prompt = std::move(request);
   }
-  return constrain(body, prepared);
+  return std::nullopt;
 }
 
 Result<Scheduler::Id> TextEngine::submit(Submission submission, RequestObserver observer) {

@@ -15,6 +15,7 @@
 #include "butterfly/infer/scheduler/scheduler.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/serve/protocol/generation_body.h"
+#include "butterfly/text/grammar/constraint.h"
 
 namespace butterfly {
 
@@ -66,7 +67,7 @@ class TextEngine {
  private:
   std::optional<ApiError> prepare_chat(const GenerationBody& body, std::int64_t now, PreparedText& prepared) const;
   std::optional<ApiError> prepare_prompts(const GenerationBody& body, PreparedText& prepared) const;
-  std::optional<ApiError> constrain(const GenerationBody& body, PreparedText& prepared) const;
+  std::optional<ApiError> constrain(const GenerationBody& body, Request& request, AnswerOptions& answer) const;
   Request standard_request(const GenerationBody& body, std::uint64_t seed) const;
 
   const Checkpoint& checkpoint_;
@@ -74,6 +75,7 @@ class TextEngine {
   const Tokenizer& tokenizer_;
   const TextEngineOptions options_;
   Scheduler scheduler_;
+  mutable ConstraintCache constraints_;
   mutable std::mutex cluster_mutex_;
   ApiJson cluster_;
   std::chrono::steady_clock::time_point cluster_noted_{};

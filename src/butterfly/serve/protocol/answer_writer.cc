@@ -71,13 +71,13 @@ std::vector<AnswerEvent> AnswerSplitter::named(std::vector<AnswerEvent> events) 
 }
 
 std::vector<AnswerEvent> AnswerSplitter::push(const std::string& text) {
-  if (!is_forced()) return named(parser_.push(text));
+  if (!choice_.is_forced()) return named(parser_.push(text));
   forced_ += text;
   return {};
 }
 
 std::vector<AnswerEvent> AnswerSplitter::finish() {
-  if (!is_forced()) return named(parser_.finish());
+  if (!choice_.is_forced()) return named(parser_.finish());
   std::vector<AnswerEvent> events;
   if (choice_.kind == ToolChoice::Kind::kNamed) {
     events.push_back({.kind = AnswerEvent::Kind::kCall,

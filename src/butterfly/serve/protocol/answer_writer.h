@@ -94,7 +94,6 @@ class AnswerSplitter {
   std::vector<AnswerEvent> finish();
 
  private:
-  bool is_forced() const { return choice_.kind == ToolChoice::Kind::kNamed || choice_.kind == ToolChoice::Kind::kRequired; }
   std::vector<AnswerEvent> named(std::vector<AnswerEvent> events);
 
   const ToolChoice choice_;

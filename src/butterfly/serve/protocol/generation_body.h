@@ -28,6 +28,9 @@ struct ToolChoice {
   enum class Kind : std::uint8_t { kAuto, kNone, kRequired, kNamed };
   Kind kind = Kind::kAuto;
   std::string name{};
+
+  /// The answer is a call, and nothing else.
+  bool is_forced() const { return kind == Kind::kRequired || kind == Kind::kNamed; }
 };
 
 /// Nothing: as the server has it.
