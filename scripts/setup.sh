@@ -25,6 +25,7 @@ build_packages='
   nlohmann-json3-dev  config.json, tokenizer.json, --json
   libcli11-dev        the command line
   libedit-dev         lines that a person types in a conversation
+  libmicrohttpd-dev   the HTTP server
   libpcre2-dev        regular expressions of tokenizers
   libutf8proc-dev     tables of Unicode: normal forms, categories, lower case
   libtomlplusplus-dev cluster files, run files

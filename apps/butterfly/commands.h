@@ -20,6 +20,7 @@ inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM
 inline constexpr int kExitPipeClosed = 141;   // the reader of standard output went away: as a shell shows SIGPIPE
 
 void add_chat(Command app, Action& action);
+void add_serve(Command app, Action& action);
 void add_generate(Command app, Action& action);
 void add_worker(Command app, Action& action);
 void add_inspect(Command app, Action& action);

@@ -158,6 +158,7 @@ int main(int argc, char** argv) {
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" -n 100\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --nodes 3\n"
       "  butterfly chat -m model.gguf --system \"Answer briefly.\"\n"
+      "  butterfly serve -m models/demo.gguf\n"
       "  butterfly worker --listen 127.0.0.1:7001 &\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
       "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
@@ -169,6 +170,7 @@ int main(int argc, char** argv) {
   Action action;
   add_generate(app, action);
   add_chat(app, action);
+  add_serve(app, action);
   add_worker(app, action);
   add_inspect(app, action);
   add_tokenize(app, action);

@@ -1,4 +1,4 @@
-// What generate --chat and chat share: flags, the model's template and settings, prompts. Used by one thread.
+// What generate --chat and chat share on the command line. Used by one thread.
 #pragma once
 
 #include <optional>
@@ -8,75 +8,18 @@
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/result.h"
+#include "butterfly/infer/chat/chat_model.h"
 #include "butterfly/model/format/chat_settings.h"
-#include "butterfly/text/answer/answer_parser.h"
-#include "butterfly/text/template/chat_template.h"
-#include "butterfly/text/tokenizer.h"
 #include "options/options.h"
 #include "shared/running.h"
 
 namespace butterfly::app {
 
-struct ChatFlags {
-  std::string chat_template;  // a file, or the name of one of the model's
-  std::string system;
-  std::string tools;                   // a file
-  std::string documents;               // a file
-  std::vector<std::string> variables;  // NAME=VALUE
-};
+using ChatFlags = ChatOptions;
 
 void add_chat_flags(Command command, ChatFlags& flags);
 
 /// read_config() with the model's own sampling as the standard: the file of -c and flags win.
 Result<InferenceConfig> read_chat_config(const InferenceFlags& flags, ChatSettings& settings);
-
-/// A conversation as a file has it: a list of messages, or an object with messages, tools, documents, variables and
-/// add_generation_prompt. Errors: kNotFound, kIo, kBadData naming the file.
-Result<ChatInput> read_conversation(const std::string& path);
-
-class ChatModel {
- public:
-  /// The template of the flags, or the model's. Errors: kInvalidArgument where there is none, naming those there are;
-  /// those of files and of templates.
-  static Result<ChatModel> create(const ChatFlags& flags, const ChatSettings& settings);
-
-  struct Prompt {
-    std::vector<TokenId> tokens;
-    AnswerOptions answer;
-    std::vector<TokenId> shown;  // for Request::shown
-  };
-  /// Errors: those of the template and of the tokenizer.
-  Result<Prompt> prompt(const Tokenizer& tokenizer, const nlohmann::ordered_json& messages) const;
-
-  /// Errors: those of the tokenizer.
-  Result<std::vector<TokenId>> encode(const Tokenizer& tokenizer, const MarkedText& text) const;
-
-  /// The text for the model. `input` lacks what the flags and the model give.
-  Result<MarkedText> render(ChatInput input) const;
-
- private:
-  explicit ChatModel(ChatTemplate parsed) : template_(std::move(parsed)) {}
-
-  ChatTemplate template_;
-  ChatInput standard_;
-};
-
-/// An answer for the history: role, content, and where there are any reasoning_content and tool_calls.
-class AnswerRecord {
- public:
-  void add(const AnswerEvent& event);
-  nlohmann::ordered_json message() const;
-  const std::string& content() const { return content_; }
-  const std::string& reasoning() const { return reasoning_; }
-  const std::vector<ToolCall>& calls() const { return calls_; }
-
- private:
-  std::string content_;
-  std::string reasoning_;
-  std::vector<ToolCall> calls_;
-};
-
-/// {"id", "type": "function", "function": {"name", "arguments"}}; arguments are an object, as templates want them.
-nlohmann::ordered_json call_message(const ToolCall& call);
 
 }  // namespace butterfly::app

@@ -35,23 +35,19 @@ std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>
   return std::make_shared<TokenAutomaton>(grammar, TokenTrie::create(tokenizer));
 }
 
-namespace {
-
 Status check_continues(const ModelConfig& model) {
   if (!model.encodes_only() && model.output == OutputKind::kLogits) return {};
   return make_error(ErrorCode::kInvalidArgument, "{} continues no text: it is {}; see `butterfly embed`", model.name,
                     model.encodes_only() ? "an encoder" : "stored without a head that gives logits");
 }
 
-}  // namespace
-
-Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt) {
+Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt,
+                             DeploymentObserver observer) {
   const std::uint64_t begin = trace::now_ns();
   OpenModel open;
   BF_ASSIGN_OR_RETURN(open.checkpoint, open_checkpoint(config.model));
   BF_TRY(adapt ? adapt(open.checkpoint.config) : check_continues(open.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
-  DeploymentObserver observer;
   if (!config.quiet) {
     observer.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", one_line(line).c_str()); };
   }

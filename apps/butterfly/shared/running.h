@@ -35,6 +35,9 @@ struct OpenModel {
   double load_s = 0;
 };
 
+/// Errors: kInvalidArgument for a model that gives no logits of a text that goes on.
+Status check_continues(const ModelConfig& model);
+
 /// The grammar that the settings ask for; null where they ask for none. Errors: those of read_constraint() and of the
 /// grammar. To be called before a model is loaded for nothing.
 Result<std::shared_ptr<const Grammar>> read_grammar(const InferenceConfig& config);
@@ -43,7 +46,8 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const InferenceConfig& confi
 std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>& grammar, const Tokenizer& tokenizer);
 
 /// Opens the model and deploys it, with progress on stderr unless quiet. Errors: those of both, and of `adapt`, which
-/// says what is wanted of the model. Without it, that is logits of a text that goes on.
-Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {});
+/// says what is wanted of the model. Without it, that is check_continues(). `observer` is told of what else happens.
+Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {},
+                             DeploymentObserver observer = {});
 
 }  // namespace butterfly::app
