@@ -14,6 +14,7 @@
 #include "butterfly/wire/channel/codec.h"
 #include "chat/chat_model.h"
 #include "commands.h"
+#include "generate/prompts.h"
 #include "shared/predicted.h"
 #include "shared/running.h"
 
@@ -25,6 +26,7 @@ struct GenerateCommand {
   ChatFlags chat;
   bool as_chat = false;
   bool json = false;
+  std::string prompts{};  // a file; empty: one text
 };
 
 /// What the summary and --json report.
@@ -264,6 +266,11 @@ Result<int> run(const GenerateCommand& command) {
   const StolenTime loading;
   std::optional<ChatModel> chat;
   BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
+  if (!command.prompts.empty()) {
+    if (!command.as_chat && config.prompt.empty()) return run_prompts(config, command.prompts);
+    return make_error(ErrorCode::kInvalidArgument, "--prompts {} has the prompts: --chat and --prompt do not go with it",
+                      command.prompts);
+  }
   if (config.samples > 1 && !command.json) {
     return make_error(ErrorCode::kInvalidArgument, "samples is {}: more than 1 are given out with --json alone",
                       config.samples);
@@ -335,6 +342,10 @@ void add_generate(Command app, Action& action) {
   add_inference_flags(sub, command->flags);
   command->flags.keys.add(sub, text_keys());
   sub.add_flag("--json", command->json, "One JSON object on stdout instead of the text");
+  sub.add_option("--prompts", command->prompts,
+                 "A file with a JSON object on each line, \"-\" for stdin: {\"prompt\": \"...\"}, and the settings in "
+                 "which the text differs, such as \"tokens\" or \"seed\". Computed side by side, an object for each on "
+                 "stdout");
   sub.add_flag("--chat", command->as_chat,
                "The prompt is what a user says; the model's chat template makes its text of it, and reasoning is left "
                "out. Sampling is as the model's files say unless flags say otherwise")
