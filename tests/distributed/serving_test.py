@@ -1,8 +1,13 @@
 """The server as clients meet it: what is answered, refused, cancelled, and gone on with after deaths."""
 
+import base64
+import http.client
 import json
 import os
 import socket
+import ssl
+import struct
+import subprocess
 import tempfile
 import time
 import unittest
@@ -217,6 +222,29 @@ class States(OneServer):
             self.assertEqual(self.server.metric("butterfly_requests_running"), 0)
 
 
+class Vectors(unittest.TestCase):
+    def test_vectors_are_those_of_embed(self):
+        texts = ["O Romeo", "wherefore art thou"]
+        run = butterfly("embed", "-m", DEMO, *texts, "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        expected = [json.loads(line)["vector"] for line in run.stdout.splitlines()]
+        with Server("--embeddings") as server:
+            found = server.good("/v1/embeddings", {"input": texts})
+            self.assertEqual([one["embedding"] for one in found["data"]], expected)
+            coded = server.good("/v1/embeddings", {"input": texts, "encoding_format": "base64"})
+            for one, vector in zip(coded["data"], expected):
+                values = struct.unpack(f"<{len(vector)}f", base64.b64decode(one["embedding"]))
+                self.assertEqual([struct.pack("<f", value) for value in vector],
+                                 [struct.pack("<f", value) for value in values])
+            tokens = server.good("/tokenize", {"prompt": texts[0]})["tokens"]
+            self.assertEqual(server.good("/v1/embeddings", {"input": tokens})["data"][0]["embedding"], expected[0])
+            short = server.good("/v1/embeddings", {"input": texts[0], "dimensions": 4})["data"][0]["embedding"]
+            self.assertEqual(len(short), 4)
+            self.assertEqual(server.ask("/v1/embeddings", {"input": []})[0], 400)
+            self.assertEqual(server.ask("/v1/embeddings", {"input": "x", "dimensions": 10 ** 6})[0], 400)
+            self.assertEqual(server.ask("/v1/completions", PROMPT)[0], 400)
+
+
 class Limits(unittest.TestCase):
     def test_what_does_not_fit_the_queue_is_refused_for_now(self):
         with Server("--parallel", "1", "--queue", "2") as server:
@@ -260,6 +288,26 @@ class Limits(unittest.TestCase):
         run = butterfly("serve", "-m", DEMO, "--listen", "0.0.0.0:0", text=True)
         self.assertEqual((run.returncode, run.stdout), (2, ""))
         self.assertIn("--api-keys and --tls-cert", run.stderr)
+
+    def test_tls_and_keys_open_an_address_to_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate, keys = (os.path.join(folder, name) for name in ("key.pem", "cert.pem", "keys"))
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                            "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
+                            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+            with open(keys, "w", encoding="utf-8") as file:
+                file.write("montague-1\n")
+            os.chmod(keys, 0o600)
+            os.chmod(key, 0o600)
+            with Server("--api-keys", keys, "--tls-cert", certificate, "--tls-key", key, listen="0.0.0.0:0") as server:
+                trust = ssl.create_default_context(cafile=certificate)
+                port = server.address.rsplit(":", 1)[1]
+                connection = http.client.HTTPSConnection("127.0.0.1", int(port), timeout=TIMEOUT_S, context=trust)
+                connection.request("POST", "/v1/completions", json.dumps(dict(PROMPT, stream=True)),
+                                   {"Authorization": "Bearer montague-1"})
+                content = connection.getresponse().read()
+                connection.close()
+                self.assertEqual(events(content)[-1][2], "[DONE]")
 
     def test_a_body_that_is_too_large_is_refused_as_such(self):
         with Server("--body-limit", "1") as server:
@@ -336,7 +384,7 @@ class ComingBack(unittest.TestCase):
                                                        if not key.startswith("stream")})
         with Worker() as one, Worker() as two:
             workers = f"{one.address},{two.address}"
-            with Server("--workers", workers, journal=self.journal) as server:
+            with Server("--workers", workers, "--split", "uniform", journal=self.journal) as server:
                 connection = server.send("POST", "/v1/completions", self.BODY)
                 answer = connection.getresponse()
                 content = answer.read1(1 << 12)
