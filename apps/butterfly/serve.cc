@@ -36,6 +36,7 @@ struct ServeCommand {
   int connections = 16384;
   int drain_timeout = 30;
   int retention = 600;
+  int stream_buffer_mb = 4;
   bool embeddings = false;
   bool no_prefix_cache = false;
 };
@@ -153,7 +154,8 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
                        .slowdown_max = command.slowdown};
   serving.texts = std::make_unique<TextEngine>(serving.model.checkpoint, *serving.model.deployment,
                                                *serving.tokenizer, std::move(options));
-  const JobStoreOptions kept{.retention = std::chrono::seconds(command.retention)};
+  const JobStoreOptions kept{.retention = std::chrono::seconds(command.retention),
+                             .unread_bytes_max = static_cast<std::size_t>(command.stream_buffer_mb) << 20};
   serving.jobs = std::make_unique<JobStore>(*serving.texts, serving.journal, serving.service.metrics(), kept);
   const std::size_t found = serving.jobs->recover();
   if (found > 0 && !config.quiet) {
@@ -311,6 +313,11 @@ void add_request_flags(Command sub, ServeCommand& command) {
       .group(group);
   sub.add_option("--retention", command.retention, "Seconds for which a client may come back to its stream")
       .in_range(1, 86'400)
+      .show_default()
+      .group(group);
+  sub.add_option("--stream-buffer", command.stream_buffer_mb,
+                 "MiB of a stream that its client may leave unread; one with more is cut")
+      .in_range(1, 1024)
       .show_default()
       .group(group);
   sub.add_option("--drain-timeout", command.drain_timeout, "Seconds for requests under way after SIGTERM or Ctrl-C")

@@ -84,7 +84,9 @@ ApiJson TextEngine::cluster() const {
 void TextEngine::note_cluster() {
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(cluster_mutex_);
-  if (!cluster_.is_null() && now - cluster_noted_ < std::chrono::seconds(1)) return;
+  const std::vector<EpochReport> epochs = deployment_.epochs();
+  const bool same = !cluster_.is_null() && cluster_["epochs"].size() == epochs.size();
+  if (same && now - cluster_noted_ < std::chrono::seconds(1)) return;
   cluster_noted_ = now;
   cluster_ = {{"split", deployment_.plan().strategy}, {"nodes", ApiJson::array()}, {"epochs", ApiJson::array()}};
   for (const NodeReport& node : deployment_.nodes()) {
@@ -98,7 +100,7 @@ void TextEngine::note_cluster() {
                                  {"memory_bytes", node.memory_bytes},
                                  {"busy_s", node.busy_s}});
   }
-  for (const EpochReport& epoch : deployment_.epochs()) {
+  for (const EpochReport& epoch : epochs) {
     cluster_["epochs"].push_back({{"epoch", epoch.epoch},
                                   {"workers", epoch.workers},
                                   {"cause", one_line(epoch.cause)},

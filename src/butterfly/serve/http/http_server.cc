@@ -1,5 +1,6 @@
 #include "butterfly/serve/http/http_server.h"
 
+#include <malloc.h>
 #include <microhttpd.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -31,9 +32,17 @@ using HttpClock = std::chrono::steady_clock;
 constexpr std::size_t kConnectionBytes = std::size_t{24} << 10;  // of one connection: its headers, what it sends
 constexpr std::size_t kPieceBytes = std::size_t{16} << 10;       // of a stream, read at once
 constexpr std::size_t kDrainBytes = std::size_t{128} << 20;      // of a body that is too large, before the answer
+constexpr int kSendBufferBytes = 256 << 10;                      // of the system, for a client that reads slowly
+constexpr std::size_t kLargeBytes = std::size_t{1} << 20;        // of a body, whose memory goes back to the system
 constexpr auto kWatchEvery = std::chrono::milliseconds(200);
 
 class Daemon;
+
+/// Of all requests that are there.
+struct Bodies {
+  std::atomic<std::size_t> bytes{0};
+  std::atomic<bool> freed_large{false};
+};
 
 /// What a connection is doing, for the thread that watches the clock.
 struct Connection {
@@ -46,7 +55,7 @@ struct Connection {
 
 class Exchange final : public HttpExchange {
  public:
-  Exchange(Daemon& daemon, std::shared_ptr<std::atomic<std::size_t>> all_bodies, MHD_Connection* connection,
+  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection,
            Connection* state)
       : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
   ~Exchange() override;
@@ -76,7 +85,7 @@ class Exchange final : public HttpExchange {
   MHD_Result send_locked();
 
   Daemon& daemon_;
-  const std::shared_ptr<std::atomic<std::size_t>> all_bodies_;  // shared: an exchange may outlive the server
+  const std::shared_ptr<Bodies> all_bodies_;  // shared: an exchange may outlive the server
   std::mutex mutex_;  // guards all below but the request, which does not change once it is whole
   MHD_Connection* connection_;
   Connection* const state_;
@@ -136,7 +145,7 @@ class Daemon final : public HttpServer {
   std::string address_;
   MHD_Daemon* daemon_ = nullptr;
   std::atomic<unsigned> open_{0};
-  const std::shared_ptr<std::atomic<std::size_t>> body_bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
+  const std::shared_ptr<Bodies> bodies_ = std::make_shared<Bodies>();
   std::atomic<bool> stopping_{false};
 
   std::mutex connections_mutex_;  // guards connections_ and what they say; taken before an exchange's
@@ -155,7 +164,8 @@ class Daemon final : public HttpServer {
 };
 
 Exchange::~Exchange() {
-  *all_bodies_ -= counted_bytes_;
+  all_bodies_->bytes -= counted_bytes_;
+  if (counted_bytes_ >= kLargeBytes) all_bodies_->freed_large = true;
 }
 
 MHD_Result Exchange::add_header(void* to, MHD_ValueKind kind, const char* name, const char* value) {
@@ -201,7 +211,8 @@ MHD_Result Exchange::take_body(const char* data, std::size_t size) {
     return MHD_YES;
   }
   request_.body = {};
-  *all_bodies_ -= std::exchange(counted_bytes_, 0);
+  all_bodies_->bytes -= std::exchange(counted_bytes_, 0);
+  all_bodies_->freed_large = true;
   return MHD_YES;
 }
 
@@ -344,7 +355,7 @@ MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char*
     const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     auto* state = info != nullptr ? static_cast<Connection*>(info->socket_context) : nullptr;
     if (state == nullptr) return MHD_NO;
-    holder = new ExchangeHolder(std::make_shared<Exchange>(daemon, daemon.body_bytes_, connection, state));
+    holder = new ExchangeHolder(std::make_shared<Exchange>(daemon, daemon.bodies_, connection, state));
     *context = holder;
     daemon.exchange_began();
     daemon.set_phase(state, Connection::Phase::kBody, *holder);
@@ -412,8 +423,8 @@ void Daemon::set_phase(Connection* connection, Connection::Phase phase, const Ex
 }
 
 bool Daemon::count_body(std::size_t bytes) {
-  if (body_bytes_->fetch_add(bytes) + bytes <= options_.all_bodies_bytes_max) return true;
-  *body_bytes_ -= bytes;
+  if (bodies_->bytes.fetch_add(bytes) + bytes <= options_.all_bodies_bytes_max) return true;
+  bodies_->bytes -= bytes;
   return false;
 }
 
@@ -472,6 +483,7 @@ void Daemon::watch() {
     watch_wakes_.wait_for(lock, kWatchEvery);
     lock.unlock();
     watch_once();
+    if (bodies_->freed_large.exchange(false)) ::malloc_trim(0);
     lock.lock();
   }
 }
@@ -506,8 +518,10 @@ Result<Descriptor> Daemon::listen() {
   const SocketAddress& wanted = addresses.front();
   Descriptor socket(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
+  const int send_buffer = kSendBufferBytes;  // connections inherit it
   const bool bound = socket.valid() &&
                      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+                     ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) == 0 &&
                      ::bind(socket.get(), wanted.get(), wanted.length) == 0 && ::listen(socket.get(), 4096) == 0;
   if (!bound) {
     return make_error(ErrorCode::kIo, "cannot listen at {}: {}", options_.address, std::strerror(errno));
