@@ -2,6 +2,7 @@
 """Holds grammars made of JSON schemas against the package jsonschema, which has no part in them.
 
     tools/compare_json_schemas.py VOCABULARY [--schemas 500] [--seed 0] [--program build/release/bin/grammar_check]
+    tools/compare_json_schemas.py --golden 40 > tests/golden/json_schemas.json
 
 For each of many random schemas of the subset that is understood:
   written   texts sampled from random logits, with limits from the least possible number of tokens up: each must be
@@ -9,6 +10,8 @@ For each of many random schemas of the subset that is understood:
   accepted  random documents that are valid by construction, in several layouts: the grammar must accept each
   refused   the same documents with a change that jsonschema finds invalid: the grammar must refuse each
 Exit status 0: all of it holds; 1: it does not, the first cases are printed.
+
+--golden writes some of the schemas and documents, with what jsonschema says of them, for a test that has no jsonschema.
 
 VOCABULARY is a GGUF file, such as models/demo.gguf, or a directory with a tokenizer. Needs jsonschema[format].
 """
@@ -284,9 +287,27 @@ def questions(count, seed):
         yield number, schema, documents, changed
 
 
+def judged(schema, documents, changed):
+    """A validator, texts that it finds valid, and texts that it does not."""
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    bad = [text for document in changed if not validator.is_valid(document) for text in layouts(document)[1:2]]
+    good = [text for document in documents if validator.is_valid(document) for text in layouts(document)]
+    return validator, good, bad
+
+
+def write_golden(count):
+    cases = []
+    for number, schema, documents, changed in questions(count, 77):
+        _, good, bad = judged(schema, documents, changed)
+        cases.append({"schema": schema, "valid": good[number % 3::3], "invalid": bad})
+    json.dump({"made_by": "tools/compare_json_schemas.py --golden", "cases": cases}, sys.stdout, separators=(",", ":"))
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("vocabulary")
+    parser.add_argument("vocabulary", nargs="?", default="models/demo.gguf")
+    parser.add_argument("--golden", type=int, default=0)
     parser.add_argument("--schemas", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--program", default=str(pathlib.Path(__file__).resolve().parent.parent /
@@ -294,16 +315,15 @@ def main():
     options = parser.parse_args()
     if jsonschema is None:
         sys.exit("this needs the Python package jsonschema[format]")
+    if options.golden:
+        return write_golden(options.golden)
     process = subprocess.Popen([options.program, options.vocabulary, "--time"], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True, encoding="utf-8")
     faults, counts, refused = [], {"written": 0, "accepted": 0, "refused": 0}, {}
     for number, schema, documents, changed in questions(options.schemas, options.seed):
-        validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-        bad = [text for document in changed if not validator.is_valid(document) for text in layouts(document)[1:2]]
-        good = [text for document in documents if validator.is_valid(document) for text in layouts(document)]
+        validator, good, bad = judged(schema, documents, changed)
         question = {"kind": "json_schema", "source": json.dumps(schema), "texts": good + bad, "seed": number,
-                    "tokens": [-1, 0, -5, 40, 200]}
-        question["tokens"][1] = -2
+                    "tokens": [0, -1, -5, 40, 200]}
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
         answer = json.loads(process.stdout.readline())

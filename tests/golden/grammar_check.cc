@@ -88,7 +88,7 @@ Result<Json> answer(const Json& question, const Tokenizer& tokenizer, const std:
   result["needed"] = needed;
   auto seed = question.value("seed", std::uint64_t{0});
   for (const Json& tokens : question["tokens"]) {
-    // Below zero: as much more than the least.
+    // Not above zero: as much more than the least.
     const int limit = tokens.get<int>() > 0 ? tokens.get<int>() : needed - tokens.get<int>();
     BF_ASSIGN_OR_RETURN(const Json written, write(tokenizer, automaton, std::max(limit, needed), seed++, times));
     result["written"].push_back(written["text"]);

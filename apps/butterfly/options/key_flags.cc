@@ -62,7 +62,12 @@ Status KeyFlag::apply(const BoundKey& key) const {
   if (negation_ && negation_->count() > 0) return key.set(false);
   if (option_.count() == 0) return {};
   const std::vector<std::string>& given = option_.values();
-  if (std::holds_alternative<std::vector<std::string>>(key.get())) return key.set(given);
+  if (std::holds_alternative<std::vector<std::string>>(key.get())) {
+    const Status set = key.set(given);
+    if (set) return {};
+    return make_error(ErrorCode::kInvalidArgument, "--{} is \"{}\", {}", flag_name(key.name),
+                      fmt::format("{}", fmt::join(given, ",")), set.error().message);
+  }
   const std::string last = given.empty() ? "" : given.back();
   if (is_flag(key.get()) && (last.empty() || last == "{}")) return key.set(true);
   return set_from_text(key, is_list(key.get()) ? fmt::format("{}", fmt::join(given, ",")) : last);

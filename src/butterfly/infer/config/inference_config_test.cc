@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 template <typename Config>
 std::string other_text(const ConfigKey<Config>& key) {
   const Config standard{};
-  for (const char* text : {"true", "false", "7", "0.5", "f16", "lz4", "memory", "balanced", "4096", "7:-1.5", "a,\"b\"\\ c"}) {
+  for (const char* text :
+       {"true", "false", "7", "0.5", "f16", "lz4", "memory", "balanced", "4096", "7:-1.5", "a,\"b\"\\ c"}) {
     Config config{};
     if (set_from_text(config, key, text) && key.get(config) != key.get(standard)) return text;
   }

@@ -230,7 +230,7 @@ void add_sampling(std::vector<InferenceKey>& keys) {
   keys.push_back(value_key(text("repeat_penalty", "Divide logits of tokens that prompt or answer have; 1: off"),
                            BF_AT(request.sampling.repeat_penalty)));
   keys.push_back(signed_key(text("repeat_last_n", "Tokens that the repeat penalty looks back at; -1: all"),
-                                BF_AT(request.sampling.repeat_window)));
+                            BF_AT(request.sampling.repeat_window)));
   KeyText presence = text("presence_penalty", "Taken from logits of tokens that the answer has");
   KeyText frequency = text("frequency_penalty", "Taken from them for each time that it has them");
   presence.range = frequency.range = {-2, 2};

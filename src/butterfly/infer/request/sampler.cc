@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -78,6 +79,29 @@ TokenId most_likely(std::span<const float> logits) {
   return TokenId(static_cast<std::int32_t>(best < logits.size() ? best : 0));
 }
 
+/// Lower for what stands before.
+std::uint32_t sort_key(float logit) {
+  const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0f);  // one zero
+  return (bits & 0x80000000u) != 0 ? bits : ~(bits | 0x80000000u);
+}
+
+/// As before() has it, in time that grows with their number alone: by digits of the key, the last ones first, each time
+/// leaving equals in their order, which is that of the ids.
+void sort_all(std::vector<Candidate>& candidates) {
+  constexpr std::uint32_t kBits = 11;
+  constexpr std::uint32_t kDigits = 1u << kBits;
+  std::vector<Candidate> sorted(candidates.size());
+  for (std::uint32_t shift = 0; shift < 32; shift += kBits) {
+    std::vector<std::uint32_t> begins(kDigits + 1);
+    for (const Candidate& candidate : candidates) ++begins[(sort_key(candidate.logit) >> shift) % kDigits + 1];
+    for (std::uint32_t digit = 1; digit < kDigits; ++digit) begins[digit] += begins[digit - 1];
+    for (const Candidate& candidate : candidates) {
+      sorted[begins[(sort_key(candidate.logit) >> shift) % kDigits]++] = candidate;
+    }
+    candidates.swap(sorted);
+  }
+}
+
 /// The text's tokens, each once with its count, ascending.
 std::vector<std::pair<TokenId, int>> counted(std::span<const TokenId> tokens, std::size_t vocab) {
   std::vector<TokenId> seen(tokens.begin(), tokens.end());
@@ -111,9 +135,13 @@ TokenId draw(std::span<const float> logits, const SamplingOptions& options, Samp
   if (candidates.empty()) return TokenId(0);
   const std::size_t keep =
       options.top_k > 0 ? std::min(candidates.size(), static_cast<std::size_t>(options.top_k)) : candidates.size();
-  std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(keep), candidates.end(),
-                    before);
-  candidates.resize(keep);
+  if (keep == candidates.size()) {
+    sort_all(candidates);
+  } else {
+    std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(keep), candidates.end(),
+                      before);
+    candidates.resize(keep);
+  }
   // Probabilities in double with own exp: the same on every CPU.
   const double best = candidates.front().logit;
   const double temperature = options.temperature;

@@ -106,6 +106,21 @@ TEST(Sampler, PenaltiesOnTheAnswerLeaveThePromptAlone) {
   EXPECT_EQ(next(), TokenId(0));
 }
 
+TEST(Sampler, AllTokensStandInTheOrderThatTheMostLikelyOfThemStandIn) {
+  std::vector<float> logits;
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const float u = uniform_at(3, 0, i);
+    logits.push_back(u < 0.1f ? -0.0f : u < 0.2f ? 0.0f : u < 0.3f ? -1.0f : (u - 0.6f) * (u < 0.5f ? 1e-3f : 9.0f));
+  }
+  logits[17] = -std::numeric_limits<float>::infinity();
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    // All but one, which is never drawn, by another way.
+    const SamplingOptions all{.temperature = 1.0f, .seed = i};
+    const SamplingOptions most{.temperature = 1.0f, .top_k = 2999, .seed = i};
+    EXPECT_EQ(draw(logits, all, {}), draw(logits, most, {})) << i;
+  }
+}
+
 TEST(Sampler, BiasBansAndForces) {
   const std::vector<float> logits{1000.0f, 2.0f, 3.0f, -1000.0f};
   const auto with = [&](std::vector<LogitBias> bias) {

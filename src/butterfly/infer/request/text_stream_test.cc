@@ -66,5 +66,17 @@ TEST(TextStream, TheFirstOfSeveralStopStringsEndsTheText) {
   EXPECT_EQ(stream(tokenizer, {0, 26, 27}, {}).text, "astopxyz");
 }
 
+TEST(TextStream, WhichStopStringEndsTheTextDoesNotDependOnTokens) {
+  const Tokenizer tokenizer = letters();
+  // x y z: "y" is complete before "xyz", also where all three come at once.
+  for (const std::vector<int>& tokens : {std::vector<int>{0, 23, 24, 25}, std::vector<int>{0, 27}}) {
+    EXPECT_EQ(stream(tokenizer, tokens, {"xyz", "y"}).text, "ax");
+    EXPECT_EQ(stream(tokenizer, tokens, {"z", "yz", "xyz"}).text, "a");
+  }
+  // a a b a a c: what begins inside of a failed beginning counts.
+  EXPECT_EQ(stream(tokenizer, {0, 0, 1, 0, 0, 1, 0, 0, 2, 3}, {"aabaac"}).text, "aab");
+  EXPECT_EQ(stream(tokenizer, {0, 0, 1, 0, 0, 1}, {"aabaac"}).text, "aabaab");
+}
+
 }  // namespace
 }  // namespace butterfly

@@ -28,7 +28,7 @@ std::string token_bytes(const Tokenizer& tokenizer, TokenId token) {
                             return step.kind == DecoderStep::Kind::kByteFallback;
                           });
   char byte = 0;
-  if (falls_back && byte_of_name(vocabulary.pieces[index], byte)) return {1, byte};
+  if (falls_back && byte_of_name(vocabulary.pieces[index], byte)) return std::string(1, byte);
   if (vocabulary.types[index] == TokenType::kUnused) return {};
   return tokenizer.piece(token);
 }
