@@ -322,6 +322,26 @@ SMOLLM = """{%- if messages and messages[0].role != 'system' %}{{ '<|im_start|>s
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' ~ ('' if ns.think else '<think>\\n\\n</think>\\n') }}{% endif %}"""
 
+# Of no family: parts of Jinja that templates may use some day.
+RECURSION = """{%- macro props(p) -%}{%- for k, v in p|dictsort recursive -%}
+{{ loop.depth }}/{{ loop.depth0 }}/{{ loop.index }} {{ k }}{% if v is mapping %}({{ loop(v|dictsort) }}){% else %}={{ v }}{% endif %};
+{%- endfor -%}{%- endmacro -%}
+{{ props({'a': {'b': 1, 'c': {'d': [1,2]}}, 'e': 'x'}) }}
+{% for m in messages recursive %}{{ m.role }}{% if m.content is string and loop.depth < 3 %}[{{ loop([{'role': 'q', 'content': 'z'}]) }}]{% endif %}{% else %}none{% endfor %}
+{% for x in [1,[2,[3]]] recursive %}{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ x }}{% endif %}{% endfor %}"""
+
+UNPACKED = """{%- macro f(a, b=2) -%}{{ a }}|{{ b }}|{{ varargs }}|{{ kwargs }}|{{ varargs|length }};{%- endmacro -%}
+{%- macro g(x, y=5) -%}{{ x }}-{{ y }};{%- endmacro -%}
+{{ f(1) }}{{ f(1, 3, 4, 5, k=6) }}{{ f(*[1, 2, 3], **{'z': 1, 'y': [2]}) }}{{ g(*[1], **{'y': 2}) }}{{ g(3, *[4]) }}{{ g(x=1, **{'y': 7}) }}
+{%- macro w() %}{% for v in varargs %}{{ caller(*v) }},{% endfor %}{% endmacro %}
+{% call(a, b='q') w([1,2], [3]) %}{{ a }}{{ b }}{% endcall %}
+{{ "%s and %s"|format(*['p', 'q']) }} {{ dict(**{'a': 1, 'b': messages|length}) }} {{ namespace(**{'n': 4}).n }} {{ range(*[1, 4])|list }}
+{{ [1,2,3,4,5]|batch(2)|list }} {{ [1,2,3,4,5]|batch(2, 'x')|list }} {{ [1,2,3,4,5]|slice(3)|list }} {{ [1,2,3,4,5]|slice(3, 0)|list }} {{ []|slice(2)|list }} {{ []|batch(2)|list }}
+{{ 'a b/ü?&=%~_.-'|urlencode }} {{ {'a b': 'ü/', 'c': 1}|urlencode }} {{ [('x', 'y z')]|urlencode }}
+{{ 1|filesizeformat }} {{ 999|filesizeformat }} {{ 1000|filesizeformat }} {{ 123456789|filesizeformat }} {{ 1024|filesizeformat(true) }} {{ 3000000000|filesizeformat(binary=true) }} {{ '12.7'|filesizeformat }}
+{{ messages|map(attribute='role')|batch(2)|map('join', '+')|join(',') }}"""
+
 TEMPLATES = {"chatml_tools": CHATML, "chatml": PLAIN_CHATML, "llama2": LLAMA2, "llama3": LLAMA3, "mistral": MISTRAL, "gemma": GEMMA,
              "phi4": PHI, "phi3": PHI3, "harmony": HARMONY, "deepseek": DEEPSEEK, "granite": GRANITE, "glm": GLM,
-             "command_r": COMMAND_R, "zephyr": ZEPHYR, "olmo": OLMO, "falcon": FALCON, "starchat": STARCHAT, "smollm": SMOLLM}
+             "command_r": COMMAND_R, "zephyr": ZEPHYR, "olmo": OLMO, "falcon": FALCON, "starchat": STARCHAT, "smollm": SMOLLM,
+             "recursion": RECURSION, "unpacked": UNPACKED}

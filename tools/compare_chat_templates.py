@@ -73,6 +73,7 @@ def main():
         templates = 0
         for template_name, source in sources(options.paths, folder):
             templates += 1
+            own = dict.fromkeys(counts, 0)
             path = pathlib.Path(folder) / "template.jinja"
             path.write_text(source, encoding="utf-8")
             results = pool.map(lambda item: ours(options.butterfly, str(path), item[0]), conversations.values())
@@ -80,13 +81,17 @@ def main():
                 wanted, refusal = render(source, value, chat_conversations.NOW)
                 if text is None and wanted is None:
                     counts["refused by both"] += 1
+                    own["refused by both"] += 1
                 elif text == wanted:
                     counts["equal"] += 1
+                    own["equal"] += 1
                 else:
                     counts["different"] += 1
+                    own["different"] += 1
                     both = text is not None and wanted is not None
                     print(f"{template_name}, {name}: " +
                           (difference(text, wanted) if both else f"ours: {error or 'a text'}, transformers: {refusal or 'a text'}"))
+            print(f"{template_name}: " + ", ".join(f"{count} {what}" for what, count in own.items() if count), flush=True)
     print(f"{templates} templates, {len(conversations)} conversations: " +
           ", ".join(f"{count} {what}" for what, count in counts.items()))
     return 1 if counts["different"] else 0

@@ -203,6 +203,25 @@ TEST(ChatTemplate, HostileTemplatesEndInASentenceWithinTheirMemory) {
   EXPECT_NE(rendered(blocks).find("nested more than"), std::string::npos);
 }
 
+TEST(ChatTemplate, LoopsThatCallThemselvesHaveTheLimitsOfAll) {
+  EXPECT_NE(rendered("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}").find("deep"), std::string::npos);
+  EXPECT_NE(rendered("{% for x in [1] %}{{ loop([1]) }}{% endfor %}").find("not marked as 'recursive'"),
+            std::string::npos);
+  const char* kept =
+      "{% set n = namespace() %}{% for x in [1] recursive %}{% set n.l = loop %}{% endfor %}{{ n.l([2]) }}";
+  EXPECT_NE(rendered(kept).find("the loop is over"), std::string::npos);
+}
+
+TEST(ChatTemplate, WhatCannotBeUnpackedIsNamed) {
+  EXPECT_NE(rendered("{{ range(*3) }}").find("int"), std::string::npos);
+  EXPECT_NE(rendered("{{ dict(**[1]) }}").find("'**' unpacks a dict, not 'list'"), std::string::npos);
+  EXPECT_NE(rendered("{{ dict(a=1, **{'a': 2}) }}").find("'a' is given twice"), std::string::npos);
+  EXPECT_NE(rendered("{{ dict(**{1: 2}) }}").find("unpacks names, not 'int'"), std::string::npos);
+  EXPECT_NE(rendered("{{ range(*[1], 2) }}").find("without a name follows"), std::string::npos);
+  EXPECT_NE(rendered("{{ [1]|batch(0) }}").find("at least 1"), std::string::npos);
+  EXPECT_NE(rendered("{{ [1]|random }}").find("filter 'random' is not supported"), std::string::npos);
+}
+
 TEST(ChatTemplate, LongConversationsAreWithinTheLimits) {
   ChatInput input;
   for (int i = 0; i < 5000; ++i)

@@ -1,4 +1,7 @@
 // Expressions.
+#include <algorithm>
+
+#include "butterfly/base/one_line.h"
 #include "butterfly/text/template/interpreter.h"
 
 namespace butterfly::chat {
@@ -170,7 +173,35 @@ Result<Arguments> Interpreter::arguments(const Expression& expression, std::size
     BF_ASSIGN_OR_RETURN(Value value, evaluate(*part));
     given.named.emplace_back(name, std::move(value));
   }
+  BF_TRY(unpack(expression, given));
   return given;
+}
+
+/// What '*' and '**' unpack.
+Status Interpreter::unpack(const Expression& expression, Arguments& given) {
+  if (expression.unpacked) {
+    BF_ASSIGN_OR_RETURN(const Value list, evaluate(*expression.unpacked));
+    BF_ASSIGN_OR_RETURN(const std::vector<Value> items, runtime_.iterate(list));
+    BF_TRY(runtime_.budget().check(2 * items.size() * sizeof(Value)));
+    given.values.insert(given.values.end(), items.begin(), items.end());
+  }
+  if (!expression.unpacked_named) return {};
+  BF_ASSIGN_OR_RETURN(const Value dict, evaluate(*expression.unpacked_named));
+  if (!dict.is_dict()) {
+    return make_error(ErrorCode::kInvalidArgument, "'**' unpacks a dict, not '{}'", dict.type_name());
+  }
+  BF_TRY(runtime_.budget().step(1 + dict.dict().entries.size()));
+  for (const auto& [key, value] : dict.dict().entries) {
+    if (!key.is_string())
+      return make_error(ErrorCode::kInvalidArgument, "'**' unpacks names, not '{}'", key.type_name());
+    const auto same = [&key = key](const auto& named) { return named.first == key.str(); };
+    if (std::ranges::any_of(given.named, same)) {
+      return make_error(ErrorCode::kInvalidArgument, "the argument '{}' is given twice",
+                        one_line(key.str().substr(0, 80)));
+    }
+    given.named.emplace_back(key.str(), value);
+  }
+  return {};
 }
 
 Result<Value> Interpreter::call(const Expression& expression) {

@@ -16,8 +16,16 @@ constexpr std::uint64_t kIterationSteps = 8;  // each has a scope of its own
 /// `loop`.
 class Interpreter::LoopObject final : public Object, public Charged, public std::enable_shared_from_this<LoopObject> {
  public:
-  LoopObject(TemplateBudget* budget, std::vector<Value> items, int depth0)
-      : Charged(budget, 256 + items.size() * sizeof(Value)), items_(std::move(items)), depth0_(depth0) {
+  struct Recursion {
+    Interpreter* interpreter = nullptr;
+    const Statement* loop = nullptr;
+    std::weak_ptr<Scope> around{};
+  };
+  LoopObject(TemplateBudget* budget, std::vector<Value> items, int depth0, Recursion recursion)
+      : Charged(budget, 256 + items.size() * sizeof(Value)),
+        items_(std::move(items)),
+        depth0_(depth0),
+        recursion_(std::move(recursion)) {
     for (const Value& item : items_) nesting_ = std::max(nesting_, item.depth());
   }
 
@@ -27,7 +35,20 @@ class Interpreter::LoopObject final : public Object, public Charged, public std:
   void move_to(std::size_t index) { index_ = index; }
   const Value& current() const { return items_[index_]; }
   /// The loop is over: what it remembers must not keep it alive.
-  void end() { seen_.reset(); }
+  void end() {
+    seen_.reset();
+    over_ = true;
+  }
+  bool callable() const override { return true; }
+  Result<Value> call(Runtime&, Arguments arguments) override {
+    if (!recursion_.loop->recursive) {
+      return make_error(ErrorCode::kInvalidArgument, "the loop is called, but not marked as 'recursive'");
+    }
+    BF_TRY(arguments.check("loop", {"iterable"}, 1));
+    const auto around = recursion_.around.lock();
+    if (!around || over_) return make_error(ErrorCode::kInvalidArgument, "the loop is over");
+    return recursion_.interpreter->recur(*recursion_.loop, around, *arguments.find(0, "iterable"), depth0_ + 1);
+  }
 
   Result<Value> attribute(Runtime& runtime, std::string_view name) override {
     const auto whole = [](std::size_t value) { return Value::integer(static_cast<std::int64_t>(value)); };
@@ -73,6 +94,8 @@ class Interpreter::LoopObject final : public Object, public Charged, public std:
 
   const std::vector<Value> items_;
   const int depth0_;
+  const Recursion recursion_;
+  bool over_ = false;
   int nesting_ = 0;
   std::size_t index_ = 0;
   std::optional<Value> seen_;
@@ -178,8 +201,10 @@ Result<Interpreter::Flow> Interpreter::execute(const Statement& statement) {
       return Flow::kOn;
     case Kind::kIf:
       return execute_if(statement);
-    case Kind::kFor:
-      return execute_for(statement);
+    case Kind::kFor: {
+      BF_ASSIGN_OR_RETURN(const Value over, evaluate(*statement.expression));
+      return execute_for(statement, over, 0);
+    }
     case Kind::kSet:
     case Kind::kSetBlock:
     case Kind::kFilter:
@@ -211,8 +236,7 @@ Result<Interpreter::Flow> Interpreter::execute_if(const Statement& statement) {
   return execute(statement.otherwise);
 }
 
-Result<std::vector<Value>> Interpreter::loop_items(const Statement& loop) {
-  BF_ASSIGN_OR_RETURN(const Value over, evaluate(*loop.expression));
+Result<std::vector<Value>> Interpreter::loop_items(const Statement& loop, const Value& over) {
   auto items = runtime_.iterate(over);
   if (!items) return tl::unexpected(located(std::move(items).error(), loop.expression->place));
   if (!loop.condition) return items;
@@ -229,11 +253,12 @@ Result<std::vector<Value>> Interpreter::loop_items(const Statement& loop) {
   return chosen;
 }
 
-Result<Interpreter::Flow> Interpreter::execute_for(const Statement& statement) {
-  BF_ASSIGN_OR_RETURN(std::vector<Value> items, loop_items(statement));
+Result<Interpreter::Flow> Interpreter::execute_for(const Statement& statement, const Value& over, int depth) {
+  BF_ASSIGN_OR_RETURN(std::vector<Value> items, loop_items(statement, over));
   if (items.empty()) return execute(statement.otherwise);
   BF_TRY(runtime_.budget().check(2 * items.size() * sizeof(Value)));
-  const auto state = std::make_shared<LoopObject>(&runtime_.budget(), std::move(items), 0);
+  const auto state = std::make_shared<LoopObject>(&runtime_.budget(), std::move(items), depth,
+                                                  LoopObject::Recursion{this, &statement, scope_});
   Result<Flow> flow = Flow::kOn;
   for (std::size_t i = 0; i < state->size() && flow && *flow != Flow::kBreak; ++i) {
     state->move_to(i);
@@ -243,6 +268,17 @@ Result<Interpreter::Flow> Interpreter::execute_for(const Statement& statement) {
   state->end();
   if (!flow) return flow;
   return Flow::kOn;
+}
+
+Result<Value> Interpreter::recur(const Statement& loop, const std::shared_ptr<Scope>& around, const Value& over,
+                                 int depth) {
+  MarkedText text;
+  MarkedText* before = std::exchange(out_, &text);
+  const auto flow = in_scope(around, [&] { return execute_for(loop, over, depth); });
+  out_ = before;
+  runtime_.budget().give_back(text.cost());
+  if (!flow) return tl::unexpected(flow.error());
+  return runtime_.text(std::move(text));
 }
 
 Result<Interpreter::Flow> Interpreter::iteration(const Statement& loop, const std::shared_ptr<LoopObject>& state) {
@@ -304,15 +340,42 @@ Value Interpreter::make_macro(const MacroSyntax& macro) {
   return Value::object(std::make_shared<MacroObject>(&runtime_.budget(), *this, macro, scope_));
 }
 
+Status Interpreter::take_further(const MacroSyntax& macro, Arguments& arguments) {
+  if (macro.takes_varargs) {
+    const std::size_t own = std::min(arguments.values.size(), macro.parameters.size());
+    const auto first = arguments.values.begin() + static_cast<std::ptrdiff_t>(own);
+    std::vector<Value> further(first, arguments.values.end());
+    arguments.values.resize(own);
+    BF_ASSIGN_OR_RETURN(Value list, runtime_.list(std::move(further), ListForm::kTuple));
+    scope_->names.insert_or_assign("varargs", std::move(list));
+  }
+  if (!macro.takes_kwargs) return {};
+  std::vector<DictNode::Entry> entries;
+  std::vector<std::pair<std::string, Value>> own;
+  for (auto& [name, value] : arguments.named) {
+    const auto same = [&name = name](const Parameter& parameter) { return parameter.name == name; };
+    if (name == "caller" || std::ranges::any_of(macro.parameters, same)) {
+      own.emplace_back(name, std::move(value));
+      continue;
+    }
+    BF_ASSIGN_OR_RETURN(Value key, runtime_.text(MarkedText(name)));
+    entries.emplace_back(std::move(key), std::move(value));
+  }
+  arguments.named = std::move(own);
+  BF_ASSIGN_OR_RETURN(Value dict, runtime_.dict(std::move(entries)));
+  scope_->names.insert_or_assign("kwargs", std::move(dict));
+  return {};
+}
+
 Result<Value> Interpreter::call_macro(const MacroSyntax& macro, const std::shared_ptr<Scope>& around,
                                       Arguments arguments) {
-  std::vector<Value> further;
-  while (arguments.values.size() > macro.parameters.size()) {
+  if (arguments.values.size() > macro.parameters.size() && !macro.takes_varargs) {
     return make_error(ErrorCode::kInvalidArgument, "macro '{}' takes not more than {} arguments, {} were given",
                       macro.name, macro.parameters.size(), arguments.values.size());
   }
   return in_scope(around, [&]() -> Result<Value> {
     scope_->names["caller"] = Value::undefined("No caller defined");
+    BF_TRY(take_further(macro, arguments));
     for (auto& [name, value] : arguments.named) {
       const auto same = [&name = name](const Parameter& parameter) { return parameter.name == name; };
       const auto found = std::ranges::find_if(macro.parameters, same);

@@ -36,9 +36,12 @@ class Interpreter {
   Result<Flow> execute(const Body& body);
   Result<Flow> execute(const Statement& statement);
   Result<Flow> execute_if(const Statement& statement);
-  Result<Flow> execute_for(const Statement& statement);
+  /// `depth`: how many calls of `loop` this one is inside of.
+  Result<Flow> execute_for(const Statement& statement, const Value& over, int depth);
   Result<Flow> iteration(const Statement& loop, const std::shared_ptr<LoopObject>& state);
-  Result<std::vector<Value>> loop_items(const Statement& loop);
+  Result<std::vector<Value>> loop_items(const Statement& loop, const Value& over);
+  /// loop(items): the text of the same loop over them, in the scope around it.
+  Result<Value> recur(const Statement& loop, const std::shared_ptr<Scope>& around, const Value& over, int depth);
   Result<Flow> execute_with(const Statement& statement);
   Status execute_set(const Statement& statement);
   Status execute_call(const Statement& statement);
@@ -61,7 +64,10 @@ class Interpreter {
   Result<Value> call(const Expression& expression);
   Result<Value> filter(const Expression& expression);
   Result<Arguments> arguments(const Expression& expression, std::size_t first);
+  Status unpack(const Expression& expression, Arguments& given);
   Value make_macro(const MacroSyntax& macro);
+  /// What a macro takes beyond its parameters becomes `varargs` and `kwargs`.
+  Status take_further(const MacroSyntax& macro, Arguments& arguments);
   /// `body` in a scope of its own around `work`.
   template <typename Work>
   auto in_scope(std::shared_ptr<Scope> parent, Work work);

@@ -337,26 +337,67 @@ Result<Value> filter_groupby(Runtime& runtime, const Arguments& arguments) {
   return runtime.list(std::move(groups));
 }
 
+/// The whole number named `name` at `index`, at least 1.
+Result<std::size_t> count_argument(const Arguments& arguments, std::size_t index, std::string_view name) {
+  const Value& value = *arguments.find(index, name);
+  if (!value.is_whole() || value.as_int() < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "'{}' must be a whole number of at least 1", name);
+  }
+  return static_cast<std::size_t>(value.as_int());
+}
+
+/// Lists of `linecount` items; the last is filled up where there is something to fill it with.
+Result<Value> filter_batch(Runtime& runtime, const Arguments& arguments) {
+  BF_TRY(arguments.check("batch", {"value", "linecount", "fill_with"}, 2));
+  BF_ASSIGN_OR_RETURN(const std::vector<Value> items, runtime.iterate(arguments.values[0]));
+  BF_ASSIGN_OR_RETURN(const std::size_t count, count_argument(arguments, 1, "linecount"));
+  const Value* filling = arguments.find(2, "fill_with");
+  const bool fills = filling != nullptr && !filling->is_none();
+  std::vector<Value> rows;
+  for (std::size_t begin = 0; begin < items.size(); begin += std::min(count, items.size() - begin)) {
+    const std::size_t end = begin + std::min(count, items.size() - begin);
+    std::vector<Value> row(items.begin() + static_cast<std::ptrdiff_t>(begin),
+                           items.begin() + static_cast<std::ptrdiff_t>(end));
+    if (fills && row.size() < count) {
+      BF_TRY(runtime.budget().step(count));
+      BF_TRY(runtime.budget().check(2 * std::min(count, std::size_t{1} << 40) * sizeof(Value)));
+      row.resize(count, *filling);
+    }
+    BF_ASSIGN_OR_RETURN(Value list, runtime.list(std::move(row)));
+    rows.push_back(std::move(list));
+  }
+  return runtime.list(std::move(rows));
+}
+
+/// `slices` lists of nearly equal lengths, the longer ones first and the shorter ones filled up by one.
+Result<Value> filter_slice(Runtime& runtime, const Arguments& arguments) {
+  BF_TRY(arguments.check("slice", {"value", "slices", "fill_with"}, 2));
+  BF_ASSIGN_OR_RETURN(const std::vector<Value> items, runtime.iterate(arguments.values[0]));
+  BF_ASSIGN_OR_RETURN(const std::size_t slices, count_argument(arguments, 1, "slices"));
+  const Value* filling = arguments.find(2, "fill_with");
+  BF_TRY(runtime.budget().step(slices));
+  std::vector<Value> rows;
+  auto next = items.begin();
+  for (std::size_t i = 0; i < slices; ++i) {
+    const bool longer = i < items.size() % slices;
+    const auto end = next + static_cast<std::ptrdiff_t>(items.size() / slices + (longer ? 1 : 0));
+    std::vector<Value> row(next, end);
+    next = end;
+    if (filling != nullptr && !filling->is_none() && !longer) row.push_back(*filling);
+    BF_ASSIGN_OR_RETURN(Value list, runtime.list(std::move(row)));
+    rows.push_back(std::move(list));
+  }
+  return runtime.list(std::move(rows));
+}
+
 constexpr NamedFilter kListFilters[] = {
-    {"count", filter_length},
-    {"dictsort", filter_dictsort},
-    {"first", filter_first},
-    {"groupby", filter_groupby},
-    {"items", filter_items},
-    {"join", filter_join},
-    {"last", filter_last},
-    {"length", filter_length},
-    {"list", filter_list},
-    {"map", filter_map},
-    {"max", filter_max},
-    {"min", filter_min},
-    {"reject", filter_reject},
-    {"rejectattr", filter_rejectattr},
-    {"reverse", filter_reverse},
-    {"select", filter_select},
-    {"selectattr", filter_selectattr},
-    {"sort", filter_sort},
-    {"sum", filter_sum},
+    {"batch", filter_batch},     {"count", filter_length},    {"dictsort", filter_dictsort},
+    {"first", filter_first},     {"groupby", filter_groupby}, {"items", filter_items},
+    {"join", filter_join},       {"last", filter_last},       {"length", filter_length},
+    {"list", filter_list},       {"map", filter_map},         {"max", filter_max},
+    {"min", filter_min},         {"reject", filter_reject},   {"rejectattr", filter_rejectattr},
+    {"reverse", filter_reverse}, {"select", filter_select},   {"selectattr", filter_selectattr},
+    {"slice", filter_slice},     {"sort", filter_sort},       {"sum", filter_sum},
     {"unique", filter_unique},
 };
 

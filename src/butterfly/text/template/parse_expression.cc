@@ -37,6 +37,13 @@ struct DepthGuard {
 
 }  // namespace
 
+bool TokenReader::names_since(std::size_t first, std::string_view name) const {
+  for (std::size_t i = first; i < at_; ++i) {
+    if (tokens_[i].is_name(name) && (i == 0 || !tokens_[i - 1].is_sign("."))) return true;
+  }
+  return false;
+}
+
 tl::unexpected<Error> TokenReader::unexpected(std::string_view wanted) const {
   return bad(now().place.begin, fmt::format("expected {}, found {}", wanted, describe(now())));
 }
@@ -436,9 +443,13 @@ Status ExpressionParser::arguments(Expression& call) {
     if (!first) BF_TRY(tokens_.expect_sign(","));
     if (tokens_.take_sign(")")) break;
     const Token& token = tokens_.now();
+    if (call.unpacked_named) return tokens_.bad(token.place.begin, "no argument follows one that '**' unpacks");
     if (token.is_sign("*") || token.is_sign("**")) {
-      return template_error(ErrorCode::kUnsupported, tokens_.source(), token.place.begin,
-                            "arguments that are unpacked by '*' are not supported");
+      ExpressionPtr& unpacked = tokens_.take().is_sign("*") ? call.unpacked : call.unpacked_named;
+      if (unpacked) return tokens_.bad(token.place.begin, "'*' unpacks a second list");
+      BF_ASSIGN_OR_RETURN(unpacked, expression());
+      call.depth = std::max(call.depth, unpacked->depth + 1);
+      continue;
     }
     if (token.kind == Token::Kind::kName && tokens_.ahead(1).is_sign("=")) {
       std::string name = tokens_.take().text;
@@ -448,7 +459,9 @@ Status ExpressionParser::arguments(Expression& call) {
       call.named.emplace_back(std::move(name), std::move(value));
       continue;
     }
-    if (!call.named.empty()) return tokens_.bad(token.place.begin, "an argument without a name follows one with");
+    if (!call.named.empty() || call.unpacked) {
+      return tokens_.bad(token.place.begin, "an argument without a name follows one with, or '*'");
+    }
     BF_ASSIGN_OR_RETURN(ExpressionPtr value, expression());
     BF_TRY(add(call, std::move(value)));
   }

@@ -42,6 +42,8 @@ class StatementParser {
   Result<Target> target(std::string_view end);
   Result<Target> one_target(int depth);
   Result<std::vector<Parameter>> parameters();
+  /// The body of `macro` up to the tag `end`.
+  Status macro_body(MacroSyntax& macro, std::string_view end);
   Statement make(Statement::Kind kind, std::size_t begin) {
     Statement made;
     made.kind = kind;
@@ -198,10 +200,7 @@ Result<Statement> StatementParser::for_tag() {
   if (tokens_.take_name("if")) {
     BF_ASSIGN_OR_RETURN(loop.condition, expressions_.expression());
   }
-  if (tokens_.now().is_name("recursive")) {
-    return template_error(ErrorCode::kUnsupported, tokens_.source(), tokens_.now().place.begin,
-                          "recursive loops are not supported, macros may call themselves");
-  }
+  loop.recursive = tokens_.take_name("recursive");
   BF_TRY(end_tag());
   ++loops_;
   BF_ASSIGN_OR_RETURN(loop.body, until({"else", "endfor"}));
@@ -249,16 +248,24 @@ Result<std::vector<Parameter>> StatementParser::parameters() {
   return all;
 }
 
+Status StatementParser::macro_body(MacroSyntax& macro, std::string_view end) {
+  const int loops = std::exchange(loops_, 0);
+  const std::size_t first = tokens_.position();
+  BF_ASSIGN_OR_RETURN(Body body, block(end));
+  loops_ = loops;
+  macro.takes_varargs = tokens_.names_since(first, "varargs");
+  macro.takes_kwargs = tokens_.names_since(first, "kwargs");
+  macro.body = std::make_shared<const Body>(std::move(body));
+  return {};
+}
+
 Result<Statement> StatementParser::macro_tag() {
   Statement macro = make(Statement::Kind::kMacro, 0);
   macro.macro.emplace();
   BF_ASSIGN_OR_RETURN(macro.macro->name, tokens_.expect_name());
   BF_ASSIGN_OR_RETURN(macro.macro->parameters, parameters());
-  const int loops = std::exchange(loops_, 0);
-  BF_ASSIGN_OR_RETURN(Body body, block("endmacro"));
+  BF_TRY(macro_body(*macro.macro, "endmacro"));
   if (tokens_.now().kind == Token::Kind::kName) tokens_.take();
-  loops_ = loops;
-  macro.macro->body = std::make_shared<const Body>(std::move(body));
   return macro;
 }
 
@@ -272,10 +279,7 @@ Result<Statement> StatementParser::call_tag() {
   const std::size_t begin = tokens_.now().place.begin;
   BF_ASSIGN_OR_RETURN(call.expression, expressions_.expression());
   if (call.expression->kind != Expression::Kind::kCall) return tokens_.bad(begin, "expected a call of a macro");
-  const int loops = std::exchange(loops_, 0);
-  BF_ASSIGN_OR_RETURN(Body body, block("endcall"));
-  loops_ = loops;
-  call.macro->body = std::make_shared<const Body>(std::move(body));
+  BF_TRY(macro_body(*call.macro, "endcall"));
   return call;
 }
 

@@ -28,6 +28,10 @@ class TokenReader {
   /// Where the token before this one ended.
   std::size_t last_end() const { return at_ == 0 ? 0 : tokens_[at_ - 1].place.end; }
 
+  std::size_t position() const { return at_; }
+  /// Whether a token from `first` up to here is the variable `name`.
+  bool names_since(std::size_t first, std::string_view name) const;
+
   tl::unexpected<Error> unexpected(std::string_view wanted) const;
   tl::unexpected<Error> bad(std::size_t place, const std::string& message) const {
     return template_error(ErrorCode::kBadData, source_, place, message);

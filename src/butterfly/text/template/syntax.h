@@ -59,9 +59,9 @@ struct Expression {
     kAttribute,    // parts[0].name
     kSubscript,    // parts[0][parts[1]]
     kSlice,        // parts[0][parts[1]:parts[2]:parts[3]], null where left out
-    kCall,         // parts[0](parts[1]..., named)
-    kFilter,       // parts[0]|name(parts[1]..., named); parts[0] is null for the text of a block
-    kTest,         // parts[0] is name(parts[1]..., named)
+    kCall,         // parts[0](parts[1]..., named, *unpacked, **unpacked_named)
+    kFilter,       // parts[0]|name(parts[1]..., ...); parts[0] is null for the text of a block
+    kTest,         // parts[0] is name(parts[1]..., ...)
   };
 
   Kind kind = Kind::kConstant;
@@ -72,6 +72,8 @@ struct Expression {
   std::vector<ExpressionPtr> parts;
   std::vector<Operator> operators;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
+  ExpressionPtr unpacked;        // null: none
+  ExpressionPtr unpacked_named;  // null: none
 };
 
 /// What `set` and `for` assign to.
@@ -94,6 +96,8 @@ struct MacroSyntax {
   std::string name;
   std::vector<Parameter> parameters;
   std::shared_ptr<const Body> body;
+  bool takes_varargs = false;  // the body speaks of `varargs`: further arguments are its
+  bool takes_kwargs = false;   // and of `kwargs`
 };
 
 struct Branch {
@@ -106,7 +110,7 @@ struct Statement {
     kText,      // text
     kOutput,    // expression
     kIf,        // branches, otherwise
-    kFor,       // target in expression if condition: body, otherwise
+    kFor,       // target in expression if condition: body, otherwise; recursive
     kSet,       // targets[0] = expression
     kSetBlock,  // targets[0] = the text of body, through the filters of expression where there are any
     kMacro,     // macro
@@ -129,6 +133,7 @@ struct Statement {
   Body body;
   Body otherwise;
   std::optional<MacroSyntax> macro;
+  bool recursive = false;
 };
 
 struct Template {

@@ -262,7 +262,7 @@ TEST(TokenizerJson, NormalizedTokensAreFoundAndSpelledAsTheTextIsNormalised) {
 
 TEST(TokenizerJson, NormalizedControlTokensOfATemplateCountBesideTheTextOfAUser) {
   const auto tokenizer = Tokenizer::create(read(lowered())).value();
-  const std::string text = "<End>a <End> b";  // the first is the template's, the rest somebody's
+  const std::string text = "<End>a <End> b";  // the first is the template's, the rest a user's
   const std::string marks = std::string(5, '\0') + std::string(9, '\1');
   EXPECT_THAT(tokenizer.encode(text, {.marks = marks}).value(),
               ElementsAre(TokenId{3}, TokenId{1}, TokenId{0}, TokenId{2}));
