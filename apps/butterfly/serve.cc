@@ -31,7 +31,7 @@ struct ServeCommand {
   int parallel = 64;
   int queue = 256;
   std::uint64_t cache_tokens = 0;
-  double slowdown = 0;
+  double slowdown = 1.4;
   int body_limit_mb = 16;
   int connections = 16384;
   int drain_timeout = 30;

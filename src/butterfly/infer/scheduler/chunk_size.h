@@ -8,6 +8,8 @@ namespace butterfly {
 
 class ChunkSize {
  public:
+  static constexpr int kFewest = 4;  // a prompt goes on, whatever it costs
+
   /// `slowdown_max`: of a step, against one without prompts; 0: as many tokens as fit.
   ChunkSize(double slowdown_max, int rows_max) : slowdown_max_(slowdown_max), rows_max_(rows_max) {}
 
@@ -19,7 +21,6 @@ class ChunkSize {
 
  private:
   static constexpr int kSizes = 16;  // classes of numbers of texts, each twice the one before
-  static constexpr int kFewest = 4;  // a prompt goes on, whatever it costs
   static constexpr int kAgain = 32;  // steps after which one without prompts is measured again
   double& text_s(int texts);
   double known_text_s(int texts) const;

@@ -137,8 +137,10 @@ std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t te
   if (options_.slowdown_max <= 0 || writing == 0) return room;
   // A step of prompts alone would only stand in the way of texts that are under way, unless a stage is idle.
   if (texts == 0 && under_way_ >= options_.depth) return 0;
-  const int beside = texts > 0 ? static_cast<int>(texts) : std::max(1, static_cast<int>(writing) / options_.depth);
-  return std::min(room, static_cast<std::size_t>(chunk_size_.rows(beside)));
+  if (texts > 0) return std::min(room, static_cast<std::size_t>(chunk_size_.rows(static_cast<int>(texts))));
+  // Their turn comes in another step, for which this one must not be long; but it must not be empty.
+  const int beside = std::max(1, static_cast<int>(writing) / options_.depth);
+  return std::min(room, static_cast<std::size_t>(std::max(chunk_size_.rows(beside), ChunkSize::kFewest)));
 }
 
 /// Of up to `share` sequences that wait for nothing: the tokens of texts, then as much of prompts as is bearable.
@@ -174,14 +176,19 @@ Result<std::optional<Step>> Schedule::next_step() {
   // One more step than stages keeps a step waiting in front of the first while each stage has one.
   if (under_way_ > options_.depth) return std::nullopt;
   unpark();
-  const std::vector<Entry*> running = active();
-  const int share = std::max(1, (static_cast<int>(running.size()) + options_.depth - 1) / options_.depth);
-  for (Entry* entry : running) {
-    if (!entry->second.begun) begin(*entry);
-  }
   Step step;
   std::vector<std::int32_t> tokens;
-  if (!add_encoded(running, share, tokens, step.batch)) add_texts(running, share, tokens, step.batch);
+  std::vector<Entry*> running;
+  std::uint64_t parked = 0;
+  do {  // again where those whose turn it was gave way to others
+    parked = preempted_;
+    running = active();
+    const int share = std::max(1, (static_cast<int>(running.size()) + options_.depth - 1) / options_.depth);
+    for (Entry* entry : running) {
+      if (!entry->second.begun) begin(*entry);
+    }
+    if (!add_encoded(running, share, tokens, step.batch)) add_texts(running, share, tokens, step.batch);
+  } while (step.batch.runs.empty() && preempted_ > parked);
   if (step.batch.runs.empty() && (released_.empty() || !running.empty())) return std::nullopt;
   step.share = std::exchange(shared_, {});
   step.release = std::exchange(released_, {});

@@ -60,13 +60,14 @@ class FakePipeline final : public Pipeline {
     fail_after_ = -1;
     return recovers ? Status{} : tl::unexpected(cause);
   }
-  int depth() const override { return 1; }
+  int depth() const override { return stages; }
 
   void fail_after(int steps) { fail_after_ = steps; }
   std::size_t cached_sequences() const { return cached_.size(); }
 
   std::int64_t rows = 0;
   bool recovers = true;
+  int stages = 1;
 
  private:
   /// Depends on the whole text so far.
@@ -116,8 +117,10 @@ TEST_F(SchedulerTest, TextsAreTheSameBesideOthersUnderAnyLimit) {
   std::vector<Request> requests;
   for (int i = 0; i < 12; ++i) requests.push_back(request_of(i % 5, 10 + 60 * (i % 4), 20 + 30 * (i % 3)));
   for (const std::int64_t cache_tokens : {0, 512, 1024}) {
-    for (const bool keep : {false, true}) {
+    for (const int way : {0, 1, 2, 3, 4, 5}) {
+      const bool keep = way % 2 == 1;
       FakePipeline pipeline;
+      pipeline.stages = 1 + way / 2;
       Scheduler scheduler(pipeline, tokenizer_,
                           {.context = 100'000,
                            .rows_max = 100,
