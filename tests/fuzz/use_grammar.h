@@ -40,7 +40,7 @@ inline void use_grammar(const Result<std::shared_ptr<const Grammar>>& grammar, s
     for (unsigned i = 0; i < 256 && next == StateTable::kDead; ++i) {
       next = table.next(state, static_cast<unsigned char>(static_cast<unsigned char>(choice) + i));
     }
-    require((next != StateTable::kDead) == table.goes_on(state));
+    require(next == StateTable::kDead || table.goes_on(state));
     if (next == StateTable::kDead) break;
     require(table.bytes_needed(next) + 1 >= table.bytes_needed(state));
     state = next;

@@ -345,10 +345,18 @@ void GrammarCompiler::find_distances() {
   }
 }
 
-/// Edges to where no text ends.
+/// Edges to where no text ends, and calls of rules that have no text but the empty one, which make_nodes() passed over.
 void GrammarCompiler::drop_dead_ends() {
   Grammar& grammar = *grammar_;
   const auto is_dead = [&](std::uint32_t node) { return grammar.nodes[node].bytes_needed == kNoNode; };
+  std::vector<bool> has_text(grammar.rules.size());
+  for (auto rule = grammar.rule_at.rbegin(); rule != grammar.rule_at.rend(); ++rule) {
+    const Grammar::NodeInfo& entry = grammar.nodes[grammar.rules[*rule].entry];
+    has_text[*rule] = entry.bytes_end > entry.bytes_begin;
+    for (std::uint32_t e = entry.calls_begin; e < entry.calls_end; ++e) {
+      if (has_text[grammar.call_edges[e].rule]) has_text[*rule] = true;
+    }
+  }
   std::vector<Grammar::ByteEdge> bytes;
   std::vector<Grammar::CallEdge> calls;
   for (Grammar::NodeInfo& node : grammar.nodes) {
@@ -361,7 +369,8 @@ void GrammarCompiler::drop_dead_ends() {
     node.calls_begin = static_cast<std::uint32_t>(calls.size());
     for (std::uint32_t e = old.calls_begin; e < old.calls_end; ++e) {
       const auto& call = grammar.call_edges[e];
-      if (!is_dead(call.to) && !is_dead(grammar.rules[call.rule].entry)) calls.push_back(call);
+      const bool leads_on = has_text[call.rule] && !is_dead(grammar.rules[call.rule].entry);
+      if (!is_dead(call.to) && leads_on) calls.push_back(call);
     }
     node.calls_end = static_cast<std::uint32_t>(calls.size());
   }

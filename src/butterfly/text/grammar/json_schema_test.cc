@@ -154,6 +154,15 @@ ws ::= [ \t]*
   EXPECT_TRUE(allows(compile_gbnf("root ::= \"a\" | \"a,\" root"), list));
 }
 
+TEST(Gbnf, NothingMayFollowWhereOnlyEmptyRulesAreLeft) {
+  const auto grammar = compile_gbnf("root ::= \"a\" s s\ns ::= t?\nt ::= # nothing\n");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  StateTable table(*grammar);
+  const auto after = table.next(table.start(), 'a');
+  EXPECT_TRUE(table.accepts(after));
+  EXPECT_FALSE(table.goes_on(after));
+}
+
 TEST(Gbnf, MistakesAreNamedWithTheirLine) {
   const auto message = [](std::string_view text) {
     const auto grammar = compile_gbnf(text);

@@ -7,7 +7,8 @@ namespace butterfly {
 namespace {
 
 constexpr std::uint32_t kAnyNumber = ~0u;
-constexpr std::uint32_t kShortestStatesMax = 100'000;
+/// Longer texts count as one token for each byte: to know better would take too long.
+constexpr std::uint32_t kSpelledBytesMax = 2048;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ void TokenAutomaton::walk(Knowledge& known, State state, FirstSpace first, std::
   const auto& nodes = trie_->nodes();
   const std::uint32_t visited = ++known.walk * 2;
   const std::uint32_t ended = visited + 1;
-  std::uint32_t states = 0;
+  std::size_t items = 0;
   mask.bits.assign((static_cast<std::size_t>(trie_->vocab()) + 63) / 64, 0);
   way_[0] = state;
   for (std::uint32_t i = 1; i < nodes.size();) {
@@ -46,7 +47,8 @@ void TokenAutomaton::walk(Knowledge& known, State state, FirstSpace first, std::
     if (next >= known.marks.size()) known.marks.resize(table.size() * 2);
     if (known.marks[next] < visited) {
       known.marks[next] = visited;
-      if (++states > limits_.states_per_mask) break;
+      items += 1 + table.items(next);
+      if (items > limits_.items_per_mask) break;
     }
     if (node.token < 0 || stripped) continue;
     if (tokens_left != kAnyNumber && tokens_needed(known, next) > tokens_left) continue;
@@ -85,32 +87,48 @@ std::uint32_t TokenAutomaton::known_tokens(Knowledge& known, State state) {
   return known.tokens_needed[state] - 1;  // kNotKnown where it is not known
 }
 
+/// A state whose tokens are counted once those of the states behind it are.
+struct TokenAutomaton::Open {
+  State state = StateTable::kDead;
+  std::vector<State> next{};
+};
+
+TokenAutomaton::Open TokenAutomaton::open_state(Knowledge& known, State state) {
+  Open open{.state = state};
+  const std::uint32_t bytes = known.table.bytes_needed(state);
+  if (bytes > kSpelledBytesMax) return open;
+  std::vector<bool> seen;
+  for_shortest(known, state, [&](std::int32_t, State to) {
+    if (to >= seen.size()) seen.resize(known.table.size() * 2);
+    if (!seen[to]) open.next.push_back(to);
+    seen[to] = true;
+  });
+  return open;
+}
+
 /// Tokens to a whole text along the ways with the fewest bytes: each token on such a way takes one, so that this number
 /// can always be kept to.
 std::uint32_t TokenAutomaton::tokens_needed(Knowledge& known, State state) {
   if (const std::uint32_t tokens = known_tokens(known, state); tokens != kNotKnown) return tokens;
-  std::vector<State> open{state};
-  std::vector<State> next;
+  std::vector<Open> open;
+  open.push_back(open_state(known, state));
   while (!open.empty()) {
-    const State at = open.back();
-    next.clear();
+    const State at = open.back().state;
     std::uint32_t best = kUnreachable;
-    bool waits = false;
-    for_shortest(known, at, [&](std::int32_t, State to) {
+    State unknown = StateTable::kDead;
+    for (const State to : open.back().next) {
       const std::uint32_t tokens = known_tokens(known, to);
-      if (tokens == kNotKnown) {
-        waits = true;
-        next.push_back(to);
-      } else {
-        best = std::min(best, tokens + 1);
-      }
-    });
-    if (waits && open.size() < kShortestStatesMax) {
-      open.insert(open.end(), next.begin(), next.end());
+      if (tokens == kNotKnown) unknown = to;
+      if (tokens < kUnreachable) best = std::min(best, tokens + 1);
+    }
+    if (unknown != StateTable::kDead) {
+      open.push_back(open_state(known, unknown));
       continue;
     }
+    const std::uint32_t bytes = known.table.bytes_needed(at);
+    if (bytes > kSpelledBytesMax && trie_->has_all_bytes()) best = bytes;
     (void)known_tokens(known, at);  // makes room
-    known.tokens_needed[at] = std::min(best, kUnreachable) + 1;
+    known.tokens_needed[at] = best + 1;
     open.pop_back();
   }
   return known_tokens(known, state);
@@ -173,6 +191,10 @@ Result<GrammarMatcher> GrammarMatcher::create(std::shared_ptr<TokenAutomaton> au
     matcher.state_ = matcher.known_->table.start();
     matcher.note();
   }
+  // Mostly there is no need to count tokens.
+  const bool spells = matcher.automaton_->trie().has_all_bytes();
+  const std::uint32_t bytes = matcher.known_->table.bytes_needed(matcher.state_);
+  if (spells && static_cast<std::int64_t>(bytes) <= matcher.options_.tokens_max) return matcher;
   const std::uint32_t needed = matcher.tokens_needed();
   if (needed == TokenAutomaton::kUnreachable) {
     return make_error(ErrorCode::kInvalidArgument, "the tokens of this model cannot spell what the grammar asks for");

@@ -22,7 +22,7 @@ namespace butterfly {
 struct AutomatonLimits {
   std::size_t states_bytes = std::size_t{64} << 20;  // beyond it, what was found out is forgotten
   std::size_t masks_bytes = std::size_t{32} << 20;   // the least recently used go first
-  std::uint32_t states_per_mask = 20'000;            // a mask that would look at more leaves the rest of its tokens out
+  std::size_t items_per_mask = 30'000;               // a mask that would look at more leaves the rest of its tokens out
 };
 
 class TokenAutomaton {
@@ -66,7 +66,9 @@ class TokenAutomaton {
   Mask& mask_of(Knowledge& known, State state);
   void add_shortest(Knowledge& known, State state, Mask& mask);
   void find_tokens_needed(Knowledge& known, Mask& mask);
+  struct Open;
   std::uint32_t tokens_needed(Knowledge& known, State state);
+  Open open_state(Knowledge& known, State state);
   template <typename Visit>
   void for_shortest(Knowledge& known, State state, Visit visit);
   std::uint32_t known_tokens(Knowledge& known, State state);

@@ -148,7 +148,7 @@ TEST(GrammarMatcher, TheMaskIsWhatMayBeAcceptedAndTheEndComesWhereTheTextIsWhole
 TEST(GrammarMatcher, WhatIsForgottenChangesNothing) {
   const auto all = automaton_of(schema());
   const auto little = automaton_of(schema(), {.states_bytes = 20'000, .masks_bytes = 100});
-  const auto narrow = automaton_of(schema(), {.states_per_mask = 5});
+  const auto narrow = automaton_of(schema(), {.items_per_mask = 10});
   for (unsigned seed = 0; seed < 20; ++seed) {
     EXPECT_EQ(write(all, 60, seed).text, write(little, 60, seed).text);
     EXPECT_TRUE(write(narrow, 60, seed).whole);

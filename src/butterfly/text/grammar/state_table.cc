@@ -11,7 +11,7 @@ namespace {
 
 /// Items of one state and frames of one stack. An ambiguous grammar may have more: then those that end soonest are
 /// kept, so that what is written is valid all the same.
-constexpr std::size_t kItemsMax = 2048;
+constexpr std::size_t kItemsMax = 512;
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max() / 2;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {

@@ -33,6 +33,8 @@ class StateTable {
   bool accepts(State state) const { return states_[state].accepts; }
   /// Whether any byte may follow.
   bool goes_on(State state) const { return states_[state].items_end > states_[state].items_begin; }
+  /// Ways on which a text can have reached it: what it costs to leave it.
+  std::size_t items(State state) const { return states_[state].items_end - states_[state].items_begin; }
   /// Bytes until the grammar accepts, at least. Each state but the dead one has such a way.
   std::uint32_t bytes_needed(State state) const { return states_[state].bytes_needed; }
 
