@@ -89,6 +89,7 @@ class OverAPipe(Folder):
         run = butterfly("chat", "-m", DEMO, input=b"Hello\n")
         self.assertEqual(run.returncode, 2)
         self.assertIn(b"--chat-template FILE", run.stderr)
+        self.assertIn(b"butterfly generate", run.stderr)
 
     def test_render_prints_what_the_template_makes(self):
         conversation = self.path("conversation.json")
@@ -168,6 +169,15 @@ class AtATerminal(Folder):
         self.type(b"\x04")
         self.assertEqual(self.program.wait(timeout=60), 0)
         self.assertEqual(self.messages("said.json")[1]["content"], FIRST)
+
+    def test_ctrl_d_while_an_answer_comes_ends_after_it(self):
+        self.start("--ignore-end", tokens=300)
+        self.wait_for(b"> ")
+        self.type(FIRST.encode() + b"\r")
+        self.assertTrue(self.program.stdout.read(20))
+        self.type(b"\x04")
+        self.wait_for(b"tokens/s]")
+        self.assertEqual(self.program.wait(timeout=60), 0)
 
     def test_the_history_comes_back_and_sigterm_ends(self):
         self.start(tokens=5)

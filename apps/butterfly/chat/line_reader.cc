@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <clocale>
@@ -57,6 +58,15 @@ struct LineReader::Impl {
     if (size <= 0) return false;
     pending.append(bytes.data(), static_cast<std::size_t>(size));
     return true;
+  }
+
+  /// What was typed before the terminal gave out each key: there, an end (Ctrl-D) shows as a zero byte.
+  void take_typed_ahead() {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    const std::size_t before = pending.size();
+    if (::poll(&input, 1, 0) <= 0 || !fill()) return;
+    constexpr char kControlD = '\x04';
+    std::replace(pending.begin() + static_cast<std::ptrdiff_t>(before), pending.end(), '\0', kControlD);
   }
 
   /// The next character for the editor: 1, or 0 at the end.
@@ -125,6 +135,7 @@ std::optional<std::string> LineReader::read(const std::string& prompt) {
     impl_->prompt = prompt;
     // By itself the editor shows its prompt first: a Ctrl-C in between would be a signal.
     el_set(impl_->editor, EL_PREP_TERM, 1);
+    impl_->take_typed_ahead();
     int size = 0;
     const char* line = el_gets(impl_->editor, &size);
     if (line == nullptr || size <= 0) {

@@ -45,6 +45,20 @@ Utf8Step utf8_step(std::string_view bytes) {
   return {Kind::kCharacter, expected.size, code_point};
 }
 
+namespace {
+
+/// The size of the character of two or three bytes at the front, where none of its bytes has a range of its own; else
+/// 0.
+std::size_t plain_character(const char* bytes, std::size_t size) {
+  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(bytes[i]) & 0xC0) == 0x80; };
+  const auto lead = static_cast<unsigned char>(bytes[0]);
+  if (lead >= 0xC2 && lead < 0xE0) return size >= 2 && continues(1) ? 2 : 0;
+  const bool three = lead > 0xE0 && lead < 0xF0 && lead != 0xED;
+  return three && size >= 3 && continues(1) && continues(2) ? 3 : 0;
+}
+
+}  // namespace
+
 std::optional<std::size_t> find_invalid_utf8(std::string_view bytes) {
   std::size_t position = 0;
   while (position < bytes.size()) {
@@ -54,10 +68,16 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view bytes) {
       if ((eight & 0x8080808080808080u) != 0) break;
       position += 8;
     }
-    if (position == bytes.size()) break;
-    const Utf8Step step = utf8_step(bytes.substr(position));
-    if (step.kind != Utf8Step::Kind::kCharacter) return position;
-    position += static_cast<std::size_t>(step.size);
+    while (position < bytes.size() && (bytes[position] & 0x80) == 0) ++position;
+    while (position < bytes.size() && (bytes[position] & 0x80) != 0) {
+      std::size_t size = plain_character(bytes.data() + position, bytes.size() - position);
+      if (size == 0) {
+        const Utf8Step step = utf8_step(bytes.substr(position));
+        if (step.kind != Utf8Step::Kind::kCharacter) return position;
+        size = static_cast<std::size_t>(step.size);
+      }
+      position += size;
+    }
   }
   return std::nullopt;
 }

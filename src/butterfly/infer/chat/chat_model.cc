@@ -52,7 +52,7 @@ Result<std::string> template_source(const ChatOptions& options, const ChatSettin
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "the model has no chat template: give one with --chat-template FILE, or continue plain text "
-                    "without --chat");
+                    "with butterfly generate, without --chat");
 }
 
 }  // namespace

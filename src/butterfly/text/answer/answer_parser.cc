@@ -194,11 +194,30 @@ bool AnswerParser::step_reasoning(bool at_end) {
   return release(at_end ? buffer_.size() : ready, Kind::kReasoning);
 }
 
+/// Where `word` ends the calls in the buffer: not inside a string of their JSON, unless that string never ends.
+std::size_t AnswerParser::end_of_calls(std::string_view word, bool at_end) const {
+  const std::size_t from = searched_ > word.size() ? searched_ - word.size() : 0;
+  std::size_t end = buffer_.find(word, from);
+  const std::size_t begin = buffer_.find_first_not_of(kWhite);
+  const bool is_json = begin != kNotThere && (buffer_[begin] == '{' || buffer_[begin] == '[');
+  if (!is_json) return end;
+  bool in_string = false;
+  for (std::size_t i = begin; i < buffer_.size() && (end != kNotThere || at_end); ++i) {
+    if (i >= end && !in_string) return end;
+    if (i >= end) end = buffer_.find(word, end + 1);
+    if (in_string && buffer_[i] == '\\') {
+      ++i;
+    } else if (buffer_[i] == '"') {
+      in_string = !in_string;
+    }
+  }
+  return at_end && in_string ? buffer_.find(word) : kNotThere;
+}
+
 bool AnswerParser::step_calls(bool at_end) {
   const bool to_end = tag_->close.empty();
   const std::string_view end_word = to_end ? tag_->open : tag_->close;
-  const std::size_t from = searched_ > end_word.size() ? searched_ - end_word.size() : 0;
-  const std::size_t end = buffer_.find(end_word, from);
+  const std::size_t end = end_of_calls(end_word, at_end);
   searched_ = buffer_.size();
   if (end == kNotThere && !at_end) return false;
   if (end == kNotThere && buffer_.empty()) {

@@ -42,6 +42,7 @@ class AnswerParser {
   bool step(bool at_end);
   bool step_content(bool at_end);
   bool step_reasoning(bool at_end);
+  std::size_t end_of_calls(std::string_view word, bool at_end) const;
   bool step_calls(bool at_end);
   bool step_header(bool at_end);
   bool step_body(bool at_end);

@@ -22,7 +22,10 @@ bool unit_has_value(std::uint32_t unit) {
 
 Result<Charsmap> Charsmap::create(std::string_view blob) {
   Charsmap result;
-  if (blob.empty()) return result;
+  if (blob.empty()) {
+    result.settle();
+    return result;
+  }
   std::uint32_t bytes = 0;
   if (blob.size() >= sizeof bytes) std::memcpy(&bytes, blob.data(), sizeof bytes);
   if (blob.size() < sizeof bytes || bytes % 4 != 0 || bytes == 0 || bytes > blob.size() - sizeof bytes) {
@@ -32,7 +35,24 @@ Result<Charsmap> Charsmap::create(std::string_view blob) {
   result.units_.resize(bytes / 4);
   std::memcpy(result.units_.data(), blob.data() + sizeof bytes, bytes);
   result.replacements_ = blob.substr(sizeof bytes + bytes);
+  result.settle();
   return result;
+}
+
+void Charsmap::settle() {
+  constexpr std::uint32_t kAscii = 0x80;
+  for (std::uint32_t byte = 0; byte < kAscii; ++byte) {
+    settled_[byte] = true;
+    if (units_.empty() || byte == 0) continue;
+    const std::size_t place = unit_offset(units_[0]) ^ byte;
+    if (place >= units_.size() || unit_label(units_[place]) != byte) continue;
+    const std::size_t children = place ^ unit_offset(units_[place]);
+    bool settled = !unit_has_value(units_[place]);
+    for (std::uint32_t next = 1; next < kAscii && settled; ++next) {
+      settled = (children ^ next) >= units_.size() || unit_label(units_[children ^ next]) != next;
+    }
+    settled_[byte] = settled;
+  }
 }
 
 Charsmap::Match Charsmap::match(std::string_view text, Which which) const {

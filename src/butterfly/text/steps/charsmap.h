@@ -2,6 +2,7 @@
 // Comes out of a model file: every index is checked. Immutable after creation, thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,9 +32,15 @@ class Charsmap {
   /// The longest or the shortest sequence that `text` starts with.
   Match match(std::string_view text, Which which) const;
 
+  /// Whether no sequence begins with this byte of ASCII but those that go on beyond ASCII.
+  bool is_settled(char byte) const { return settled_[static_cast<unsigned char>(byte)]; }
+
  private:
+  void settle();
+
   std::vector<std::uint32_t> units_;
   std::string replacements_;  // each ends with a zero byte
+  std::array<bool, 256> settled_{};
 };
 
 }  // namespace butterfly

@@ -161,6 +161,12 @@ class SentencePieceNormalizer {
     if (step_.space_prefix) result_ += space_;
     bool after_space = step_.collapse_spaces;
     while (!text.empty()) {
+      if (const std::size_t settled = settled_bytes(text); settled > 0) {
+        result_ += text.substr(0, settled);
+        text.remove_prefix(settled);
+        after_space = false;
+        if (text.empty()) break;
+      }
       auto [size, replacement] = prefix(text);
       while (after_space && replacement.starts_with(' ')) replacement.remove_prefix(1);
       if (!replacement.empty()) {
@@ -176,6 +182,17 @@ class SentencePieceNormalizer {
   }
 
  private:
+  /// How many bytes at the front stay as they are, as a look at each byte alone and the next one tells.
+  std::size_t settled_bytes(std::string_view text) const {
+    if (kept_ != nullptr) return 0;
+    std::size_t count = 0;
+    while (count < text.size() && text[count] != ' ' && charsmap_.is_settled(text[count]) &&
+           (count + 1 == text.size() || (text[count + 1] & 0x80) == 0)) {
+      ++count;
+    }
+    return count;
+  }
+
   Charsmap::Match prefix(std::string_view text) const {
     if (const std::size_t size = kept_ == nullptr ? 0 : kept_->match(text); size > 0) {
       return {size, text.substr(0, size)};

@@ -272,6 +272,8 @@ Result<Interpreter::Flow> Interpreter::execute_for(const Statement& statement, c
 
 Result<Value> Interpreter::recur(const Statement& loop, const std::shared_ptr<Scope>& around, const Value& over,
                                  int depth) {
+  const TemplateLevel level(runtime_.budget());
+  BF_TRY(level.entered());
   MarkedText text;
   MarkedText* before = std::exchange(out_, &text);
   const auto flow = in_scope(around, [&] { return execute_for(loop, over, depth); });
