@@ -31,9 +31,9 @@ struct Job::Run {
     bool ended = false;
     bool counts_prompt = false;  // the first of the texts of its prompt
     std::size_t prompt_tokens = 0;
-    std::string echo{};               // the prompt, where the answer begins with it
-    std::vector<TokenId> prompt{};    // the same as tokens, where their log-probabilities are shown
-    bool waits_for_end = false;       // which has those of the prompt
+    std::string echo{};             // the prompt, where the answer begins with it
+    std::vector<TokenId> prompt{};  // the same as tokens, where their log-probabilities are shown
+    bool waits_for_end = false;     // which has those of the prompt
   };
   std::unique_ptr<AnswerWriter> writer{};
   std::vector<Choice> choices{};
@@ -188,10 +188,11 @@ RequestObserver Job::observer(const std::shared_ptr<Run>& run, std::size_t choic
           [self, run, choice](std::string_view text) {
             if (!text.empty()) self->take(run, choice, AnswerPiece{.text = std::string(text), .is_token = false});
           },
-      .done = [self, run, choice](Result<Generation> generation) {
-        self->store_.engine().note_cluster();
-        self->take(run, choice, std::move(generation));
-      },
+      .done =
+          [self, run, choice](Result<Generation> generation) {
+            self->store_.engine().note_cluster();
+            self->take(run, choice, std::move(generation));
+          },
   };
 }
 
@@ -255,7 +256,8 @@ bool Job::show_prompt(Run& run, std::size_t number) const {
   std::vector<AnswerPiece> pieces;
   for (std::size_t i = 0; i < choice.prompt.size(); ++i) {
     const auto& known = (*generation)->prompt_logprobs;
-    AnswerPiece piece = shown_piece(tokenizer, i > 0 && i <= known.size() ? known[i - 1] : SampledToken{choice.prompt[i]});
+    AnswerPiece piece =
+        shown_piece(tokenizer, i > 0 && i <= known.size() ? known[i - 1] : SampledToken{choice.prompt[i]});
     piece.has_logprob = i > 0 && i <= known.size();
     piece.text = tokenizer.piece(choice.prompt[i]);
     pieces.push_back(std::move(piece));

@@ -96,9 +96,9 @@ class Job : public std::enable_shared_from_this<Job> {
 };
 
 struct JobStoreOptions {
-  std::chrono::seconds retention{600};                     // of answers, and of requests whose reader went away
-  std::size_t kept_bytes_max = std::size_t{64} << 20;      // of answers that were sent
-  std::size_t unread_bytes_max = std::size_t{4} << 20;     // of a stream whose client does not read
+  std::chrono::seconds retention{600};                  // of answers, and of requests whose reader went away
+  std::size_t kept_bytes_max = std::size_t{64} << 20;   // of answers that were sent
+  std::size_t unread_bytes_max = std::size_t{4} << 20;  // of a stream whose client does not read
 };
 
 /// All jobs, by id.

@@ -64,7 +64,8 @@ bool is_request_id(std::string_view id) {
 
 std::string standard_journal_folder(const std::string& name) {
   std::string safe = name;
-  std::ranges::replace_if(safe, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '-'; }, '_');
+  std::ranges::replace_if(
+      safe, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '-'; }, '_');
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state == '/') return fmt::format("{}/butterfly/journal-{}", state, safe);
   const char* home = std::getenv("HOME");

@@ -56,8 +56,7 @@ struct Connection {
 
 class Exchange final : public HttpExchange {
  public:
-  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection,
-           Connection* state)
+  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection, Connection* state)
       : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
   ~Exchange() override;
 
@@ -537,8 +536,7 @@ Result<Descriptor> Daemon::listen() {
   Descriptor socket(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
   const int send_buffer = kSendBufferBytes;  // connections inherit it
-  const bool bound = socket.valid() &&
-                     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+  const bool bound = socket.valid() && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
                      ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) == 0 &&
                      ::bind(socket.get(), wanted.get(), wanted.length) == 0 && ::listen(socket.get(), 4096) == 0;
   if (!bound) {
