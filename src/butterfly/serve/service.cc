@@ -244,7 +244,7 @@ void Service::generate(Call& call, Endpoint endpoint) {
                      .seed = body.sampling.seed.value_or(random_number()),
                      .created = unix_seconds(),
                      .model = options_.model,
-                     .body = std::move(json)};
+                     .body = call.exchange->request().body};
   call.record->id = entry.id;
   std::shared_ptr<Job> job;
   auto error = store->create(std::move(entry), job);

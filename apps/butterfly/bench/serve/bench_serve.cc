@@ -1,4 +1,6 @@
 // butterfly bench serve: requests that come when they come, to any OpenAI-compatible server, and how they were served.
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -141,13 +143,13 @@ Result<std::vector<PlannedRequest>> plan_requests(const BenchServe& options) {
   return planned;
 }
 
-std::vector<Served> serve_all(const BenchServe& options, const StreamTarget& target,
-                              const std::vector<PlannedRequest>& planned, double& seconds) {
+std::vector<Served> serve_all(const StreamTarget& target, const std::vector<PlannedRequest>& planned, double& seconds) {
   std::vector<Served> served(planned.size());
   std::vector<std::thread> threads;
   std::counting_semaphore<kUnderWayMax> room(kUnderWayMax);
   std::mutex mutex;
   std::size_t done = 0;
+  const bool show = isatty(STDERR_FILENO) != 0;
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < planned.size() && !interrupted().stop_requested(); ++i) {
     std::this_thread::sleep_until(
@@ -159,11 +161,11 @@ std::vector<Served> serve_all(const BenchServe& options, const StreamTarget& tar
       room.release();
       const std::lock_guard lock(mutex);
       ++done;
-      if (!options.json) std::fprintf(stderr, "\r%zu of %zu requests", done, planned.size());
+      if (show) std::fprintf(stderr, "\r%zu of %zu requests", done, planned.size());
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (!options.json) std::fprintf(stderr, "\r\033[K");
+  if (show) std::fprintf(stderr, "\r\033[K");
   served.resize(threads.size());
   seconds = seconds_since(begin);
   return served;
@@ -267,7 +269,7 @@ Status run_bench_serve(const BenchServe& options) {
   }
   BF_ASSIGN_OR_RETURN(const std::vector<PlannedRequest> planned, plan_requests(options));
   double seconds = 0;
-  const std::vector<Served> served = serve_all(options, target, planned, seconds);
+  const std::vector<Served> served = serve_all(target, planned, seconds);
   const nlohmann::ordered_json json = report(options, served, seconds);
   if (options.json) {
     print_json(json);

@@ -8,6 +8,8 @@
 namespace butterfly {
 namespace {
 
+constexpr std::uint64_t kTicksPerSweep = 4;
+
 HttpAnswer with_headers(HttpAnswer answer, const HttpHeaders& more) {
   answer.headers.insert(answer.headers.end(), more.begin(), more.end());
   return answer;
@@ -62,7 +64,8 @@ Job::State Job::state() const {
 
 std::size_t Job::kept_bytes() const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::kDone && readers_.empty() ? events_bytes_ + (whole_ ? whole_->body.size() : 0) : 0;
+  if (!begun_ || state_ == State::kRunning || !readers_.empty()) return 0;
+  return entry_.body.size() + events_bytes_ + (whole_ ? whole_->body.size() : 0);
 }
 
 bool Job::is_over(Clock::time_point now, std::chrono::seconds retention) const {
@@ -124,10 +127,13 @@ std::optional<ApiError> Job::start() {
       return ApiError{.status = 503, .message = "the server is about to end", .code = "unavailable"};
     }
     state_ = State::kRunning;
+    begun_ = true;
   }
   GenerationBody body;
   PreparedText prepared;
-  std::optional<ApiError> error = read_generation_body(entry_.endpoint, entry_.body, body);
+  ApiJson json;
+  std::optional<ApiError> error = parse_body(entry_.body, json);
+  if (!error) error = read_generation_body(entry_.endpoint, json, body);
   if (!error) error = store_.engine().prepare(body, entry_.seed, entry_.created, prepared);
   if (!error) {
     const auto run = make_run(body, prepared);
@@ -445,7 +451,6 @@ void JobStore::tick() {
   {
     const std::lock_guard lock(mutex_);
     begin = recovered_;
-    for (const auto& [id, job] : jobs_) all.push_back(job);
   }
   for (const auto& job : begin) {
     if (stopping_) return;
@@ -460,7 +465,12 @@ void JobStore::tick() {
     const std::lock_guard lock(mutex_);
     std::erase(recovered_, job);
   }
+  if (++ticks_ % kTicksPerSweep != 0) return;
   // Answers that were read are kept as long as there is room, the latest longest.
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_) all.push_back(job);
+  }
   std::ranges::sort(all, std::greater{}, [](const auto& job) { return job->entry().created; });
   const auto now = Job::Clock::now();
   std::size_t kept = 0;

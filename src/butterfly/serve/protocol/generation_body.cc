@@ -71,8 +71,14 @@ void read_constraint(JsonFields& fields, GenerationBody& body) {
     constraint = {.kind = kind, .text = std::move(text), .param = name};
   }
   const ApiJson* guided = fields.find("guided_json");
-  if (guided != nullptr)
-    constraint = {.kind = TextConstraint::Kind::kJsonSchema, .schema = *guided, .param = "guided_json"};
+  if (guided != nullptr) {
+    const std::string text = guided->is_string() ? guided->get<std::string>() : "";
+    const bool as_text = !text.empty() && is_nested_within(text, kJsonDepthMax);
+    constraint = {.kind = TextConstraint::Kind::kJsonSchema,
+                  .schema = as_text ? parse_ordered_json(text) : *guided,
+                  .param = "guided_json"};
+    if (constraint.schema.is_discarded()) return fields.fail("guided_json", "guided_json is a text that is no JSON");
+  }
   const ApiJson* format = fields.object("response_format");
   if (format == nullptr) return;
   std::optional<ApiError> error;

@@ -51,8 +51,9 @@ ApiJson call_for_template(const ApiJson& call, JsonFields& fields, const std::st
   ApiJson arguments = function->contains("arguments") ? (*function)["arguments"] : ApiJson::object();
   if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    ApiJson parsed = parse_ordered_json(text.empty() ? "{}" : text);
-    if (!parsed.is_discarded() && is_nested_within(text, kJsonDepthMax)) arguments = std::move(parsed);
+    const bool flat = is_nested_within(text, kJsonDepthMax);
+    ApiJson parsed = parse_ordered_json(text.empty() || !flat ? "{}" : text);
+    if (flat && !parsed.is_discarded()) arguments = std::move(parsed);
   }
   ApiJson made = {{"type", "function"},
                   {"function", {{"name", (*function)["name"]}, {"arguments", std::move(arguments)}}}};
