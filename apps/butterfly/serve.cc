@@ -141,9 +141,10 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
   } else if (!command.chat.chat_template.empty()) {
     return tl::unexpected(std::move(chat).error());
   } else {
-    options.no_chat = fmt::format("{} has no chat template: use /v1/completions, or start the server with "
-                                  "--chat-template FILE",
-                                  name);
+    options.no_chat = fmt::format(
+        "{} has no chat template: use /v1/completions, or start the server with "
+        "--chat-template FILE",
+        name);
   }
   options.scheduler = {.context = serving.model.checkpoint.config.context,
                        .rows_max = config.prefill_chunk,
@@ -152,8 +153,8 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
                        .waiting_max = static_cast<std::size_t>(command.queue),
                        .keep_prefixes = !command.no_prefix_cache,
                        .slowdown_max = command.slowdown};
-  serving.texts = std::make_unique<TextEngine>(serving.model.checkpoint, *serving.model.deployment,
-                                               *serving.tokenizer, std::move(options));
+  serving.texts = std::make_unique<TextEngine>(serving.model.checkpoint, *serving.model.deployment, *serving.tokenizer,
+                                               std::move(options));
   const JobStoreOptions kept{.retention = std::chrono::seconds(command.retention),
                              .unread_bytes_max = static_cast<std::size_t>(command.stream_buffer_mb) << 20};
   serving.jobs = std::make_unique<JobStore>(*serving.texts, serving.journal, serving.service.metrics(), kept);
@@ -170,8 +171,8 @@ Status open_embedder(const InferenceConfig& config, Serving& serving, const std:
   BF_ASSIGN_OR_RETURN(EmbeddingRecipe recipe, read_embedding_recipe(serving.model.checkpoint));
   EmbedderOptions options{.name = name, .recipe = std::move(recipe)};
   options.rows_max = std::max(config.prefill_chunk, options.rows_max);
-  serving.embedder = std::make_unique<Embedder>(serving.model.checkpoint, *serving.model.deployment,
-                                                *serving.tokenizer, std::move(options));
+  serving.embedder = std::make_unique<Embedder>(serving.model.checkpoint, *serving.model.deployment, *serving.tokenizer,
+                                                std::move(options));
   serving.service.set_embedder(serving.embedder.get());
   return {};
 }

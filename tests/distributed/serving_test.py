@@ -249,19 +249,20 @@ class Limits(unittest.TestCase):
     def test_what_does_not_fit_the_queue_is_refused_for_now(self):
         with Server("--parallel", "1", "--queue", "2") as server:
             body = dict(PROMPT, max_tokens=400, ignore_eos=True)
-            under_way = [server.send("POST", "/v1/completions", body) for _ in range(3)]
-            statuses = []
-            for _ in range(4):
-                status, headers, content = server.ask("/v1/completions", body)
-                statuses.append(status)
-                if status == 429:
-                    self.assertEqual((headers["Retry-After"], content["error"]["code"]), ("1", "queue_full"))
-            self.assertIn(429, statuses)
-            texts = {json.loads(connection.getresponse().read()).get("choices", [{}])[0].get("text")
-                     for connection in under_way}
-            for connection in under_way:
+            connections = [server.send("POST", "/v1/completions", body) for _ in range(8)]
+            texts, refused = set(), 0
+            for connection in connections:
+                answer = connection.getresponse()
+                content = json.loads(answer.read())
                 connection.close()
-            self.assertEqual(len(texts - {None}), 1)
+                if answer.status == 200:
+                    texts.add(content["choices"][0]["text"])
+                    continue
+                refused += 1
+                self.assertEqual((answer.status, answer.getheader("Retry-After"), content["error"]["code"]),
+                                 (429, "1", "queue_full"))
+            self.assertGreater(refused, 0)
+            self.assertEqual(len(texts), 1)
 
     def test_keys_decide_who_may_ask(self):
         with tempfile.TemporaryDirectory() as folder:

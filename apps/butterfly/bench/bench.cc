@@ -17,6 +17,7 @@ void add_bench(Command app, Action& action) {
   add_bench_collectives(bench, action);
   add_bench_sgd(bench, action);
   add_bench_serialisation(bench, action);
+  add_bench_serve(bench, action);
 }
 
 void print_json(const nlohmann::ordered_json& json) {

@@ -19,6 +19,7 @@ void add_bench_collectives(Command bench, Action& action);
 void add_bench_sgd(Command bench, Action& action);
 void add_bench_weights(Command bench, Action& action);
 void add_bench_serialisation(Command bench, Action& action);
+void add_bench_serve(Command bench, Action& action);
 
 /// The end of every subcommand here: its --json, and `run` as what is done when it is chosen.
 template <typename Options>

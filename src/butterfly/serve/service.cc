@@ -44,18 +44,12 @@ bool Service::is_quick(const std::string& path) {
 
 const Service::Route* Service::find_route(const std::string& path) {
   static const Route routes[] = {
-      {"/health", "GET", &Service::health, true},
-      {"/health/ready", "GET", &Service::health_ready, true},
-      {"/metrics", "GET", &Service::show_metrics},
-      {"/v1/models", "GET", &Service::models},
-      {"/v1/models/", "GET", &Service::one_model},
-      {"/v1/cluster", "GET", &Service::cluster},
-      {"/v1/streams/", "GET", &Service::stream},
-      {"/v1/chat/completions", "POST", &Service::chat},
-      {"/v1/completions", "POST", &Service::completions},
-      {"/v1/responses", "POST", &Service::responses},
-      {"/v1/embeddings", "POST", &Service::embeddings},
-      {"/tokenize", "POST", &Service::tokenize},
+      {"/health", "GET", &Service::health, true},         {"/health/ready", "GET", &Service::health_ready, true},
+      {"/metrics", "GET", &Service::show_metrics},        {"/v1/models", "GET", &Service::models},
+      {"/v1/models/", "GET", &Service::one_model},        {"/v1/cluster", "GET", &Service::cluster},
+      {"/v1/streams/", "GET", &Service::stream},          {"/v1/chat/completions", "POST", &Service::chat},
+      {"/v1/completions", "POST", &Service::completions}, {"/v1/responses", "POST", &Service::responses},
+      {"/v1/embeddings", "POST", &Service::embeddings},   {"/tokenize", "POST", &Service::tokenize},
       {"/detokenize", "POST", &Service::detokenize},
   };
   for (const Route& route : routes) {
@@ -136,8 +130,8 @@ void Service::dispatch(Call& call) {
                        .message = fmt::format("there is no {}", one_line(request.path.substr(0, 200))),
                        .code = "unknown_url"});
   }
-  const bool fits = request.method == route->method ||
-                    (request.method == "HEAD" && std::string_view(route->method) == "GET");
+  const bool fits =
+      request.method == route->method || (request.method == "HEAD" && std::string_view(route->method) == "GET");
   if (!fits) {
     HttpAnswer answer = to_answer({.status = 405,
                                    .message = fmt::format("{} takes {}, not {}", route->path, route->method,
@@ -145,7 +139,7 @@ void Service::dispatch(Call& call) {
                                    .code = "method_not_allowed"});
     answer.headers.emplace_back("Allow", route->method);
     for (auto& header : common_headers()) answer.headers.push_back(std::move(header));
-      return call.exchange->answer(std::move(answer));
+    return call.exchange->answer(std::move(answer));
   }
   if (call.exchange->refusal() == HttpExchange::Refusal::kBodyTooLarge) {
     return fail(call, {.status = 413,
@@ -209,8 +203,8 @@ nlohmann::ordered_json Service::model_json() const {
 }
 
 void Service::models(Call& call) {
-  send(call, dump_json(nlohmann::ordered_json{{"object", "list"},
-                                              {"data", nlohmann::ordered_json::array({model_json()})}}));
+  send(call,
+       dump_json(nlohmann::ordered_json{{"object", "list"}, {"data", nlohmann::ordered_json::array({model_json()})}}));
 }
 
 void Service::one_model(Call& call) {
@@ -225,9 +219,8 @@ void Service::cluster(Call& call) {
     json["requests"] = {{"running", stats.running},     {"waiting", stats.waiting},   {"finished", stats.finished},
                         {"cancelled", stats.cancelled}, {"refused", stats.refused},   {"failed", stats.failed},
                         {"preempted", stats.preempted}, {"replayed", stats.recovered}};
-    json["cache"] = {{"pages", stats.cache_pages},
-                     {"pages_kept", stats.cache_pages_kept},
-                     {"pages_max", stats.cache_pages_max}};
+    json["cache"] = {
+        {"pages", stats.cache_pages}, {"pages_kept", stats.cache_pages_kept}, {"pages_max", stats.cache_pages_max}};
   }
   send(call, dump_json(json));
 }
@@ -251,7 +244,7 @@ void Service::generate(Call& call, Endpoint endpoint) {
                      .seed = body.sampling.seed.value_or(random_number()),
                      .created = unix_seconds(),
                      .model = options_.model,
-                     .body = std::move(json)};
+                     .body = call.exchange->request().body};
   call.record->id = entry.id;
   std::shared_ptr<Job> job;
   auto error = store->create(std::move(entry), job);

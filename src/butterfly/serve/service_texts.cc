@@ -29,7 +29,8 @@ std::string base64(const std::vector<float>& vector) {
 }
 
 /// Ids that the vocabulary has; fails otherwise.
-std::vector<TokenId> read_ids(JsonFields& fields, const char* name, const nlohmann::ordered_json& list, int vocabulary) {
+std::vector<TokenId> read_ids(JsonFields& fields, const char* name, const nlohmann::ordered_json& list,
+                              int vocabulary) {
   std::vector<TokenId> ids;
   for (const auto& each : list) {
     const double number = each.is_number_integer() ? each.get<double>() : -1;
@@ -52,7 +53,8 @@ void read_inputs(JsonFields& fields, int vocabulary, std::vector<EmbedInput>& in
   }
   const bool fits = input->is_array() && !input->empty() && input->size() <= kInputsMax;
   if (!fits && !(input->is_array() && !input->empty() && input->front().is_number())) {
-    return fields.fail("input", fmt::format("input must be a string, 1 to {} strings, or lists of token ids", kInputsMax),
+    return fields.fail("input",
+                       fmt::format("input must be a string, 1 to {} strings, or lists of token ids", kInputsMax),
                        "invalid_type");
   }
   if (input->front().is_number()) {

@@ -99,7 +99,8 @@ Result<ChatModel> ChatModel::create(const ChatOptions& options, const ChatSettin
     }
     const std::string value = variable.substr(equals + 1);
     nlohmann::ordered_json json = parse_ordered_json(value);
-    model.standard_.variables[variable.substr(0, equals)] = json.is_discarded() ? nlohmann::ordered_json(value) : std::move(json);
+    model.standard_.variables[variable.substr(0, equals)] =
+        json.is_discarded() ? nlohmann::ordered_json(value) : std::move(json);
   }
   return model;
 }
@@ -132,9 +133,8 @@ Result<ChatModel::Prompt> ChatModel::prompt(const Tokenizer& tokenizer, ChatInpu
   if (prompt.tokens.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "the template makes no text of this conversation");
   }
-  prompt.answer = {.format = find_answer_format(template_.source()),
-                   .in_reasoning = opens_reasoning(text.bytes),
-                   .tools = tools};
+  prompt.answer = {
+      .format = find_answer_format(template_.source()), .in_reasoning = opens_reasoning(text.bytes), .tools = tools};
   prompt.shown = answer_tokens(tokenizer.vocabulary(), prompt.answer.format);
   return prompt;
 }

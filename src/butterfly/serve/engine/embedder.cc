@@ -29,8 +29,7 @@ Result<std::vector<TokenId>> Embedder::encode(const EmbedInput& input, const std
   return tokens;
 }
 
-Status Embedder::submit(const std::vector<EmbedInput>& inputs, int dim,
-                        std::function<void(Result<EmbedResult>)> done) {
+Status Embedder::submit(const std::vector<EmbedInput>& inputs, int dim, std::function<void(Result<EmbedResult>)> done) {
   Task task{.texts = {}, .dim = dim, .done = std::move(done)};
   std::string prompt;
   std::int32_t prompt_tokens = 0;

@@ -8,6 +8,8 @@
 namespace butterfly {
 namespace {
 
+constexpr std::uint64_t kTicksPerSweep = 4;
+
 HttpAnswer with_headers(HttpAnswer answer, const HttpHeaders& more) {
   answer.headers.insert(answer.headers.end(), more.begin(), more.end());
   return answer;
@@ -31,9 +33,9 @@ struct Job::Run {
     bool ended = false;
     bool counts_prompt = false;  // the first of the texts of its prompt
     std::size_t prompt_tokens = 0;
-    std::string echo{};               // the prompt, where the answer begins with it
-    std::vector<TokenId> prompt{};    // the same as tokens, where their log-probabilities are shown
-    bool waits_for_end = false;       // which has those of the prompt
+    std::string echo{};             // the prompt, where the answer begins with it
+    std::vector<TokenId> prompt{};  // the same as tokens, where their log-probabilities are shown
+    bool waits_for_end = false;     // which has those of the prompt
   };
   std::unique_ptr<AnswerWriter> writer{};
   std::vector<Choice> choices{};
@@ -62,7 +64,8 @@ Job::State Job::state() const {
 
 std::size_t Job::kept_bytes() const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::kDone && readers_.empty() ? events_bytes_ + (whole_ ? whole_->body.size() : 0) : 0;
+  if (!begun_ || state_ == State::kRunning || !readers_.empty()) return 0;
+  return entry_.body.size() + events_bytes_ + (whole_ ? whole_->body.size() : 0);
 }
 
 bool Job::is_over(Clock::time_point now, std::chrono::seconds retention) const {
@@ -124,10 +127,13 @@ std::optional<ApiError> Job::start() {
       return ApiError{.status = 503, .message = "the server is about to end", .code = "unavailable"};
     }
     state_ = State::kRunning;
+    begun_ = true;
   }
   GenerationBody body;
   PreparedText prepared;
-  std::optional<ApiError> error = read_generation_body(entry_.endpoint, entry_.body, body);
+  ApiJson json;
+  std::optional<ApiError> error = parse_body(entry_.body, json);
+  if (!error) error = read_generation_body(entry_.endpoint, json, body);
   if (!error) error = store_.engine().prepare(body, entry_.seed, entry_.created, prepared);
   if (!error) {
     const auto run = make_run(body, prepared);
@@ -188,10 +194,11 @@ RequestObserver Job::observer(const std::shared_ptr<Run>& run, std::size_t choic
           [self, run, choice](std::string_view text) {
             if (!text.empty()) self->take(run, choice, AnswerPiece{.text = std::string(text), .is_token = false});
           },
-      .done = [self, run, choice](Result<Generation> generation) {
-        self->store_.engine().note_cluster();
-        self->take(run, choice, std::move(generation));
-      },
+      .done =
+          [self, run, choice](Result<Generation> generation) {
+            self->store_.engine().note_cluster();
+            self->take(run, choice, std::move(generation));
+          },
   };
 }
 
@@ -255,7 +262,8 @@ bool Job::show_prompt(Run& run, std::size_t number) const {
   std::vector<AnswerPiece> pieces;
   for (std::size_t i = 0; i < choice.prompt.size(); ++i) {
     const auto& known = (*generation)->prompt_logprobs;
-    AnswerPiece piece = shown_piece(tokenizer, i > 0 && i <= known.size() ? known[i - 1] : SampledToken{choice.prompt[i]});
+    AnswerPiece piece =
+        shown_piece(tokenizer, i > 0 && i <= known.size() ? known[i - 1] : SampledToken{choice.prompt[i]});
     piece.has_logprob = i > 0 && i <= known.size();
     piece.text = tokenizer.piece(choice.prompt[i]);
     pieces.push_back(std::move(piece));
@@ -443,7 +451,6 @@ void JobStore::tick() {
   {
     const std::lock_guard lock(mutex_);
     begin = recovered_;
-    for (const auto& [id, job] : jobs_) all.push_back(job);
   }
   for (const auto& job : begin) {
     if (stopping_) return;
@@ -458,7 +465,12 @@ void JobStore::tick() {
     const std::lock_guard lock(mutex_);
     std::erase(recovered_, job);
   }
+  if (++ticks_ % kTicksPerSweep != 0) return;
   // Answers that were read are kept as long as there is room, the latest longest.
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_) all.push_back(job);
+  }
   std::ranges::sort(all, std::greater{}, [](const auto& job) { return job->entry().created; });
   const auto now = Job::Clock::now();
   std::size_t kept = 0;

@@ -43,7 +43,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::optional<ApiError> attach(const std::shared_ptr<HttpExchange>& exchange, std::size_t after,
                                  const HttpHeaders& headers);
 
-  /// Bytes of answers that are kept for readers that come back.
+  /// Bytes that are kept only for readers that come back.
   std::size_t kept_bytes() const;
   bool is_over(Clock::time_point now, std::chrono::seconds retention) const;
   void forget();
@@ -86,7 +86,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   mutable std::mutex mutex_;  // guards all below
   State state_ = State::kWaiting;
-  bool cut_ = false;  // the server stops: what is not done never will be
+  bool begun_ = false;  // it was computed, in part at least
+  bool cut_ = false;    // the server stops: what is not done never will be
   std::shared_ptr<Run> run_;
   std::vector<std::string> events_;
   std::size_t events_bytes_ = 0;
@@ -96,9 +97,9 @@ class Job : public std::enable_shared_from_this<Job> {
 };
 
 struct JobStoreOptions {
-  std::chrono::seconds retention{600};                     // of answers, and of requests whose reader went away
-  std::size_t kept_bytes_max = std::size_t{64} << 20;      // of answers that were sent
-  std::size_t unread_bytes_max = std::size_t{4} << 20;     // of a stream whose client does not read
+  std::chrono::seconds retention{600};                  // of answers, and of requests whose reader went away
+  std::size_t kept_bytes_max = std::size_t{64} << 20;   // of answers that were sent
+  std::size_t unread_bytes_max = std::size_t{4} << 20;  // of a stream whose client does not read
 };
 
 /// All jobs, by id.
@@ -133,6 +134,7 @@ class JobStore {
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Job>> jobs_;
   std::vector<std::shared_ptr<Job>> recovered_;  // not begun yet
+  std::uint64_t ticks_ = 0;                      // of the thread that calls tick()
 };
 
 }  // namespace butterfly

@@ -32,13 +32,12 @@ const char* name_of(Endpoint endpoint) {
 
 Result<JournalEntry> parse_entry(const std::string& path) {
   BF_ASSIGN_OR_RETURN(const std::string text, read_file(path, FileAccess::kOwnerOnly, kEntryBytesMax));
-  if (!is_nested_within(text, kJsonDepthMax + 2)) return make_error(ErrorCode::kBadData, "{}: nests too deep", path);
   const ApiJson json = parse_ordered_json(text);
   const auto has = [&json](const char* name, auto is) { return json.contains(name) && (json[name].*is)(); };
   const bool fits = json.is_object() && has("id", &ApiJson::is_string) && has("user", &ApiJson::is_string) &&
                     has("endpoint", &ApiJson::is_string) && has("seed", &ApiJson::is_number_unsigned) &&
                     has("created", &ApiJson::is_number_integer) && has("model", &ApiJson::is_string) &&
-                    has("body", &ApiJson::is_object) && is_request_id(json["id"].get<std::string>());
+                    has("body", &ApiJson::is_string) && is_request_id(json["id"].get<std::string>());
   if (!fits) return make_error(ErrorCode::kBadData, "{}: is no entry of a journal", path);
   JournalEntry entry{.id = json["id"],
                      .user = json["user"],
@@ -64,7 +63,8 @@ bool is_request_id(std::string_view id) {
 
 std::string standard_journal_folder(const std::string& name) {
   std::string safe = name;
-  std::ranges::replace_if(safe, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '-'; }, '_');
+  std::ranges::replace_if(
+      safe, [](unsigned char c) { return std::isalnum(c) == 0 && c != '.' && c != '-'; }, '_');
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state == '/') return fmt::format("{}/butterfly/journal-{}", state, safe);
   const char* home = std::getenv("HOME");

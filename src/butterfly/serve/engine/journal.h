@@ -18,7 +18,7 @@ struct JournalEntry {
   std::uint64_t seed = 0;
   std::int64_t created = 0;
   std::string model{};  // tokens are those of this one alone
-  ApiJson body{};
+  std::string body{};   // JSON, as it came
 };
 
 class Journal {

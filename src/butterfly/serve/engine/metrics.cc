@@ -89,10 +89,12 @@ void Metrics::write_scheduler(const SchedulerStats& stats, const std::string& mo
   const auto number = [](auto value) { return static_cast<double>(value); };
   const double used = stats.cache_pages_max > 0 ? number(stats.cache_pages) / number(stats.cache_pages_max) : 0;
   const Row rows[] = {
-      {"butterfly_requests_running", "vllm:num_requests_running", "gauge", "Texts being computed", number(stats.running)},
+      {"butterfly_requests_running", "vllm:num_requests_running", "gauge", "Texts being computed",
+       number(stats.running)},
       {"butterfly_requests_waiting", "vllm:num_requests_waiting", "gauge", "Texts waiting for their turn",
        number(stats.waiting)},
-      {"butterfly_requests_refused_total", "", "counter", "Texts refused because too many waited", number(stats.refused)},
+      {"butterfly_requests_refused_total", "", "counter", "Texts refused because too many waited",
+       number(stats.refused)},
       {"butterfly_requests_cancelled_total", "", "counter", "Texts that were cancelled", number(stats.cancelled)},
       {"butterfly_requests_failed_total", "", "counter", "Texts that failed", number(stats.failed)},
       {"butterfly_prompt_tokens_total", "vllm:prompt_tokens_total", "counter", "Tokens of prompts",
@@ -151,7 +153,8 @@ std::string Metrics::text(const SchedulerStats& stats, const std::string& model,
     }
   }
   const std::lock_guard lock(mutex_);
-  out += "# HELP butterfly_http_requests_total Answers by path and status\n# TYPE butterfly_http_requests_total counter\n";
+  out +=
+      "# HELP butterfly_http_requests_total Answers by path and status\n# TYPE butterfly_http_requests_total counter\n";
   for (const auto& [key, count] : requests_) {
     out += fmt::format("butterfly_http_requests_total{{path=\"{}\",status=\"{}\"}} {}\n", key.first, key.second, count);
   }

@@ -34,15 +34,15 @@ class Histogram {
 };
 
 struct Metrics {
-  Histogram first_token_s{{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
-                           80, 160, 640}};
+  Histogram first_token_s{
+      {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}};
   Histogram token_s{{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}};
   Histogram request_s{{0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920}};
   Histogram prompt_tokens{{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}};
   Histogram generated_tokens{{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}};
-  std::atomic<std::uint64_t> epochs{0};          // that began
+  std::atomic<std::uint64_t> epochs{0};  // that began
   std::atomic<std::uint64_t> streams_resumed{0};
-  std::atomic<std::uint64_t> regenerated{0};     // requests computed again, after a restart or for a reader that came back
+  std::atomic<std::uint64_t> regenerated{0};  // requests computed again, after a restart or for a reader that came back
   std::atomic<std::uint64_t> hang_ups{0};
 
   /// Answers by path and status.

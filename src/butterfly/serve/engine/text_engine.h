@@ -29,7 +29,7 @@ struct TextEngineOptions {
 
 /// A body ready to be computed.
 struct PreparedText {
-  std::vector<Request> prompts{};  // each is computed `samples` times
+  std::vector<Request> prompts{};    // each is computed `samples` times
   std::vector<std::string> texts{};  // of the prompts, where the answer repeats them
   AnswerOptions answer{};
 };

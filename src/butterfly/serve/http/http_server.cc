@@ -4,6 +4,7 @@
 #include <microhttpd.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -55,8 +56,7 @@ struct Connection {
 
 class Exchange final : public HttpExchange {
  public:
-  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection,
-           Connection* state)
+  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection, Connection* state)
       : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
   ~Exchange() override;
 
@@ -65,7 +65,7 @@ class Exchange final : public HttpExchange {
   void answer(HttpAnswer answer) override;
   void stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) override;
   void wake() override;
-  void abandon() override { hang_up(); }
+  void abandon() override;
   void on_end(std::function<void(const HttpEnd& end)> ended) override;
 
   /// Everything below: by the daemon.
@@ -137,6 +137,9 @@ class Daemon final : public HttpServer {
   void work();
   void watch();
   void watch_once();
+  std::chrono::seconds time_for(Connection::Phase phase) const {
+    return phase == Connection::Phase::kHead ? options_.idle_timeout : options_.body_timeout;
+  }
   void stop();
 
   const HttpOptions options_;
@@ -256,6 +259,13 @@ void Exchange::hang_up() {
   const std::lock_guard lock(mutex_);
   gone_ = true;
   resume_locked();
+}
+
+void Exchange::abandon() {
+  hang_up();
+  // A client that does not read is waited for; that ends here.
+  const std::lock_guard lock(mutex_);
+  if (connection_ != nullptr) ::shutdown(state_->socket, SHUT_RDWR);
 }
 
 bool Exchange::is_suspended() {
@@ -448,29 +458,36 @@ void Daemon::work() {
   }
 }
 
-/// Suspended connections are not in the poll set of libmicrohttpd, and it knows no deadline for a whole head or body.
+/// libmicrohttpd looks away from connections that sleep, overlooks an end that comes together with data, and knows no
+/// deadline for a whole head or body.
 void Daemon::watch_once() {
   std::vector<pollfd> sockets;
-  std::vector<ExchangeHolder> suspended;
+  std::vector<ExchangeHolder> sleeping;  // null: not handed over yet
   std::vector<ExchangeHolder> gone;
   {
     const std::lock_guard lock(connections_mutex_);
     const auto now = HttpClock::now();
     for (Connection* connection : connections_) {
-      const auto limit =
-          connection->phase == Connection::Phase::kHead ? options_.idle_timeout : options_.body_timeout;
-      if (connection->phase != Connection::Phase::kAnswer) {
-        if (now - connection->since > limit) ::shutdown(connection->socket, SHUT_RDWR);
+      ExchangeHolder exchange;
+      if (connection->phase == Connection::Phase::kAnswer) {
+        exchange = connection->exchange.lock();
+        if (!exchange || !exchange->is_suspended()) continue;
+      } else if (now - connection->since > time_for(connection->phase)) {
+        ::shutdown(connection->socket, SHUT_RDWR);
         continue;
       }
-      ExchangeHolder exchange = connection->exchange.lock();
-      if (!exchange || !exchange->is_suspended()) continue;
       sockets.push_back({.fd = connection->socket, .events = POLLRDHUP, .revents = 0});
-      suspended.push_back(std::move(exchange));
+      sleeping.push_back(std::move(exchange));
     }
     if (!sockets.empty() && ::poll(sockets.data(), sockets.size(), 0) > 0) {
       for (std::size_t i = 0; i < sockets.size(); ++i) {
-        if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) gone.push_back(suspended[i]);
+        if ((sockets[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) continue;
+        int unread = 0;
+        if (sleeping[i]) {
+          gone.push_back(sleeping[i]);
+        } else if (::ioctl(sockets[i].fd, FIONREAD, &unread) == 0 && unread == 0) {
+          ::shutdown(sockets[i].fd, SHUT_RDWR);
+        }
       }
     }
   }
@@ -519,8 +536,7 @@ Result<Descriptor> Daemon::listen() {
   Descriptor socket(::socket(wanted.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
   const int send_buffer = kSendBufferBytes;  // connections inherit it
-  const bool bound = socket.valid() &&
-                     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+  const bool bound = socket.valid() && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
                      ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) == 0 &&
                      ::bind(socket.get(), wanted.get(), wanted.length) == 0 && ::listen(socket.get(), 4096) == 0;
   if (!bound) {

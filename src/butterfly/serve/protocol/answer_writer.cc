@@ -80,9 +80,8 @@ std::vector<AnswerEvent> AnswerSplitter::finish() {
   if (!choice_.is_forced()) return named(parser_.finish());
   std::vector<AnswerEvent> events;
   if (choice_.kind == ToolChoice::Kind::kNamed) {
-    events.push_back({.kind = AnswerEvent::Kind::kCall,
-                      .text = {},
-                      .call = {.id = {}, .name = choice_.name, .arguments = forced_}});
+    events.push_back(
+        {.kind = AnswerEvent::Kind::kCall, .text = {}, .call = {.id = {}, .name = choice_.name, .arguments = forced_}});
     return named(std::move(events));
   }
   const auto calls = read_json_calls(forced_);

@@ -44,7 +44,7 @@ struct AnswerSettings {
   std::size_t choices = 1;
   // Of conversations.
   AnswerOptions parser{};
-  ToolChoice tool_choice{};      // named or required: the text is the call
+  ToolChoice tool_choice{};  // named or required: the text is the call
   bool parallel_tool_calls = true;
   ApiJson shown{};  // what a response repeats of its request
 };

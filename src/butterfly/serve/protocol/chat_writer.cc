@@ -84,8 +84,7 @@ class ChatWriter final : public AnswerWriter {
   }
 
   static ApiJson call_json(const ToolCall& call) {
-    return {
-        {"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+    return {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
   }
 
   void open(std::size_t choice) {

@@ -14,8 +14,7 @@ std::size_t characters(const std::string& text) {
 
 class CompletionWriter final : public AnswerWriter {
  public:
-  explicit CompletionWriter(AnswerSettings settings)
-      : AnswerWriter(std::move(settings)), choices_(settings_.choices) {}
+  explicit CompletionWriter(AnswerSettings settings) : AnswerWriter(std::move(settings)), choices_(settings_.choices) {}
 
   void prompt(std::size_t choice, const std::string& text, const std::vector<AnswerPiece>& pieces) override {
     Choice& state = choices_[choice];
@@ -116,10 +115,8 @@ class CompletionWriter final : public AnswerWriter {
 
   void emit_chunk(std::size_t choice, const std::string& text, const ApiJson& reason) {
     ApiJson chunk = head();
-    chunk["choices"].push_back({{"index", choice},
-                                {"text", text},
-                                {"logprobs", take_logprobs(choices_[choice])},
-                                {"finish_reason", reason}});
+    chunk["choices"].push_back(
+        {{"index", choice}, {"text", text}, {"logprobs", take_logprobs(choices_[choice])}, {"finish_reason", reason}});
     if (settings_.include_usage) chunk["usage"] = nullptr;
     emit(chunk);
   }

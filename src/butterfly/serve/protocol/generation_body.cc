@@ -31,16 +31,17 @@ void read_bias(JsonFields& fields, SamplingWishes& sampling) {
   const ApiJson* bias = fields.object("logit_bias");
   if (bias == nullptr) return;
   if (bias->size() > kBiasesMax) {
-    return fields.fail("logit_bias", fmt::format("logit_bias has {} tokens, at most {} are taken", bias->size(),
-                                                 kBiasesMax));
+    return fields.fail("logit_bias",
+                       fmt::format("logit_bias has {} tokens, at most {} are taken", bias->size(), kBiasesMax));
   }
   for (const auto& [name, value] : bias->items()) {
     const auto token = token_of(std::string_view(name));
     const double number = value.is_number() ? value.get<double>() : 1e9;
     if (!token || number < -100 || number > 100) {
-      return fields.fail("logit_bias", fmt::format("logit_bias has \"{}\": {}, expected a token's id and a number from "
-                                                   "-100 to 100",
-                                                   one_line(name.substr(0, 40)), one_line(dump_json(value).substr(0, 40))));
+      return fields.fail("logit_bias",
+                         fmt::format("logit_bias has \"{}\": {}, expected a token's id and a number from "
+                                     "-100 to 100",
+                                     one_line(name.substr(0, 40)), one_line(dump_json(value).substr(0, 40))));
     }
     sampling.logit_bias.emplace_back(*token, static_cast<float>(number));
   }
@@ -59,9 +60,9 @@ void read_wish(JsonFields& fields, const char* name, std::optional<T>& wish, con
 
 void read_constraint(JsonFields& fields, GenerationBody& body) {
   TextConstraint& constraint = body.constraint;
-  for (const auto& [name, kind] : {std::pair("guided_regex", TextConstraint::Kind::kRegex),
-                                   std::pair("grammar", TextConstraint::Kind::kGrammar),
-                                   std::pair("guided_grammar", TextConstraint::Kind::kGrammar)}) {
+  for (const auto& [name, kind] :
+       {std::pair("guided_regex", TextConstraint::Kind::kRegex), std::pair("grammar", TextConstraint::Kind::kGrammar),
+        std::pair("guided_grammar", TextConstraint::Kind::kGrammar)}) {
     std::string text;
     if (!fields.read(name, text) || text.empty()) continue;
     if (constraint.kind != TextConstraint::Kind::kNone) {
@@ -70,7 +71,14 @@ void read_constraint(JsonFields& fields, GenerationBody& body) {
     constraint = {.kind = kind, .text = std::move(text), .param = name};
   }
   const ApiJson* guided = fields.find("guided_json");
-  if (guided != nullptr) constraint = {.kind = TextConstraint::Kind::kJsonSchema, .schema = *guided, .param = "guided_json"};
+  if (guided != nullptr) {
+    const std::string text = guided->is_string() ? guided->get<std::string>() : "";
+    const bool as_text = !text.empty() && is_nested_within(text, kJsonDepthMax);
+    constraint = {.kind = TextConstraint::Kind::kJsonSchema,
+                  .schema = as_text ? parse_ordered_json(text) : *guided,
+                  .param = "guided_json"};
+    if (constraint.schema.is_discarded()) return fields.fail("guided_json", "guided_json is a text that is no JSON");
+  }
   const ApiJson* format = fields.object("response_format");
   if (format == nullptr) return;
   std::optional<ApiError> error;

@@ -13,9 +13,10 @@ constexpr std::size_t kToolsMax = 256;
 std::optional<std::string> text_of(const ApiJson& content, JsonFields& fields) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) {
-    fields.fail("content", fmt::format("{} is {}, expected a string or a list of parts", fields.path_of("content"),
-                                       content.type_name()),
-                "invalid_type");
+    fields.fail(
+        "content",
+        fmt::format("{} is {}, expected a string or a list of parts", fields.path_of("content"), content.type_name()),
+        "invalid_type");
     return std::nullopt;
   }
   std::string text;
@@ -27,8 +28,8 @@ std::optional<std::string> text_of(const ApiJson& content, JsonFields& fields) {
     const bool is_text = type == "text" || type == "input_text" || type == "output_text" || type == "refusal";
     if (!is_text || !part.contains(member) || !part[member].is_string()) {
       fields.fail(fmt::format("content[{}]", i),
-                  fmt::format("{} has the type \"{}\", only text can be read", fields.path_of(fmt::format("content[{}]", i)),
-                              one_line(type.substr(0, 40))),
+                  fmt::format("{} has the type \"{}\", only text can be read",
+                              fields.path_of(fmt::format("content[{}]", i)), one_line(type.substr(0, 40))),
                   "unsupported_content");
       return std::nullopt;
     }
@@ -41,8 +42,8 @@ std::optional<std::string> text_of(const ApiJson& content, JsonFields& fields) {
 /// Arguments are text in the API and an object in templates.
 ApiJson call_for_template(const ApiJson& call, JsonFields& fields, const std::string& name) {
   const ApiJson* function = call.is_object() && call.contains("function") ? &call["function"] : nullptr;
-  const bool fits = function != nullptr && function->is_object() && function->contains("name") &&
-                    (*function)["name"].is_string();
+  const bool fits =
+      function != nullptr && function->is_object() && function->contains("name") && (*function)["name"].is_string();
   if (!fits) {
     fields.fail(name, fmt::format("{} is no call of a function with a name", fields.path_of(name)), "invalid_type");
     return {};
@@ -50,8 +51,9 @@ ApiJson call_for_template(const ApiJson& call, JsonFields& fields, const std::st
   ApiJson arguments = function->contains("arguments") ? (*function)["arguments"] : ApiJson::object();
   if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    ApiJson parsed = parse_ordered_json(text.empty() ? "{}" : text);
-    if (!parsed.is_discarded() && is_nested_within(text, kJsonDepthMax)) arguments = std::move(parsed);
+    const bool flat = is_nested_within(text, kJsonDepthMax);
+    ApiJson parsed = parse_ordered_json(text.empty() || !flat ? "{}" : text);
+    if (flat && !parsed.is_discarded()) arguments = std::move(parsed);
   }
   ApiJson made = {{"type", "function"},
                   {"function", {{"name", (*function)["name"]}, {"arguments", std::move(arguments)}}}};
@@ -114,7 +116,8 @@ void read_tool(const ApiJson& tool, const std::string& path, std::optional<ApiEr
   JsonFields fields(tool, path, error);
   const std::string type = fields.required("type");
   if (!error && type != "function") {
-    fields.fail("type", fmt::format("{}.type is \"{}\", only \"function\" is known", path, one_line(type.substr(0, 40))),
+    fields.fail("type",
+                fmt::format("{}.type is \"{}\", only \"function\" is known", path, one_line(type.substr(0, 40))),
                 "unsupported_parameter");
   }
   // /v1/responses has the function's members beside the type.
@@ -123,8 +126,8 @@ void read_tool(const ApiJson& tool, const std::string& path, std::optional<ApiEr
   JsonFields members(function, inner != nullptr ? path + ".function" : path, error);
   const std::string name = members.required("name");
   if (!error && (name.size() > 64 || !is_function_name(name))) {
-    members.fail("name", fmt::format("{} is \"{}\", expected up to 64 letters, digits, _ and -", members.path_of("name"),
-                                     one_line(name.substr(0, 80))));
+    members.fail("name", fmt::format("{} is \"{}\", expected up to 64 letters, digits, _ and -",
+                                     members.path_of("name"), one_line(name.substr(0, 80))));
   }
   const ApiJson* parameters = members.object("parameters");
   if (error) return;
@@ -132,9 +135,8 @@ void read_tool(const ApiJson& tool, const std::string& path, std::optional<ApiEr
   if (function.contains("description") && function["description"].is_string()) {
     made["description"] = function["description"];
   }
-  made["parameters"] = parameters != nullptr
-                           ? *parameters
-                           : ApiJson{{"type", "object"}, {"properties", ApiJson::object()}};
+  made["parameters"] =
+      parameters != nullptr ? *parameters : ApiJson{{"type", "object"}, {"properties", ApiJson::object()}};
   tools.push_back({{"type", "function"}, {"function", std::move(made)}});
 }
 
@@ -143,9 +145,8 @@ void read_tool(const ApiJson& tool, const std::string& path, std::optional<ApiEr
 void read_messages(const ApiJson& list, const std::string& path, std::optional<ApiError>& error, ApiJson& messages) {
   messages = ApiJson::array();
   if (list.empty() && !error) {
-    error = ApiError{.message = path + " is an empty list, at least one message is needed",
-                     .param = path,
-                     .code = "invalid_value"};
+    error = ApiError{
+        .message = path + " is an empty list, at least one message is needed", .param = path, .code = "invalid_value"};
   }
   for (std::size_t i = 0; i < list.size() && !error; ++i) {
     const std::string place = fmt::format("{}[{}]", path, i);
@@ -166,7 +167,8 @@ void read_tools(JsonFields& fields, GenerationBody& body) {
   std::optional<ApiError> error;
   if (const ApiJson* tools = fields.list("tools"); tools != nullptr && !tools->empty()) {
     if (tools->size() > kToolsMax) {
-      return fields.fail("tools", fmt::format("tools has {} functions, at most {} are taken", tools->size(), kToolsMax));
+      return fields.fail("tools",
+                         fmt::format("tools has {} functions, at most {} are taken", tools->size(), kToolsMax));
     }
     body.tools = ApiJson::array();
     for (std::size_t i = 0; i < tools->size() && !error; ++i) {

@@ -86,8 +86,8 @@ TEST(ChatWriter, ReasoningAndCallsAreApartFromContent) {
   AnswerSettings settings{.id = "chatcmpl-1", .stream = false};
   settings.parser.in_reasoning = true;
   const auto writer = make_chat_writer(settings);
-  for (const std::string text : {"I think", "</think>", "Yes.", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}",
-                                 "</tool_call>"}) {
+  for (const std::string text :
+       {"I think", "</think>", "Yes.", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}", "</tool_call>"}) {
     writer->piece(0, {.text = text});
   }
   writer->end(0, FinishReason::kEndToken);
@@ -129,8 +129,10 @@ TEST(CompletionWriter, OffsetsCountCharactersOfPromptAndText) {
   const auto writer = make_completion_writer(settings);
   AnswerPiece first{.text = "", .shown = {.token = "<s>"}};
   first.has_logprob = false;
-  writer->prompt(0, "éa", {first, {.text = "é", .shown = {.token = "é", .logprob = -1}},
-                           {.text = "a", .shown = {.token = "a", .logprob = -2}}});
+  writer->prompt(0, "éa",
+                 {first,
+                  {.text = "é", .shown = {.token = "é", .logprob = -1}},
+                  {.text = "a", .shown = {.token = "a", .logprob = -2}}});
   writer->piece(0, {.text = "b", .shown = {.token = "b", .logprob = -3}});
   writer->end(0, FinishReason::kLength);
   const ApiJson choice = writer->whole({})["choices"][0];

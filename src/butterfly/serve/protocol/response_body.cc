@@ -18,8 +18,9 @@ void read_text_format(JsonFields& fields, GenerationBody& body) {
   } else if (type == "json_schema" && format.contains("schema") && format["schema"].is_object()) {
     body.constraint = {.kind = TextConstraint::Kind::kJsonSchema, .schema = format["schema"], .param = "text"};
   } else {
-    fields.fail("text", fmt::format("text.format.type is \"{}\", expected text, json_object, or json_schema with a schema",
-                                    one_line(type.substr(0, 40))));
+    fields.fail("text",
+                fmt::format("text.format.type is \"{}\", expected text, json_object, or json_schema with a schema",
+                            one_line(type.substr(0, 40))));
   }
 }
 
@@ -49,9 +50,10 @@ void read_input(const ApiJson& input, GenerationBody& body, std::optional<ApiErr
                       {"tool_call_id", item.value("call_id", "")},
                       {"content", output.is_string() || output.is_array() ? output : ApiJson(dump_json(output))}});
     } else if (type != "reasoning") {
-      return fail(fmt::format("input has an item of the type \"{}\", expected message, function_call or "
-                              "function_call_output",
-                              one_line(type.substr(0, 40))));
+      return fail(
+          fmt::format("input has an item of the type \"{}\", expected message, function_call or "
+                      "function_call_output",
+                      one_line(type.substr(0, 40))));
     }
   }
   read_messages(list, "input", error, body.messages);

@@ -52,8 +52,8 @@ class ResponseWriter final : public AnswerWriter {
   }
 
   ApiJson response(const std::string& status, const ApiJson& usage) const {
-    ApiJson json = {{"id", settings_.id},     {"object", "response"}, {"created_at", settings_.created},
-                    {"status", status},       {"error", nullptr},     {"incomplete_details", nullptr},
+    ApiJson json = {{"id", settings_.id},       {"object", "response"}, {"created_at", settings_.created},
+                    {"status", status},         {"error", nullptr},     {"incomplete_details", nullptr},
                     {"model", settings_.model}, {"output", output_}};
     if (status == "incomplete") json["incomplete_details"] = {{"reason", "max_output_tokens"}};
     json["usage"] = usage;
@@ -68,9 +68,7 @@ class ResponseWriter final : public AnswerWriter {
     emit_named(type, event);
   }
 
-  ApiJson place() const {
-    return {{"item_id", item_["id"]}, {"output_index", output_.size()}, {"content_index", 0}};
-  }
+  ApiJson place() const { return {{"item_id", item_["id"]}, {"output_index", output_.size()}, {"content_index", 0}}; }
 
   void send_at(const std::string& type, const ApiJson& more) {
     ApiJson data = place();
@@ -165,7 +163,7 @@ class ResponseWriter final : public AnswerWriter {
   ApiJson output_ = ApiJson::array();
   ApiJson item_ = nullptr;  // that is open
   AnswerEvent::Kind kind_ = AnswerEvent::Kind::kContent;
-  std::string text_;  // of the open item
+  std::string text_;                         // of the open item
   ApiJson logprobs_ = ApiJson::array();      // not sent yet
   ApiJson all_logprobs_ = ApiJson::array();  // of the open item
 };
