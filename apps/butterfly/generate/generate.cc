@@ -268,8 +268,8 @@ Result<int> run(const GenerateCommand& command) {
   BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
   if (!command.prompts.empty()) {
     if (!command.as_chat && config.prompt.empty()) return run_prompts(config, command.prompts);
-    return make_error(ErrorCode::kInvalidArgument, "--prompts {} has the prompts: --chat and --prompt do not go with it",
-                      command.prompts);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--prompts {} has the prompts: --chat and --prompt do not go with it", command.prompts);
   }
   if (config.samples > 1 && !command.json) {
     return make_error(ErrorCode::kInvalidArgument, "samples is {}: more than 1 are given out with --json alone",

@@ -45,7 +45,8 @@ Result<InferenceConfig> config_of(const InferenceConfig& common, const std::stri
   }
   InferenceConfig config = common;
   for (const auto& [name, value] : json.items()) {
-    const auto key = std::ranges::find_if(text_keys(), [&](const InferenceKey& k) { return k.name == name || (!name.empty() && k.alias == name); });
+    const auto key = std::ranges::find_if(
+        text_keys(), [&](const InferenceKey& k) { return k.name == name || (!name.empty() && k.alias == name); });
     if (key == text_keys().end()) {
       return make_error(ErrorCode::kInvalidArgument, "\"{}\" is no setting of a text; see `butterfly generate --help`",
                         name);
@@ -122,12 +123,12 @@ class Answers {
       return fmt::format("{} / {} / {}", format_seconds(percentile(values, 0.5)),
                          format_seconds(percentile(values, 0.95)), format_seconds(percentile(values, 0.99)));
     };
-    std::fprintf(stderr, "%zu texts in %s, %.2f texts/s | %llu prompt tokens, %llu of them cached | %llu generated, %.1f tokens/s\n",
-                 first.size(), format_seconds(seconds).c_str(), static_cast<double>(first.size()) / seconds,
-                 static_cast<unsigned long long>(stats.prompt_tokens),
-                 static_cast<unsigned long long>(stats.cached_tokens),
-                 static_cast<unsigned long long>(stats.generated_tokens),
-                 static_cast<double>(stats.generated_tokens) / seconds);
+    std::fprintf(
+        stderr,
+        "%zu texts in %s, %.2f texts/s | %llu prompt tokens, %llu of them cached | %llu generated, %.1f tokens/s\n",
+        first.size(), format_seconds(seconds).c_str(), static_cast<double>(first.size()) / seconds,
+        static_cast<unsigned long long>(stats.prompt_tokens), static_cast<unsigned long long>(stats.cached_tokens),
+        static_cast<unsigned long long>(stats.generated_tokens), static_cast<double>(stats.generated_tokens) / seconds);
     std::fprintf(stderr, "p50 / p95 / p99: first token %s | each further token %s\n", three(first).c_str(),
                  three(each).c_str());
     if (stats.preempted > 0 || stats.recovered > 0) {
@@ -168,10 +169,9 @@ Result<int> run_prompts(const InferenceConfig& config, const std::string& path) 
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<Request> requests, read_requests(config, path, model, tokenizer));
-  Scheduler scheduler(model.deployment->pipeline(), tokenizer,
-                      {.context = model.checkpoint.config.context,
-                       .rows_max = config.prefill_chunk,
-                       .keep_prefixes = true});
+  Scheduler scheduler(
+      model.deployment->pipeline(), tokenizer,
+      {.context = model.checkpoint.config.context, .rows_max = config.prefill_chunk, .keep_prefixes = true});
   Answers answers(requests);
   std::stop_source stop;
   const std::stop_callback on_interrupt(interrupted(), [&] { stop.request_stop(); });
