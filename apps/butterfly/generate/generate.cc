@@ -262,19 +262,25 @@ std::vector<Request> samples_of(const Request& request, int count) {
   return samples;
 }
 
+/// What does not go together.
+Status check(const GenerateCommand& command, const InferenceConfig& config) {
+  if (!command.prompts.empty() && (command.as_chat || !config.prompt.empty())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--prompts {} has the prompts: --chat and --prompt do not go with it", command.prompts);
+  }
+  if (command.prompts.empty() && config.samples > 1 && !command.json) {
+    return make_error(ErrorCode::kInvalidArgument, "samples is {}: more than 1 are given out with --json alone",
+                      config.samples);
+  }
+  return {};
+}
+
 Result<int> run(const GenerateCommand& command) {
   const StolenTime loading;
   std::optional<ChatModel> chat;
   BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
-  if (!command.prompts.empty()) {
-    if (!command.as_chat && config.prompt.empty()) return run_prompts(config, command.prompts);
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--prompts {} has the prompts: --chat and --prompt do not go with it", command.prompts);
-  }
-  if (config.samples > 1 && !command.json) {
-    return make_error(ErrorCode::kInvalidArgument, "samples is {}: more than 1 are given out with --json alone",
-                      config.samples);
-  }
+  BF_TRY(check(command, config));
+  if (!command.prompts.empty()) return run_prompts(config, command.prompts);
   BF_ASSIGN_OR_RETURN(const auto grammar, read_grammar(config));
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));

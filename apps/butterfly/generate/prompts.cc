@@ -82,7 +82,11 @@ Result<std::vector<Request>> read_requests(const InferenceConfig& common, const 
     const auto grammar = read_grammar(*config);
     if (!grammar) return in_line(grammar.error());
     request.grammar = over_tokens(*grammar, tokenizer);
-    requests.push_back(std::move(request));
+    // Several answers to one prompt are lines of their own.
+    for (int sample = 0; sample < config->samples; ++sample) {
+      request.sample_index = static_cast<std::uint64_t>(sample);
+      requests.push_back(request);
+    }
   }
   if (requests.empty()) return make_error(ErrorCode::kInvalidArgument, "{} has no line with a prompt", path);
   return requests;
