@@ -7,7 +7,8 @@
 //   answer_matrix --all --part 2/8     the second of eight parts, which together are every combination
 //   answer_matrix --break    compares with other logits: must fail
 //
-// One line for each case, then how many there were; on stderr how far it is. Exit code 0: all equal; 1: not; 2: a case could not run.
+// One line for each case, then how many there were; on stderr how far it is. Exit code 0: all equal; 1: not; 2: a case
+// could not run.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -218,7 +219,8 @@ int run_matrix(const Options& options) {
   }
   const std::string part = options.parts == 1 ? "" : fmt::format("part {}/{}: ", options.part, options.parts);
   std::printf(
-      "%s%d cases of %zu models x %zu weight types (%zu pairs) x %zu instruction sets: %d equal to reference by memcmp, "
+      "%s%d cases of %zu models x %zu weight types (%zu pairs) x %zu instruction sets: %d equal to reference by "
+      "memcmp, "
       "%d different, %d could not run\n",
       part.c_str(), counts.cases(), models.size(), types.size(), pairs.size(), isa_sets().size(), counts.equal,
       counts.different, counts.failed);
