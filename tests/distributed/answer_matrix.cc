@@ -4,14 +4,17 @@
 //   answer_matrix            a sample: each value of each dimension, and each mechanism with each weight type
 //   answer_matrix --all      every combination
 //   answer_matrix --model moe --type q4_k --all      some of them
+//   answer_matrix --all --part 2/8     the second of eight parts, which together are every combination
 //   answer_matrix --break    compares with other logits: must fail
 //
-// One line for each case, then how many there were. Exit code 0: all equal; 1: not; 2: a case could not run.
+// One line for each case, then how many there were; on stderr how far it is. Exit code 0: all equal; 1: not; 2: a case
+// could not run.
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "answer_models.h"
@@ -29,6 +32,7 @@ struct Options {
   bool all = false;
   bool broken = false;
   std::string model{}, type{};
+  int part = 1, parts = 1;  // of the pairs of a model and a type, every parts-th from the part-th
 };
 
 /// How layers and slices are divided over nodes.
@@ -165,6 +169,12 @@ std::optional<Options> parse(int count, char** words) {
       options.broken = true;
     } else if ((word == "--model" || word == "--type") && i + 1 < count) {
       (word == "--model" ? options.model : options.type) = words[++i];
+    } else if (word == "--part" && i + 1 < count) {
+      char rest = 0;
+      if (std::sscanf(words[++i], "%d/%d%c", &options.part, &options.parts, &rest) != 2 || options.part < 1 ||
+          options.part > options.parts) {
+        return std::nullopt;
+      }
     } else {
       return std::nullopt;
     }
@@ -172,25 +182,48 @@ std::optional<Options> parse(int count, char** words) {
   return options;
 }
 
-int run_matrix(const Options& options) {
-  Counts counts;
-  Matrix matrix(options, counts);
-  int models = 0, types = 0;
-  for (const Mechanism& mechanism : mechanisms()) {
+/// What one expected answer is computed for.
+struct Pair {
+  const Mechanism* mechanism;
+  DType type;
+};
+
+std::vector<Pair> pairs_of(const Options& options, const std::vector<Mechanism>& all) {
+  std::vector<Pair> pairs;
+  int turn = 0;
+  for (const Mechanism& mechanism : all) {
     if (!options.model.empty() && options.model != mechanism.name) continue;
-    ++models;
-    types = 0;
     for (const DType type : kAllDTypes) {
       if (type == DType::kI32 || (!options.type.empty() && options.type != to_string(type))) continue;
-      ++types;
-      matrix.run_all(mechanism, type);
-      std::fflush(stdout);
+      if (turn++ % options.parts == options.part - 1) pairs.push_back({&mechanism, type});
     }
   }
+  return pairs;
+}
+
+int run_matrix(const Options& options) {
+  const std::vector<Mechanism> all = mechanisms();
+  const std::vector<Pair> pairs = pairs_of(options, all);
+  Counts counts;
+  Matrix matrix(options, counts);
+  std::set<std::string> models;
+  std::set<DType> types;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [mechanism, type] = pairs[i];
+    std::fprintf(stderr, "%zu of %zu: %s %s, after %d cases\n", i + 1, pairs.size(), mechanism->name.c_str(),
+                 std::string(to_string(type)).c_str(), counts.cases());
+    models.insert(mechanism->name);
+    types.insert(type);
+    matrix.run_all(*mechanism, type);
+    std::fflush(stdout);
+  }
+  const std::string part = options.parts == 1 ? "" : fmt::format("part {}/{}: ", options.part, options.parts);
   std::printf(
-      "%d cases of %d models x %d weight types x %zu instruction sets: %d equal to reference by memcmp, %d "
-      "different, %d could not run\n",
-      counts.cases(), models, types, isa_sets().size(), counts.equal, counts.different, counts.failed);
+      "%s%d cases of %zu models x %zu weight types (%zu pairs) x %zu instruction sets: %d equal to reference by "
+      "memcmp, "
+      "%d different, %d could not run\n",
+      part.c_str(), counts.cases(), models.size(), types.size(), pairs.size(), isa_sets().size(), counts.equal,
+      counts.different, counts.failed);
   if (counts.failed > 0 || counts.cases() == 0) return 2;
   return counts.different > 0 ? 1 : 0;
 }
@@ -201,7 +234,7 @@ int run_matrix(const Options& options) {
 int main(int count, char** words) {
   const auto options = butterfly::parse(count, words);
   if (!options) {
-    std::fprintf(stderr, "usage: answer_matrix [--all] [--model NAME] [--type TYPE] [--break]\n");
+    std::fprintf(stderr, "usage: answer_matrix [--all] [--model NAME] [--type TYPE] [--part K/N] [--break]\n");
     return 2;
   }
   return butterfly::run_matrix(*options);

@@ -4,8 +4,12 @@
 Shares are multiples of 1/32, so groups of 3, 5, 7 and 12 nodes get speeds that are such multiples: what is left is what
 is not divided (norms, sums of others, kernels that are handed out) and what is divided wrongly. For each group the
 slices of the plan, the least over the greatest node time (load_balance_factor) of plan and simulation; with --measure
-workers are throttled to these speeds (--emulate), run that plan, and their busy times are compared, too. How well
-workers measure their own speed on a busy machine is another question. Then speeds drawn at random: what is planned beside the best that whole slices allow, and beside shares of any size.
+workers are throttled to these speeds (--emulate), run that plan with a model four times as large, and what each computed
+is compared, too: the processor time of its thread in the steps, divided by its speed. All of them share one core, since
+two that compute at once would share the memory's rate, which machines do not. Not measured is who else had that core:
+how long the workers stood in the queue for it is told beside, in seconds for each second that they ran. Nor is how well
+workers measure their own speed. Then speeds drawn at random: what is planned beside the best that whole
+slices allow, and beside shares of any size.
 
     balance.py                     planned and simulated, in seconds
     balance.py --measure           also workers; --cores is what all of them may use of this machine together
@@ -20,7 +24,7 @@ import os
 import random
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import harness
 import models
@@ -74,21 +78,45 @@ def planned(model, where, split):
     return slices, plan["load_balance_factor"], min(busy) / max(busy), plan
 
 
+def on_cores(workers):
+    """Seconds that all threads of these processes ran, and that they waited for a core."""
+    ran = waited = 0
+    for worker in workers:
+        tasks = f"/proc/{worker.process.pid}/task"
+        for task in os.listdir(tasks):
+            with open(f"{tasks}/{task}/schedstat", encoding="ascii") as stat:
+                run, wait, _ = map(int, stat.read().split())
+            ran, waited = ran + run * 1e-9, waited + wait * 1e-9
+    return ran, waited
+
+
+@contextmanager
+def on_one_core():
+    """Processes that begin meanwhile have the last of the cores that this one may use."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def measured(model, speeds, slices, options, folder):
-    """How busy workers of these speeds are with these slices: least over greatest."""
+    """How busy workers of these speeds are with these slices, least over greatest; what they waited for cores."""
     unit = options.cores / sum(speeds)
-    with ExitStack() as stack:
+    with on_one_core(), ExitStack() as stack:
         workers = [stack.enter_context(Worker("--emulate", f"{unit * speed:.5f}")) for speed in speeds]
         addresses = [worker.address for worker in workers]
         told = run_json("generate", "-m", model, "-p", harness.PROMPT, "-n", options.tokens, "-t", 1, *harness.SAMPLING,
                         "--workers", ",".join(addresses), "--split", "custom",
                         "--custom", custom_file(folder, models.EVEN_LAYERS, slices, addresses), "--json")
-        return told["load_balance_factor"]
+        ran, waited = on_cores(workers)
+        return told["load_balance_factor"], waited / ran
 
 
 def proportional(options, folder):
     """Groups whose speeds are multiples of 1/32. How many fell short."""
-    model, failed = models.even_slices(), 0
+    model, failed = models.even_slices(4096 if options.measure else 2048), 0
     print(f"speeds that are multiples of 1/32, {os.path.basename(model)}; balance is the least over the greatest node time")
     for count in options.nodes:
         speeds = SPEEDS[count]
@@ -101,8 +129,8 @@ def proportional(options, folder):
         figures = {"planned": balance, "simulated": simulated}
         note = ""
         if options.measure:
-            figures["measured"] = measured(model, speeds, slices, options, folder)
-            note = f", beside a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+            figures["measured"], waited = measured(model, speeds, slices, options, folder)
+            note = f"; {waited:.1f} s in the queue for a core for each that they ran, load {os.getloadavg()[0]:.0f}"
         held = all(value >= LEAST for value in figures.values())
         failed += not held
         print(f"{'ok' if held else 'BROKEN'}: {count} nodes of {list(speeds)}, slices {slices}: "
@@ -133,7 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", choices=sorted(SPEEDS), default=sorted(SPEEDS))
     parser.add_argument("--measure", action="store_true", help="also over throttled workers")
-    parser.add_argument("--cores", type=float, default=0.5, help="of this machine, for all workers together")
+    parser.add_argument("--cores", type=float, default=0.4, help="of one core, for all workers together")
     parser.add_argument("--tokens", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--break", dest="wrong", action="store_true", help="plans of equal shares: must fail")

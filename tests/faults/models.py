@@ -133,10 +133,10 @@ def quick_to_load():
 EVEN_LAYERS = 2
 
 
-def even_slices():
-    """170 MB in which each of 32 slices has the same part of everything that is divided: a head with keys and values of
-    its own, as many columns, as many panels of the vocabulary."""
-    return make(layers=EVEN_LAYERS, width=2048, heads=32, kv_heads=32, ff=4096, context=512)
+def even_slices(width=2048):
+    """170 MB, or as many times more as the width is squared, in which each of 32 slices has the same part of everything
+    that is divided: a head with keys and values of its own, as many columns, as many panels of the vocabulary."""
+    return make(layers=EVEN_LAYERS, width=width, heads=32, kv_heads=32, ff=2 * width, context=512)
 
 
 def eight_experts():

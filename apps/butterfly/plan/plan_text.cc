@@ -103,11 +103,13 @@ void add_links(const Planned& planned, std::string& text) {
 
 void add_prediction(const Planned& planned, std::string& text) {
   const PlanPrediction& p = planned.plan.prediction;
+  const bool encodes = planned.config.encodes_only();
   text += fmt::format(
-      "\n{}, for {}: first token {}, then {} per token ({} on the way, {} in exchanges); {:.2f} tokens/s with {} "
+      "\n{}, for {}: {} {}, {} {} per token ({} on the way, {} in exchanges); {:.2f} tokens/s with {} "
       "sequence{}\n",
-      planned.plan.strategy, to_string(planned.options.goal), time_of(p.ttft_s), time_of(p.token_s), time_of(p.hop_s),
-      time_of(p.exchange_s), p.tokens_per_s, planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
+      planned.plan.strategy, to_string(planned.options.goal), encodes ? "a text" : "first token", time_of(p.ttft_s),
+      encodes ? "which is" : "then", time_of(p.token_s), time_of(p.hop_s), time_of(p.exchange_s), p.tokens_per_s,
+      planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
   if (p.exchange_s > 0) {
     text += fmt::format("{} for the wake in each exchange are assumed; a group that runs measures its own\n",
                         time_of(kAssumedWakeS));

@@ -16,7 +16,7 @@ namespace butterfly {
 
 /// What a node reaches in matmuls with weights of one type, all threads together: the two ends of a roofline.
 struct MatmulRate {
-  std::string type{};            // of the weights, "q4_0"; or kAttention
+  std::string type{};            // of the weights, "q4_0"; or one of kAttention
   double decode_gb_per_s = 0.0;  // bytes of weights that one row passes per second
   double prefill_gflops = 0.0;   // with many rows at once; multiply and add count as two
   double cached_gb_per_s = 0.0;  // as decode_gb_per_s, of kCachedWeights that are read again and again; 0: unknown
@@ -26,8 +26,13 @@ struct MatmulRate {
 /// Bytes of weights that the caches of any machine worth planning for hold.
 inline constexpr double kCachedWeights = 8 << 20;
 
-/// Stands for the type where keys and values, as halves, take the place of weights.
+/// Stands for the type where keys and values take the place of weights: as halves, or in the other types of a cache.
 inline constexpr std::string_view kAttention = "attention";
+inline constexpr std::string_view kAttentionF32 = "attention_f32";
+inline constexpr std::string_view kAttentionQ8_0 = "attention_q8_0";
+constexpr bool is_attention(std::string_view type) {
+  return type == kAttention || type == kAttentionF32 || type == kAttentionQ8_0;
+}
 
 struct NodeDescriptor {
   std::string name{};

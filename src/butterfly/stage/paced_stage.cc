@@ -55,7 +55,7 @@ class PacedStage::PacedExchange final : public Exchange {
 PacedStage::PacedStage(std::unique_ptr<Stage> stage, const PacedStageOptions& options)
     : crew_(options.crew ? options.crew : std::make_shared<Crew>(1)),
       counters_(options.counters),
-      emulation_(options.emulated_speed),
+      emulation_(options.emulated_speed, options.emulation_clock),
       stage_(std::move(stage)) {}
 
 PacedStage::~PacedStage() = default;
@@ -68,19 +68,22 @@ Status PacedStage::join(Exchange& exchange) {
 Status PacedStage::forward(Step& step) {
   if (step.batch.runs.empty()) return stage_->forward(step);
   const std::lock_guard turn(crew_->turn);
-  const std::uint64_t begin_ns = trace::now_ns();
-  const std::uint64_t paused_before_ns = exchange_ ? exchange_->paused_ns() : 0;
   emulation_.begin();
+  const std::uint64_t begin_ns = worked_ns();
   if (exchange_) exchange_->computing(true);
   Status status = stage_->forward(step);
   if (exchange_) exchange_->computing(false);
   emulation_.catch_up();
   if (counters_ != nullptr) {
-    const std::uint64_t paused_ns = exchange_ ? exchange_->paused_ns() - paused_before_ns : 0;
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
-    counters_->busy_ns.fetch_add(trace::now_ns() - begin_ns - paused_ns, std::memory_order_relaxed);
+    counters_->busy_ns.fetch_add(worked_ns() - begin_ns, std::memory_order_relaxed);
   }
   return status;
+}
+
+std::uint64_t PacedStage::worked_ns() const {
+  if (emulation_.active()) return emulation_.worked_ns();
+  return trace::now_ns() - (exchange_ ? exchange_->paused_ns() : 0);
 }
 
 Result<ExchangeTimes> PacedStage::measure_exchanges() {
@@ -97,13 +100,12 @@ Result<ExchangeTimes> PacedStage::measure_exchanges() {
     exchange_->computing(false);
     return status;
   };
-  const auto worked_ns = [&] {
-    return emulation_.active() ? emulation_.worked_ns() : trace::now_ns() - exchange_->paused_ns();
-  };
   emulation_.begin();
   Result<ExchangeTimes> times = butterfly::measure_exchanges(
       exchange_->others(),
-      {.ready = trial.ready(), .many_rows = many, .block = block, .clock_ns = trace::now_ns, .worked_ns = worked_ns});
+      {.ready = trial.ready(), .many_rows = many, .block = block, .clock_ns = trace::now_ns, .worked_ns = [this] {
+         return worked_ns();
+       }});
   exchange_->in(Company::kTogether);
   if (!times) stage_->leave_group();
   return times;

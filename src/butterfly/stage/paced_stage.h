@@ -16,7 +16,8 @@
 namespace butterfly {
 
 /// What stages have done; read by other threads while they work. Busy is computing: a member that waits for the sums of
-/// a slower one is not.
+/// a slower one is not. Of an emulated machine it is what its work takes at its speed, even while others had the
+/// cores.
 struct StageCounters {
   std::atomic<std::uint64_t> steps{0}, busy_ns{0};
 };
@@ -29,8 +30,9 @@ struct Crew {
 };
 
 struct PacedStageOptions {
-  std::shared_ptr<Crew> crew{};       // of all stages of a node; null: this one takes turns with nobody
-  double emulated_speed = 1.0;        // of a slower machine that this one plays; see Emulation
+  std::shared_ptr<Crew> crew{};  // of all stages of a node; null: this one takes turns with nobody
+  double emulated_speed = 1.0;   // of a slower machine that this one plays; see Emulation
+  EmulationClock emulation_clock = system_clock_of_this_thread();
   StageCounters* counters = nullptr;  // outlives the stage
 };
 
@@ -54,6 +56,8 @@ class PacedStage {
 
  private:
   class PacedExchange;
+  /// Time of computing, from any point on.
+  std::uint64_t worked_ns() const;
 
   const std::shared_ptr<Crew> crew_;  // shared by the stages of a node
   StageCounters* const counters_;

@@ -73,7 +73,7 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
     if (blocks_.contains({weight_layer(layer), slices})) continue;
     BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, slices));
-    tally.loaded(share.block_of(cost.kind(layer)).weight_bytes, block.packed_bytes());
+    tally.loaded(share.stored_bytes(cost.kind(layer)), block.packed_bytes());
     blocks_[{weight_layer(layer), slices}] = std::make_shared<const Block>(std::move(block));
   }
   if (assignment.head && !heads_.contains(slices)) {
@@ -144,7 +144,7 @@ Result<std::uint64_t> StageParts::missing_bytes(const ModelConfig& config,
           !missing.insert(config.weight_layer(layer)).second) {
         continue;
       }
-      bytes += share.block_of(cost.kind(layer)).weight_bytes;
+      bytes += share.stored_bytes(cost.kind(layer));
     }
     if (assignment.head && !heads_.contains(slices)) bytes += share.head.weight_bytes;
   }

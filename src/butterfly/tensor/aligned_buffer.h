@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "butterfly/base/bytes.h"
@@ -18,15 +19,21 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   /// Errors: kNoMemory naming the size.
   static Result<AlignedBuffer> create(std::uint64_t bytes);
+  /// The same for one of many of a model, small ones beside each other in huge pages: on pages of their own they would
+  /// be read at half the speed (measured), or fill a huge page each. Memory goes back when all of a run of neighbours
+  /// are gone.
+  static Result<AlignedBuffer> create_beside_others(std::uint64_t bytes);
   /// The same where other processes of this host can map it. Errors: those of SharedMemory::create().
   static Result<AlignedBuffer> create_shared(std::uint64_t bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
+        neighbours_(std::move(other.neighbours_)),
         shared_(std::move(other.shared_)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(neighbours_, other.neighbours_);
     std::swap(shared_, other.shared_);
     return *this;
   }
@@ -41,7 +48,9 @@ class AlignedBuffer {
   AlignedBuffer(std::byte* data, std::uint64_t bytes) : data_(data), bytes_(bytes) {}
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  SharedMemory shared_;  // where it is there, it owns the bytes
+  struct Neighbours;
+  std::shared_ptr<Neighbours> neighbours_;  // all that lie in one piece of memory own it together; null: alone
+  SharedMemory shared_;                     // where it is there, it owns the bytes
 };
 
 }  // namespace butterfly

@@ -121,7 +121,9 @@ void store(const NodeDescriptor& node, control::Node& message) {
   message.set_wake_us(node.wake_us);
   if (node.emulated_speed < 1.0) message.set_emulated_speed(node.emulated_speed);
   for (const MatmulRate& rate : node.matmuls) {
-    auto* matmul = message.add_matmuls();
+    // Coordinators of earlier versions refuse a matmul whose type they do not know.
+    const bool of_cache = is_attention(rate.type) && rate.type != kAttention;
+    auto* matmul = of_cache ? message.add_caches() : message.add_matmuls();
     matmul->set_type(rate.type);
     matmul->set_decode_gb_per_s(rate.decode_gb_per_s);
     matmul->set_prefill_gflops(rate.prefill_gflops);
@@ -131,23 +133,31 @@ void store(const NodeDescriptor& node, control::Node& message) {
 
 namespace {
 
+Status read_rate(const control::Matmul& matmul, std::vector<MatmulRate>& rates) {
+  for (const double speed : {matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()}) {
+    if (!std::isfinite(speed) || speed < 0) {
+      return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", matmul.type(), speed);
+    }
+  }
+  rates.push_back({matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()});
+  return {};
+}
+
 Result<std::vector<MatmulRate>> read_matmuls(const control::Node& message) {
   constexpr int kMatmulsMax = 16;
-  if (message.matmuls_size() > kMatmulsMax) {
-    return make_error(ErrorCode::kProtocol, "a worker says how fast {} types are, the limit is {}",
-                      message.matmuls_size(), kMatmulsMax);
+  for (const int count : {message.matmuls_size(), message.caches_size()}) {
+    if (count <= kMatmulsMax) continue;
+    return make_error(ErrorCode::kProtocol, "a worker says how fast {} types are, the limit is {}", count, kMatmulsMax);
   }
   std::vector<MatmulRate> rates;
   for (const auto& matmul : message.matmuls()) {
     if (!parse_dtype(matmul.type()) && matmul.type() != kAttention) {
       return make_error(ErrorCode::kProtocol, "a worker says how fast weights of a type are that is not known here");
     }
-    for (const double speed : {matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()}) {
-      if (!std::isfinite(speed) || speed < 0) {
-        return make_error(ErrorCode::kProtocol, "a worker says that its speed with {} is {}", matmul.type(), speed);
-      }
-    }
-    rates.push_back({matmul.type(), matmul.decode_gb_per_s(), matmul.prefill_gflops(), matmul.cached_gb_per_s()});
+    BF_TRY(read_rate(matmul, rates));
+  }
+  for (const auto& cache : message.caches()) {
+    if (is_attention(cache.type())) BF_TRY(read_rate(cache, rates));
   }
   return rates;
 }

@@ -16,7 +16,7 @@ NodeDescriptor node() {
   NodeDescriptor node;
   node.name = "left";
   node.threads = 2;
-  node.matmuls = {{"f16", 10.5, 80}, {"q4_0", 20, 160}};
+  node.matmuls = {{"f16", 10.5, 80}, {"q4_0", 20, 160}, {"attention", 9, 70}, {"attention_q8_0", 6, 60}};
   return node;
 }
 
@@ -26,12 +26,14 @@ TEST(ControlLink, ANodesMatmulsTravelWithIt) {
   const auto heard = read_node(message);
   ASSERT_TRUE(heard) << heard.error().message;
   EXPECT_EQ(heard->matmuls, node().matmuls);
+  EXPECT_EQ(message.matmuls_size(), 3) << "of types that coordinators of earlier versions know";
 }
 
 TEST(ControlLink, MatmulsThatNoNodeCanHaveAreRefused) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const MatmulRate& bad : {MatmulRate{"q9_9", 1, 1}, MatmulRate{"", 1, 1}, MatmulRate{"f16", -1, 1},
-                                MatmulRate{"f16", 1, kInfinity}, MatmulRate{"f16", std::nan(""), 1}}) {
+  for (const MatmulRate& bad :
+       {MatmulRate{"q9_9", 1, 1}, MatmulRate{"attention_q8_0", -1, 1}, MatmulRate{"", 1, 1}, MatmulRate{"f16", -1, 1},
+        MatmulRate{"f16", 1, kInfinity}, MatmulRate{"f16", std::nan(""), 1}}) {
     NodeDescriptor said = node();
     said.matmuls.push_back(bad);
     control::Node message;
@@ -41,7 +43,7 @@ TEST(ControlLink, MatmulsThatNoNodeCanHaveAreRefused) {
     EXPECT_EQ(heard.error().code, ErrorCode::kProtocol);
   }
   NodeDescriptor many = node();
-  many.matmuls.resize(17, {"f16", 1, 1});
+  many.matmuls.resize(18, {"f16", 1, 1});  // one of which is a cache's
   control::Node message;
   store(many, message);
   EXPECT_FALSE(read_node(message));

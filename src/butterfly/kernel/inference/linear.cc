@@ -35,6 +35,24 @@ void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin
   kernels.linear(args);
 }
 
+/// Jobs at the front that multiply the same rows with the same weights: a tensor group's, of one slice after the other.
+std::size_t jobs_of_same_weights(std::span<const LinearJob> jobs) {
+  std::size_t count = 1;
+  while (count < jobs.size() && jobs[count].weights == jobs.front().weights && jobs[count].x == jobs.front().x) ++count;
+  return count;
+}
+
+/// Each panel's columns lie beside each other. Few rows, which wait for the weights, take them in this order: kernels
+/// ask for memory ahead of them, which is only right where it comes next.
+void run_together(const Kernels& kernels, std::span<const LinearJob> jobs, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kFewRows = 8;
+  const bool in_turns = jobs.size() > 1 && jobs.front().x->rows <= kFewRows;
+  const std::int64_t step = in_turns ? 1 : std::max<std::int64_t>(end - begin, 1);
+  for (std::int64_t panel = begin; panel < end; panel += step) {
+    for (const LinearJob& job : jobs) run_panels(kernels, job, panel, std::min(panel + step, end));
+  }
+}
+
 }  // namespace
 
 void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row) {
@@ -62,14 +80,18 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
   trace::add(trace::Counter::kKernelFlops, flops);
   trace::add(trace::Counter::kKernelWeightBytes, bytes);
   team.run([&](int member) {
+    std::span<const LinearJob> left = jobs;
     const WorkRange mine = split_work(work, member, team.size());
     std::int64_t first = 0;
-    for (const LinearJob& job : jobs) {
-      const std::int64_t panels = job.weights->panels();
-      const std::int64_t cost = cost_of_panel(job);
+    while (!left.empty()) {
+      const auto together = left.first(jobs_of_same_weights(left));
+      left = left.subspan(together.size());
+      const std::int64_t panels = together.front().weights->panels();
+      std::int64_t cost = 0;
+      for (const LinearJob& job : together) cost += cost_of_panel(job);
       const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / cost, 0, panels);
       const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / cost, 0, panels);
-      if (begin < end) run_panels(kernels, job, begin, end);
+      run_together(kernels, together, begin, end);
       first += panels * cost;
     }
   });

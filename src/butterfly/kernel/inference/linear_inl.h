@@ -21,20 +21,21 @@ inline V load_weight(const unsigned char* panel, long k) {
 /// A slice of a matmul. The tree of slices is folded while they are computed: sums wait on a stack, and each new one is
 /// added to as many of its topmost as it completes nodes of the tree with.
 struct SliceStep {
-  long begin = 0;
-  long end = 0;
-  int adds = 0;
+  long begin;
+  long end;
+  int adds;
 };
 
-/// The slices that have columns, in order.
+/// The slices that have columns, in order. No more is written than there are: a tensor group asks for one panel at a
+/// time.
 struct SliceSteps {
   int count = 0;
   SliceStep steps[kReductionSlices];
   // The same additions for sums that are all kept, by their number here: sum `to` += sum `from`.
   int folds = 0;
   struct {
-    int to = 0;
-    int from = 0;
+    int to;
+    int from;
   } fold[kReductionSlices - 1];
 };
 

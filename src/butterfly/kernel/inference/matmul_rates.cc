@@ -21,7 +21,17 @@ namespace butterfly {
 namespace {
 
 constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
-constexpr std::string_view kMagic = "butterfly-matmuls 3";
+struct MeasuredCache {
+  std::string_view name;
+  CacheType type;
+  std::uint64_t bytes;  // of a key or a value of kHeadDim elements
+};
+constexpr int kHeadDim = 64;  // of attention
+constexpr std::array kCaches{
+    MeasuredCache{kAttention, CacheType::kF16, kHeadDim * sizeof(std::uint16_t)},
+    MeasuredCache{kAttentionF32, CacheType::kF32, kHeadDim * sizeof(float)},
+    MeasuredCache{kAttentionQ8_0, CacheType::kQ8_0, kHeadDim + kHeadDim / kQuantBlock * sizeof(std::uint16_t)}};
+constexpr std::string_view kMagic = "butterfly-matmuls 4";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
 constexpr std::uint64_t kMemoryParts =
@@ -30,7 +40,6 @@ constexpr std::int64_t kSliceBytes = 1 << 20;  // of weights for one row, fewer 
 constexpr int kSliceRepeats = 3;
 constexpr double kPackShare = 0.25;   // weights are packed once and multiplied with several times
 constexpr std::int64_t kCols = 2048;  // a model's dimension, as models go
-constexpr int kHeadDim = 64;          // of attention
 constexpr int kPattern = 0x3c;        // every byte of the weights: an ordinary number in each type
 
 template <typename Work>
@@ -92,29 +101,29 @@ class Measurement {
   }
 
   /// Keys and values of a segment, which a cache holds as a rule; each head is one thread's.
-  Result<MatmulRate> measure_attention() {
+  Result<MatmulRate> measure_attention(const MeasuredCache& cache) {
     const double threads = team_.size();
-    const double kv_bytes = 2.0 * kAttentionSegment * kHeadDim * sizeof(std::uint16_t);
+    const double kv_bytes = 2.0 * kAttentionSegment * static_cast<double>(cache.bytes);
     const double row_flops = 4.0 * kAttentionSegment * kHeadDim;
-    BF_ASSIGN_OR_RETURN(const double one_s, attention_seconds(1));
-    BF_ASSIGN_OR_RETURN(const double many_s, attention_seconds(kAttentionRows));
-    return MatmulRate{.type = std::string(kAttention),
+    BF_ASSIGN_OR_RETURN(const double one_s, attention_seconds(cache, 1));
+    BF_ASSIGN_OR_RETURN(const double many_s, attention_seconds(cache, kAttentionRows));
+    return MatmulRate{.type = std::string(cache.name),
                       .decode_gb_per_s = threads * kv_bytes / one_s * 1e-9,
                       .prefill_gflops = threads * kAttentionRows * row_flops / many_s * 1e-9};
   }
 
  private:
   /// One head's `rows` over a segment of keys.
-  Result<double> attention_seconds(int rows) {
+  Result<double> attention_seconds(const MeasuredCache& cache, int rows) {
     constexpr int kPages = kAttentionSegment / kKvPageTokens;
-    constexpr std::size_t kPageBytes = std::size_t{kKvPageTokens} * kHeadDim * sizeof(std::uint16_t);
-    const std::vector<unsigned char> pages(kPages * kPageBytes, kPattern);
+    const std::size_t page_bytes = kKvPageTokens * cache.bytes;
+    const std::vector<unsigned char> pages(kPages * page_bytes, kPattern);
     const std::vector<float> q(static_cast<std::size_t>(rows) * kHeadDim, 0.5f);
     std::vector<float> out(q.size());
     constexpr std::uint64_t kScratch = kAttentionRows * (kAttentionSegment + 2 * kHeadDim) * sizeof(float);
     BF_ASSIGN_OR_RETURN(const AlignedBuffer scratch, AlignedBuffer::create(kScratch));
     std::array<const unsigned char*, kPages> page_of{};
-    for (std::size_t i = 0; i < page_of.size(); ++i) page_of[i] = pages.data() + i * kPageBytes;
+    for (std::size_t i = 0; i < page_of.size(); ++i) page_of[i] = pages.data() + i * page_bytes;
     std::array<const float*, kAttentionRows> q_rows{};
     std::array<float*, kAttentionRows> out_rows{};
     std::array<int, kAttentionRows> visible{};
@@ -125,7 +134,7 @@ class Measurement {
     }
     const AttentionArgs args{.k_pages = page_of.data(),
                              .v_pages = page_of.data(),
-                             .type = CacheType::kF16,
+                             .type = cache.type,
                              .head_dim = kHeadDim,
                              .v_stride = kHeadDim,
                              .scale = 0.125f,
@@ -211,8 +220,10 @@ Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options) {
     BF_ASSIGN_OR_RETURN(MatmulRate rate, measurement.measure(type));
     rates.push_back(std::move(rate));
   }
-  BF_ASSIGN_OR_RETURN(MatmulRate attention, measurement.measure_attention());
-  rates.push_back(std::move(attention));
+  for (const MeasuredCache& cache : kCaches) {
+    BF_ASSIGN_OR_RETURN(MatmulRate attention, measurement.measure_attention(cache));
+    rates.push_back(std::move(attention));
+  }
   return rates;
 }
 
@@ -250,8 +261,8 @@ std::optional<std::vector<MatmulRate>> parse_matmuls(const std::string& text) {
   std::string line;
   if (!std::getline(lines, line) || line != kMagic) return std::nullopt;
   std::vector<MatmulRate> rates;
-  for (std::size_t i = 0; i <= kTypes.size(); ++i) {
-    const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kAttention;
+  for (std::size_t i = 0; i < kTypes.size() + kCaches.size(); ++i) {
+    const std::string_view type = i < kTypes.size() ? to_string(kTypes[i]) : kCaches[i - kTypes.size()].name;
     MatmulRate rate;
     if (!(lines >> rate.type >> rate.decode_gb_per_s >> rate.prefill_gflops >> rate.cached_gb_per_s)) {
       return std::nullopt;

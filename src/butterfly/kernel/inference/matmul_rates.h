@@ -26,8 +26,8 @@ struct MatmulOptions {
   double seconds_max = 0.3;  // of a figure's matmuls; where they would take longer, fewer weights are multiplied with
 };
 
-/// Measures now: f32, f16, bf16, q8_0, q4_0 and kAttention, in a few seconds, on a slow machine too.
-/// Errors: kInvalidArgument (threads < 1, ISA not supported here), kNoMemory.
+/// Measures now: f32, f16, bf16, q8_0, q4_0 and attention over each type of cache, in a few seconds, on a slow machine
+/// too. Errors: kInvalidArgument (threads < 1, ISA not supported here), kNoMemory.
 Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options);
 
 /// The cached rates of an earlier call, else measures and caches. Where there is no cache, or nothing could be

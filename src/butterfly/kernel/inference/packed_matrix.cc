@@ -238,8 +238,8 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
   packed.rows_ = source.rows;
   packed.cols_ = source.cols;
   packed.panel_stride_ = panel_stride_of(packed.type_, source.cols);
-  BF_ASSIGN_OR_RETURN(packed.buffer_,
-                      AlignedBuffer::create(static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
+  BF_ASSIGN_OR_RETURN(packed.buffer_, AlignedBuffer::create_beside_others(
+                                          static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
   team.run([&](int member) {
     const WorkRange range = split_work(packed.panels(), member, team.size());
     std::vector<std::byte> memory;

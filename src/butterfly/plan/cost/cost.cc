@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
+#include "butterfly/base/check.h"
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/inference/kv_cache.h"
 
@@ -61,9 +63,9 @@ PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias) {
 }
 
 /// The MLP of a block, but for experts: dense, or what every member has where there are experts, and the shared one.
-PartCost mlp_cost(const ModelConfig& config, const Widths& own, BlockKind kind) {
+PartCost mlp_cost(const ModelConfig& config, const Widths& own, bool dense) {
   const MoeConfig& moe = config.moe;
-  if (moe.experts == 0 || kind == BlockKind::kDense) return mlp_of_width(config, own.f, config.mlp_bias);
+  if (moe.experts == 0 || dense) return mlp_of_width(config, own.f, config.mlp_bias);
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto experts = static_cast<std::uint64_t>(moe.experts);
   PartCost cost = mlp_of_width(config, own.shared, false);
@@ -177,6 +179,26 @@ void add_ends(const ModelConfig& config, const Widths& own, ShareCost& cost) {
   cost.head.weight_bytes += head_vectors * sizeof(float);
 }
 
+/// What layers that attend to an encoded text have besides: no relative positions, no norms of queries and keys.
+void add_cross_attention(const ModelConfig& config, const Widths& own, ShareCost& cost) {
+  const auto d = static_cast<std::uint64_t>(config.model_dim);
+  const auto part = [&](std::uint64_t rows, bool bias) {
+    PartCost made{.weight_bytes = matrix_bytes(config.weight_type, rows, d)};
+    if (bias) made.weight_bytes += rows * sizeof(float);
+    made.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(d);
+    return made;
+  };
+  PartCost& query = cost.encoded_query;
+  query = part(own.q, config.qkv_bias);
+  query.weight_bytes += matrix_bytes(config.weight_type, d, own.mixed);
+  if (config.attention_output_bias) query.weight_bytes += d * sizeof(float);
+  query.weight_bytes += (config.norm_bias ? 2 * d : d) * sizeof(float);
+  query.flops += 2.0 * static_cast<double>(d) * static_cast<double>(own.mixed);
+  query.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>(5 * d + 5 * own.q);
+  cost.encoded_keys = part(2 * own.k, config.qkv_bias);
+  cost.encoded_keys.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>(6 * own.k);
+}
+
 /// Without experts.
 ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t kv_head_bytes, int subtrees) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
@@ -185,24 +207,18 @@ ShareCost share_cost(const ModelConfig& config, const Widths& own, std::uint64_t
   ShareCost cost;
   const AttentionCost attention = attention_cost(config, own);
   const std::uint64_t vectors = norms_of_block(config) * norm + attention.vectors;
-  const auto block = [&](BlockKind kind) {
-    PartCost part = mlp_cost(config, own, kind);
+  const auto block = [&](bool dense) {
+    PartCost part = mlp_cost(config, own, dense);
     part.weight_bytes += attention.weight_bytes + vectors * sizeof(float);
     part.flops += 2.0 * attention.weights;
     part.moved_bytes += kMovedInMemory * sizeof(float) * static_cast<double>(10 * d + 5 * own.q + 6 * own.k);
-    if (!config.has_decoder()) return part;
-    part.weight_bytes += attention.weight_bytes + norm * sizeof(float);
-    part.flops += attention.weights;  // of a decoder's rows queries and output; keys and values once a text
     return part;
   };
-  cost.block = block(BlockKind::kMain);
-  cost.dense_block = block(BlockKind::kDense);
+  cost.block = block(false);
+  cost.dense_block = block(true);
+  if (config.has_decoder()) add_cross_attention(config, own, cost);
   cost.attention_flops = 2.0 * attention.past;
   cost.kv_bytes = own.kv_heads * kv_head_bytes;
-  if (config.has_decoder()) {
-    cost.attention_flops *= 2.0;
-    cost.kv_bytes *= 2;
-  }
 
   add_ends(config, own, cost);
   cost.subtrees = subtrees;
@@ -220,45 +236,60 @@ std::uint64_t attention_workspace(const ModelConfig& config) {
   return 2 * q + key + heads * (key + latent) + static_cast<std::uint64_t>(config.mixed_dim());
 }
 
-/// A rate of 0 is unknown: whatever needs it takes forever.
-double time(double amount, double per_s) {
-  if (amount <= 0.0) return 0.0;
-  return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
-}
-
-/// Matrices of `bytes` that each row of `rows` is multiplied with.
-double matmul_s(double bytes, double flops, double rows, const NodeRates& rates) {
-  const double first = std::min(rows, kRowsWhileReading);
-  return std::hypot(time(bytes, rates.weight_bytes_per_s), time(first * flops, rates.flops_per_s)) +
-         time((rows - first) * flops, rates.flops_per_s);
-}
-
-/// The matrices of a part without experts, multiplied with `rows` rows.
-double dense_matmul_s(const PartCost& part, double rows, const NodeRates& rates) {
-  const ExpertCost& experts = part.experts;
-  return matmul_s(static_cast<double>(part.weight_bytes) - experts.held * experts.bytes,
-                  part.flops - experts.held * experts.share * experts.flops, rows, rates);
-}
-
-double expert_matmul_s(const ExpertCost& experts, double rows, const NodeRates& rates) {
-  const double touched = experts.touched(rows);
-  if (touched <= 0.0) return 0.0;
-  // Each of them sees some of the rows, one at least.
-  const double rows_each = rows * experts.share * experts.held / touched;
-  return matmul_s(touched * experts.bytes, touched * experts.flops, rows_each, rates);
-}
-
-/// Each number of blocks of each kind that a run of layers can have.
+/// Each number of blocks of each kind that a run of layers can have, by the number of layers.
 std::vector<BlockCounts> all_counts(const ModelCost& cost) {
   std::vector<BlockCounts> all;
-  for (int first = 0; first < cost.layers(); ++first) {
-    for (int last = first + 1; last <= cost.layers(); ++last) all.push_back(cost.counts(first, last));
-    if (cost.equal_blocks()) break;
+  for (int layers = 1; layers <= cost.layers(); ++layers) {
+    const auto begin = static_cast<std::ptrdiff_t>(all.size());
+    for (int first = 0; first + layers <= cost.layers(); ++first) {
+      all.push_back(cost.counts(first, first + layers));
+      if (cost.equal_blocks()) break;
+    }
+    std::sort(all.begin() + begin, all.end());
+    all.erase(std::unique(all.begin() + begin, all.end()), all.end());
   }
-  std::ranges::sort(all, {}, [](const BlockCounts& one) { return std::pair(one.total(), one.main); });
-  const auto twice = std::ranges::unique(all);
-  all.erase(twice.begin(), twice.end());
   return all;
+}
+
+BlockKind kind_of(const ModelConfig& config, int layer) {
+  const LayerRole role = config.is_encoder(layer)            ? LayerRole::kEncodes
+                         : config.has_cross_attention(layer) ? LayerRole::kAttendsToEncoded
+                                                             : LayerRole::kContinues;
+  return {
+      .dense = config.moe.experts > 0 && !config.has_experts(layer), .role = role, .window = config.window_of(layer)};
+}
+
+/// Every kind that there is; of too many, those with the narrowest window become the next wider one.
+std::vector<BlockKind> kinds_of(const ModelConfig& config) {
+  std::set<BlockKind> kinds;
+  for (int layer = 0; layer < config.layers; ++layer) kinds.insert(kind_of(config, layer));
+  const auto width = [](const BlockKind& kind) {
+    return kind.window > 0 ? kind.window : std::numeric_limits<int>::max();
+  };
+  while (kinds.size() > kBlockKindsMax) {
+    auto narrow = *std::ranges::min_element(kinds, {}, width);
+    kinds.erase(narrow);
+    const bool wider = std::ranges::any_of(
+        kinds, [&](const BlockKind& kind) { return kind.dense == narrow.dense && kind.role == narrow.role; });
+    narrow.window = 0;
+    if (!wider) kinds.insert(narrow);
+  }
+  return {kinds.begin(), kinds.end()};
+}
+
+/// The one that counts for this: itself, or with the next wider window.
+std::size_t counted_as(const std::vector<BlockKind>& kinds, const BlockKind& kind) {
+  const auto same = [&](const BlockKind& one) { return one.dense == kind.dense && one.role == kind.role; };
+  std::size_t best = kinds.size();
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] == kind) return i;
+    if (!same(kinds[i]) || (kinds[i].window != 0 && kinds[i].window < kind.window)) continue;
+    const bool narrower = best < kinds.size() && kinds[i].window != 0 &&
+                          (kinds[best].window == 0 || kinds[i].window < kinds[best].window);
+    if (best == kinds.size() || narrower) best = i;
+  }
+  BF_CHECK(best < kinds.size(), "every layer has a kind");
+  return best;
 }
 
 void add_slices(const ModelConfig& config, std::uint64_t kv_head_bytes, ModelCost& cost) {
@@ -277,10 +308,15 @@ void add_slices(const ModelConfig& config, std::uint64_t kv_head_bytes, ModelCos
 }
 
 void add_layers(const ModelConfig& config, ModelCost& cost) {
-  cost.main_before.push_back(0);
+  cost.kinds = kinds_of(config);
+  BlockCounts counts;
+  cost.before.push_back(counts);
   for (int layer = 0; layer < config.layers; ++layer) {
-    const bool main = config.moe.experts == 0 || config.has_experts(layer);
-    cost.main_before.push_back(cost.main_before.back() + (main ? 1 : 0));
+    const std::size_t kind = counted_as(cost.kinds, kind_of(config, layer));
+    cost.kind_of.push_back(static_cast<std::uint8_t>(kind));
+    ++counts.of[kind];
+    if (layer > 0 && config.weight_layer(layer) == config.weight_layer(layer - 1)) ++counts.shared;
+    cost.before.push_back(counts);
   }
   cost.counts_of_runs = all_counts(cost);
   if (config.moe.experts == 0) return;
@@ -308,6 +344,7 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
   add_slices(config, cached, cost);
   add_layers(config, cost);
   cost.weight_type = config.weight_type;
+  cost.kv_type = kv_type;
   cost.row_bytes = d * sizeof(float);
   // Residual and norm, then the wider of attention's and the MLP's intermediate results.
   std::uint64_t mlp = (config.mlp == MlpKind::kGated ? 3 : 2) * f;
@@ -324,7 +361,6 @@ Result<ModelCost> model_cost(const ModelConfig& config, DType kv_type) {
     cost.exchanges_by_slices = config.moe.shared_ff_dim > 0 ? 2.0 : 1.0;
     cost.exchanges_by_experts = 1.0;
   }
-  if (config.has_decoder()) cost.exchanges_by_slices += 1.0;
   return cost;
 }
 
@@ -339,122 +375,43 @@ ShareCost ModelCost::share(const HeldSlices& held) const {
   return cost;
 }
 
-namespace {
-
-/// The type whose measured matmuls say most about those of `type`: of the same kind of packed weights.
-DType measured_type(DType type) {
-  const DType computing = computing_type(type);
-  if (static_cast<int>(computing) <= static_cast<int>(DType::kQ4_0)) return computing;
-  return computing == DType::kBytes16 || computing == DType::kBytes32Min ? DType::kQ8_0 : DType::kQ4_0;
+BlockCounts ModelCost::counts(int first_layer, int last_layer) const {
+  if (last_layer <= first_layer) return {};
+  const auto first = static_cast<std::size_t>(first_layer);
+  BlockCounts counts = before[static_cast<std::size_t>(last_layer)];
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) counts.of[kind] -= before[first].of[kind];
+  counts.shared -= before[first + 1].shared;  // the first of a run has nothing to share with
+  return counts;
 }
 
-/// Bytes per second that one row passes where the whole model has `weight_bytes`.
-double weight_rate(const MatmulRate& matmul, double weight_bytes) {
-  const double beyond = matmul.decode_gb_per_s * 1e9;
-  const double within = std::max(matmul.cached_gb_per_s * 1e9, beyond);
-  const double reach = std::log(kUncachedWeights / std::max(weight_bytes, kCachedWeights));
-  const double share = std::clamp(reach / std::log(kUncachedWeights / kCachedWeights), 0.0, 1.0);
-  return beyond * std::pow(within / beyond, share);
+std::size_t ModelCost::run_index(const BlockCounts& blocks) const {
+  const auto place = std::ranges::lower_bound(counts_of_runs, std::pair(blocks.total(), blocks), {},
+                                              [](const BlockCounts& one) { return std::pair(one.total(), one); });
+  BF_CHECK(place != counts_of_runs.end() && *place == blocks, "the layers are a run of the model's");
+  return static_cast<std::size_t>(place - counts_of_runs.begin());
 }
 
-}  // namespace
-
-NodeRates node_rates(const NodeDescriptor& node, DType weight_type, double weight_bytes) {
-  const bool quantised = block_elements(weight_type) > 1;
-  const double gflops = quantised && node.int8_gops > 0.0 ? node.int8_gops : node.fp32_gflops;
-  NodeRates rates{.weight_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .memory_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .flops_per_s = kAssumedArithmeticShare * gflops * 1e9,
-                  .kv_bytes_per_s = kAssumedMemoryShare * node.memory_read_gb_per_s * 1e9,
-                  .attention_flops_per_s = kAssumedArithmeticShare * node.fp32_gflops * 1e9,
-                  .dispatch_s = node.dispatch_us * 1e-6,
-                  .wake_s = node.wake_us * 1e-6};
-  const bool described = std::ranges::any_of(
-      node.matmuls, [&](const MatmulRate& matmul) { return matmul.type == to_string(weight_type); });
-  const DType type = described ? weight_type : measured_type(weight_type);
-  for (const MatmulRate& matmul : node.matmuls) {
-    if (matmul.decode_gb_per_s <= 0.0 || matmul.prefill_gflops <= 0.0) continue;
-    if (matmul.type == kAttention) {
-      rates.kv_bytes_per_s = matmul.decode_gb_per_s * 1e9;
-      rates.attention_flops_per_s = matmul.prefill_gflops * 1e9;
-    } else if (matmul.type == to_string(type)) {
-      rates.weight_bytes_per_s = weight_rate(matmul, weight_bytes);
-      rates.flops_per_s = matmul.prefill_gflops * 1e9;
-      rates.measured = computing_type(weight_type) == type;
-    }
+std::uint64_t ModelCost::weight_bytes(const ShareCost& own, const BlockCounts& blocks) const {
+  std::uint64_t bytes = 0;
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    bytes += static_cast<std::uint64_t>(blocks.of[kind]) * own.stored_bytes(kinds[kind]);
   }
-  // Where only matmuls were described, the rest is assumed to be no faster than they are.
-  if (rates.memory_bytes_per_s <= 0.0) rates.memory_bytes_per_s = rates.weight_bytes_per_s;
-  if (rates.kv_bytes_per_s <= 0.0) rates.kv_bytes_per_s = rates.memory_bytes_per_s;
-  if (rates.attention_flops_per_s <= 0.0) rates.attention_flops_per_s = rates.flops_per_s;
-  return rates;
-}
-
-StepShape decode_shape(const Load& load) {
-  const auto sequences = static_cast<double>(load.sequences);
-  return {.rows = sequences,
-          .past = static_cast<double>(load.context) / 2.0,
-          .sequences = sequences,
-          .logit_rows = sequences};
-}
-
-StepShape prefill_shape(const Load& load, std::uint64_t begin) {
-  const std::uint64_t rows = std::min(load.chunk, load.prompt - begin);
-  return {.rows = static_cast<double>(rows),
-          .past = static_cast<double>(begin) + static_cast<double>(rows) / 2.0,
-          .sequences = 1.0,
-          .logit_rows = begin + rows == load.prompt ? 1.0 : 0.0};
-}
-
-double experts_s(const ExpertCost& experts, double moved_bytes, const StepShape& step, const NodeRates& rates) {
-  return expert_matmul_s(experts, step.rows, rates) + time(step.rows * moved_bytes, rates.memory_bytes_per_s);
-}
-
-double block_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates, BlockKind kind) {
-  const PartCost& part = cost.block_of(kind);
-  const double kv = step.sequences * step.past * static_cast<double>(cost.kv_bytes);
-  const double attention = std::max(time(kv, rates.kv_bytes_per_s),
-                                    time(step.rows * step.past * cost.attention_flops, rates.attention_flops_per_s));
-  return dense_matmul_s(part, step.rows, rates) + expert_matmul_s(part.experts, step.rows, rates) + attention +
-         time(step.rows * part.moved_bytes, rates.memory_bytes_per_s) + kDispatchesOfBlock * rates.dispatch_s;
-}
-
-double blocks_s(const ShareCost& cost, const BlockCounts& blocks, const StepShape& step, const NodeRates& rates) {
-  double seconds = 0.0;
-  if (blocks.main > 0) seconds += blocks.main * block_s(cost, step, rates);
-  if (blocks.dense > 0) seconds += blocks.dense * block_s(cost, step, rates, BlockKind::kDense);
-  return seconds;
-}
-
-double embedding_s(const StepShape& step, const NodeRates& rates) {
-  // One row per position: a random read that no prefetcher foresees, one cache line at least.
-  return time(64.0 * step.rows, rates.memory_bytes_per_s);
-}
-
-double head_s(const ShareCost& cost, const StepShape& step, const NodeRates& rates) {
-  if (step.logit_rows <= 0.0) return 0.0;
-  return dense_matmul_s(cost.head, step.logit_rows, rates) + rates.dispatch_s;
-}
-
-double share_s(const ModelCost& cost, const StageAssignment& work, const StepShape& step, const NodeRates& rates) {
-  const ShareCost own = cost.share(work.slices);
-  double seconds = blocks_s(own, cost.counts(work), step, rates);
-  if (work.embedding) seconds += embedding_s(step, rates);
-  if (work.head) seconds += head_s(own, step, rates);
-  return seconds;
+  // Layers that share weights are all of one kind.
+  return bytes - static_cast<std::uint64_t>(blocks.shared) * own.stored_bytes(kinds.front());
 }
 
 ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const Load& load) {
   const ShareCost own = cost.share(work.slices);
-  const auto layers = static_cast<std::uint64_t>(work.layers());
   const BlockCounts blocks = cost.counts(work);
   ShareBytes bytes;
-  bytes.weights = static_cast<std::uint64_t>(blocks.main) * own.block.weight_bytes +
-                  static_cast<std::uint64_t>(blocks.dense) * own.dense_block.weight_bytes;
+  bytes.weights = cost.weight_bytes(own, blocks);
   if (work.embedding) bytes.weights += own.embedding.weight_bytes;
   if (work.head) bytes.weights += own.head.weight_bytes;
   if (work.embedding && work.head) bytes.weights -= own.tied_bytes;
-  bytes.kv = layers * own.kv_bytes * load.context * load.sequences;
+  for (std::size_t kind = 0; kind < cost.kinds.size(); ++kind) {
+    const auto layers = static_cast<std::uint64_t>(blocks.of[kind]);
+    bytes.kv += layers * own.cached_bytes_of(cost.kinds[kind]) * load.context * load.sequences;
+  }
   bytes.activations = std::max(std::min(load.chunk, load.prompt), load.sequences) * cost.workspace_bytes;
   if (work.head) bytes.activations += load.sequences * own.logit_bytes;
   return bytes;

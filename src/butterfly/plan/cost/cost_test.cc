@@ -19,19 +19,22 @@ ModelCost must_cost(const ModelConfig& config, DType kv_type = DType::kF16) {
   return cost ? *cost : ModelCost{};
 }
 
+/// Tables of relative positions are counted for each layer, and an encoder's last norm not at all.
+std::uint64_t uncounted_elements(const ModelConfig& config) {
+  if (!config.has_decoder()) return 0;
+  const int table = config.relative.buckets * config.heads;
+  return static_cast<std::uint64_t>((config.layers - 2) * table - config.model_dim);
+}
+
 TEST(ModelCost, PartsOfEveryKnownModelAddUpToItsParameters) {
   for (const std::string& name : named_configs()) {
     ModelConfig config = must_named(name);
     config.weight_type = DType::kF32;
     const ModelCost cost = must_cost(config);
-    if (config.has_decoder()) {  // layers of the encoder are counted as the decoder's
-      EXPECT_GE(static_cast<std::uint64_t>(config.layers) * cost.block.weight_bytes, 3 * parameter_count(config));
-      continue;
-    }
     EXPECT_EQ(cost.block.weight_bytes, 4 * block_parameter_count(config)) << name;
     EXPECT_EQ(cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes +
-                  static_cast<std::uint64_t>(config.layers) * cost.block.weight_bytes,
-              4 * parameter_count(config))
+                  cost.weight_bytes(cost.counts(0, config.layers)),
+              4 * (parameter_count(config) + uncounted_elements(config)))
         << name;
   }
 }
@@ -137,9 +140,9 @@ TEST(ModelCost, DenseLayersBesideExpertsAreCountedAsSuch) {
   config.moe.layers.assign(static_cast<std::size_t>(config.layers), 1);
   config.moe.layers[0] = config.moe.layers[1] = config.moe.layers[7] = 0;
   const ModelCost cost = must_cost(config);
-  EXPECT_EQ(cost.counts(0, 8), (BlockCounts{.main = 5, .dense = 3}));
-  EXPECT_EQ(cost.kind(7), BlockKind::kDense);
-  EXPECT_EQ(cost.kind(8), BlockKind::kMain);
+  EXPECT_EQ(cost.counts(0, 8), (BlockCounts{.of = {5, 3}}));
+  EXPECT_EQ(cost.kind(7), (BlockKind{.dense = true}));
+  EXPECT_EQ(cost.kind(8), BlockKind{});
   EXPECT_EQ(cost.dense_block.weight_bytes, 4 * block_parameter_count(config));
   EXPECT_EQ(cost.dense_block.experts.held, 0.0);
   EXPECT_EQ(cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes +
@@ -183,6 +186,67 @@ TEST(Share, RunsOfSlicesConsistOfMaximalSubtrees) {
   EXPECT_EQ(subtree_count({1, 7}), 4);
   EXPECT_EQ(subtree_count({2, 6}), 2);
   EXPECT_EQ(subtree_count({5, 6}), 1);
+}
+
+ModelConfig encoder_decoder() {
+  ModelConfig config = must_named("butterfly-demo");
+  config.layers = 10;
+  config.encoder_layers = 6;
+  config.position = PositionKind::kNone;
+  config.relative = {.buckets = 32, .distance = 128, .shared = true};
+  config.attention_scale = 1.0f;
+  config.rope = {};
+  return config;
+}
+
+// Fails where layers that share weights are counted as if each had its own.
+TEST(ModelCost, LayersThatShareWeightsStoreThemOnceOnANode) {
+  ModelConfig config = must_named("butterfly-demo");
+  config.layers = 12;
+  config.layer_groups = 2;
+  const ModelCost cost = must_cost(config);
+  const std::uint64_t one = cost.block.weight_bytes;
+  const Load load{.context = 16};
+  const auto weights = [&](int first, int last) {
+    return share_bytes(cost, {.first_layer = first, .last_layer = last}, load).weights;
+  };
+  EXPECT_EQ(weights(0, 12), 2 * one);
+  EXPECT_EQ(weights(0, 6), one);
+  EXPECT_EQ(weights(2, 4), one) << "a run that begins amid them";
+  EXPECT_EQ(weights(5, 7), 2 * one);
+  EXPECT_EQ(share_bytes(cost, {.first_layer = 0, .last_layer = 12}, load).kv, 12 * cost.kv_bytes * 16);
+  EXPECT_EQ(
+      cost.weight_bytes(cost.counts(0, 12)) + cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes,
+      4 * parameter_count(config));
+}
+
+// Fails where an encoder's layers are counted as the decoder's.
+TEST(ModelCost, LayersOfAnEncoderHaveNeitherMatricesNorCacheForAnotherText) {
+  ModelConfig config = encoder_decoder();
+  const ModelCost cost = must_cost(config);
+  EXPECT_EQ(cost.counts(4, 9).total(), 5);
+  const std::uint64_t encoder = cost.block.weight_bytes;
+  const std::uint64_t decoder = encoder + cost.encoded_query.weight_bytes + cost.encoded_keys.weight_bytes;
+  EXPECT_EQ(cost.weight_bytes(cost.counts(4, 9)), 2 * encoder + 3 * decoder);
+  EXPECT_EQ(
+      cost.weight_bytes(cost.counts(0, 10)) + cost.embedding.weight_bytes + cost.head.weight_bytes - cost.tied_bytes,
+      4 * (parameter_count(config) + uncounted_elements(config)));
+  const ShareBytes bytes = share_bytes(cost, {.first_layer = 4, .last_layer = 9}, {.context = 100, .sequences = 2});
+  EXPECT_EQ(bytes.kv, (2 + 2 * 3) * cost.kv_bytes * 200);
+}
+
+TEST(ModelCost, ManyWindowsCountAsAFewWiderOnes) {
+  ModelConfig config = must_named("butterfly-demo");
+  config.layers = 40;
+  for (int layer = 0; layer < config.layers; ++layer) config.windows.push_back(layer % 10 == 9 ? 0 : 16 + layer);
+  const ModelCost cost = must_cost(config);
+  EXPECT_EQ(cost.kinds.size(), kBlockKindsMax);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const int counted = cost.kind(layer).window, own = config.window_of(layer);
+    EXPECT_TRUE(counted == 0 || counted >= own) << layer;
+    EXPECT_TRUE(own != 0 || counted == 0) << layer;
+  }
+  EXPECT_EQ(cost.counts(0, 40).total(), 40);
 }
 
 class StepTime : public testing::Test {
@@ -254,6 +318,76 @@ TEST_F(StepTime, AttentionHasRatesOfItsOwn) {
   node_.matmuls = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
   EXPECT_NEAR(block_s(cost_, shape, rates()) - block_s(cost_, {.rows = 2}, rates()),
               1000 * static_cast<double>(cost_.kv_bytes) / 3e9, 1e-12);
+}
+
+// Fails where a layer with a window is charged for all that went before.
+TEST_F(StepTime, AWindowBoundsWhatALayerReads) {
+  node_.matmuls = {{.type = "attention", .decode_gb_per_s = 3.0, .prefill_gflops = 1e9}};
+  const auto attention = [&](const StepShape& step, int window) {
+    const StepShape blind{.rows = step.rows, .past = 0.0};
+    return block_s(cost_, step, rates(), {.window = window}) - block_s(cost_, blind, rates());
+  };
+  const double position = static_cast<double>(cost_.kv_bytes) / 3e9;
+  EXPECT_NEAR(attention({.past = 1000}, 0), 1000 * position, 1e-12);
+  EXPECT_NEAR(attention({.past = 1000}, 128), 128 * position, 1e-12);
+  EXPECT_NEAR(attention({.past = 100}, 128), 100 * position, 1e-12);
+  EXPECT_NEAR(attention({.rows = 4, .past = 1000, .sequences = 4}, 128), 4 * 128 * position, 1e-12);
+}
+
+TEST_F(StepTime, RowsOfAChunkSeeTheirWindowsNotTheChunk) {
+  node_.matmuls = {{.type = "attention", .decode_gb_per_s = 1e9, .prefill_gflops = 3.0}};
+  const auto attention = [&](const StepShape& step, const BlockKind& kind) {
+    return block_s(cost_, step, rates(), kind) - block_s(cost_, {.rows = step.rows}, rates());
+  };
+  const double pair = cost_.attention_flops / 3e9;
+  const StepShape first = prefill_shape({.prompt = 512}, 0);
+  EXPECT_NEAR(attention(first, {}), 512 * 256 * pair, 1e-9);
+  // The first 128 rows see 64 at the mean, the other 384 all of the window.
+  EXPECT_NEAR(attention(first, {.window = 128}), (128 * 64 + 384 * 128) * pair, 1e-9);
+  const StepShape text = prefill_shape({.prompt = 512, .requests = RequestKind::kEncoded}, 0);
+  EXPECT_NEAR(attention(text, {.role = LayerRole::kEncodes}), 512 * 512 * pair, 1e-9);
+  EXPECT_NEAR(attention(text, {.role = LayerRole::kEncodes, .window = 64}), 512 * 2 * (32 - 1.0) * pair, 1e-9);
+}
+
+// Fails where an encoder is charged for each token that is written, or a decoder not for the text that it attends to.
+TEST_F(StepTime, AnEncoderWorksOnceAndADecoderAttendsToWhatItGave) {
+  cost_ = must_cost(encoder_decoder());
+  const Load load{.context = 400, .sequences = 2, .prompt = 300, .chunk = 300, .requests = RequestKind::kAnswered};
+  const BlockKind encoder{.role = LayerRole::kEncodes}, decoder{.role = LayerRole::kAttendsToEncoded};
+  const StepShape token = token_shape(load), encoding = prefill_shape(load, 0);
+  EXPECT_EQ(block_s(cost_, token, rates(), encoder), 0.0);
+  EXPECT_EQ(encoding.rows, 300.0);
+  EXPECT_DOUBLE_EQ(block_s(cost_, encoding, rates(), encoder),
+                   matmul_s(cost_.block, 300, kAssumedMemoryShare * 10e9, kAssumedArithmeticShare * 1e18) +
+                       moved_s(300) + 300 * static_cast<double>(cost_.kv_bytes) / rates().kv_bytes_per_s);
+  const double alone = block_s(cost_, {.past = 200}, rates());
+  const double query = static_cast<double>(cost_.encoded_query.weight_bytes) + cost_.encoded_query.moved_bytes;
+  EXPECT_NEAR(block_s(cost_, token, rates(), decoder),
+              alone + (query + 300 * static_cast<double>(cost_.kv_bytes)) / (kAssumedMemoryShare * 10e9), 1e-12);
+  EXPECT_LT(block_s(cost_, encoding, rates(), decoder), 0.5 * block_s(cost_, encoding, rates(), encoder))
+      << "keys and values alone";
+  // Balance is judged by a token with its part of the encoding.
+  const StepShape two = decode_shape(load);
+  StepShape both = encoding;
+  both.rows = 600;
+  both.sequences = 2;
+  EXPECT_DOUBLE_EQ(block_s(cost_, two, rates(), encoder), block_s(cost_, both, rates(), encoder) / 300);
+}
+
+// Fails where a cache of q8_0 goes at the rate in bytes that was measured with halves.
+TEST_F(StepTime, AttentionGoesAtTheRateOfTheCachesType) {
+  const auto rate = [&](DType type) { return node_rates(node_, DType::kF32, kUncachedWeights, type).kv_bytes_per_s; };
+  node_.matmuls = {{"attention", 8, 40}};
+  EXPECT_DOUBLE_EQ(rate(DType::kF16), 8e9);
+  EXPECT_DOUBLE_EQ(rate(DType::kQ8_0), 8e9 * 34 / 64) << "as many positions per second as of halves";
+  EXPECT_DOUBLE_EQ(rate(DType::kF32), 16e9);
+  for (const bool last : {false, true}) {
+    node_.matmuls = {{"attention", 8, 40}};
+    node_.matmuls.insert(last ? node_.matmuls.end() : node_.matmuls.begin(), MatmulRate{"attention_q8_0", 5, 30});
+    EXPECT_DOUBLE_EQ(rate(DType::kQ8_0), 5e9);
+    EXPECT_DOUBLE_EQ(rate(DType::kF16), 8e9);
+    EXPECT_DOUBLE_EQ(node_rates(node_, DType::kF32, 1, DType::kQ8_0).attention_flops_per_s, 30e9);
+  }
 }
 
 TEST_F(StepTime, QuantisedWeightsUseInt8ArithmeticWhereThereIsAny) {

@@ -73,13 +73,17 @@ StepShape alone_shape(const PredictionInput& input) {
   return decode_shape(alone);
 }
 
+/// Tokens that a step gives each of its sequences; those of a text that is encoded count as such.
+double tokens_of_step(const PredictionInput& input) {
+  return input.load.requests == RequestKind::kEncoded ? static_cast<double>(input.load.prompt) : 1.0;
+}
+
 /// Chunks of a prompt follow each other: a group begins one when it has it and is done with the one before.
 double ttft_s(const PredictionInput& input, const Route& route) {
   std::vector<double> done(static_cast<std::size_t>(route.groups()), 0.0);
   std::vector<double> busy(input.rates.size(), 0.0);
   double at = 0.0;
-  for (std::uint64_t begin = 0; begin < input.load.prompt; begin += input.load.chunk) {
-    const StepShape step = prefill_shape(input.load, begin);
+  for (const StepShape& step : prompt_shapes(input.load)) {
     at = 0.0;
     for (int g = 0; g < route.groups(); ++g) {
       const double time = group_time(input, route.group(g), step).total();
@@ -100,8 +104,9 @@ double closed_tokens_per_s(const PredictionInput& input, const Route& route) {
   const double sequences = static_cast<double>(input.load.sequences);
   const double batch = std::ceil(sequences / route.groups());
   const double steps = std::ceil(sequences / batch);
-  StepShape step = decode_shape(input.load);
-  step.rows = step.sequences = step.logit_rows = batch;
+  Load together = input.load;
+  together.sequences = static_cast<std::uint64_t>(batch);
+  const StepShape step = decode_shape(together);
   std::vector<double> busy(input.rates.size(), 0.0);
   double slowest = 0.0;
   for (int g = 0; g < route.groups(); ++g) {
@@ -112,7 +117,7 @@ double closed_tokens_per_s(const PredictionInput& input, const Route& route) {
       slowest = std::max(slowest, sum);
     }
     if (g == 0) continue;
-    const double bytes = batch * static_cast<double>(input.cost.row_bytes);
+    const double bytes = step.rows * static_cast<double>(input.cost.row_bytes);
     const int from = route.group(g - 1).front().node;
     double sending = 0.0;
     for (const Share& to : route.group(g)) {
@@ -122,7 +127,7 @@ double closed_tokens_per_s(const PredictionInput& input, const Route& route) {
     slowest = std::max(slowest, sending);
   }
   const double cycle = std::max(steps * slowest, pass_s(input, route, step, nullptr));
-  return std::isfinite(cycle) && cycle > 0.0 ? sequences / cycle : 0.0;
+  return std::isfinite(cycle) && cycle > 0.0 ? sequences * tokens_of_step(input) / cycle : 0.0;
 }
 
 class LinkUses {
@@ -145,23 +150,46 @@ class LinkUses {
   std::map<std::pair<int, int>, LinkUse> uses_;
 };
 
+/// Exchanges of the layers of a group in a step: of layers that encode, or of the others.
+struct Exchanges {
+  double by_slices = 0.0;
+  double by_experts = 0.0;
+};
+Exchanges exchanges_of(const ModelCost& cost, const BlockCounts& blocks, StepKind step) {
+  Exchanges all;
+  for (std::size_t i = 0; i < cost.kinds.size(); ++i) {
+    const BlockKind& kind = cost.kinds[i];
+    if ((kind.role == LayerRole::kEncodes) != (step == StepKind::kEncodes)) continue;
+    const double attention = kind.role == LayerRole::kAttendsToEncoded ? 1.0 : 0.0;
+    const double own = kind.dense ? kExchangesOfDenseBlock : cost.exchanges_by_slices;
+    all.by_slices += blocks.of[i] * (own + attention);
+    if (!kind.dense) all.by_experts += blocks.of[i] * cost.exchanges_by_experts;
+  }
+  return all;
+}
+
 void count_group(const PredictionInput& input, std::span<const Share> group, LinkUses& uses) {
   const auto row = static_cast<double>(input.cost.row_bytes);
   const auto prompt = static_cast<double>(input.load.prompt);
+  const RequestKind requests = input.load.requests;
   for (const Share& from : group) {
     const ShareCost own = input.cost.share(from.work.slices);
     const BlockCounts blocks = input.cost.counts(from.work);
-    const double by_slices = input.cost.exchanges_by_slices * blocks.main + kExchangesOfDenseBlock * blocks.dense;
-    const double by_experts = input.cost.exchanges_by_experts * blocks.main;
+    const auto sums_of = [&](StepKind step) {
+      const Exchanges exchanges = exchanges_of(input.cost, blocks, step);
+      return (exchanges.by_slices * own.subtrees + exchanges.by_experts * own.expert_subtrees) * row;
+    };
+    const double read = sums_of(requests == RequestKind::kContinued ? StepKind::kContinues : StepKind::kEncodes);
+    const double written = requests == RequestKind::kEncoded ? read : sums_of(StepKind::kContinues);
     for (const Share& to : group) {
-      double sums = (by_slices * own.subtrees + by_experts * own.expert_subtrees) * row;
       // A token's row of the embedding comes from the member that has its slice of the vocabulary.
-      if (from.work.embedding) {
-        sums += row * static_cast<double>(own.logit_bytes) / static_cast<double>(input.cost.logit_bytes);
-      }
+      const double looked_up =
+          from.work.embedding ? row * static_cast<double>(own.logit_bytes) / static_cast<double>(input.cost.logit_bytes)
+                              : 0.0;
       const double logits =
           from.work.head && to.node == group.front().node ? static_cast<double>(own.logit_bytes) : 0.0;
-      uses.add(from.node, to.node, sums + logits, prompt * sums + logits);
+      uses.add(from.node, to.node, written + looked_up + logits / tokens_of_step(input),
+               prompt * (read + looked_up) + logits);
     }
   }
 }
@@ -177,7 +205,7 @@ std::vector<LinkUse> link_uses(const PredictionInput& input, const Route& route)
     count_group(input, route.group(g), uses);
   }
   const auto logits = static_cast<double>(input.cost.logit_bytes);
-  uses.add(route.group(route.groups() - 1).front().node, kCoordinator, logits, logits);
+  uses.add(route.group(route.groups() - 1).front().node, kCoordinator, logits / tokens_of_step(input), logits);
   return uses.take();
 }
 
@@ -189,8 +217,7 @@ StagePrediction predict_share(const PredictionInput& input, const Share& share, 
                              .weight_bytes = bytes.weights,
                              .kv_bytes = bytes.kv,
                              .activation_bytes = bytes.activations};
-  for (std::uint64_t begin = 0; begin < input.load.prompt; begin += input.load.chunk) {
-    const StepShape step = prefill_shape(input.load, begin);
+  for (const StepShape& step : prompt_shapes(input.load)) {
     prediction.prefill_s +=
         share_s(input.cost, share.work, step, rates_of(input, share)) + group_time(input, group, step).exchange_s;
   }
@@ -282,18 +309,21 @@ double link_exchange_s(const PredictionInput& input, std::span<const Share> grou
 double measured_s(const PredictionInput& input, std::span<const Share> group, double rows, double exchange_s,
                   double whole_block_s) {
   if (whole_block_s <= 0.0) return exchange_s;
-  const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0};
-  double computing_s = 0.0;
-  // Its blocks took turns in the measuring.
+  // Its blocks took turns in the measuring, each as it works.
+  const StepShape step{.rows = rows, .past = 0.0, .sequences = 1.0, .logit_rows = 0.0, .text = rows, .encodings = 1.0};
   BlockCounts blocks = input.cost.counts(group.front().work);
-  if (blocks.total() == 0) blocks = {.main = 1};
+  if (blocks.total() == 0) blocks = input.cost.counts(0, 1);
+  double computing_s = 0.0;
   for (const Share& share : group) {
+    const ShareCost own = input.cost.share(share.work.slices);
     computing_s =
-        std::max(computing_s,
-                 blocks_s(input.cost.share(share.work.slices), blocks, step, rates_of(input, share)) / blocks.total());
+        std::max(computing_s, blocks_s(input.cost, own, blocks, step, rates_of(input, share)) / blocks.total());
   }
-  const double exchanges = (input.cost.exchanges_by_slices + input.cost.exchanges_by_experts) * blocks.main +
-                           kExchangesOfDenseBlock * blocks.dense;
+  double exchanges = 0.0;
+  for (const StepKind kind : {StepKind::kContinues, StepKind::kEncodes}) {
+    const Exchanges some = exchanges_of(input.cost, blocks, kind);
+    exchanges += some.by_slices + some.by_experts;
+  }
   return std::max(0.0, whole_block_s - computing_s) * blocks.total() / exchanges;
 }
 
@@ -330,12 +360,19 @@ double exchange_s(const PredictionInput& input, std::span<const Share> group, do
   return std::max(0.0, link_exchange_s(input, group, rows, 0.0, of) + few + between * (many - few));
 }
 
-double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks, double rows) {
-  const double by_slices = input.cost.exchanges_by_slices * blocks.main + kExchangesOfDenseBlock * blocks.dense;
-  const double by_experts = input.cost.exchanges_by_experts * blocks.main;
-  double seconds = 0.0;
-  if (by_slices > 0.0) seconds += by_slices * exchange_s(input, group, rows, ExchangeOf::kSlices);
-  if (by_experts > 0.0) seconds += by_experts * exchange_s(input, group, rows, ExchangeOf::kExperts);
+double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks,
+                   const StepShape& step) {
+  const auto seconds_of = [&](StepKind kind, double rows) {
+    const Exchanges exchanges = exchanges_of(input.cost, blocks, kind);
+    double seconds = 0.0;
+    if (exchanges.by_slices > 0.0) seconds += exchanges.by_slices * exchange_s(input, group, rows, ExchangeOf::kSlices);
+    if (exchanges.by_experts > 0.0) {
+      seconds += exchanges.by_experts * exchange_s(input, group, rows, ExchangeOf::kExperts);
+    }
+    return seconds;
+  };
+  double seconds = seconds_of(step.kind, step.rows);
+  if (step.encodings > 0.0) seconds += step.encodings * seconds_of(StepKind::kEncodes, step.sequences * step.text);
   return seconds;
 }
 
@@ -346,7 +383,7 @@ GroupTime group_time(const PredictionInput& input, std::span<const Share> group,
   }
   if (group.size() < 2) return time;
   const StageAssignment& work = group.front().work;
-  time.exchange_s = exchanges_s(input, group, input.cost.counts(work), step.rows);
+  time.exchange_s = exchanges_s(input, group, input.cost.counts(work), step);
   const double row = step.rows * static_cast<double>(input.cost.row_bytes);
   double handing_out = 0.0;
   double latency = 0.0;
@@ -385,7 +422,7 @@ double hop_s(const PredictionInput& input, std::span<const Share> from, std::spa
 }
 
 double predicted_token_s(const PredictionInput& input, std::span<const Share> shares) {
-  return pass_s(input, Route(input, shares), alone_shape(input), nullptr);
+  return pass_s(input, Route(input, shares), alone_shape(input), nullptr) / tokens_of_step(input);
 }
 
 double predicted_tokens_per_s(const PredictionInput& input, std::span<const Share> shares) {
@@ -415,7 +452,10 @@ Prediction predict(const PredictionInput& input, std::span<const Share> shares) 
   PlanPrediction& whole = prediction.whole;
   whole.groups = route.groups();
   whole.hops = route.groups() + 1;
-  whole.token_s = pass_s(input, route, alone_shape(input), &whole);
+  const double tokens = tokens_of_step(input);
+  whole.token_s = pass_s(input, route, token_shape(input.load), &whole) / tokens;
+  whole.hop_s /= tokens;
+  whole.exchange_s /= tokens;
   whole.ttft_s = ttft_s(input, route);
   whole.tokens_per_s = closed_tokens_per_s(input, route);
   weigh_nodes(input, shares, prediction.shares, whole);

@@ -29,7 +29,7 @@ struct StagePrediction {
   std::uint64_t memory_bytes() const { return weight_bytes + kv_bytes + activation_bytes; }
 };
 
-/// Payload that one direction of a link carries. OuterLayers are nodes or kCoordinator.
+/// Payload that one direction of a link carries. Its ends are nodes or kCoordinator.
 struct LinkUse {
   int from = 0;
   int to = 0;
@@ -37,6 +37,7 @@ struct LinkUse {
   double prefill_bytes = 0.0;  // per prompt of one sequence
 };
 
+/// Of an encoder the prompt is a text, its first token the text's end, and tokens are those of texts.
 struct PlanPrediction {
   double ttft_s = 0.0;        // prompt of one request, alone: its chunks follow each other through the stages
   double token_s = 0.0;       // one request, alone: between two of its tokens
@@ -75,7 +76,7 @@ std::vector<GroupRange> groups_of(std::span<const StageAssignment> stages);
 /// `shares` as a Plan has them. Never fails: what is unknown or not connected takes infinitely long.
 Prediction predict(const PredictionInput& input, std::span<const Share> shares);
 
-/// Single figures of it, for searches that ask often.
+/// Single figures of it, for searches that ask often; a token is charged with its part of encoding (decode_shape()).
 double predicted_token_s(const PredictionInput& input, std::span<const Share> shares);
 double predicted_tokens_per_s(const PredictionInput& input, std::span<const Share> shares);
 
@@ -101,7 +102,8 @@ double exchange_s(const PredictionInput& input, std::span<const Share> group, do
                   ExchangeOf of = ExchangeOf::kSlices);
 
 /// All exchanges of sums that these blocks need in one step. Seconds.
-double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks, double rows);
+double exchanges_s(const PredictionInput& input, std::span<const Share> group, const BlockCounts& blocks,
+                   const StepShape& step);
 
 /// Activations from the first member of a group to every member of the next, which slept meanwhile: the one that waits
 /// for the message, and its threads. An empty span is the coordinator, who sends tokens and receives logits. Seconds.

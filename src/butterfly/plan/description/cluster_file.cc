@@ -133,9 +133,10 @@ Status read_matmuls(const Section& section, NodeDescriptor& node) {
   BF_ASSIGN_OR_RETURN(const Section matmuls, section.table("matmuls", section.where() + ": matmuls"));
   for (const std::string& type : matmuls.keys()) {
     const auto weights = parse_dtype(type);
-    if ((!weights || *weights == DType::kI32) && type != kAttention) {
+    if ((!weights || *weights == DType::kI32) && !is_attention(type)) {
       return make_error(ErrorCode::kBadData,
-                        "{}: there are no weights of type \"{}\", there are f32, f16, bf16, q8_0, q4_0, and attention",
+                        "{}: there are no weights of type \"{}\", there are f32, f16, bf16, q8_0, q4_0, and attention, "
+                        "attention_f32, attention_q8_0",
                         matmuls.where(), printable(type));
     }
     BF_ASSIGN_OR_RETURN(const Section rates, matmuls.table(type, matmuls.where() + "." + type));

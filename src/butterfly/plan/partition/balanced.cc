@@ -25,7 +25,7 @@ class Capacities {
     const StepShape step = decode_shape(problem.load);
     for (int node = 0; node < problem.nodes(); ++node) {
       const NodeRates& rates = problem.rates[static_cast<std::size_t>(node)];
-      Times times{.block = block_s(problem.cost, step, rates),
+      Times times{.block = block_s(problem.cost, step, rates, problem.cost.kinds.front()),
                   .embedding = embedding_s(step, rates),
                   .head = head_s(problem.cost, step, rates),
                   .held = {}};

@@ -44,13 +44,16 @@ const std::vector<Slices>& all_divisions(int members, bool fine) {
   return fine ? kAll.second[static_cast<std::size_t>(members)] : kAll.first[static_cast<std::size_t>(members)];
 }
 
-/// Everything that grows with the number of layers: a start, and what each kind of block adds.
+/// Everything that grows with the number of layers: a start, and what each block adds by its kind.
 struct Line {
   double start = 0.0;
-  double main = 0.0, dense = 0.0;
-  double at(const BlockCounts& blocks) const {
-    double value = start + blocks.main * main;
-    if (blocks.dense > 0) value += blocks.dense * dense;
+  std::array<double, kBlockKindsMax> each{};
+  double shared = 0.0;  // less for each that shares its weights
+  double at(const BlockCounts& blocks, std::size_t kinds) const {
+    double value = start - blocks.shared * shared;
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      if (blocks.of[kind] > 0) value += blocks.of[kind] * each[kind];
+    }
     return value;
   }
 };
@@ -71,6 +74,15 @@ class Group {
   }
 
   int size() const { return static_cast<int>(nodes_.size()); }
+  std::size_t kinds() const { return problem_.cost.kinds.size(); }
+  /// Blocks that have experts.
+  int expert_blocks(const BlockCounts& blocks) const {
+    int count = 0;
+    for (std::size_t kind = 0; kind < kinds(); ++kind) {
+      if (!problem_.cost.kinds[kind].dense) count += blocks.of[kind];
+    }
+    return count;
+  }
 
   /// Offers a division as the choice for each of `all`.
   void consider(const Slices& slices, std::span<const BlockCounts> all, GroupTable& table) const {
@@ -82,15 +94,15 @@ class Group {
       GroupChoice made;
       bool fits = true;
       for (std::size_t i = 0; i < slices.size() && fits; ++i) {
-        const double held = lines[i].bytes.at(blocks), seconds = lines[i].time.at(blocks);
+        const double held = lines[i].bytes.at(blocks, kinds()), seconds = lines[i].time.at(blocks, kinds());
         fits = held <= members_[i].memory;
         made.time = std::max(made.time, seconds);
         made.squares += seconds * seconds;
         made.fullness = std::max(made.fullness, held / members_[i].full);
       }
-      if (!fits && table.dense == 0) break;  // more of the same fit less
+      if (!fits && problem_.cost.equal_blocks()) break;  // more of the same fit less
       if (!fits) continue;
-      made.time += exchange.at(blocks);
+      made.time += exchange.at(blocks, kinds());
       GroupChoice& best = table.with(blocks);
       if (!better(made, best)) continue;
       if (kept < 0) {
@@ -105,7 +117,7 @@ class Group {
   /// Where experts have runs of their own: the most even division, and some near it with fewer sums of experts.
   std::vector<Slices> joint_divisions(const BlockCounts& blocks, std::span<const double> slower) const {
     std::vector<Slices> made;
-    if (problem_.cost.expert_borders.empty() || blocks.main == 0 || size() < 2) return made;
+    if (problem_.cost.expert_borders.empty() || expert_blocks(blocks) == 0 || size() < 2) return made;
     std::vector<JointCosts> costs = joint_costs(blocks);
     if (problem_.goal == PlanGoal::kMemory) {
       std::vector<JointCosts> fullness = costs;
@@ -177,7 +189,7 @@ class Group {
 
   /// The slowest member of the most even division. Nothing where none fits.
   std::optional<double> least_slowest_s(const BlockCounts& blocks) const {
-    if (!problem_.cost.expert_borders.empty() && blocks.main > 0) {
+    if (!problem_.cost.expert_borders.empty() && expert_blocks(blocks) > 0) {
       const std::vector<JointCosts> costs = joint_costs(blocks);
       const auto even = divide_jointly(costs);
       if (!even) return std::nullopt;
@@ -198,15 +210,15 @@ class Group {
     const SliceRange none{.first = 0, .last = 0};
     double low = 0.0, high = kInfinity;
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      high = std::min(high, lines_of(i, HeldSlices()).time.at(blocks));
+      high = std::min(high, lines_of(i, HeldSlices()).time.at(blocks, kinds()));
     }
     constexpr int kBisections = 50;
     for (int round = 0; round < kBisections && high < kInfinity; ++round) {
       const double middle = (low + high) / 2.0;
       double done = 0.0;
       for (std::size_t i = 0; i < members_.size(); ++i) {
-        const double fixed = lines_of(i, HeldSlices(none)).time.at(blocks);
-        const double all = lines_of(i, HeldSlices()).time.at(blocks) - fixed;
+        const double fixed = lines_of(i, HeldSlices(none)).time.at(blocks, kinds());
+        const double all = lines_of(i, HeldSlices()).time.at(blocks, kinds()) - fixed;
         done += std::max(0.0, middle - fixed) / all;
       }
       (done >= 1.0 ? high : low) = middle;
@@ -240,18 +252,20 @@ class Group {
     const SliceCosts::Run& run = costs_.of(members_[member].node, slices);
     const SliceCosts::ExpertRun& experts = costs_.of_experts(members_[member].node, slices.experts);
     const unsigned ends = (ends_.embedding ? 1u : 0u) | (ends_.head ? 2u : 0u);
-    return {
-        .time = {.start = members_[member].embedding_s + (ends_.head ? run.head_s : 0.0),
-                 .main = run.block_s + experts.seconds,
-                 .dense = run.dense_block_s},
-        .bytes = {
-            .start = run.start_bytes[ends], .main = run.block_bytes + experts.bytes, .dense = run.dense_block_bytes}};
+    MemberLines lines{.time = {.start = members_[member].embedding_s + (ends_.head ? run.head_s : 0.0)},
+                      .bytes = {.start = run.start_bytes[ends], .shared = run.weight_bytes + experts.bytes}};
+    for (std::size_t kind = 0; kind < kinds(); ++kind) {
+      const bool dense = problem_.cost.kinds[kind].dense;
+      lines.time.each[kind] = run.block_s[kind] + experts.seconds[kind];
+      lines.bytes.each[kind] = run.block_bytes[kind] + (dense ? 0.0 : experts.bytes);
+    }
+    return lines;
   }
   double time(std::size_t member, const SliceRange& slices, const BlockCounts& layers) const {
-    return lines_of(member, slices).time.at(layers);
+    return lines_of(member, slices).time.at(layers, kinds());
   }
   double bytes(std::size_t member, const SliceRange& slices, const BlockCounts& layers) const {
-    return lines_of(member, slices).bytes.at(layers);
+    return lines_of(member, slices).bytes.at(layers, kinds());
   }
 
   std::vector<JointCosts> joint_costs(const BlockCounts& blocks) const {
@@ -268,10 +282,10 @@ class Group {
           const std::size_t at = ModelCost::run(run);
           const MemberLines lines = lines_of(i, {run, {0, 0}});
           const SliceCosts::ExpertRun& experts = costs_.of_experts(members_[i].node, run);
-          one.slices_s[at] = lines.time.at(blocks);
-          one.slices_bytes[at] = lines.bytes.at(blocks);
-          one.experts_s[at] = blocks.main * experts.seconds;
-          one.experts_bytes[at] = blocks.main * experts.bytes;
+          one.slices_s[at] = lines.time.at(blocks, kinds());
+          one.slices_bytes[at] = lines.bytes.at(blocks, kinds());
+          one.experts_s[at] = Line{.each = experts.seconds}.at(blocks, kinds());
+          one.experts_bytes[at] = expert_blocks(blocks) * experts.bytes;
         }
       }
     }
@@ -281,9 +295,13 @@ class Group {
   Line exchange_of(const Slices& slices) const {
     const StageAssignment none{.first_layer = 0, .last_layer = 0, .embedding = ends_.embedding, .head = ends_.head};
     const std::vector<Share> shares = group_shares(nodes_, slices, none);
-    return {.start = group_time(problem_, shares, costs_.step()).exchange_s,
-            .main = exchanges_s(problem_, shares, {.main = 1}, costs_.step().rows),
-            .dense = exchanges_s(problem_, shares, {.dense = 1}, costs_.step().rows)};
+    Line line{.start = group_time(problem_, shares, costs_.step()).exchange_s};
+    for (std::size_t kind = 0; kind < kinds(); ++kind) {
+      BlockCounts one;
+      one.of[kind] = 1;
+      line.each[kind] = exchanges_s(problem_, shares, one, costs_.step());
+    }
+    return line;
   }
 
   bool better(const GroupChoice& a, const GroupChoice& b) const {
@@ -348,12 +366,14 @@ const SliceCosts::Run& SliceCosts::of(int node, const SliceRange& slices) {
   run.known = true;
   const NodeRates& rates = problem_.rates[static_cast<std::size_t>(node)];
   const ShareCost& share = problem_.cost.without_experts(slices);
-  run.block_s = block_s(share, step_, rates);
-  run.dense_block_s = block_s(share, step_, rates, BlockKind::kDense);
   run.head_s = head_s(share, step_, rates);
-  const auto cache = static_cast<double>(share.kv_bytes * problem_.load.context * problem_.load.sequences);
-  run.block_bytes = static_cast<double>(share.block.weight_bytes) + cache;
-  run.dense_block_bytes = static_cast<double>(share.dense_block.weight_bytes) + cache;
+  const std::uint64_t positions = problem_.load.context * problem_.load.sequences;
+  for (std::size_t i = 0; i < problem_.cost.kinds.size(); ++i) {
+    const BlockKind& kind = problem_.cost.kinds[i];
+    run.block_s[i] = block_s(share, step_, rates, kind);
+    run.block_bytes[i] = static_cast<double>(share.stored_bytes(kind) + share.cached_bytes_of(kind) * positions);
+  }
+  run.weight_bytes = static_cast<double>(share.stored_bytes(problem_.cost.kinds.front()));
   for (unsigned ends = 0; ends < 4; ++ends) {
     const StageAssignment work{.embedding = (ends & 1u) != 0, .head = (ends & 2u) != 0, .slices = slices};
     run.start_bytes[ends] = static_cast<double>(share_bytes(problem_.cost, work, problem_.load).total());
@@ -368,9 +388,12 @@ const SliceCosts::ExpertRun& SliceCosts::of_experts(int node, const SliceRange& 
   if (run.known) return run;
   const HeldExpertsCost& cost = problem_.cost.experts(slices);
   const NodeRates& rates = problem_.rates[static_cast<std::size_t>(node)];
-  run = {.known = true,
-         .seconds = experts_s(cost.experts, cost.moved_bytes, step_, rates),
-         .bytes = static_cast<double>(cost.weight_bytes)};
+  run.known = true;
+  run.bytes = static_cast<double>(cost.weight_bytes);
+  for (std::size_t i = 0; i < problem_.cost.kinds.size(); ++i) {
+    const BlockKind& kind = problem_.cost.kinds[i];
+    if (!kind.dense) run.seconds[i] = experts_s(cost.experts, cost.moved_bytes, step_, rates, kind);
+  }
   return run;
 }
 

@@ -32,22 +32,19 @@ struct GroupChoice {
 
 struct GroupTable {
   std::vector<Slices> divisions;
-  std::vector<GroupChoice> choices;  // by what the layers are
-  int dense = 0;                     // blocks of that kind that the model has
+  std::vector<GroupChoice> choices;  // by what the layers are, as in ModelCost::counts_of_runs
 
   GroupTable() = default;
-  explicit GroupTable(const ModelCost& cost)
-      : choices(static_cast<std::size_t>(cost.main_before.back() + 1) *
-                static_cast<std::size_t>(cost.counts(0, cost.layers()).dense + 1)),
-        dense(cost.counts(0, cost.layers()).dense) {}
+  /// The cost must outlive it.
+  explicit GroupTable(const ModelCost& cost) : choices(cost.counts_of_runs.size()), cost_(&cost) {}
   const GroupChoice& with(const BlockCounts& blocks) const { return choices[index(blocks)]; }
   GroupChoice& with(const BlockCounts& blocks) { return choices[index(blocks)]; }
 
  private:
   std::size_t index(const BlockCounts& blocks) const {
-    return static_cast<std::size_t>(blocks.main) * static_cast<std::size_t>(dense + 1) +
-           static_cast<std::size_t>(blocks.dense);
+    return cost_->equal_blocks() ? static_cast<std::size_t>(blocks.total() - 1) : cost_->run_index(blocks);
   }
+  const ModelCost* cost_ = nullptr;
 };
 
 /// What runs of slices cost on each node in one step: computed when first asked for.
@@ -56,15 +53,16 @@ class SliceCosts {
   /// Without experts.
   struct Run {
     bool known = false;
-    double block_s = 0.0, dense_block_s = 0.0;
+    std::array<double, kBlockKindsMax> block_s{};
+    std::array<double, kBlockKindsMax> block_bytes{};
+    double weight_bytes = 0.0;  // of a block, that it does not need where it shares them
     double head_s = 0.0;
-    double block_bytes = 0.0, dense_block_bytes = 0.0;
     std::array<double, 4> start_bytes{};  // without blocks; by OuterLayers: embedding 1, head 2
   };
   /// What experts add to each block that has them.
   struct ExpertRun {
     bool known = false;
-    double seconds = 0.0;
+    std::array<double, kBlockKindsMax> seconds{};  // 0 for dense blocks
     double bytes = 0.0;
   };
 

@@ -36,12 +36,14 @@ Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const P
     return make_error(ErrorCode::kInvalidArgument, "a prefill chunk of {} tokens, expected at least 1", options.chunk);
   }
   const int prompt = options.prompt > 0 ? options.prompt : std::clamp(context / 2, 1, kPromptDefault);
-  const Load load{.context = static_cast<std::uint64_t>(context),
-                  .sequences = static_cast<std::uint64_t>(options.sequences),
-                  .prompt = static_cast<std::uint64_t>(prompt),
-                  .chunk = static_cast<std::uint64_t>(options.chunk)};
+  const Load load{
+      .context = static_cast<std::uint64_t>(context),
+      .sequences = static_cast<std::uint64_t>(options.sequences),
+      .prompt = static_cast<std::uint64_t>(prompt),
+      .chunk = static_cast<std::uint64_t>(config.encoder_layers > 0 ? std::max(options.chunk, prompt) : options.chunk),
+      .requests = request_kind(config)};
   // Once here: every later matmul of these is smaller.
-  auto bytes = checked_multiply(load.context * load.sequences, std::max(cost.kv_bytes, cost.logit_bytes));
+  auto bytes = checked_multiply(load.context * load.sequences, std::max(2 * cost.kv_bytes, cost.logit_bytes));
   if (bytes) bytes = checked_multiply(*bytes, static_cast<std::uint64_t>(config.layers));
   if (!bytes || *bytes >= (std::uint64_t{1} << 53)) {
     return make_error(ErrorCode::kInvalidArgument, "no machine holds the cache of {} sequences of {} tokens",
@@ -164,7 +166,7 @@ Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCl
   const double weight_bytes =
       static_cast<double>(cost.weight_bytes(cost.counts(0, config.layers)) + cost.head.weight_bytes);
   for (const NodeDescriptor& node : cluster.nodes) {
-    input.rates.push_back(node_rates(node, cost.weight_type, weight_bytes));
+    input.rates.push_back(node_rates(node, cost.weight_type, weight_bytes, cost.kv_type));
   }
   return input;
 }

@@ -21,10 +21,8 @@ class Runs {
   explicit Runs(const PlanningProblem& problem) : problem_(problem), step_(decode_shape(problem.load)) {
     for (int node = 0; node < problem.nodes(); ++node) {
       const NodeRates& rates = problem.rates[static_cast<std::size_t>(node)];
-      Node one{.main_s = block_s(problem.cost, step_, rates),
-               .dense_s = block_s(problem.cost, step_, rates, BlockKind::kDense),
-               .embedding_s = embedding_s(step_, rates),
-               .head_s = head_s(problem.cost, step_, rates)};
+      Node one{.embedding_s = embedding_s(step_, rates), .head_s = head_s(problem.cost, step_, rates)};
+      for (const BlockKind& kind : problem.cost.kinds) one.block_s.push_back(block_s(problem.cost, step_, rates, kind));
       // The last layer that fits the memory, by the first one.
       for (int first = 0; first < problem.layers; ++first) {
         int low = first, high = problem.layers;
@@ -50,8 +48,9 @@ class Runs {
     const Node& one = nodes_[static_cast<std::size_t>(node)];
     const BlockCounts blocks = problem_.cost.counts(first, last);
     double seconds = 0.0;
-    if (blocks.main > 0) seconds += blocks.main * one.main_s;
-    if (blocks.dense > 0) seconds += blocks.dense * one.dense_s;
+    for (std::size_t kind = 0; kind < one.block_s.size(); ++kind) {
+      if (blocks.of[kind] > 0) seconds += blocks.of[kind] * one.block_s[kind];
+    }
     if (first == 0) seconds += one.embedding_s;
     if (last == layers()) seconds += one.head_s;
     return seconds;
@@ -78,7 +77,8 @@ class Runs {
 
  private:
   struct Node {
-    double main_s = 0.0, dense_s = 0.0, embedding_s = 0.0, head_s = 0.0;
+    double embedding_s = 0.0, head_s = 0.0;
+    std::vector<double> block_s{};  // by kind
     std::vector<int> held{};
   };
   const PlanningProblem& problem_;

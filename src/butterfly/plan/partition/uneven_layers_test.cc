@@ -58,6 +58,15 @@ TEST(UnevenLayers, BalancedEqualsEveryOrderOnRandomInstances) {
   for (int instance = 0; instance < 200; ++instance) {
     const int layers = 2 + static_cast<int>(random() % 9);
     ModelConfig config = dense_first(layers, static_cast<int>(random() % static_cast<unsigned>(layers)));
+    // Some have windows besides, and some an encoder in the place of experts.
+    if (instance % 3 == 1) {
+      for (int layer = 0; layer < layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 0 : 8);
+    } else if (instance % 3 == 2) {
+      config.moe = {};
+      config.position = PositionKind::kNone;
+      config.relative = {.buckets = 8, .distance = 32};
+      config.encoder_layers = 1 + static_cast<int>(random() % static_cast<unsigned>(layers - 1));
+    }
     if (random() % 3 == 0) std::ranges::shuffle(config.moe.layers, random);
     PlanCluster cluster;
     const int nodes = 1 + static_cast<int>(random() % 4);

@@ -23,7 +23,8 @@ Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& clust
   BF_ASSIGN_OR_RETURN(PredictionInput input,
                       prediction_input(config, cluster, {.sequences = run.sequences, .kv_type = kv_type}));
   // Decode is predicted halfway through the context.
-  input.load.context = static_cast<std::uint64_t>(2 * run.prompt + run.generated);
+  const bool answers = input.load.requests == RequestKind::kAnswered;  // in a text of their own
+  input.load.context = static_cast<std::uint64_t>((answers ? 0 : 2 * run.prompt) + run.generated);
   input.load.prompt = static_cast<std::uint64_t>(std::max(run.prompt, 1));
   input.load.chunk = static_cast<std::uint64_t>(std::max(run.chunk, 1));
   RunForecast forecast{.plan = predict(input, plan.placement()).whole};

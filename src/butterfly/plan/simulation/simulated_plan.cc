@@ -28,6 +28,7 @@ SimulatedPipeline simulated(const PredictionInput& input, const Plan& plan) {
   const auto tables = std::make_shared<const Tables>(Tables{input, std::move(shares), std::move(groups)});
   SimulatedPipeline pipeline;
   pipeline.nodes = input.cluster->size();
+  pipeline.requests = input.load.requests;
   const int stages = static_cast<int>(tables->groups.size());
   for (int stage = 0; stage < stages; ++stage) {
     pipeline.stages.emplace_back();

@@ -31,7 +31,8 @@ PlanOptions options_of(const std::string& custom) {
 
 /// Three tokens around the middle of the context, which is what predictions are about.
 TEST(SimulatedPlan, OneUndisturbedRequestTakesWhatThePlanPredicts) {
-  const ModelConfig config = *named_config("llama-1.1b");
+  ModelConfig config = *named_config("llama-1.1b");
+  for (int layer = 0; layer < config.layers; ++layer) config.windows.push_back(layer % 3 == 0 ? 0 : 32);
   const PlanCluster cluster = mixed_cluster();
   for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-12\nn2 0-21 slices 13-31",
                              "n0 0-5\nn1 6-21 slices 0-10\nn2 6-21 slices 11-22\nn3 6-21 slices 23-31"}) {
@@ -43,6 +44,36 @@ TEST(SimulatedPlan, OneUndisturbedRequestTakesWhatThePlanPredicts) {
     EXPECT_NEAR(report->first_token_s.p50, plan.prediction.ttft_s, 1e-9 * plan.prediction.ttft_s) << custom;
     const double token_s = (report->request_s.p50 - report->first_token_s.p50) / 3;
     EXPECT_NEAR(token_s, plan.prediction.token_s, 1e-4 * plan.prediction.token_s) << custom;
+  }
+}
+
+/// Fails where the simulation decodes with an encoder's layers, or reads a text in chunks that an encoder reads whole.
+TEST(SimulatedPlan, RequestsOfEncodersTakeWhatThePlanPredicts) {
+  ModelConfig config = *named_config("butterfly-demo");
+  config.layers = 10;
+  config.position = PositionKind::kNone;
+  config.relative = {.buckets = 32, .distance = 128, .shared = true};
+  const PlanCluster cluster = mixed_cluster();
+  for (const int encoder_layers : {6, 10}) {
+    config.encoder_layers = encoder_layers;
+    for (const char* custom : {"n0 0-9", "n0 0-3\nn1 4-9", "n1 0-9 slices 0-12\nn2 0-9 slices 13-31"}) {
+      const PlanOptions options = options_of(custom);
+      const auto plan = make_plan(config, cluster, options);
+      ASSERT_TRUE(plan) << plan.error().message;
+      const PredictionInput input = *prediction_input(config, cluster, options);
+      EXPECT_EQ(input.load.chunk, 98u) << "a text is encoded whole";
+      // Decode is predicted halfway through the context of 200.
+      const auto report = simulate(simulated(input, *plan), {.prompt = 98, .generated = 200, .prefill_chunk = 40});
+      ASSERT_TRUE(report) << report.error().message;
+      EXPECT_NEAR(report->first_token_s.p50, plan->prediction.ttft_s, 1e-9 * plan->prediction.ttft_s) << custom;
+      if (encoder_layers == 10) {
+        EXPECT_NEAR(plan->prediction.token_s, plan->prediction.ttft_s / 98, 1e-12);
+        EXPECT_NEAR(report->tokens_per_s, 98 / plan->prediction.ttft_s, 1e-6 * report->tokens_per_s);
+        continue;
+      }
+      const double token_s = (report->request_s.p50 - report->first_token_s.p50) / 199;
+      EXPECT_NEAR(token_s, plan->prediction.token_s, 1e-2 * plan->prediction.token_s) << custom;
+    }
   }
 }
 
@@ -60,7 +91,8 @@ TEST(SimulatedPlan, ANodeWithTwoStagesIsWaitedForALittleLongerThanPredicted) {
 }
 
 TEST(SimulatedPlan, ManySequencesComeNearThePredictedThroughput) {
-  const ModelConfig config = *named_config("llama-1.1b");
+  ModelConfig config = *named_config("llama-1.1b");
+  for (int layer = 0; layer < config.layers; ++layer) config.windows.push_back(layer % 3 == 0 ? 0 : 32);
   const PlanCluster cluster = mixed_cluster();
   for (const char* custom : {"n0 0-21", "n0 0-9\nn3 10-21", "n1 0-21 slices 0-12\nn2 0-21 slices 13-31"}) {
     PlanOptions options = options_of(custom);

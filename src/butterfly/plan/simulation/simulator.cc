@@ -80,6 +80,7 @@ struct RequestState {
   double arrived = 0.0, first_token = 0.0, ended = 0.0;
   int submitted = 0;  // positions sent, of those there are
   int generated = 0;
+  bool encoded = false;  // its text was sent
   bool waiting = false;  // for logits
 };
 
@@ -90,9 +91,9 @@ struct Server {
 };
 
 /// When directed links, and the two sides of each node's network card, are free again.
-class TrainableTransformer {
+class Network {
  public:
-  TrainableTransformer(const SimulatedPipeline& pipeline, bool shared_nic) : shared_nic_(shared_nic) {
+  Network(const SimulatedPipeline& pipeline, bool shared_nic) : shared_nic_(shared_nic) {
     std::map<std::pair<int, int>, std::size_t> links;
     const auto add = [&](std::vector<Way>& hop, int from, int to) {
       const std::size_t link = links.emplace(std::pair(from, to), links.size()).first->second;
@@ -266,10 +267,31 @@ class Simulation {
     return std::exp(jitter_sigma_ * draws_.gaussian(Draws::kJitter, jitters_++) - 0.5 * jitter_sigma_ * jitter_sigma_);
   }
 
+  /// Texts that are to be encoded, as many as fit and one at least: as Schedule::add_encoded.
+  void add_texts(std::size_t share, FlyingStep& step) {
+    if (pipeline_.requests == RequestKind::kContinued) return;
+    const bool ends = pipeline_.requests == RequestKind::kEncoded;
+    for (std::size_t n = 0; n < active_.size() && step.runs.size() < share; ++n) {
+      const int index = active_[(turn_ + n) % active_.size()];
+      RequestState& request = requests_[static_cast<std::size_t>(index)];
+      if (request.encoded) continue;
+      if (!step.runs.empty() && static_cast<int>(step.shape.rows) + options_.prompt > options_.prefill_chunk) break;
+      request.encoded = true;
+      request.waiting = ends;
+      step.runs.push_back({.request = index, .rows = options_.prompt, .logits = ends});
+      step.shape.kind = StepKind::kEncodes;
+      step.shape.rows += options_.prompt;
+      step.shape.sequences += 1;
+      step.shape.logit_rows += ends ? 1 : 0;
+    }
+  }
+
   /// The rows that request i contributes to a step with `room` left.
   void add_rows(int index, FlyingStep& step) {
     RequestState& request = requests_[static_cast<std::size_t>(index)];
-    const int there = options_.prompt + request.generated;
+    if (pipeline_.requests == RequestKind::kEncoded) return;
+    const int begun = pipeline_.requests == RequestKind::kAnswered ? 1 : options_.prompt;
+    const int there = begun + request.generated;
     const int room = options_.prefill_chunk - static_cast<int>(step.shape.rows);
     const int rows = std::min(there - request.submitted, room);
     if (request.waiting || rows <= 0) return;
@@ -293,7 +315,10 @@ class Simulation {
       FlyingStep& step = steps_[static_cast<std::size_t>(slot)];
       step.shape = {.rows = 0, .past = 0, .sequences = 0, .logit_rows = 0};
       step.runs.clear();
-      for (std::size_t n = 0; n < active_.size() && step.runs.size() < share; ++n) {
+      if (pipeline_.requests != RequestKind::kContinued) step.shape.text = options_.prompt;
+      add_texts(share, step);
+      const bool encodes = !step.runs.empty();
+      for (std::size_t n = 0; !encodes && n < active_.size() && step.runs.size() < share; ++n) {
         add_rows(active_[(turn_ + n) % active_.size()], step);
       }
       if (step.runs.empty()) return;
@@ -363,7 +388,7 @@ class Simulation {
       RequestState& request = requests_[static_cast<std::size_t>(run.request)];
       request.waiting = false;
       if (request.generated++ == 0) request.first_token = now_;
-      if (request.generated < options_.generated) continue;
+      if (request.generated < answer_tokens()) continue;
       request.ended = now_;
       ++ended_;
       failures_since_end_ = 0;
@@ -373,6 +398,8 @@ class Simulation {
     free_steps_.push_back(slot);
     admit();
   }
+
+  int answer_tokens() const { return pipeline_.requests == RequestKind::kEncoded ? 1 : options_.generated; }
 
   /// A node that serves is dead: what is under way is lost, and nothing is computed until all know.
   void fail() {
@@ -394,8 +421,9 @@ class Simulation {
     network_.forget();
     for (int index : active_) {
       RequestState& request = requests_[static_cast<std::size_t>(index)];
-      replayed_rows_ += static_cast<std::uint64_t>(request.submitted);
+      replayed_rows_ += static_cast<std::uint64_t>(request.submitted + (request.encoded ? options_.prompt : 0));
       request.submitted = 0;
+      request.encoded = false;
       request.waiting = false;
     }
   }
@@ -412,7 +440,8 @@ class Simulation {
     result.seconds = last - requests_.front().arrived;
     result.first_token_s = percentiles(std::move(first));
     result.request_s = percentiles(std::move(whole));
-    const double tokens = static_cast<double>(options_.requests) * options_.generated;
+    const int each = pipeline_.requests == RequestKind::kEncoded ? options_.prompt : options_.generated;
+    const double tokens = static_cast<double>(options_.requests) * each;
     result.tokens_per_s = result.seconds > 0.0 ? tokens / result.seconds : 0.0;
     for (double busy : busy_s_) result.utilisation.push_back(result.seconds > 0.0 ? busy / result.seconds : 0.0);
     result.failures = failures_;
@@ -424,7 +453,7 @@ class Simulation {
   const SimulatedPipeline& pipeline_;
   const SimulationOptions& options_;
   Draws draws_;
-  TrainableTransformer network_;
+  Network network_;
   int depth_;
   double jitter_sigma_;
   std::vector<RequestState> requests_;

@@ -19,6 +19,7 @@ namespace butterfly {
 /// one step at a time.
 struct SimulatedPipeline {
   int nodes = 0;
+  RequestKind requests = RequestKind::kContinued;
   std::vector<std::vector<int>> stages;  // the members of each, indices below `nodes`
   /// Seconds that a member of a stage computes for a step.
   std::function<double(int stage, std::size_t member, const StepShape& shape)> compute_s;
@@ -33,8 +34,8 @@ struct SimulatedPipeline {
 struct SimulationOptions {
   int requests = 1;
   double rate_per_s = 0.0;    // of arrivals, a Poisson process; 0: all at once
-  int prompt = 128;           // tokens of each request
-  int generated = 128;        // tokens that each request is answered with
+  int prompt = 128;           // tokens of each request, or of its text that is encoded
+  int generated = 128;        // tokens that each request is answered with; a text that is encoded has no answer
   int sequences_max = 8;      // requests at work at once; others wait for their turn
   int prefill_chunk = 512;    // rows of one step at most
   double jitter = 0.0;        // coefficient of variation of every computation and transfer
@@ -52,7 +53,7 @@ struct Percentiles {
 struct SimulationReport {
   double seconds = 0.0;                  // from the first arrival to the last token
   Percentiles first_token_s, request_s;  // from a request's arrival
-  double tokens_per_s = 0.0;             // generated, over `seconds`
+  double tokens_per_s = 0.0;             // generated, or those of texts that are encoded and no more, over `seconds`
   std::vector<double> utilisation;       // of each node: seconds of computing over `seconds`
   int failures = 0;
   std::uint64_t replayed_rows = 0;  // read again after failures
