@@ -93,6 +93,12 @@ class Texts(OneServer):
         self.assertAlmostEqual(max(logprobs["top_logprobs"][-1].values()), logprobs["token_logprobs"][-1])
         none = self.choice(dict(body, max_tokens=0))["logprobs"]
         self.assertEqual(none["token_logprobs"], logprobs["token_logprobs"][:-1])
+        # As a prompt, a text has the log-probabilities that its tokens had when they were drawn.
+        drawn = self.choice(dict(body, max_tokens=8))
+        read = self.choice(dict(body, prompt=drawn["text"], max_tokens=0))["logprobs"]
+        self.assertEqual(read["tokens"], drawn["logprobs"]["tokens"])
+        self.assertEqual(read["token_logprobs"], drawn["logprobs"]["token_logprobs"])
+        self.assertEqual(read["text_offset"], drawn["logprobs"]["text_offset"])
 
     def test_log_probabilities_come_with_the_tokens(self):
         found = self.choice(dict(CHAT, logprobs=True, top_logprobs=3), "/v1/chat/completions")

@@ -16,15 +16,15 @@ import resource
 import select
 import socket
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "distributed"))
 from program import SANITIZED  # noqa: E402
-from serve_kit import Server  # noqa: E402
+from serve_kit import Server, write_template  # noqa: E402
 
 TEXT = {"prompt": "ROMEO:", "max_tokens": 8, "seed": 3, "temperature": 0.9}
 HEADERS = b"Host: x\r\nContent-Type: application/json\r\n"
-PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize"]
 WORDS = ["prompt", "messages", "role", "content", "user", "tools", "n", "stop", "stream", "seed", "logprobs", "echo",
          "response_format", "type", "json_schema", "schema", "input", "tokens", "logit_bias", "max_tokens", "function",
          "name", "parameters", "tool_choice", "tool_calls", "model", "grammar", "guided_regex", "stream_options"]
@@ -103,25 +103,69 @@ class Siege:
             return [self.random_value(depth + 1) for _ in range(draw.randrange(4))]
         return {draw.choice(WORDS): self.random_value(depth + 1) for _ in range(draw.randrange(5))}
 
+    def change(self, value):
+        """The value with one thing in it replaced, taken out or put in."""
+        draw = self.random
+        if not isinstance(value, (dict, list)) or not value or draw.random() < 0.15:
+            return self.random_value()
+        if isinstance(value, list):
+            at = draw.randrange(len(value))
+            return value[:at] + ([self.change(value[at])] if draw.random() < 0.8 else []) + value[at + 1:]
+        changed = dict(value)
+        name = draw.choice(list(changed))
+        if draw.random() < 0.1:
+            changed[draw.choice(WORDS)] = self.random_value()
+        elif draw.random() < 0.1:
+            del changed[name]
+        else:
+            changed[name] = self.change(changed[name])
+        return changed
+
     def shapes(self):
         """JSON of any shape: never anything but a refusal in the API's form, or an answer."""
         count = 300 if self.quick else 5000
-        good = [{"prompt": "a", "max_tokens": 2}, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
-                {"input": "a", "max_output_tokens": 2}, {"input": "a"}, {"prompt": "a"}, {"tokens": [5]}]
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+        tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {
+            "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}
+        chat = {"model": "demo", "max_tokens": 2, "n": 1, "stop": ["x"], "logprobs": True, "top_logprobs": 2,
+                "logit_bias": {"5": 1}, "tools": [tool], "tool_choice": "auto", "temperature": 1, "seed": 1,
+                "response_format": {"type": "text"}, "chat_template_kwargs": {"a": 1}, "messages": [
+                    {"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]},
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "1", "content": "b"}, {"role": "user", "content": "c"}]}
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": tool["function"]["parameters"]}}
+        bodies = [("/v1/chat/completions", chat),
+                  ("/v1/chat/completions", dict(chat, response_format=schema, max_tokens=30)),
+                  ("/v1/chat/completions", dict(chat, tool_choice={"type": "function", "function": {"name": "f"}},
+                                                max_tokens=30)),
+                  ("/v1/completions", {"prompt": ["a", [5, 6]], "max_tokens": 2, "echo": True, "logprobs": 2, "n": 2,
+                                       "stop": "x", "logit_bias": {"5": 1}, "stop_token_ids": [7], "top_p": 0.9}),
+                  ("/v1/completions", {"prompt": [5, 6], "max_tokens": 2, "stream": True,
+                                       "stream_options": {"include_usage": True}, "guided_regex": "[ab]{1,3}"}),
+                  ("/v1/responses", {"input": [{"role": "user", "content": "a"},
+                                               {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                                               {"type": "function_call_output", "call_id": "1", "output": "b"}],
+                                     "max_output_tokens": 2, "instructions": "c", "text": {"format": {"type": "text"}},
+                                     "reasoning": {"effort": "low"}, "tools": [{"type": "function", "name": "f"}]}),
+                  ("/v1/embeddings", {"input": ["a", [5]], "encoding_format": "float"}),
+                  ("/tokenize", {"prompt": "a", "with_pieces": True}), ("/detokenize", {"tokens": [5, 6]})]
         statuses = {}
         for _ in range(count):
-            place = self.random.randrange(len(PATHS))
-            body = dict(good[place])
-            for _ in range(self.random.randrange(1, 4)):
-                body[self.random.choice(WORDS)] = self.random_value()
-            if body.get("n", 1) in (None, 1) or not isinstance(body.get("n"), (int, float)) or body["n"] < 4:
-                status, _, content = self.server.ask(PATHS[place], body)
-                statuses[status] = statuses.get(status, 0) + 1
-                fine = status == 200 or (isinstance(content, dict) and set(content.get("error", ())) ==
-                                         {"message", "type", "param", "code"})
-                if not fine or status >= 500:
-                    print(f"FAIL {PATHS[place]} {json.dumps(body)}: {status} {content}")
-                    self.failures += 1
+            path, body = self.random.choice(bodies)
+            for _ in range(self.random.randrange(1, 3)):
+                body = self.change(body)
+            try:
+                status, headers, content = self.server.ask(path, json.dumps(body).encode(), method="POST")
+            except OSError as error:
+                status, headers, content = 0, {}, str(error)
+            statuses[status] = statuses.get(status, 0) + 1
+            fine = status == 200 or (isinstance(content, dict) and set(content.get("error", ())) ==
+                                     {"message", "type", "param", "code"})
+            if not fine or status >= 500:
+                print(f"FAIL {path} {json.dumps(body)}: {status} {content}")
+                self.failures += 1
+            if status == 0:
+                break
         self.check("random shapes", f": {statuses}")
 
     def bytes(self):
@@ -250,7 +294,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="one part by its name")
     options = parser.parse_args()
-    with Server("--log-format", "off", "--stream-buffer", "1") as server:
+    with tempfile.TemporaryDirectory() as folder, \
+            Server("--log-format", "off", "--stream-buffer", "1", "--chat-template", write_template(folder)) as server:
         siege = Siege(server, options.quick, options.seed)
         for part in ("shapes", "bytes", "json", "large_bodies", "slow_senders", "slow_readers", "hang_ups", "idle"):
             if options.only in (None, part):

@@ -7,6 +7,7 @@
 
 #include "butterfly/base/clock.h"
 #include "butterfly/base/json.h"
+#include "butterfly/base/log.h"
 #include "butterfly/base/one_line.h"
 
 namespace butterfly {
@@ -111,7 +112,12 @@ void Service::handle(const std::shared_ptr<HttpExchange>& exchange) {
     record->seconds = seconds_since(began);
     if (options_.access) options_.access(*record);
   });
-  dispatch(call);
+  try {
+    dispatch(call);
+  } catch (const std::exception& thrown) {  // of a library: a mistake of ours, or memory that is not there
+    log().error("request {}: {}", call.record->id, thrown.what());
+    fail(call, {.status = 500, .message = "the server failed at this request", .code = "internal_error"});
+  }
 }
 
 void Service::dispatch(Call& call) {
