@@ -64,7 +64,7 @@ inline Result<Answer> run_on(Pipeline& pipeline, const Checkpoint& checkpoint, c
       if (sequence.logits_from == sequence.rows) continue;
       const std::span<float> logits = step.tensor.row(row++);
       if (sequence.sequence == SequenceId(0)) answer.logits.insert(answer.logits.end(), logits.begin(), logits.end());
-      const TokenId token = sample(logits, {}, {}, {});
+      const TokenId token = draw(logits, {}, {});
       if (sequence.sequence == SequenceId(0)) answer.tokens.push_back(token);
       const auto length = static_cast<int>(schedule.tokens(sequence.sequence).size());
       const int limit = sequence.sequence == SequenceId(0) ? prompt_tokens + decode_tokens : prompt_tokens;

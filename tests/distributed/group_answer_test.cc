@@ -85,7 +85,7 @@ Result<std::vector<float>> logits_of(Pipeline& pipeline, int vocab) {
       if (schedule.tokens(run.sequence).size() > 24) {
         schedule.finish(run.sequence);
       } else {
-        schedule.append(run.sequence, sample(values, {}, {}, {}));
+        schedule.append(run.sequence, draw(values, {}, {}));
       }
     }
   }
