@@ -1,6 +1,7 @@
 // butterfly serve: the model behind OpenAI's HTTP API. One line on stderr says where; nothing goes to stdout.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -8,9 +9,12 @@
 #include "butterfly/base/one_line.h"
 #include "butterfly/base/read_file.h"
 #include "butterfly/base/units.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/model/format/embedding_recipe.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "butterfly/model/inference/kv_cache.h"
 #include "butterfly/serve/service.h"
+#include "butterfly/stage/stage.h"
 #include "butterfly/wire/channel/address.h"
 #include "butterfly/wire/enrolment/secret_files.h"
 #include "chat/chat_model.h"
@@ -132,6 +136,19 @@ DeploymentObserver watch_cluster(Service& service, bool quiet) {
   return observer;
 }
 
+/// Positions for which half of the memory that is left here has room, as if all layers were here; one text at least.
+/// Workers hold a part of them each.
+std::int64_t standard_cache_tokens(const ModelConfig& model, const DeploymentConfig& deployment) {
+  const DType type = deployment.compute.kv_type.value_or(kv_type_for(model));
+  const std::uint64_t position = cached_bytes(type, static_cast<std::uint64_t>(model.cached_key_dim())) +
+                                 cached_bytes(type, static_cast<std::uint64_t>(model.cached_value_dim()));
+  const auto heads = static_cast<std::uint64_t>(std::max(1, model.layers) * std::max(1, model.kv_heads));
+  const auto topology = detect_topology();
+  const std::uint64_t room = topology ? topology->offered_memory_bytes() / 2 : 0;
+  return std::max<std::int64_t>(model.context,
+                                static_cast<std::int64_t>(room / std::max<std::uint64_t>(position * heads, 1)));
+}
+
 Status open_texts(const ServeCommand& command, const InferenceConfig& config, const ChatSettings& settings,
                   Serving& serving, const std::string& name) {
   TextEngineOptions options{.name = name, .standard = config.request};
@@ -149,7 +166,9 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
   options.scheduler = {.context = serving.model.checkpoint.config.context,
                        .rows_max = config.prefill_chunk,
                        .sequences_max = command.parallel,
-                       .cache_tokens = static_cast<std::int64_t>(command.cache_tokens),
+                       .cache_tokens = command.cache_tokens > 0
+                                           ? static_cast<std::int64_t>(command.cache_tokens)
+                                           : standard_cache_tokens(serving.model.checkpoint.config, config.deployment),
                        .waiting_max = static_cast<std::size_t>(command.queue),
                        .keep_prefixes = !command.no_prefix_cache,
                        .slowdown_max = command.slowdown};
@@ -298,7 +317,8 @@ void add_request_flags(Command sub, ServeCommand& command) {
       .show_default()
       .group(group);
   sub.add_option("--cache-tokens", command.cache_tokens,
-                 "Tokens for which every node has room in its cache; 0: no limit")
+                 "Tokens for which every node has room in its cache; 0: as many as half of this machine's free memory "
+                 "would hold of the whole model")
       .whole_number()
       .show_default()
       .group(group);

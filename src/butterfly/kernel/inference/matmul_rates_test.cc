@@ -18,7 +18,7 @@ TEST(MatmulRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
         measure_matmuls(
             {.isa = isa, .threads = 2, .weight_bytes = kFewBytes, .prefill_weight_bytes = kFewBytes, .prefill_rows = 4})
             .value();
-    ASSERT_EQ(rates.size(), 6u);
+    ASSERT_EQ(rates.size(), 8u);
     for (const MatmulRate& rate : rates) {
       EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
       EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
@@ -83,7 +83,7 @@ class MatmulCache : public testing::Test {
 // Fails when a worker measures at each start.
 TEST_F(MatmulCache, WhatWasMeasuredIsRememberedForTheSameMachineAndThreads) {
   const auto measured = remembered_matmuls(supported_isas().back(), 1, "some CPU");
-  ASSERT_EQ(measured.size(), 6u);
+  ASSERT_EQ(measured.size(), 8u);
   std::filesystem::path file;
   for (const auto& entry : std::filesystem::directory_iterator(home_ / "butterfly")) file = entry.path();
   std::vector<MatmulRate> changed = measured;
