@@ -6,7 +6,8 @@
 Each reader asks for a text as a stream, hangs up at random, comes back by the id of its request and reads on. A worker is
 killed every few seconds and started again; the server is killed with SIGKILL and started again over the same journal. Each
 text has to be, byte by byte, the one that an undisturbed server gave before. At the end nothing may wait, run or hold pages
-of the cache but those that are kept for prompts, and the server's memory is what it was after a few seconds.
+of the cache but those that are kept for prompts.
+--break: one character of each expected text is another, and the first reader must notice.
 Exit status 0: all held; 1: something did not, as stdout says.
 """
 
@@ -134,6 +135,8 @@ class Run:
         with Server("--parallel", "32") as server:
             for number in range(200):
                 self.expected[number] = server.good("/v1/completions", body_of(number))["choices"][0]["text"]
+                if self.arguments.wrong:
+                    self.expected[number] = self.expected[number][:-1] + "\0"
 
     def disturb(self):
         """Workers in turn, and the server at its times."""
@@ -186,6 +189,7 @@ def main():
     parser.add_argument("--server-kills", type=int, default=2)
     parser.add_argument("--leave", type=float, default=0.01, help="chance of a hang-up after each event")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--break", dest="wrong", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.seconds, arguments.streams, arguments.worker_every, arguments.server_kills = 12, 12, 4, 1
@@ -220,8 +224,8 @@ def main():
         print(f"memory of the server: {last[len(last) // 10] / 1e6:.0f} MB after a tenth of its time, "
               f"{last[-1] / 1e6:.0f} MB at the end; {len(left)} entries in the journal for readers that come back")
     for failure in run.failures[:5]:
-        print("FAILED:", failure)
-    print(f"{len(run.failures)} failed")
+        print("BROKEN:", failure)
+    print(f"{len(run.failures)} broken")
     return bool(run.failures)
 
 
