@@ -45,10 +45,7 @@ const butterfly::ChatInput& input() {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::string folder = butterfly::fuzz::corpus_folder(*argc, *argv);
-  if (folder.empty()) return 0;
-  int number = 0;
-  for (const char* seed : kSeeds) butterfly::fuzz::write_seed(folder, "seed_" + std::to_string(number++), seed);
+  butterfly::fuzz::write_seeds(*argc, *argv, kSeeds);
   return 0;
 }
 

@@ -20,4 +20,13 @@ inline void write_seed(const std::string& folder, const std::string& name, const
   std::ofstream(folder + "/" + name, std::ios::binary) << content;
 }
 
+/// Texts as the corpus of a fuzzer that was given a folder: seed_0, seed_1, ...
+template <typename Texts>
+void write_seeds(int argc, char** argv, const Texts& texts) {
+  const std::string folder = corpus_folder(argc, argv);
+  if (folder.empty()) return;
+  int number = 0;
+  for (const char* text : texts) write_seed(folder, "seed_" + std::to_string(number++), text);
+}
+
 }  // namespace butterfly::fuzz
