@@ -163,6 +163,7 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
         "--chat-template FILE",
         name);
   }
+  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, serving.model));
   options.scheduler = {.context = serving.model.checkpoint.config.context,
                        .rows_max = config.prefill_chunk,
                        .sequences_max = command.parallel,
@@ -171,7 +172,8 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
                                            : standard_cache_tokens(serving.model.checkpoint.config, config.deployment),
                        .waiting_max = static_cast<std::size_t>(command.queue),
                        .keep_prefixes = !command.no_prefix_cache,
-                       .slowdown_max = command.slowdown};
+                       .slowdown_max = command.slowdown,
+                       .drafter = std::move(drafter)};
   serving.texts = std::make_unique<TextEngine>(serving.model.checkpoint, *serving.model.deployment, *serving.tokenizer,
                                                std::move(options));
   const JobStoreOptions kept{.retention = std::chrono::seconds(command.retention),

@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 }  // namespace
 
 ChatSession::ChatSession(const ChatModel& model, const Tokenizer& tokenizer, OpenModel& open,
-                         const InferenceConfig& config, const std::string& system)
+                         const InferenceConfig& config, const std::string& system, std::shared_ptr<Drafter> drafter)
     : model_(model),
       tokenizer_(tokenizer),
       config_(config),
@@ -20,7 +20,8 @@ ChatSession::ChatSession(const ChatModel& model, const Tokenizer& tokenizer, Ope
                  {.context = open.checkpoint.config.context,
                   .rows_max = config.prefill_chunk,
                   .cache_tokens = open.checkpoint.config.context,
-                  .keep_prefixes = true}) {
+                  .keep_prefixes = true,
+                  .drafter = std::move(drafter)}) {
   set_system(system);
 }
 

@@ -17,7 +17,7 @@ namespace butterfly::app {
 class ChatSession {
  public:
   ChatSession(const ChatModel& model, const Tokenizer& tokenizer, OpenModel& open, const InferenceConfig& config,
-              const std::string& system);
+              const std::string& system, std::shared_ptr<Drafter> drafter);
 
   /// Called with each piece of an answer as it comes.
   using EventSink = std::function<void(const AnswerEvent&)>;

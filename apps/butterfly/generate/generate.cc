@@ -87,6 +87,10 @@ void print_summary(const Report& r, const InferenceConfig& config, const Deploym
       format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(), deployment.plan().strategy.c_str(),
       r.load_balance_factor > 0 ? fmt::format(" | load_balance_factor {:.2f}", r.load_balance_factor).c_str() : "",
       to_string(r.generation.reason));
+  if (r.generation.guessed_tokens > 0) {
+    std::fprintf(stderr, "%lld of the tokens were guessed ahead and computed together\n",
+                 static_cast<long long>(r.generation.guessed_tokens));
+  }
   if (!r.disturbance.empty()) std::fprintf(stderr, "disturbed: %s\n", r.disturbance.c_str());
   if (r.traffic.bytes_saved > 0) {
     std::fprintf(stderr, "payloads were packed by %s: %s instead of %s, the same text\n",
@@ -152,6 +156,7 @@ std::string to_json(const InferenceConfig& config, const Report& r, const Deploy
   }
   j["prompt_tokens"] = r.prompt_tokens;
   j["generated_tokens"] = r.generated();
+  j["guessed_tokens"] = r.generation.guessed_tokens;
   j["prefill_tokens_per_s"] = r.prefill_tokens_per_s();
   j["decode_tokens_per_s"] = r.decode_tokens_per_s();
   j["time_to_first_token_s"] = r.generation.first_token_s;
@@ -307,7 +312,8 @@ Result<int> run(const GenerateCommand& command) {
   };
   report.prompt_tokens = request.encoded.empty() ? request.prompt.size() : request.encoded.size();
   report.load_s = model.load_s;
-  const GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
+  GenerateOptions options{.prefill_chunk = config.prefill_chunk, .context = model.checkpoint.config.context};
+  BF_ASSIGN_OR_RETURN(options.drafter, open_drafter(config, model));
   const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells
   const std::vector<NodeReport> before = model.deployment->nodes();
   const RunShape expected{

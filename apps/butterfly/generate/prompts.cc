@@ -135,6 +135,11 @@ class Answers {
         static_cast<unsigned long long>(stats.generated_tokens), static_cast<double>(stats.generated_tokens) / seconds);
     std::fprintf(stderr, "p50 / p95 / p99: first token %s | each further token %s\n", three(first).c_str(),
                  three(each).c_str());
+    if (stats.drafted_tokens > 0) {
+      std::fprintf(stderr, "%llu tokens guessed ahead, %llu of them came true\n",
+                   static_cast<unsigned long long>(stats.drafted_tokens),
+                   static_cast<unsigned long long>(stats.accepted_tokens));
+    }
     if (stats.preempted > 0 || stats.recovered > 0) {
       std::fprintf(stderr, "%llu texts gave up their cache and began anew | %llu recoveries\n",
                    static_cast<unsigned long long>(stats.preempted), static_cast<unsigned long long>(stats.recovered));
@@ -173,9 +178,12 @@ Result<int> run_prompts(const InferenceConfig& config, const std::string& path) 
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<Request> requests, read_requests(config, path, model, tokenizer));
-  Scheduler scheduler(
-      model.deployment->pipeline(), tokenizer,
-      {.context = model.checkpoint.config.context, .rows_max = config.prefill_chunk, .keep_prefixes = true});
+  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, model));
+  Scheduler scheduler(model.deployment->pipeline(), tokenizer,
+                      {.context = model.checkpoint.config.context,
+                       .rows_max = config.prefill_chunk,
+                       .keep_prefixes = true,
+                       .drafter = std::move(drafter)});
   Answers answers(requests);
   std::stop_source stop;
   const std::stop_callback on_interrupt(interrupted(), [&] { stop.request_stop(); });

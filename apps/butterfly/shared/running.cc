@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include "butterfly/base/one_line.h"
+#include "butterfly/infer/speculation/model_drafter.h"
+#include "butterfly/infer/speculation/ngram_drafter.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
@@ -56,6 +58,18 @@ Result<OpenModel> open_model(const InferenceConfig& config, const std::function<
   BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, config.deployment, observer, interrupted()));
   open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
   return open;
+}
+
+Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const OpenModel& model) {
+  if (config.draft_model.empty()) {
+    if (config.speculation == Speculation::kOff) return std::shared_ptr<Drafter>();
+    return std::make_shared<NgramDrafter>();
+  }
+  InferenceConfig here{.model = config.draft_model, .quiet = config.quiet};
+  here.deployment.compute.threads = config.deployment.compute.threads;
+  BF_ASSIGN_OR_RETURN(OpenModel draft, open_model(here));
+  BF_TRY(check_same_tokens(model.checkpoint, draft.checkpoint));
+  return std::make_shared<ModelDrafter>(std::move(draft.deployment), draft.checkpoint.config.context);
 }
 
 }  // namespace butterfly::app

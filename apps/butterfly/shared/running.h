@@ -9,6 +9,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/infer/config/inference_keys.h"
 #include "butterfly/infer/deployment/deployment.h"
+#include "butterfly/infer/speculation/drafter.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/text/tokenizer.h"
 #include "options/key_flags.h"
@@ -49,5 +50,8 @@ std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>
 /// says what is wanted of the model. Without it, that is check_continues(). `observer` is told of what else happens.
 Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {},
                              DeploymentObserver observer = {});
+
+/// Who guesses tokens ahead; null: nobody. Errors: those of opening a draft model, and of one with other tokens.
+Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const OpenModel& model);
 
 }  // namespace butterfly::app

@@ -7,6 +7,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/infer/deployment/deployment_config.h"
 #include "butterfly/infer/request/request.h"
+#include "butterfly/infer/speculation/drafter.h"
 #include "butterfly/text/grammar/constraint.h"
 
 namespace butterfly {
@@ -22,8 +23,10 @@ struct InferenceConfig {
   bool json_object = false;
   int samples = 1;  // answers to the prompt
   int prefill_chunk = 512;
-  bool echo = false;   // the prompt before its continuation
-  bool quiet = false;  // no progress and no summary
+  Speculation speculation = Speculation::kOff;
+  std::string draft_model{};  // that guesses, instead; a file or directory like `model`
+  bool echo = false;          // the prompt before its continuation
+  bool quiet = false;         // no progress and no summary
 };
 
 /// Errors: kInvalidArgument naming the keys that do not go together, or what is missing.

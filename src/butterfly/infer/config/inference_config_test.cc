@@ -23,7 +23,7 @@ template <typename Config>
 std::string other_text(const ConfigKey<Config>& key) {
   const Config standard{};
   for (const char* text :
-       {"true", "false", "7", "0.5", "f16", "lz4", "memory", "balanced", "4096", "7:-1.5", "a,\"b\"\\ c"}) {
+       {"true", "false", "7", "0.5", "f16", "lz4", "memory", "balanced", "ngram", "4096", "7:-1.5", "a,\"b\"\\ c"}) {
     Config config{};
     if (set_from_text(config, key, text) && key.get(config) != key.get(standard)) return text;
   }

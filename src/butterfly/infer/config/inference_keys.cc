@@ -42,6 +42,16 @@ void add_model(std::vector<InferenceKey>& keys) {
                   .group = kModel},
                  BF_AT(deployment.compute.kv_type),
                  {{"auto", std::nullopt}, {"f32", DType::kF32}, {"f16", DType::kF16}, {"q8_0", DType::kQ8_0}}));
+  keys.push_back(choice_key(
+      {.name = "speculation",
+       .help = "Tokens guessed ahead and computed together, where that saves time; the text stays the same. ngram: "
+               "from what the text has said before",
+       .group = kModel},
+      BF_AT(speculation), {{"off", Speculation::kOff}, {"ngram", Speculation::kNgram}}));
+  keys.push_back(value_key({.name = "draft_model",
+                            .help = "The same, guessed by this smaller model with the same vocabulary, in this process",
+                            .group = kModel},
+                           BF_AT(draft_model)));
   keys.push_back(value_key(
       {.name = "quiet", .help = "No progress and no summary on stderr", .group = kModel, .letter = 'q'}, BF_AT(quiet)));
 }

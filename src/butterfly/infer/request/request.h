@@ -43,9 +43,10 @@ struct Generation {
   std::vector<SampledToken> prompt_logprobs{};
   std::string text;
   FinishReason reason = FinishReason::kLength;
-  double first_token_s = 0;        // from the moment it was asked for to the first sampled token
-  double total_s = 0;              // to the last
-  std::int64_t cached_tokens = 0;  // of the prompt, whose keys and values were there already
+  double first_token_s = 0;         // from the moment it was asked for to the first sampled token
+  double total_s = 0;               // to the last
+  std::int64_t cached_tokens = 0;   // of the prompt, whose keys and values were there already
+  std::int64_t guessed_tokens = 0;  // generated ones that were guessed ahead, and came with others in one step
 };
 
 /// What a request of this model has for `text`: a prompt, or a text for the encoder, which ends with the token that

@@ -45,7 +45,8 @@ Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& to
   Scheduler scheduler(pipeline, tokenizer,
                       {.context = options.context,
                        .rows_max = options.prefill_chunk,
-                       .sequences_max = static_cast<int>(requests.size())});
+                       .sequences_max = static_cast<int>(requests.size()),
+                       .drafter = options.drafter});
   return generate(scheduler, requests, sink, stop);
 }
 

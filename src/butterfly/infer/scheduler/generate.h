@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string_view>
@@ -16,8 +17,9 @@
 namespace butterfly {
 
 struct GenerateOptions {
-  int prefill_chunk = 512;  // prompt tokens per step
-  int context = 0;          // the model's
+  int prefill_chunk = 512;             // prompt tokens per step
+  int context = 0;                     // the model's
+  std::shared_ptr<Drafter> drafter{};  // as SchedulerOptions::drafter
 };
 
 /// Called with each piece of text of request `index` as it comes; pieces join to Generation::text.

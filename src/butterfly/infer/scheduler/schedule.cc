@@ -9,12 +9,18 @@ namespace butterfly {
 namespace {
 
 constexpr std::size_t kKeptMax = 64;    // sequences, where no limit of pages bounds them
+constexpr int kDraftMax = 15;           // guessed tokens of a text in one step
 constexpr std::size_t kLogitRows = 64;  // of a text that wants all: a row of logits may have a megabyte
 
 /// Whether only its last token is still to be computed, after others that were.
 template <typename State>
 bool writes(const State& state) {
-  return state.submitted > 0 && state.tokens.size() - state.submitted <= 1;
+  return state.submitted > 0 && state.tokens.size() <= state.submitted + 1;
+}
+
+/// A run of a text's newest token, perhaps with guesses behind it, not of a prompt.
+bool continues_text(const SequenceRun& run) {
+  return run.position > 0 && run.logits_from == 0 && run.rows <= kDraftMax + 1;
 }
 
 bool contains(const Batch& batch, SequenceId sequence) {
@@ -116,16 +122,24 @@ void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t
   rows = std::min(rows, state.tokens.size() - state.submitted);
   if (rows == 0 || !make_room(entry, state.submitted + rows, batch)) return;
   const bool last = state.submitted + rows == state.tokens.size();
+  std::vector<TokenId> draft = std::exchange(state.proposed, {});
+  if (!last || !has_free_pages(entry, state.tokens.size() + draft.size())) draft.clear();
+  // Cannot fail: the pages are there.
+  if (!draft.empty()) static_cast<void>(make_room(entry, state.tokens.size() + draft.size(), batch));
   SequenceRun run;
   run.sequence = id;
   run.position = static_cast<std::int32_t>(state.submitted);
-  run.rows = static_cast<std::int32_t>(rows);
+  run.rows = static_cast<std::int32_t>(rows + draft.size());
   run.logits_from = static_cast<std::int32_t>(state.all_logits ? 0 : last ? rows - 1 : rows);
   run.encoder_rows = static_cast<std::int32_t>(state.encoded.size());
   batch.runs.push_back(run);
   for (std::size_t i = 0; i < rows; ++i) tokens.push_back(state.tokens[state.submitted + i].value);
-  state.submitted += rows;
+  for (const TokenId guess : draft) tokens.push_back(guess.value);
+  state.submitted += rows + draft.size();
   state.waiting = last;
+  drafted_ += draft.size();
+  if (last) state.tried = static_cast<int>(draft.size());
+  state.drafted = std::move(draft);
 }
 
 /// Of all prompts together, beside `texts` in this step.
@@ -143,6 +157,41 @@ std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t te
   return std::min(room, static_cast<std::size_t>(std::max(chunk_size_.rows(beside), ChunkSize::kFewest)));
 }
 
+/// Cuts what was proposed for these texts to what is worth computing in a step of all of them.
+void Schedule::choose_drafts(std::span<Entry* const> texts) {
+  struct Guess {
+    double chance;
+    State* state;
+  };
+  std::vector<Guess> guesses;
+  for (Entry* entry : texts) {
+    double chance = 1;
+    for (std::size_t i = 0; i < entry->second.proposed.size(); ++i) {
+      chance *= entry->second.acceptance.rate();
+      guesses.push_back({chance, &entry->second});
+    }
+  }
+  // Chances of one text fall, so the best of all are beginnings of what was proposed.
+  std::ranges::stable_sort(guesses, std::greater{}, &Guess::chance);
+  std::vector<double> chances;
+  for (const Guess& guess : guesses) chances.push_back(guess.chance);
+  const auto worth = static_cast<std::size_t>(draft_budget_.rows(static_cast<int>(texts.size()), chances));
+  std::map<State*, std::size_t> kept;
+  for (std::size_t i = 0; i < worth; ++i) ++kept[guesses[i].state];
+  for (Entry* entry : texts) {
+    State& state = entry->second;
+    if (!state.proposed.empty() && !kept.contains(&state)) state.acceptance.skip();
+    state.proposed.resize(kept[&state]);
+  }
+}
+
+/// Whether nobody has to give way for them.
+bool Schedule::has_free_pages(const Entry& entry, std::size_t tokens) const {
+  if (!options_.pages_max) return true;
+  const std::int64_t held = pages_.has(entry.first) ? std::ssize(pages_.pages(entry.first)) : 0;
+  return PageTables::pages_for(static_cast<std::int64_t>(tokens)) - held <= *options_.pages_max - pages_.used();
+}
+
 /// Of up to `share` sequences that wait for nothing: the tokens of texts, then as much of prompts as is bearable.
 void Schedule::add_texts(std::span<Entry* const> active, int share, std::vector<std::int32_t>& tokens, Batch& batch) {
   std::vector<Entry*> texts;
@@ -154,6 +203,7 @@ void Schedule::add_texts(std::span<Entry* const> active, int share, std::vector<
     if (state.waiting || !state.begun || unread) continue;
     (writes(entry->second) ? texts : prompts).push_back(entry);
   }
+  choose_drafts(texts);
   for (Entry* entry : texts) {
     // One that came before it in this step may have taken its pages.
     if (entry->second.stand == Stand::kRunning && tokens.size() < static_cast<std::size_t>(options_.rows_max)) {
@@ -204,10 +254,12 @@ Result<std::optional<Step>> Schedule::next_step() {
 void Schedule::completed(const Step& step, double seconds) {
   --under_way_;
   int texts = 0;
+  int text_rows = 0;  // of these, with what was guessed of them
   int prompt_rows = 0;
   for (const SequenceRun& run : step.batch.runs) {
-    if (run.rows == 1 && run.position > 0) {
+    if (continues_text(run)) {
       ++texts;
+      text_rows += run.rows;
     } else {
       prompt_rows += run.rows;
     }
@@ -215,22 +267,58 @@ void Schedule::completed(const Step& step, double seconds) {
     const auto found = states_.find(run.sequence);
     if (found == states_.end()) continue;
     State& state = found->second;
-    if (static_cast<std::size_t>(run.position + run.rows) == state.tokens.size()) state.waiting = false;
+    if (static_cast<std::size_t>(run.position + run.rows) >= state.tokens.size()) state.waiting = false;
   }
-  if (seconds > 0 && step.batch.kind == BatchKind::kContinue) chunk_size_.observe(texts, prompt_rows, seconds);
+  if (seconds <= 0 || step.batch.kind != BatchKind::kContinue) return;
+  chunk_size_.observe(text_rows, prompt_rows, seconds);
+  if (prompt_rows == 0) draft_budget_.observe(texts, text_rows, seconds);
 }
 
-void Schedule::append(SequenceId sequence, TokenId token) {
-  states_.at(sequence).tokens.push_back(token);
+bool Schedule::append(SequenceId sequence, TokenId token) {
+  State& state = states_.at(sequence);
+  state.tokens.push_back(token);
+  const bool guessed = !state.drafted.empty() && state.drafted.front() == token;
+  if (guessed) {
+    state.drafted.erase(state.drafted.begin());
+    ++accepted_;
+  }
+  if (state.tried > 0 && (!guessed || state.drafted.empty())) {
+    const int right = state.tried - static_cast<int>(state.drafted.size());
+    state.acceptance.observe(std::exchange(state.tried, 0), right);
+  }
+  if (guessed) return true;
+  state.drafted.clear();
+  // What was computed from here on belongs to another text, and is written anew.
+  state.submitted = std::min(state.submitted, state.tokens.size() - 1);
+  return false;
+}
+
+int Schedule::draft_max(SequenceId sequence, double guess_s) {
+  if (guess_s <= 0) return kDraftMax;
+  State& state = states_.at(sequence);
+  std::vector<double> chances;
+  double chance = 1;
+  for (int i = 0; i < kDraftMax; ++i) chances.push_back(chance *= state.acceptance.rate());
+  const int running = static_cast<int>(std::ranges::count_if(
+      states_, [](const Entry& entry) { return entry.second.stand == Stand::kRunning && writes(entry.second); }));
+  const int rows = draft_budget_.rows(std::max(1, running / options_.depth), chances, guess_s);
+  if (rows == 0) state.acceptance.skip();
+  return rows;
+}
+
+void Schedule::propose(SequenceId sequence, std::vector<TokenId> draft) {
+  if (draft.size() > kDraftMax) draft.resize(kDraftMax);
+  states_.at(sequence).proposed = std::move(draft);
 }
 
 void Schedule::finish(SequenceId sequence) {
   const auto found = states_.find(sequence);
   if (found == states_.end() || found->second.stand == Stand::kKept) return;
   State& state = found->second;
-  const bool useful = state.encoded.empty() && state.submitted >= static_cast<std::size_t>(kKvPageTokens);
+  const bool useful = state.encoded.empty() &&
+                      std::min(state.submitted, state.tokens.size()) >= static_cast<std::size_t>(kKvPageTokens);
   if (!options_.keep || !useful) return forget(sequence);
-  state.tokens.resize(state.submitted);
+  state.tokens.resize(std::min(state.submitted, state.tokens.size()));
   state.stand = Stand::kKept;
   state.order = next_order_++;
   index(*found);
@@ -312,6 +400,7 @@ void Schedule::park(Entry& entry) {
   released_.push_back(id);
   state.stand = Stand::kParked;
   state.submitted = 0;
+  state.proposed.clear();
   state.begun = false;
   state.encoder_submitted = false;
   ++preempted_;
@@ -358,6 +447,9 @@ void Schedule::replay(int depth) {
   for (Entry& entry : states_) {
     State& state = entry.second;
     state.submitted = 0;
+    state.proposed.clear();
+    state.drafted.clear();
+    state.tried = 0;
     state.encoder_submitted = false;
     state.waiting = false;
     state.begun = false;

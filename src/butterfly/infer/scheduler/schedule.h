@@ -15,6 +15,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/infer/scheduler/chunk_size.h"
 #include "butterfly/infer/scheduler/prefix_index.h"
+#include "butterfly/infer/speculation/draft_budget.h"
 #include "butterfly/model/inference/page_tables.h"
 #include "butterfly/stage/stage_step.h"
 
@@ -46,8 +47,15 @@ class Schedule {
   /// To be called with every step that came back, in their order, and the time that it alone took.
   void completed(const Step& step, double seconds = 0);
 
-  /// Appends the token that was sampled from a sequence's logits.
-  void append(SequenceId sequence, TokenId token);
+  /// Appends the token that was sampled from a sequence's logits. True: it was guessed, so that the next row of the
+  /// same run is the one of this token.
+  bool append(SequenceId sequence, TokenId token);
+
+  /// How many guesses for this sequence may be worth `guess_s` seconds each.
+  int draft_max(SequenceId sequence, double guess_s);
+
+  /// Tokens that may follow a sequence's last one: computed with it, as many of them as are worth it.
+  void propose(SequenceId sequence, std::vector<TokenId> draft);
 
   /// Ends a sequence; its cache pages are released by the next step unless they are kept.
   void finish(SequenceId sequence);
@@ -67,6 +75,9 @@ class Schedule {
   std::int64_t pages_kept() const;
   /// Sequences that had to begin anew because pages were short.
   std::uint64_t preempted() const { return preempted_; }
+  /// Guessed tokens that were computed, and those of them that came true.
+  std::uint64_t drafted() const { return drafted_; }
+  std::uint64_t accepted() const { return accepted_; }
 
  private:
   enum class Stand : std::uint8_t { kRunning, kParked, kKept };
@@ -79,7 +90,11 @@ class Schedule {
     bool encoder_submitted = false;
     bool waiting = false;  // for logits of its last token
     bool all_logits = false;
-    std::size_t submitted = 0;  // positions already sent
+    std::size_t submitted = 0;        // positions already sent, with those of `drafted`
+    std::vector<TokenId> proposed{};  // guesses for the next step
+    std::vector<TokenId> drafted{};   // guesses under way, behind `tokens`
+    int tried = 0;                    // guesses of the last step
+    DraftAcceptance acceptance{};
     std::int64_t cached = 0;
     std::uint64_t order = 0;  // in which sequences were added; of those kept, in which they were last of use
   };
@@ -89,6 +104,8 @@ class Schedule {
   bool add_encoded(std::span<Entry* const> active, int share, std::vector<std::int32_t>& tokens, Batch& batch);
   void add_texts(std::span<Entry* const> active, int share, std::vector<std::int32_t>& tokens, Batch& batch);
   void add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t>& tokens, Batch& batch);
+  void choose_drafts(std::span<Entry* const> texts);
+  bool has_free_pages(const Entry& entry, std::size_t tokens) const;
   std::size_t prompt_rows(std::span<Entry* const> active, std::size_t texts);
   void begin(Entry& entry);
   bool make_room(Entry& entry, std::size_t tokens, const Batch& batch);
@@ -103,6 +120,7 @@ class Schedule {
   ScheduleOptions options_;
   std::shared_ptr<Pool> pool_;
   ChunkSize chunk_size_;
+  DraftBudget draft_budget_;
   PageTables pages_;
   PrefixIndex prefixes_;
   std::map<SequenceId, State> states_;
@@ -114,6 +132,8 @@ class Schedule {
   std::uint64_t next_step_id_ = 1;
   std::uint64_t next_order_ = 0;
   std::uint64_t preempted_ = 0;
+  std::uint64_t drafted_ = 0;
+  std::uint64_t accepted_ = 0;
 };
 
 }  // namespace butterfly

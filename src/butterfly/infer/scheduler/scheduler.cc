@@ -73,6 +73,7 @@ struct Scheduler::Text {
   TextStream stream;
   Generation generation{};
   SequenceId sequence{};
+  bool guessed = false;  // its newest token, whose logits are in the next row
   const std::uint64_t begin_ns = trace::now_ns();
 };
 
@@ -254,15 +255,33 @@ void Scheduler::take_logits(const SequenceRun& run, Step& step, std::int64_t& ro
     if (text == nullptr) continue;
     const std::span<float> logits = step.tensor.row(row);
     const auto next = static_cast<std::size_t>(run.position + i + 1);
+    const bool draws = next >= schedule_.tokens(run.sequence).size();
     Status status = check(logits, next);
-    if (status)
-      status = next < schedule_.tokens(run.sequence).size() ? read_prompt(*text, next, logits) : draw(*text, logits);
+    if (status) status = draws ? draw(*text, logits) : read_prompt(*text, next, logits);
     if (!status) {
       schedule_.finish(run.sequence);
       finish(*text, tl::unexpected(status.error()));
     }
-    if (!running_.contains(run.sequence)) text = nullptr;
+    if (!running_.contains(run.sequence)) {
+      text = nullptr;
+    } else if (draws && !text->guessed) {  // further rows follow a guess that was wrong
+      propose(*text);
+      text = nullptr;
+    }
   }
+}
+
+/// Lets the drafter guess what follows, no further than this text goes.
+void Scheduler::propose(Text& text) {
+  if (!options_.drafter) return;
+  const std::span<const TokenId> tokens = schedule_.tokens(text.sequence);
+  const std::int64_t left = std::min<std::int64_t>(text.asked.request.tokens_max - std::ssize(text.generation.tokens),
+                                                   options_.context - std::ssize(tokens));
+  const int most = schedule_.draft_max(text.sequence, options_.drafter->seconds_per_token());
+  if (left <= 1 || most <= 0) return;
+  auto draft = options_.drafter->propose(text.sequence, tokens,
+                                         static_cast<std::size_t>(std::min<std::int64_t>(left - 1, most)));
+  if (draft) schedule_.propose(text.sequence, std::move(*draft));
 }
 
 /// What the model thought of the prompt's token at `position`; after a replay it thinks the same.
@@ -302,8 +321,9 @@ Status Scheduler::draw(Text& text, std::span<float> logits) {
 void Scheduler::accept(Text& text, const SampledToken& sampled) {
   const Request& request = text.asked.request;
   Generation& generation = text.generation;
-  schedule_.append(text.sequence, sampled.token);
+  text.guessed = schedule_.append(text.sequence, sampled.token);
   generation.tokens.push_back(sampled.token);
+  generation.guessed_tokens += text.guessed ? 1 : 0;
   if (request.sampling.logprobs >= 0) generation.logprobs.push_back(sampled);
   const std::string piece = text.stream.push(sampled.token);
   generation.text += piece;
@@ -341,7 +361,10 @@ void Scheduler::finish(Text& text, Result<Generation> generation) {
   const auto found = running_.find(text.sequence);
   const std::unique_ptr<Text> keep =
       found != running_.end() && found->second.get() == &text ? std::move(found->second) : nullptr;
-  if (keep) running_.erase(found);
+  if (keep) {
+    running_.erase(found);
+    if (options_.drafter) options_.drafter->forget(text.sequence);
+  }
   if (text.observer.done) text.observer.done(std::move(generation));
 }
 
@@ -369,6 +392,8 @@ void Scheduler::publish() {
   stats_.cache_pages = schedule_.pages_used();
   stats_.cache_pages_kept = kept;
   stats_.preempted = schedule_.preempted();
+  stats_.drafted_tokens = schedule_.drafted();
+  stats_.accepted_tokens = schedule_.accepted();
 }
 
 }  // namespace butterfly

@@ -24,6 +24,7 @@
 #include "butterfly/infer/request/request.h"
 #include "butterfly/infer/scheduler/schedule.h"
 #include "butterfly/infer/scheduler/waiting_line.h"
+#include "butterfly/infer/speculation/drafter.h"
 
 namespace butterfly {
 
@@ -37,6 +38,7 @@ struct SchedulerOptions {
   /// Parts of prompts beside texts that are being written are cut so that a step takes at most this many times what it
   /// takes without them; 0: they are not cut.
   double slowdown_max = 0;
+  std::shared_ptr<Drafter> drafter{};  // guesses tokens ahead where that makes texts come sooner; null: nobody does
 };
 
 /// A request, and on whose behalf.
@@ -66,6 +68,7 @@ struct RequestObserver {
 struct SchedulerStats {
   std::uint64_t submitted = 0, finished = 0, refused = 0, cancelled = 0, failed = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  std::uint64_t drafted_tokens = 0, accepted_tokens = 0;  // that were guessed and computed; those that came true
   std::uint64_t steps = 0, rows = 0, preempted = 0, recovered = 0;
   std::size_t waiting = 0, running = 0;
   std::int64_t cache_pages = 0;       // that are in use, by requests and by what is kept
@@ -115,6 +118,7 @@ class Scheduler {
   Status read_prompt(Text& text, std::size_t position, std::span<float> logits);
   Status draw(Text& text, std::span<float> logits);
   void accept(Text& text, const SampledToken& sampled);
+  void propose(Text& text);
   void end(Text& text, FinishReason reason);
   void finish(Text& text, Result<Generation> generation);
   void end_all(const Error& error);

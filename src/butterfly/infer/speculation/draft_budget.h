@@ -1,0 +1,49 @@
+// How many guessed tokens a step should compute: as many as make it write the most tokens per second, by the measured
+// times of steps and by how often guesses for these texts came true. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <span>
+
+namespace butterfly {
+
+/// How often a guessed token of one text came true when those before it had.
+class DraftAcceptance {
+ public:
+  double rate() const { return rate_; }
+
+  /// `tried` guesses were computed, the first `accepted` of them came true.
+  void observe(int tried, int accepted);
+
+  /// Guesses were not worth a try. Texts change: they are tried again before long.
+  void skip();
+
+ private:
+  static constexpr double kPrior = 0.5;
+  double rate_ = kPrior;
+};
+
+class DraftBudget {
+ public:
+  static constexpr int kRowsMax = 64;  // of one step, with guesses
+
+  /// A step of `texts` that are being written, and of `rows` tokens, guessed ones among them.
+  void observe(int texts, int rows, double seconds);
+
+  /// How many rows to guess in a step of `texts`, with their chances to be of use, the best first, where each guess
+  /// itself takes `guess_s` seconds. Now and then none, so that the time without is known.
+  int rows(int texts, std::span<const double> chances, double guess_s = 0) const;
+
+  /// The measured time of such a step, or what its neighbours say; 0: nothing is known.
+  double seconds(int rows) const;
+
+ private:
+  static constexpr int kFirst = 3;   // steps without guesses before any is tried: the first are slow
+  static constexpr int kAgain = 32;  // steps with guesses after which one without is measured again
+
+  std::array<double, kRowsMax + 1> seconds_{};  // by rows; 0: not known
+  int plain_ = 0;                               // steps without guesses, up to kFirst
+  int guessed_ = 0;                             // steps with guesses since the last one without
+};
+
+}  // namespace butterfly
