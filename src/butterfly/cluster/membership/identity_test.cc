@@ -32,6 +32,17 @@ testing::AssertionResult is_quiet(const Membership& membership) {
   return testing::AssertionFailure() << membership.last_change();
 }
 
+/// A worker that leaves is no member from its announcement on; its connection ends a moment later, which is a change
+/// too.
+bool is_disconnected(const Membership& membership) {
+  const Deadline deadline = after_ms(kLongMs);
+  for (;;) {
+    const std::uint64_t version = membership.version();
+    if (!membership.last_change().ends_with(" leaves")) return true;
+    if (!membership.wait_for_change(version, deadline, {})) return false;
+  }
+}
+
 std::unique_ptr<ControlLink> call(const std::string& worker, const SessionId& session,
                                   const std::optional<WorkerIdentity>& lost = {}) {
   const std::string label = encode_control_label({.coordinator = "test", .lost = lost});
@@ -73,6 +84,7 @@ TEST(WorkerIdentity, AWorkerKnownByTwoAddressesComesBackOnce) {
   const std::uint64_t before = membership->version();
   worker.reset();
   ASSERT_TRUE(has_members(*membership, 0));
+  ASSERT_TRUE(is_disconnected(*membership));
   worker = std::make_unique<ThreadWorker>(
       WorkerOptions{.listen = address, .join = membership->join_address(), .drain_timeout = milliseconds(50)});
   ASSERT_TRUE(has_members(*membership, 1));
