@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/plan/simulation/micro_batch.h"
 
 namespace butterfly {
 namespace {
@@ -144,8 +145,15 @@ void Schedule::add_rows(Entry& entry, std::size_t rows, std::vector<std::int32_t
 
 /// Of all prompts together, beside `texts` in this step.
 std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t texts) {
-  const std::size_t room = static_cast<std::size_t>(options_.rows_max) -
-                           std::min<std::size_t>(texts, static_cast<std::size_t>(options_.rows_max));
+  std::int64_t pending = 0;
+  for (const Entry* entry : active) {
+    const State& state = entry->second;
+    if (state.submitted < state.tokens.size() && !writes(state))
+      pending += static_cast<std::int64_t>(state.tokens.size() - state.submitted);
+  }
+  const auto rows_max = static_cast<std::size_t>(micro_batch_rows(pending, options_.depth, options_.rows_max));
+  const std::size_t room = std::min(rows_max, static_cast<std::size_t>(options_.rows_max) -
+                                                  std::min(texts, static_cast<std::size_t>(options_.rows_max)));
   const auto writing =
       static_cast<std::size_t>(std::ranges::count_if(active, [](const Entry* e) { return writes(e->second); }));
   if (options_.slowdown_max <= 0 || writing == 0) return room;

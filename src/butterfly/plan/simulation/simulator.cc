@@ -11,6 +11,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/plan/simulation/micro_batch.h"
 
 namespace butterfly {
 namespace {
@@ -287,13 +288,14 @@ class Simulation {
   }
 
   /// The rows that request i contributes to a step with `room` left.
-  void add_rows(int index, FlyingStep& step) {
+  void add_rows(int index, int& prompt_room, FlyingStep& step) {
     RequestState& request = requests_[static_cast<std::size_t>(index)];
     if (pipeline_.requests == RequestKind::kEncoded) return;
     const int begun = pipeline_.requests == RequestKind::kAnswered ? 1 : options_.prompt;
     const int there = begun + request.generated;
     const int room = options_.prefill_chunk - static_cast<int>(step.shape.rows);
-    const int rows = std::min(there - request.submitted, room);
+    const bool reads = there - request.submitted > 1;
+    const int rows = std::min({there - request.submitted, room, reads ? prompt_room : room});
     if (request.waiting || rows <= 0) return;
     const bool logits = request.submitted + rows == there;
     step.runs.push_back({.request = index, .rows = rows, .logits = logits});
@@ -304,6 +306,19 @@ class Simulation {
     step.shape.logit_rows += logits ? 1 : 0;
     request.submitted += rows;
     request.waiting = logits;
+    if (reads) prompt_room -= rows;
+  }
+
+  /// As Schedule::prompt_rows, where nobody is slowed down.
+  int rows_of_prompts() const {
+    const int begun = pipeline_.requests == RequestKind::kAnswered ? 1 : options_.prompt;
+    std::int64_t pending = 0;
+    for (const int index : active_) {
+      const RequestState& request = requests_[static_cast<std::size_t>(index)];
+      const int left = begun + request.generated - request.submitted;
+      if (left > 1) pending += left;
+    }
+    return micro_batch_rows(pending, depth_, options_.prefill_chunk);
   }
 
   /// As Schedule::next_step: the sequences divided among as many steps as there are stages, taking turns.
@@ -318,8 +333,9 @@ class Simulation {
       if (pipeline_.requests != RequestKind::kContinued) step.shape.text = options_.prompt;
       add_texts(share, step);
       const bool encodes = !step.runs.empty();
+      int prompt_room = rows_of_prompts();
       for (std::size_t n = 0; !encodes && n < active_.size() && step.runs.size() < share; ++n) {
-        add_rows(active_[(turn_ + n) % active_.size()], step);
+        add_rows(active_[(turn_ + n) % active_.size()], prompt_room, step);
       }
       if (step.runs.empty()) return;
       step.shape.past /= step.shape.rows;
