@@ -21,6 +21,7 @@ class Server:
 
     def __init__(self, *arguments, model=DEMO, journal="off", listen="127.0.0.1:0", log=None, wait=True):
         self.log = log or tempfile.NamedTemporaryFile(suffix=".log")
+        self.log_begin = os.path.getsize(self.log.name)  # a server before this one may have written there
         with open(self.log.name, "ab") as stderr:
             self.process = subprocess.Popen(
                 [PROGRAM, "serve", "-m", model, "--threads", "1", "--listen", listen, "--journal", journal, *arguments],
@@ -30,6 +31,7 @@ class Server:
 
     def log_text(self):
         with open(self.log.name, encoding="utf-8", errors="replace") as file:
+            file.seek(self.log_begin)
             return file.read()
 
     def wait_for(self, pattern):

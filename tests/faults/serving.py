@@ -104,7 +104,7 @@ class Run:
         self.arguments = arguments
         self.lock = threading.Lock()
         self.failures, self.counts, self.first_s, self.whole_s = [], {}, [], []
-        self.expected, self.memory = {}, []
+        self.expected, self.memory, self.sent_again = {}, [], []
 
     def count(self, what):
         with self.lock:
@@ -141,9 +141,10 @@ class Run:
     def disturb(self):
         """Workers in turn, and the server at its times."""
         arguments = self.arguments
-        next_worker = time.monotonic() + arguments.worker_every
-        kills = [time.monotonic() + arguments.seconds * (i + 1) / (arguments.server_kills + 1)
-                 for i in range(arguments.server_kills)]
+        next_worker = time.monotonic() + (arguments.worker_every or float("inf"))
+        moments = random.Random(arguments.seed)
+        kills = sorted(time.monotonic() + arguments.seconds * moments.uniform(0.05, 0.95)
+                       for i in range(arguments.server_kills))
         index = 0
         while time.monotonic() < self.end and not self.failures:
             time.sleep(0.1)
@@ -159,6 +160,9 @@ class Run:
                 self.server.kill()
                 self.server = self.start_server()
                 self.count("server killed")
+                self.sent_again.append(sum(epoch["weight_bytes"] for epoch in self.server.ask("/v1/cluster")[2]["epochs"]))
+                if self.sent_again[-1] > 0 and not arguments.worker_every:
+                    self.fail(f"the server sent {self.sent_again[-1]} bytes of weights to workers that had them")
             self.memory.append((time.monotonic(), self.server.process.pid, resident_bytes(self.server.process.pid)))
 
     def settled(self):
@@ -185,7 +189,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--worker-every", type=float, default=20)
+    parser.add_argument("--worker-every", type=float, default=20, help="seconds; 0: no worker is killed")
     parser.add_argument("--server-kills", type=int, default=2)
     parser.add_argument("--leave", type=float, default=0.01, help="chance of a hang-up after each event")
     parser.add_argument("--seed", type=int, default=1)
@@ -223,6 +227,8 @@ def main():
     if len(last) > 20:
         print(f"memory of the server: {last[len(last) // 10] / 1e6:.0f} MB after a tenth of its time, "
               f"{last[-1] / 1e6:.0f} MB at the end; {len(left)} entries in the journal for readers that come back")
+    if run.sent_again:
+        print(f"bytes of weights that servers which came back sent to workers: {run.sent_again}")
     for failure in run.failures[:5]:
         print("BROKEN:", failure)
     print(f"{len(run.failures)} broken")
