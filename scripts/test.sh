@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Everything a change has to pass on this machine: packages, formatting, a build without warnings, every test.
-#   scripts/test.sh [--no-install] [--no-format] [--preset P] [--label REGEX] [--name REGEX] [--target T]... [--build-only]
+# Everything a change has to pass on this machine: packages, formatting, a build, every test.
+#   scripts/test.sh [--no-install] [--no-format] [--preset P] [--label REGEX] [--name REGEX] [--target T]... [--build-only] [--werror]
 # --preset chooses among release (default), debug, asan-ubsan, tsan and tiny; --label and --name restrict the tests as
-# ctest -L and -R do; --target builds only what is named, and what that needs. BUTTERFLY_JOBS sets how many compilers and tests run at once.
+# ctest -L and -R do; --target builds only what is named, and what that needs; --werror takes warnings for errors. BUTTERFLY_JOBS sets how many compilers and tests run at once.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-preset=release install=yes format=yes tests=yes chosen=() targets=()
+preset=release install=yes format=yes tests=yes werror=OFF chosen=() targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --no-install) install=no ;;
     --no-format) format=no ;;
     --build-only) tests=no ;;
+    --werror) werror=ON ;;
     --preset) preset=${2:?} && shift ;;
     --label) chosen+=(-L "${2:?}") && shift ;;
     --name) chosen+=(-R "${2:?}") && shift ;;
@@ -53,7 +54,7 @@ count_cases() {
 
 if [ $install = yes ]; then step setup "$root/scripts/setup.sh"; fi
 if [ $format = yes ]; then step format "$root/scripts/format.sh"; fi
-step configure configure "$preset" -DBUTTERFLY_TESTS=ON -DBUTTERFLY_WERROR=ON
+step configure configure "$preset" -DBUTTERFLY_TESTS=ON -DBUTTERFLY_WERROR=$werror
 step build build "$preset" ${targets[@]+"${targets[@]}"}
 if [ $tests = yes ]; then step tests run_tests; fi
 finish 0
