@@ -208,13 +208,14 @@ class Siege:
         answer = exchange(self.server, post("/v1/completions", b" " * size), wait=60, enough=b"}}")
         detail = f": {answer[:12].decode()}"
         many = [dial(self.server) for _ in range(40)]
+        before = memory(self.server)
         piece = b" " * (1 << 20)
         for connection in many:
             connection.sendall(post("/v1/completions", b"", length=16 << 20))
         for _ in range(3 if self.quick else 15):
             for connection in many:
                 connection.sendall(piece)
-        peak = memory(self.server) - self.base
+        peak = memory(self.server) - before
         for connection in many:
             connection.close()
         if not answer.startswith(b"HTTP/1.1 413") or peak > 700 << 20:
