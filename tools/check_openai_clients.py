@@ -247,14 +247,15 @@ def a_cut_answer_is_the_clients_length_error(c):
 
 @check
 def reasoning_is_apart_and_the_schema_is_kept_after_it(c):
-    message = c.scripted_said("reason").choices[0].message
+    plain = c.scripted_said("reason")
+    message = plain.choices[0].message
+    equal(plain.usage.completion_tokens_details.reasoning_tokens, 4)
     equal((message.reasoning_content, message.content), ("First I weigh it all.", "Then I speak."))
     schema = Person.model_json_schema()
     form = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": schema}}
     found = c.scripted_said("reason", response_format=form, max_tokens=120)
     equal(found.choices[0].message.reasoning_content, "First I weigh it all.")
     Person.model_validate_json(found.choices[0].message.content)
-    equal(found.usage.completion_tokens_details.reasoning_tokens, 4)
     called = c.scripted_said("reason", tools=TOOLS, tool_choice="required", max_tokens=200).choices[0].message
     assert called.reasoning_content and called.tool_calls[0].function.name in ("weather", "clock"), called
     endless = c.scripted_said("muse", response_format=form, max_tokens=120).choices[0]

@@ -56,6 +56,8 @@ class Reader:
             while (line := answer.readline().decode().rstrip("\n")) != "":
                 name, _, value = line.partition(": ")
                 fields[name] = value
+            if "" in fields and "data" not in fields:
+                continue  # a comment: the answer is waited for
             if "data" not in fields:
                 return False
             seen["event"] = int(fields["id"])
