@@ -41,6 +41,7 @@ struct ServeCommand {
   int drain_timeout = 30;
   int retention = 600;
   int stream_buffer_mb = 4;
+  int keep_alive = 15;
   bool embeddings = false;
   bool no_prefix_cache = false;
 };
@@ -254,6 +255,7 @@ Result<int> run(ServeCommand& command) {
   BF_TRY(read_access(command, keys));
   command.http.body_bytes_max = static_cast<std::size_t>(command.body_limit_mb) << 20;
   command.http.connections_max = static_cast<unsigned>(command.connections);
+  command.http.keep_alive = std::chrono::seconds(command.keep_alive);
   const std::string name = model_name(command, config);
   Serving serving({.model = name, .keys = keys, .cors = command.cors, .access = access_log(command.log_format)});
   Service& service = serving.service;
@@ -300,6 +302,11 @@ void add_http_flags(Command sub, ServeCommand& command) {
       .group(group);
   sub.add_option("--connections", command.connections, "Connections that are held at once")
       .in_range(16, 1 << 20)
+      .show_default()
+      .group(group);
+  sub.add_option("--keep-alive", command.keep_alive,
+                 "Seconds after which a stream that waits sends a comment, so that no proxy gives it up; 0: never")
+      .in_range(0, 3600)
       .show_default()
       .group(group);
   sub.add_option("--log-format", command.log_format, "A line on stderr for each request: text, json or off")

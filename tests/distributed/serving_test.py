@@ -9,15 +9,29 @@ import ssl
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
 from program import DEMO, Worker, butterfly
+from scripted_model import write_scripted
 from serve_kit import TIMEOUT_S, Server, events, read_some, write_template
 
 PROMPT = {"prompt": "ROMEO:", "max_tokens": 24, "seed": 7, "temperature": 0.9}
 CHAT = {"messages": [{"role": "user", "content": "O Romeo, wherefore art thou?"}], "max_tokens": 20, "seed": 5,
         "temperature": 0.8}
+
+
+def joined_calls(stream):
+    """Functions and arguments that a client puts together, and the number of deltas that brought arguments."""
+    calls, deltas = {}, 0
+    for _, _, data in stream[:-1]:
+        for part in data["choices"][0]["delta"].get("tool_calls", []):
+            call = calls.setdefault(part["index"], {"name": "", "arguments": ""})
+            for name, text in part["function"].items():
+                call[name] += text
+            deltas += bool(part["function"].get("arguments"))
+    return [calls[index] for index in sorted(calls)], deltas
 
 
 class OneServer(unittest.TestCase):
@@ -151,9 +165,19 @@ class Texts(OneServer):
             calls = found["message"]["tool_calls"]
             self.assertIn(calls[0]["function"]["name"], ("weather", "time"))
             self.assertIn(json.loads(calls[0]["function"]["arguments"])["city"], ("Verona", "Mantua"))
-            streamed = [call for _, _, data in events(self.server.stream("/v1/chat/completions", dict(body, stream=True)))[:-1]
-                        for call in data["choices"][0]["delta"].get("tool_calls", [])]
-            self.assertEqual([call["function"] for call in streamed], [call["function"] for call in calls])
+            streamed, deltas = joined_calls(events(self.server.stream("/v1/chat/completions", dict(body, stream=True))))
+            self.assertEqual(streamed, [call["function"] for call in calls])
+            self.assertGreater(deltas, len(calls))
+            named = isinstance(choice, dict)
+            body = {"input": "Where?", "max_output_tokens": 100, "seed": 5, "temperature": 0.8, "tool_choice": choice,
+                    "tools": [dict(tool["function"], type="function") for tool in tools]}
+            whole = self.server.good("/v1/responses", body)["output"]
+            self.assertEqual([item["type"] for item in whole], ["function_call"] * len(whole))
+            stream = events(self.server.stream("/v1/responses", dict(body, stream=True)))
+            arguments = "".join(data["delta"] for _, name, data in stream
+                                if name == "response.function_call_arguments.delta")
+            self.assertEqual(arguments, "".join(item["arguments"] for item in whole))
+            self.assertTrue(not named or whole[0]["name"] == "weather")
 
 
 class Refusals(OneServer):
@@ -207,7 +231,12 @@ class States(OneServer):
         before = self.server.metric("vllm:generation_tokens_total")
         self.server.good("/v1/completions", dict(PROMPT, ignore_eos=True))
         self.assertEqual(self.server.metric("butterfly_generated_tokens_total"), before + 24)
-        self.assertGreater(self.server.metric("vllm:time_to_first_token_seconds_count"), 0)
+        for name in ("time_to_first_token", "request_queue_time", "request_prefill_time", "request_decode_time",
+                     "inter_token_latency", "request_time_per_output_token", "e2e_request_latency"):
+            self.assertGreater(self.server.metric(f"vllm:{name}_seconds_count"), 0)
+        text = self.server.ask("/metrics")[2].decode()
+        for line in text.splitlines():
+            self.assertEqual(line.startswith("vllm:"), line.startswith("vllm:") and 'model_name="demo"' in line, line)
         self.assertEqual(self.server.good("/v1/cluster")["nodes"][0]["name"], "this process")
 
     def test_a_client_that_hangs_up_is_not_computed_for(self):
@@ -226,6 +255,106 @@ class States(OneServer):
                 time.sleep(0.05)
             self.assertEqual(self.server.metric("butterfly_requests_cancelled_total"), before + 16)
             self.assertEqual(self.server.metric("butterfly_requests_running"), 0)
+
+
+class Known(unittest.TestCase):
+    """A model whose answers are known: what is made of its reasoning and its calls."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.server = Server(model=write_scripted(os.path.join(cls.folder.name, "scripted")))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.kill()
+        cls.folder.cleanup()
+
+    TOOLS = [{"type": "function", "function": {"name": name, "parameters": {
+        "type": "object", "properties": {"at": {"enum": ["noon", "night"]}}, "required": ["at"],
+        "additionalProperties": False}}} for name in ("weather", "clock")]
+    FORM = {"type": "json_schema", "json_schema": {"name": "when", "schema": TOOLS[0]["function"]["parameters"]}}
+
+    def answer(self, word, **more):
+        body = {"messages": [{"role": "user", "content": word}], "temperature": 0, **more}
+        found = self.server.good("/v1/chat/completions", body)["choices"][0]
+        stream = events(self.server.stream("/v1/chat/completions", dict(body, stream=True)))
+        deltas = [data["choices"][0]["delta"] for _, _, data in stream[:-1]]
+        for name in ("content", "reasoning_content"):
+            self.assertEqual("".join(delta.get(name, "") for delta in deltas), found["message"].get(name) or "")
+        self.assertEqual(joined_calls(stream)[0], [call["function"] for call in found["message"].get("tool_calls", [])])
+        return found["message"], found["finish_reason"]
+
+    def test_calls_that_the_model_makes_of_itself_are_told_apart(self):
+        message, reason = self.answer("twice", tools=self.TOOLS)
+        self.assertEqual((message["content"], reason), ("I look it up.", "tool_calls"))
+        self.assertEqual([call["function"]["name"] for call in message["tool_calls"]], ["weather", "clock"])
+        self.assertEqual(len(self.answer("twice", tools=self.TOOLS, parallel_tool_calls=False)[0]["tool_calls"]), 1)
+        self.assertNotIn("tool_calls", self.answer("twice", tools=self.TOOLS, tool_choice="none")[0])
+
+    def test_a_form_begins_behind_the_reasoning(self):
+        for more in ({"response_format": self.FORM}, {"guided_regex": '{"at": "(noon|night)"}'}):
+            message, reason = self.answer("reason", max_tokens=60, **more)
+            self.assertEqual((message["reasoning_content"], reason), ("First I weigh it all.", "stop"))
+            self.assertIn(json.loads(message["content"])["at"], ("noon", "night"))
+        for choice in ("required", {"type": "function", "function": {"name": "clock"}}):
+            message, reason = self.answer("reason", max_tokens=100, tools=self.TOOLS, tool_choice=choice)
+            self.assertEqual((message["reasoning_content"], reason), ("First I weigh it all.", "tool_calls"))
+            self.assertIn(json.loads(message["tool_calls"][0]["function"]["arguments"])["at"], ("noon", "night"))
+
+    def test_reasoning_without_an_end_leaves_room_for_the_form(self):
+        for most in (14, 15, 40, 200):  # {"at":"noon"} and one token that closes
+            message, reason = self.answer("muse", max_tokens=most, response_format=self.FORM)
+            self.assertIn(json.loads(message["content"])["at"], ("noon", "night"))
+            self.assertEqual(reason, "stop")
+            self.assertEqual("Round" in message.get("reasoning_content", ""), most > 14)
+        status, _, content = self.server.ask("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "muse"}], "max_tokens": 13, "response_format": self.FORM})
+        self.assertEqual(status, 400)
+        self.assertIn("</think>", content["error"]["message"])
+
+
+class Waiting(unittest.TestCase):
+    LONG = dict(PROMPT, max_tokens=480, ignore_eos=True)
+
+    def wait_for(self, server, name, value):
+        end = time.monotonic() + TIMEOUT_S
+        while server.metric(name) != value and time.monotonic() < end:
+            time.sleep(0.005)
+        self.assertEqual(server.metric(name), value)
+
+    def test_of_those_that_wait_the_lowest_priority_goes_first(self):
+        with Server("--parallel", "1") as server:
+            first = server.send("POST", "/v1/completions", dict(self.LONG, n=8))
+            self.wait_for(server, "butterfly_requests_running", 1)
+            self.wait_for(server, "butterfly_requests_waiting", 7)
+            ended, threads = [], []
+            for i, priority in enumerate((20, 0, -20)):
+                def ask(priority=priority):
+                    server.good("/v1/completions", dict(PROMPT, priority=priority))
+                    ended.append(priority)
+                threads.append(threading.Thread(target=ask))
+                threads[-1].start()
+                self.wait_for(server, "butterfly_requests_waiting", 8 + i)
+            for thread in threads:
+                thread.join()
+            self.assertEqual(ended, [-20, 0, 20])
+            first.close()
+
+    def test_a_stream_that_waits_shows_that_it_lives(self):
+        with Server("--parallel", "1", "--keep-alive", "1") as server:
+            first = server.send("POST", "/v1/completions", dict(self.LONG, n=128))
+            self.wait_for(server, "butterfly_requests_running", 1)
+            second = server.send("POST", "/v1/completions", dict(PROMPT, stream=True))
+            answer = second.getresponse()
+            content = answer.read1(1 << 12)
+            self.assertRegex(content.decode(), r"^: .*\n\n")
+            first.close()
+            content += answer.read()
+            second.close()
+            alone = events(server.stream("/v1/completions", dict(PROMPT, stream=True)))
+            texts = ["".join(data["choices"][0]["text"] for _, _, data in each[:-1]) for each in (events(content), alone)]
+            self.assertEqual(texts[0], texts[1])
 
 
 class Vectors(unittest.TestCase):

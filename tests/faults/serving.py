@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Many readers of one server over worker processes, while readers hang up, workers are killed and the server itself is.
 
-    tests/faults/serving.py [--quick] [--seconds N] [--streams N] [--workers N] [--worker-every S] [--server-kills N] [--seed N]
+    tests/faults/serving.py [--quick] [--seconds N] [--streams N] [--workers N] [--worker-every S] [--server-kills N]
+                            [--retention S] [--seed N]
 
 Each reader asks for a text as a stream, hangs up at random, comes back by the id of its request and reads on. A worker is
 killed every few seconds and started again; the server is killed with SIGKILL and started again over the same journal. Each
 text has to be, byte by byte, the one that an undisturbed server gave before. At the end nothing may wait, run or hold pages
-of the cache but those that are kept for prompts.
+of the cache but those that are kept for prompts; with --retention of less than a minute, also nothing may be left in the
+journal after it, and the server's memory may not have grown by more than a quarter since a third of its time.
 --break: one character of each expected text is another, and the first reader must notice.
 Exit status 0: all held; 1: something did not, as stdout says.
 """
@@ -56,6 +58,8 @@ class Reader:
             while (line := answer.readline().decode().rstrip("\n")) != "":
                 name, _, value = line.partition(": ")
                 fields[name] = value
+            if "" in fields and "data" not in fields:
+                continue  # a comment: the answer is waited for
             if "data" not in fields:
                 return False
             seen["event"] = int(fields["id"])
@@ -124,8 +128,8 @@ class Run:
 
     def start_server(self):
         return Server("--workers", ",".join(self.worker_addresses), "--split", "uniform", "--parallel", "32",
-                      "--queue", "1000", "--cache-tokens", "6000", journal=self.journal,
-                      listen=self.address, log=self.log)
+                      "--queue", "1000", "--cache-tokens", "6000", "--retention", str(self.arguments.retention),
+                      journal=self.journal, listen=self.address, log=self.log)
 
     def start_worker(self, index):
         return Worker(listen=self.worker_addresses[index])
@@ -165,6 +169,17 @@ class Run:
                     self.fail(f"the server sent {self.sent_again[-1]} bytes of weights to workers that had them")
             self.memory.append((time.monotonic(), self.server.process.pid, resident_bytes(self.server.process.pid)))
 
+    def forgotten(self):
+        """Nothing is left in the journal once readers have had their time to come back."""
+        end = time.monotonic() + self.arguments.retention + 30
+        while (left := self.entries()) and time.monotonic() < end:
+            time.sleep(0.5)
+        self.memory.append((time.monotonic(), self.server.process.pid, resident_bytes(self.server.process.pid)))
+        return not left
+
+    def entries(self):
+        return [name for name in os.listdir(self.journal) if name.endswith(".json")]
+
     def settled(self):
         """Nothing waits, runs or holds pages but for prompts."""
         end = time.monotonic() + 30
@@ -193,10 +208,12 @@ def main():
     parser.add_argument("--server-kills", type=int, default=2)
     parser.add_argument("--leave", type=float, default=0.01, help="chance of a hang-up after each event")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--retention", type=int, default=600, help="that of the server, in seconds")
     parser.add_argument("--break", dest="wrong", action="store_true")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.seconds, arguments.streams, arguments.worker_every, arguments.server_kills = 12, 12, 4, 1
+        arguments.retention = 8
     run = Run(arguments)
     run.expect()
     run.address, *run.worker_addresses = [f"127.0.0.1:{port}" for port in free_ports(arguments.workers + 1)]
@@ -214,7 +231,10 @@ def main():
             thread.join()
         if not run.failures and not run.settled():
             run.fail("requests or their pages are left: " + run.server.ask("/metrics")[2].decode())
-        left = [name for name in os.listdir(run.journal) if name.endswith(".json")]
+        left = run.entries()
+        short = arguments.retention < 60
+        if short and not run.failures and not run.forgotten():
+            run.fail(f"{len(run.entries())} entries are left in the journal {arguments.retention} s after the last answer")
         run.server.kill()
         for worker in run.workers:
             worker.kill()
@@ -225,8 +245,12 @@ def main():
     if run.first_s:
         print(f"p50 / p95 / p99: first token {percentiles(run.first_s)}; whole text {percentiles(run.whole_s)}")
     if len(last) > 20:
-        print(f"memory of the server: {last[len(last) // 10] / 1e6:.0f} MB after a tenth of its time, "
-              f"{last[-1] / 1e6:.0f} MB at the end; {len(left)} entries in the journal for readers that come back")
+        tenth, third, end = (last[int(len(last) * share)] for share in (0.1, 1 / 3, 0.999))
+        print(f"memory of the server: {tenth / 1e6:.0f} MB after a tenth of its time, {third / 1e6:.0f} MB after a third, "
+              f"{end / 1e6:.0f} MB at the end; {len(left)} entries in the journal for readers that come back"
+              + (f", none {arguments.retention} s later" if short and not run.failures else ""))
+        if short and not arguments.quick and end > 1.25 * third:
+            run.fail(f"the server's memory grew from {third / 1e6:.0f} MB to {end / 1e6:.0f} MB")
     if run.sent_again:
         print(f"bytes of weights that servers which came back sent to workers: {run.sent_again}")
     for failure in run.failures[:5]:

@@ -62,6 +62,7 @@ Result<ChatSession::Turn> ChatSession::answer(const std::string& text, const std
   Request request = config_.request;
   request.prompt = std::move(prompt.tokens);
   request.shown = std::move(prompt.shown);
+  if (prompt.answer.reasoning != nullptr) request.grammar_after = prompt.answer.reasoning->close;
   AnswerParser parser(prompt.answer);
   AnswerRecord record;
   const auto take = [&](const std::vector<AnswerEvent>& events) {

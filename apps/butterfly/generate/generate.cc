@@ -248,6 +248,7 @@ Status read_prompt(const GenerateCommand& command, const std::string& text, cons
   BF_ASSIGN_OR_RETURN(ChatModel::Prompt prompt, chat->prompt(tokenizer, messages));
   request.prompt = std::move(prompt.tokens);
   request.shown = std::move(prompt.shown);
+  if (prompt.answer.reasoning != nullptr) request.grammar_after = prompt.answer.reasoning->close;
   parser.emplace(prompt.answer);
   return {};
 }

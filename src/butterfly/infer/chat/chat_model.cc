@@ -134,7 +134,7 @@ Result<ChatModel::Prompt> ChatModel::prompt(const Tokenizer& tokenizer, ChatInpu
     return make_error(ErrorCode::kInvalidArgument, "the template makes no text of this conversation");
   }
   prompt.answer = {
-      .format = find_answer_format(template_.source()), .in_reasoning = opens_reasoning(text.bytes), .tools = tools};
+      .format = find_answer_format(template_.source()), .reasoning = opened_reasoning(text.bytes), .tools = tools};
   prompt.shown = answer_tokens(tokenizer.vocabulary(), prompt.answer.format);
   return prompt;
 }

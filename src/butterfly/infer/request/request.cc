@@ -69,6 +69,9 @@ Result<Sampler> make_sampler(const Request& request, const Tokenizer& tokenizer,
     options.end_tokens = request.grammar->trie().end_tokens();
     options.end_tokens.insert(options.end_tokens.end(), request.stop_tokens.begin(), request.stop_tokens.end());
     BF_ASSIGN_OR_RETURN(input.matcher, GrammarMatcher::create(request.grammar, std::move(options)));
+    if (!request.grammar_after.empty()) {
+      BF_ASSIGN_OR_RETURN(input.lead_in, LeadIn::create(tokenizer, request.grammar_after, *input.matcher));
+    }
   }
   return Sampler(request.sampling, std::move(input));
 }

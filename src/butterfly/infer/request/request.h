@@ -27,6 +27,9 @@ struct Request {
   /// What the answer has to be; null: anything. Its text is whole before tokens_max or the context ends, whatever
   /// ignore_end says. Shared by all requests with this grammar.
   std::shared_ptr<TokenAutomaton> grammar{};
+  /// What ends a part of the answer, such as reasoning, before which anything may stand and behind which the grammar
+  /// begins. That part ends in time for a whole text behind it. Empty: the grammar holds from the first token on.
+  std::string grammar_after{};
   /// With this number of best ones, log-probabilities of the prompt's own tokens, which then are all computed; -1:
   /// none. tokens_max may be 0 then.
   int prompt_logprobs = -1;
@@ -43,6 +46,7 @@ struct Generation {
   std::vector<SampledToken> prompt_logprobs{};
   std::string text;
   FinishReason reason = FinishReason::kLength;
+  double waited_s = 0;              // from the moment it was asked for until its turn came
   double first_token_s = 0;         // from the moment it was asked for to the first sampled token
   double total_s = 0;               // to the last
   std::int64_t cached_tokens = 0;   // of the prompt, whose keys and values were there already

@@ -189,6 +189,7 @@ Sampler::Sampler(const SamplingOptions& options, SamplerInput input)
     : options_(options),
       sample_index_(input.sample_index),
       matcher_(std::move(input.matcher)),
+      lead_in_(std::move(input.lead_in)),
       tokens_(input.prompt.begin(), input.prompt.end()),
       prompt_tokens_(input.prompt.size()) {
   std::map<TokenId, float> last;
@@ -218,8 +219,30 @@ void Sampler::penalise(std::span<float> logits) const {
   }
 }
 
+/// Before the grammar's text: all but the ends of an answer, or the one token that has to come.
+Status Sampler::rule_out_before(std::span<float> logits) const {
+  const std::optional<TokenId> forced = lead_in_->forced(matcher_->tokens_left());
+  if (!forced) {
+    for (const TokenId end : matcher_->end_tokens()) {
+      const auto id = static_cast<std::size_t>(end.value);
+      if (id < logits.size()) logits[id] = kRuledOut;
+    }
+    return {};
+  }
+  const auto only = static_cast<std::size_t>(forced->value);
+  if (only >= logits.size()) {
+    return make_error(ErrorCode::kInvalidArgument, "token {} has to come before the grammar's text, the model has {}",
+                      only, logits.size());
+  }
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (id != only) logits[id] = kRuledOut;
+  }
+  return {};
+}
+
 Status Sampler::rule_out(std::span<float> logits) {
   if (!matcher_) return {};
+  if (leads_in()) return rule_out_before(logits);
   const std::span<const std::uint64_t> allowed = matcher_->mask();
   bool any = false;
   for (std::size_t id = 0; id < logits.size(); ++id) {
@@ -273,7 +296,12 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 Status Sampler::accept(TokenId token) {
-  if (matcher_) BF_TRY(matcher_->accept(token));
+  if (leads_in()) {
+    lead_in_->accept(token, matcher_->tokens_left());
+    matcher_->pass();
+  } else if (matcher_) {
+    BF_TRY(matcher_->accept(token));
+  }
   tokens_.push_back(token);
   return {};
 }

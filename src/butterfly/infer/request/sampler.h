@@ -7,7 +7,7 @@
 //   2. logit bias, added; -100 bans a token, 100 leaves no others
 //   3. repeat penalty over the last `repeat_window` tokens of prompt and answer
 //   4. frequency and presence penalty over the tokens of the answer
-//   5. the grammar's mask
+//   5. the grammar's mask; before its text, that of what leads in to it
 //   6. temperature 0: the highest logit. Otherwise temperature, top-k, top-p of what top-k left, min-p, and a draw
 // 2 to 4 are in the order of vLLM and llama.cpp, 6 in that of Hugging Face transformers.
 #pragma once
@@ -19,6 +19,7 @@
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
+#include "butterfly/infer/request/lead_in.h"
 #include "butterfly/text/grammar/matcher.h"
 
 namespace butterfly {
@@ -80,6 +81,7 @@ struct SamplerInput {
   std::span<const TokenId> prompt{};
   std::uint64_t sample_index = 0;
   std::optional<GrammarMatcher> matcher{};  // nothing: any text will do
+  std::optional<LeadIn> lead_in{};          // what stands before the matcher's text
 };
 
 class Sampler {
@@ -99,7 +101,7 @@ class Sampler {
   /// The answer has a grammar, which decides where it may end.
   bool has_grammar() const { return matcher_.has_value(); }
   /// And it ends here: nothing may follow.
-  bool complete() const { return matcher_ && matcher_->complete(); }
+  bool complete() const { return matcher_ && !leads_in() && matcher_->complete(); }
 
   std::span<const TokenId> tokens() const { return tokens_; }  // prompt and answer
 
@@ -107,11 +109,14 @@ class Sampler {
   void add_bias(std::span<float> logits) const;
   void penalise(std::span<float> logits) const;
   Status rule_out(std::span<float> logits);
+  Status rule_out_before(std::span<float> logits) const;
+  bool leads_in() const { return lead_in_ && !lead_in_->over(); }
   void ban_and_force(std::span<float> logits) const;
 
   SamplingOptions options_;
   std::uint64_t sample_index_;
   std::optional<GrammarMatcher> matcher_;
+  std::optional<LeadIn> lead_in_;
   std::vector<LogitBias> bias_;  // by token, each once
   std::vector<TokenId> tokens_;
   std::size_t prompt_tokens_;

@@ -213,6 +213,7 @@ void Scheduler::begin_waiting() {
     waiting_.erase(text->id);
     line_.remove(text->id);
     line_.charge(text->asked.user, static_cast<std::int64_t>(request.prompt.size()));
+    text->generation.waited_s = text->seconds();
     text->sequence = schedule_.add(request.prompt, request.encoded, request.prompt_logprobs >= 0);
     running_.emplace(text->sequence, std::move(text));
   }

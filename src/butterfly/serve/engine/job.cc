@@ -9,6 +9,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::uint64_t kTicksPerSweep = 4;
+constexpr std::size_t kJobBytes = 2048;  // of one, whatever it holds
 
 HttpAnswer with_headers(HttpAnswer answer, const HttpHeaders& more) {
   answer.headers.insert(answer.headers.end(), more.begin(), more.end());
@@ -51,6 +52,7 @@ class Job::Source final : public HttpSource {
  public:
   Source(std::shared_ptr<Job> job, std::shared_ptr<Reader> reader) : job_(std::move(job)), reader_(std::move(reader)) {}
   State read(std::string& out, std::size_t bytes) override { return job_->read(*reader_, out, bytes); }
+  std::string_view sign_of_life() const override { return ": the answer is being computed\n\n"; }
 
  private:
   const std::shared_ptr<Job> job_;
@@ -65,7 +67,7 @@ Job::State Job::state() const {
 std::size_t Job::kept_bytes() const {
   const std::lock_guard lock(mutex_);
   if (!begun_ || state_ == State::kRunning || !readers_.empty()) return 0;
-  return entry_.body.size() + events_bytes_ + (whole_ ? whole_->body.size() : 0);
+  return kJobBytes + entry_.body.size() + events_bytes_ + (whole_ ? whole_->body.size() : 0);
 }
 
 bool Job::is_over(Clock::time_point now, std::chrono::seconds retention) const {
@@ -143,7 +145,7 @@ std::optional<ApiError> Job::start() {
       run_ = run;
       since_ = Clock::now();
     }
-    error = submit(run, std::move(prepared));
+    error = submit(run, std::move(prepared), -body.priority);
   }
   if (!error) return std::nullopt;
   const std::lock_guard lock(mutex_);
@@ -154,11 +156,11 @@ std::optional<ApiError> Job::start() {
   return error;
 }
 
-std::optional<ApiError> Job::submit(const std::shared_ptr<Run>& run, PreparedText prepared) {
+std::optional<ApiError> Job::submit(const std::shared_ptr<Run>& run, PreparedText prepared, int priority) {
   std::vector<Scheduler::Id> ids;
   std::optional<ApiError> error;
   for (std::size_t i = 0; i < prepared.prompts.size() && !error; ++i) {
-    Submission submission{.request = std::move(prepared.prompts[i]), .user = entry_.user};
+    Submission submission{.request = std::move(prepared.prompts[i]), .priority = priority, .user = entry_.user};
     const auto id = store_.engine().submit(std::move(submission), observer(run, i));
     if (id) {
       ids.push_back(*id);
@@ -184,7 +186,12 @@ RequestObserver Job::observer(const std::shared_ptr<Run>& run, std::size_t choic
   const auto self = shared_from_this();
   return {
       .token =
-          [self, run, choice](const TokenEvent& event) {
+          [self, run, choice, last = Clock::time_point()](const TokenEvent& event) mutable {
+            const auto now = Clock::now();
+            if (last != Clock::time_point()) {
+              self->store_.metrics().gap_s.add(std::chrono::duration<double>(now - last).count());
+            }
+            last = now;
             AnswerPiece piece;
             if (run->shows_logprobs) piece = shown_piece(self->store_.engine().tokenizer(), event.sampled);
             piece.text = event.text;
@@ -283,6 +290,9 @@ void Job::note_end(Run& run, std::size_t number, const Generation& generation) {
   metrics.count_finished(finish_reason(generation.reason, false));
   metrics.first_token_s.add(generation.first_token_s);
   metrics.request_s.add(generation.total_s);
+  metrics.queue_s.add(generation.waited_s);
+  metrics.prefill_s.add(std::max(0.0, generation.first_token_s - generation.waited_s));
+  metrics.decode_s.add(std::max(0.0, generation.total_s - generation.first_token_s));
   metrics.prompt_tokens.add(static_cast<double>(choice.prompt_tokens));
   metrics.generated_tokens.add(static_cast<double>(generation.tokens.size()));
   const auto tokens = static_cast<double>(generation.tokens.size());

@@ -65,7 +65,7 @@ class Job : public std::enable_shared_from_this<Job> {
     std::vector<Scheduler::Id> cancel{};
   };
 
-  std::optional<ApiError> submit(const std::shared_ptr<Run>& run, PreparedText prepared);
+  std::optional<ApiError> submit(const std::shared_ptr<Run>& run, PreparedText prepared, int priority);
   RequestObserver observer(const std::shared_ptr<Run>& run, std::size_t choice);
   void take(const std::shared_ptr<Run>& run, std::size_t choice, std::variant<AnswerPiece, Result<Generation>> item);
   void pump(Run& run, Effects& effects);

@@ -44,15 +44,19 @@ void Histogram::add(double value) {
   ++next_;
 }
 
-void Histogram::write(const std::string& name, const std::string& help, std::string& out) const {
+void Histogram::write(const std::string& name, const std::string& help, const std::string& labels,
+                      std::string& out) const {
   const std::lock_guard lock(mutex_);
   out += fmt::format("# HELP {} {}\n# TYPE {} histogram\n", name, help, name);
+  const char* const comma = labels.empty() ? "" : ",";
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < borders_.size(); ++i) {
     total += counts_[i];
-    out += fmt::format("{}_bucket{{le=\"{}\"}} {}\n", name, borders_[i], total);
+    out += fmt::format("{}_bucket{{{}{}le=\"{}\"}} {}\n", name, labels, comma, borders_[i], total);
   }
-  out += fmt::format("{}_bucket{{le=\"+Inf\"}} {}\n{}_sum {}\n{}_count {}\n", name, count_, name, sum_, name, count_);
+  out += fmt::format("{}_bucket{{{}{}le=\"+Inf\"}} {}\n", name, labels, comma, count_);
+  const std::string braces = labels.empty() ? "" : "{" + labels + "}";
+  out += fmt::format("{}_sum{} {}\n{}_count{} {}\n", name, braces, sum_, name, braces, count_);
 }
 
 double Histogram::quantile(double share) const {
@@ -126,6 +130,34 @@ void Metrics::write_scheduler(const SchedulerStats& stats, const std::string& mo
   }
 }
 
+void Metrics::write_histograms(const std::string& model, std::string& out) const {
+  const std::tuple<const char*, const char*, const char*, const Histogram&> histograms[] = {
+      {"butterfly_time_to_first_token_seconds", "vllm:time_to_first_token_seconds", "Until the first token",
+       first_token_s},
+      {"butterfly_time_per_output_token_seconds", "vllm:time_per_output_token_seconds",
+       "From token to token, the mean of each text", token_s},
+      {"butterfly_inter_token_seconds", "vllm:inter_token_latency_seconds", "From each token to the next", gap_s},
+      {"butterfly_request_seconds", "vllm:e2e_request_latency_seconds", "Until a text was whole", request_s},
+      {"butterfly_request_queue_seconds", "vllm:request_queue_time_seconds", "Until a text's turn came", queue_s},
+      {"butterfly_request_prefill_seconds", "vllm:request_prefill_time_seconds", "From then to its first token",
+       prefill_s},
+      {"butterfly_request_decode_seconds", "vllm:request_decode_time_seconds", "From its first token to its last",
+       decode_s},
+      {"butterfly_request_prompt_tokens", "vllm:request_prompt_tokens", "Tokens of prompts", prompt_tokens},
+      {"butterfly_request_generated_tokens", "vllm:request_generation_tokens", "Tokens of texts", generated_tokens},
+  };
+  const std::string labels = fmt::format("model_name=\"{}\"", quoted(model));
+  for (const auto& [name, alias, help, histogram] : histograms) {
+    histogram.write(name, help, "", out);
+    histogram.write(alias, help, labels, out);
+    for (const auto& [suffix, share] : {std::pair("p50", 0.5), std::pair("p95", 0.95), std::pair("p99", 0.99)}) {
+      write_one(out, fmt::format("{}_{}", name, suffix), "gauge", fmt::format("{}, of the latest 4096", help), "",
+                histogram.quantile(share));
+    }
+  }
+  token_s.write("vllm:request_time_per_output_token_seconds", "The mean of each text from token to token", labels, out);
+}
+
 std::string Metrics::text(const SchedulerStats& stats, const std::string& model, bool ready,
                           unsigned connections) const {
   std::string out;
@@ -140,22 +172,7 @@ std::string Metrics::text(const SchedulerStats& stats, const std::string& model,
   write_one(out, "butterfly_hang_ups_total", "counter", "Clients that went away before their answer was whole", "",
             static_cast<double>(hang_ups.load()));
   write_scheduler(stats, model, out);
-  const std::tuple<const char*, const char*, const char*, const Histogram&> histograms[] = {
-      {"butterfly_time_to_first_token_seconds", "vllm:time_to_first_token_seconds", "Until the first token",
-       first_token_s},
-      {"butterfly_time_per_output_token_seconds", "vllm:time_per_output_token_seconds", "From token to token", token_s},
-      {"butterfly_request_seconds", "vllm:e2e_request_latency_seconds", "Until a text was whole", request_s},
-      {"butterfly_request_prompt_tokens", "vllm:request_prompt_tokens", "Tokens of prompts", prompt_tokens},
-      {"butterfly_request_generated_tokens", "vllm:request_generation_tokens", "Tokens of texts", generated_tokens},
-  };
-  for (const auto& [name, alias, help, histogram] : histograms) {
-    histogram.write(name, help, out);
-    histogram.write(alias, help, out);
-    for (const auto& [suffix, share] : {std::pair("p50", 0.5), std::pair("p95", 0.95), std::pair("p99", 0.99)}) {
-      write_one(out, fmt::format("{}_{}", name, suffix), "gauge", fmt::format("{}, of the latest 4096", help), "",
-                histogram.quantile(share));
-    }
-  }
+  write_histograms(model, out);
   const std::lock_guard lock(mutex_);
   out +=
       "# HELP butterfly_http_requests_total Answers by path and status\n# TYPE butterfly_http_requests_total counter\n";
@@ -165,7 +182,8 @@ std::string Metrics::text(const SchedulerStats& stats, const std::string& model,
   for (const std::string name : {"butterfly_request_success_total", "vllm:request_success_total"}) {
     out += fmt::format("# HELP {} Texts by what ended them\n# TYPE {} counter\n", name, name);
     for (const auto& [reason, count] : finished_) {
-      out += fmt::format("{}{{finished_reason=\"{}\"}} {}\n", name, reason, count);
+      const std::string of_model = name.starts_with("vllm:") ? fmt::format("model_name=\"{}\",", quoted(model)) : "";
+      out += fmt::format("{}{{{}finished_reason=\"{}\"}} {}\n", name, of_model, reason, count);
     }
   }
   return out;

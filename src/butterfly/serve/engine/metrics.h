@@ -18,8 +18,8 @@ class Histogram {
  public:
   explicit Histogram(std::vector<double> borders);
   void add(double value);
-  /// name_bucket{le="..."}, name_sum, name_count.
-  void write(const std::string& name, const std::string& help, std::string& out) const;
+  /// name_bucket{le="..."}, name_sum, name_count; `labels` as "name=\"value\"" or nothing.
+  void write(const std::string& name, const std::string& help, const std::string& labels, std::string& out) const;
   /// Below which this share of the values of the last minutes lies; 0 where there are none.
   double quantile(double share) const;
 
@@ -34,9 +34,14 @@ class Histogram {
 };
 
 struct Metrics {
+  static constexpr std::initializer_list<double> kLongTimes = {
+      0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920};
   Histogram first_token_s{
       {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}};
   Histogram token_s{{0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}};
+  Histogram gap_s{
+      {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, 40}};
+  Histogram queue_s{kLongTimes}, prefill_s{kLongTimes}, decode_s{kLongTimes};
   Histogram request_s{{0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920}};
   Histogram prompt_tokens{{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}};
   Histogram generated_tokens{{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000}};
@@ -53,6 +58,7 @@ struct Metrics {
   std::string text(const SchedulerStats& stats, const std::string& model, bool ready, unsigned connections) const;
 
  private:
+  void write_histograms(const std::string& model, std::string& out) const;
   void write_scheduler(const SchedulerStats& stats, const std::string& model, std::string& out) const;
 
   mutable std::mutex mutex_;

@@ -207,8 +207,9 @@ std::optional<ApiError> TextEngine::constrain(const GenerationBody& body, Reques
     return error;
   }
   request.grammar = std::move(*automaton);
-  // The whole answer has this form: nothing in it is reasoning, or a call by the model's own tags.
-  answer.in_reasoning = false;
+  // Reasoning that the prompt opened goes first. What follows has this form: nothing in it is a call by the model's
+  // tags.
+  if (answer.reasoning != nullptr) request.grammar_after = answer.reasoning->close;
   answer.tools = false;
   return std::nullopt;
 }

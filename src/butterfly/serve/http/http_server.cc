@@ -76,6 +76,7 @@ class Exchange final : public HttpExchange {
   void completed(bool delivered);
   void hang_up();
   bool is_suspended();
+  void show_life(HttpClock::time_point now);
   Connection* state() const { return state_; }
   ssize_t read_piece(char* out, std::size_t size);
   static MHD_Result add_header(void* to, MHD_ValueKind kind, const char* name, const char* value);
@@ -101,6 +102,8 @@ class Exchange final : public HttpExchange {
   std::shared_ptr<HttpSource> source_;
   std::string piece_;  // of the source, not yet sent
   std::size_t piece_sent_ = 0;
+  HttpClock::time_point piece_since_ = HttpClock::now();
+  bool shows_life_ = false;
   bool source_ended_ = false;
   std::optional<HttpEnd> ended_;
   std::vector<std::function<void(const HttpEnd&)>> on_end_;
@@ -273,6 +276,14 @@ bool Exchange::is_suspended() {
   return suspended_ && !gone_;
 }
 
+void Exchange::show_life(HttpClock::time_point now) {
+  const auto every = daemon_.options().keep_alive;
+  const std::lock_guard lock(mutex_);
+  if (!source_ || !suspended_ || gone_ || every.count() == 0 || now - piece_since_ < every) return;
+  shows_life_ = true;
+  resume_locked();
+}
+
 void Exchange::on_end(std::function<void(const HttpEnd& end)> ended) {
   std::optional<HttpEnd> already;
   {
@@ -324,6 +335,8 @@ ssize_t Exchange::read_piece(char* out, std::size_t size) {
     piece_ = std::move(piece);
     if (state == HttpSource::State::kBroken) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (state == HttpSource::State::kEnd) source_ended_ = true;
+    if (std::exchange(shows_life_, false) && piece_.empty() && !source_ended_) piece_ = source->sign_of_life();
+    if (!piece_.empty()) piece_since_ = HttpClock::now();
     if (state != HttpSource::State::kWait || !piece_.empty() || woken_) continue;
     if (gone_ || daemon_.stopping()) return MHD_CONTENT_READER_END_WITH_ERROR;
     MHD_suspend_connection(connection_);
@@ -464,9 +477,9 @@ void Daemon::watch_once() {
   std::vector<pollfd> sockets;
   std::vector<ExchangeHolder> sleeping;  // null: not handed over yet
   std::vector<ExchangeHolder> gone;
+  const auto now = HttpClock::now();
   {
     const std::lock_guard lock(connections_mutex_);
-    const auto now = HttpClock::now();
     for (Connection* connection : connections_) {
       ExchangeHolder exchange;
       if (connection->phase == Connection::Phase::kAnswer) {
@@ -492,6 +505,9 @@ void Daemon::watch_once() {
     }
   }
   for (const ExchangeHolder& exchange : gone) exchange->hang_up();
+  for (const ExchangeHolder& exchange : sleeping) {
+    if (exchange) exchange->show_life(now);
+  }
 }
 
 void Daemon::watch() {

@@ -44,6 +44,9 @@ class HttpSource {
   /// Appends up to about `bytes` to `out`. kWait: nothing now, HttpExchange::wake() tells of more; kEnd: nothing more
   /// comes; kBroken: the connection is to be cut, so that the client sees that the answer is not whole.
   virtual State read(std::string& out, std::size_t bytes) = 0;
+  /// What is sent to a client that waits long, so that nothing on its way takes the connection for dead; empty:
+  /// nothing.
+  virtual std::string_view sign_of_life() const { return {}; }
 };
 
 /// How an exchange went.
@@ -82,6 +85,7 @@ struct HttpOptions {
   std::chrono::seconds idle_timeout{75};   // between requests, and for the head of one
   std::chrono::seconds body_timeout{120};  // for a whole body
   std::chrono::seconds write_timeout{60};  // without a byte taken by the client
+  std::chrono::seconds keep_alive{15};     // between signs of life to a client that waits; 0: none
   int threads = 4;                         // that call the handler
 };
 

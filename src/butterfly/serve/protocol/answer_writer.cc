@@ -53,45 +53,48 @@ std::unique_ptr<AnswerWriter> make_answer_writer(Endpoint endpoint, AnswerSettin
 }
 
 AnswerSplitter::AnswerSplitter(const AnswerSettings& settings, std::size_t choice)
-    : choice_(settings.tool_choice),
+    : is_forced_(settings.tool_choice.is_forced()),
+      reasons_(settings.parser.reasoning != nullptr),
       seed_(fmt::format("{}/{}", settings.id, choice)),
       parallel_(settings.parallel_tool_calls),
-      parser_(settings.parser) {}
+      parser_(settings.parser),
+      forced_(settings.tool_choice) {}
 
 std::vector<AnswerEvent> AnswerSplitter::named(std::vector<AnswerEvent> events) {
   std::vector<AnswerEvent> kept;
   for (AnswerEvent& event : events) {
     if (event.kind == AnswerEvent::Kind::kCall) {
-      if (!parallel_ && calls_ > 0) continue;
-      event.call.id = call_id(seed_, ++calls_);
+      passed_over_ = !parallel_ && calls_ > 0;
+      if (!passed_over_) event.call.id = call_id(seed_, ++calls_);
     }
-    kept.push_back(std::move(event));
+    const bool of_call = event.kind == AnswerEvent::Kind::kCall || event.kind == AnswerEvent::Kind::kArguments;
+    if (!of_call || !passed_over_) kept.push_back(std::move(event));
   }
   return kept;
 }
 
+/// What follows the reasoning is the calls.
+std::vector<AnswerEvent> AnswerSplitter::read_forced(std::vector<AnswerEvent> events) {
+  std::vector<AnswerEvent> read;
+  for (AnswerEvent& event : events) {
+    if (event.kind != AnswerEvent::Kind::kContent) {
+      read.push_back(std::move(event));
+      continue;
+    }
+    for (AnswerEvent& each : forced_.push(event.text)) read.push_back(std::move(each));
+  }
+  return read;
+}
+
 std::vector<AnswerEvent> AnswerSplitter::push(const std::string& text) {
-  if (!choice_.is_forced()) return named(parser_.push(text));
-  forced_ += text;
-  return {};
+  if (!is_forced_) return named(parser_.push(text));
+  return named(reasons_ ? read_forced(parser_.push(text)) : forced_.push(text));
 }
 
 std::vector<AnswerEvent> AnswerSplitter::finish() {
-  if (!choice_.is_forced()) return named(parser_.finish());
-  std::vector<AnswerEvent> events;
-  if (choice_.kind == ToolChoice::Kind::kNamed) {
-    events.push_back(
-        {.kind = AnswerEvent::Kind::kCall, .text = {}, .call = {.id = {}, .name = choice_.name, .arguments = forced_}});
-    return named(std::move(events));
-  }
-  const auto calls = read_json_calls(forced_);
-  if (!calls) {
-    events.push_back({.kind = AnswerEvent::Kind::kContent, .text = forced_, .call = {}});
-    return events;
-  }
-  for (const ToolCall& call : *calls) {
-    events.push_back({.kind = AnswerEvent::Kind::kCall, .text = {}, .call = call});
-  }
+  if (!is_forced_) return named(parser_.finish());
+  std::vector<AnswerEvent> events = reasons_ ? read_forced(parser_.finish()) : std::vector<AnswerEvent>{};
+  for (AnswerEvent& event : forced_.finish()) events.push_back(std::move(event));
   return named(std::move(events));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "butterfly/infer/request/request.h"
+#include "butterfly/serve/protocol/forced_calls.h"
 #include "butterfly/serve/protocol/generation_body.h"
 #include "butterfly/text/answer/answer_parser.h"
 
@@ -86,7 +87,8 @@ std::unique_ptr<AnswerWriter> make_completion_writer(AnswerSettings settings);
 std::unique_ptr<AnswerWriter> make_response_writer(AnswerSettings settings);
 std::unique_ptr<AnswerWriter> make_answer_writer(Endpoint endpoint, AnswerSettings settings);
 
-/// Text into content, reasoning and calls: by the model's own tags, or as a forced call has them.
+/// Text into content, reasoning and calls: by the model's own tags, or as forced calls have them, which are told of
+/// before they are whole.
 class AnswerSplitter {
  public:
   AnswerSplitter(const AnswerSettings& settings, std::size_t choice);
@@ -95,13 +97,16 @@ class AnswerSplitter {
 
  private:
   std::vector<AnswerEvent> named(std::vector<AnswerEvent> events);
+  std::vector<AnswerEvent> read_forced(std::vector<AnswerEvent> events);
 
-  const ToolChoice choice_;
+  const bool is_forced_;
+  const bool reasons_;      // first
   const std::string seed_;  // of the ids of calls
   const bool parallel_;
   AnswerParser parser_;
-  std::string forced_;
+  ForcedCalls forced_;
   int calls_ = 0;
+  bool passed_over_ = false;  // the last call
 };
 
 /// {"token", "logprob", "bytes", "top_logprobs"} of a conversation's logprobs.

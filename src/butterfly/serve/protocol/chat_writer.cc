@@ -109,6 +109,15 @@ class ChatWriter final : public AnswerWriter {
     emit(chunk);
   }
 
+  /// More of the last call.
+  void add_arguments(std::size_t choice, const std::string& text) {
+    Choice& state = choices_[choice];
+    if (state.calls.empty()) return;
+    state.calls.back().arguments += text;
+    const ApiJson part = {{"index", state.calls.size() - 1}, {"function", {{"arguments", text}}}};
+    if (settings_.stream) emit_chunk(choice, {{"tool_calls", ApiJson::array({part})}}, nullptr);
+  }
+
   void take(std::size_t choice, const std::vector<AnswerEvent>& events) {
     Choice& state = choices_[choice];
     for (const AnswerEvent& event : events) {
@@ -117,6 +126,10 @@ class ChatWriter final : public AnswerWriter {
         call.update(call_json(event.call));
         state.calls.push_back(event.call);
         if (settings_.stream) emit_chunk(choice, {{"tool_calls", ApiJson::array({std::move(call)})}}, nullptr);
+        continue;
+      }
+      if (event.kind == AnswerEvent::Kind::kArguments) {
+        add_arguments(choice, event.text);
         continue;
       }
       const bool reasons = event.kind == AnswerEvent::Kind::kReasoning;

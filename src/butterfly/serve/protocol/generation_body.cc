@@ -148,7 +148,7 @@ void read_prompts(JsonFields& fields, GenerationBody& body) {
 void ignore_harmless(JsonFields& fields) {
   fields.ignore({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
                  "prompt_cache_retention", "verbosity", "cache_prompt", "add_special_tokens", "skip_special_tokens",
-                 "return_token_ids", "prediction", "stream_options", "priority"});
+                 "return_token_ids", "prediction", "stream_options"});
 }
 
 }  // namespace
@@ -187,6 +187,8 @@ void read_sampling(JsonFields& fields, GenerationBody& body) {
     }
   }
   fields.read("ignore_eos", body.ignore_end);
+  std::int64_t priority = 0;
+  if (fields.read("priority", priority, {-kPriorityMax, kPriorityMax})) body.priority = static_cast<int>(priority);
   if (const ApiJson* options = fields.object("stream_options")) {
     std::optional<ApiError> error;
     JsonFields inner(*options, "stream_options", error);

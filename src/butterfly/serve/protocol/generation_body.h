@@ -53,6 +53,7 @@ struct GenerationBody {
   std::vector<std::string> stops{};
   std::vector<TokenId> stop_tokens{};
   bool ignore_end = false;
+  int priority = 0;  // lower ones go first, as vLLM has it
   TextConstraint constraint{};
 
   // Of a completion.
@@ -71,7 +72,8 @@ struct GenerationBody {
   ApiJson shown{};
 };
 
-inline constexpr int kSamplesMax = 128;  // texts of one request, prompts times n
+inline constexpr int kSamplesMax = 128;   // texts of one request, prompts times n
+inline constexpr int kPriorityMax = 100;  // either way: each one is worth WaitingLine::kAgeing of waiting
 
 std::optional<ApiError> read_chat_body(const ApiJson& json, GenerationBody& body);
 std::optional<ApiError> read_completion_body(const ApiJson& json, GenerationBody& body);

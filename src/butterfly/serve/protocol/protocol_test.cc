@@ -84,7 +84,7 @@ std::string joined(AnswerWriter& writer) {
 
 TEST(ChatWriter, ReasoningAndCallsAreApartFromContent) {
   AnswerSettings settings{.id = "chatcmpl-1", .stream = false};
-  settings.parser.in_reasoning = true;
+  settings.parser.reasoning = opened_reasoning("<think>");
   const auto writer = make_chat_writer(settings);
   for (const std::string text :
        {"I think", "</think>", "Yes.", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}", "</tool_call>"}) {
@@ -107,6 +107,44 @@ TEST(ChatWriter, CallsThatMayNotBeParallelAreOne) {
   for (int i = 0; i < 2; ++i) writer->piece(0, {.text = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"});
   writer->end(0, FinishReason::kEndToken);
   EXPECT_EQ(writer->whole({})["choices"][0]["message"]["tool_calls"].size(), 1u);
+}
+
+std::string calls_of(const ToolChoice& choice, std::string_view text, std::size_t piece) {
+  ForcedCalls calls(choice);
+  std::string told;
+  const auto tell = [&told](const std::vector<AnswerEvent>& events) {
+    for (const AnswerEvent& event : events) {
+      told += event.kind == AnswerEvent::Kind::kCall ? "|" + event.call.name + "(" + event.call.arguments : event.text;
+    }
+  };
+  for (std::size_t at = 0; at < text.size(); at += piece) tell(calls.push(text.substr(at, piece)));
+  tell(calls.finish());
+  return told;
+}
+
+TEST(ForcedCalls, ArgumentsComeAsTheyAreWrittenWhereverTheTextIsCut) {
+  const ToolChoice any{.kind = ToolChoice::Kind::kRequired};
+  const ToolChoice named{.kind = ToolChoice::Kind::kNamed, .name = "f"};
+  const std::string list = R"( [ {"name":"a", "arguments" : {"x": "}],\\\"{", "arguments": [1, {"name": "z"}]} },
+    {"name":"b\u0041","arguments":{}},{"name":"c","arguments": 7 }] )";
+  for (std::size_t piece = 1; piece < 40; ++piece) {
+    EXPECT_EQ(calls_of(any, list, piece), R"(|a({"x": "}],\\\"{", "arguments": [1, {"name": "z"}]}|bA({}|c(7)")
+        << piece;
+    EXPECT_EQ(calls_of(named, "\n {\"x\": 1}", piece), "|f({\"x\": 1}") << piece;
+  }
+  EXPECT_EQ(calls_of(any, R"([{"name":"a","arguments":{"x)", 3), R"(|a({"x)")
+      << "what was cut is told as far as it goes";
+  EXPECT_EQ(calls_of(any, R"([{"na)", 3), R"([{"na)");
+  EXPECT_EQ(calls_of(named, "", 1), "|f(");
+}
+
+TEST(ChatBody, APriorityIsWithinItsBounds) {
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}],"priority":)";
+  GenerationBody body;
+  EXPECT_FALSE(read_chat_body(parsed(messages + "-7}"), body));
+  EXPECT_EQ(body.priority, -7);
+  EXPECT_EQ(chat_error(messages + "101}").param, "priority");
+  EXPECT_EQ(chat_error(messages + "\"high\"}").param, "priority");
 }
 
 TEST(AnswerWriter, TheSamePiecesMakeTheSameBytesWhateverWasCached) {

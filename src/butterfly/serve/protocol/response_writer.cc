@@ -104,6 +104,7 @@ class ResponseWriter final : public AnswerWriter {
   }
 
   void close_item() {
+    close_call();
     if (item_.is_null()) return;
     const std::string name = kind_ == AnswerEvent::Kind::kReasoning ? "reasoning_text" : "output_text";
     ApiJson done = {{"text", text_}};
@@ -116,31 +117,44 @@ class ResponseWriter final : public AnswerWriter {
     output_.push_back(std::exchange(item_, nullptr));
   }
 
-  void add_call(const ToolCall& call) {
+  void open_call(const ToolCall& call) {
     close_item();
-    ApiJson item = {{"id", fmt::format("fc_{}_{}", settings_.id, output_.size())},
-                    {"type", "function_call"},
-                    {"status", "in_progress"},
-                    {"call_id", call.id},
-                    {"name", call.name},
-                    {"arguments", ""}};
-    send("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
-    const ApiJson at = {{"item_id", item["id"]}, {"output_index", output_.size()}};
-    ApiJson delta = at, done = at;
-    delta["delta"] = call.arguments;
-    done["arguments"] = call.arguments;
-    send("response.function_call_arguments.delta", std::move(delta));
-    send("response.function_call_arguments.done", std::move(done));
-    item["status"] = "completed";
-    item["arguments"] = call.arguments;
-    send("response.output_item.done", {{"output_index", output_.size()}, {"item", item}});
-    output_.push_back(std::move(item));
+    call_ = {{"id", fmt::format("fc_{}_{}", settings_.id, output_.size())},
+             {"type", "function_call"},
+             {"status", "in_progress"},
+             {"call_id", call.id},
+             {"name", call.name},
+             {"arguments", ""}};
+    text_.clear();
+    send("response.output_item.added", {{"output_index", output_.size()}, {"item", call_}});
+    add_arguments(call.arguments);
+  }
+
+  void add_arguments(const std::string& text) {
+    if (call_.is_null() || text.empty()) return;
+    text_ += text;
+    send("response.function_call_arguments.delta",
+         {{"item_id", call_["id"]}, {"output_index", output_.size()}, {"delta", text}});
+  }
+
+  void close_call() {
+    if (call_.is_null()) return;
+    send("response.function_call_arguments.done",
+         {{"item_id", call_["id"]}, {"output_index", output_.size()}, {"arguments", text_}});
+    call_["status"] = "completed";
+    call_["arguments"] = text_;
+    send("response.output_item.done", {{"output_index", output_.size()}, {"item", call_}});
+    output_.push_back(std::exchange(call_, nullptr));
   }
 
   void take(const std::vector<AnswerEvent>& events) {
     for (const AnswerEvent& event : events) {
       if (event.kind == AnswerEvent::Kind::kCall) {
-        add_call(event.call);
+        open_call(event.call);
+        continue;
+      }
+      if (event.kind == AnswerEvent::Kind::kArguments) {
+        add_arguments(event.text);
         continue;
       }
       open_item(event.kind);
@@ -162,8 +176,9 @@ class ResponseWriter final : public AnswerWriter {
   std::size_t reasoning_tokens_ = 0;
   ApiJson output_ = ApiJson::array();
   ApiJson item_ = nullptr;  // that is open
+  ApiJson call_ = nullptr;  // likewise; one of the two at most
   AnswerEvent::Kind kind_ = AnswerEvent::Kind::kContent;
-  std::string text_;                         // of the open item
+  std::string text_;                         // of the open item or call
   ApiJson logprobs_ = ApiJson::array();      // not sent yet
   ApiJson all_logprobs_ = ApiJson::array();  // of the open item
 };

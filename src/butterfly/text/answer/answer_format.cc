@@ -116,9 +116,12 @@ std::vector<TokenId> answer_tokens(const Vocabulary& vocabulary, AnswerFormat fo
   return tokens;
 }
 
-bool opens_reasoning(std::string_view prompt) {
+const AnswerTag* opened_reasoning(std::string_view prompt) {
   while (!prompt.empty() && (prompt.back() == ' ' || prompt.back() == '\n')) prompt.remove_suffix(1);
-  return std::ranges::any_of(kReasoningTags, [&](const AnswerTag& tag) { return prompt.ends_with(tag.open); });
+  for (const AnswerTag& tag : kReasoningTags) {
+    if (prompt.ends_with(tag.open)) return &tag;
+  }
+  return nullptr;
 }
 
 }  // namespace butterfly

@@ -41,7 +41,7 @@ struct AnswerTag {
 /// The tags of a format, but for kHarmony and kFunctionary, which are no tags around something.
 std::span<const AnswerTag> answer_tags(AnswerFormat format);
 
-/// Whether a prompt ends inside of reasoning: then the answer begins there.
-bool opens_reasoning(std::string_view prompt);
+/// The tag of the reasoning inside of which a prompt ends, and the answer therefore begins; null: it does not.
+const AnswerTag* opened_reasoning(std::string_view prompt);
 
 }  // namespace butterfly

@@ -31,13 +31,9 @@ AnswerParser::AnswerParser(const AnswerOptions& options) : options_(options) {
   if (options.format == AnswerFormat::kHarmony || options.format == AnswerFormat::kFunctionary) state_ = State::kHeader;
   const bool whole = options.format == AnswerFormat::kLlama3 || options.format == AnswerFormat::kGlm4;
   if (whole && options.tools) state_ = State::kWhole;
-  if (options.in_reasoning) {
+  if (options.reasoning != nullptr) {
     state_ = State::kReasoning;
-    const auto tags = answer_tags(options.format);
-    const auto opens = [](const AnswerTag& tag) { return tag.part == AnswerPart::kReasoning; };
-    const auto found = std::ranges::find_if(tags, opens);
-    static constexpr AnswerTag kThink{"<think>", "</think>", AnswerPart::kReasoning};
-    tag_ = found == tags.end() ? &kThink : &*found;
+    tag_ = options.reasoning;
     skip_space_ = true;
   }
 }

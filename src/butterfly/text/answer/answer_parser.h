@@ -13,15 +13,16 @@
 namespace butterfly {
 
 struct AnswerEvent {
-  enum class Kind : std::uint8_t { kContent, kReasoning, kCall };
+  /// kArguments: more of the arguments of the last call, by those who tell of a call before it is whole.
+  enum class Kind : std::uint8_t { kContent, kReasoning, kCall, kArguments };
   Kind kind = Kind::kContent;
-  std::string text;  // of content and reasoning
-  ToolCall call;     // whole, with an id
+  std::string text;  // of all but a call
+  ToolCall call;     // with an id; an AnswerParser's are whole
 };
 
 struct AnswerOptions {
   AnswerFormat format = AnswerFormat::kTags;
-  bool in_reasoning = false;  // the prompt opened it (opens_reasoning)
+  const AnswerTag* reasoning = nullptr;  // that the prompt opened (opened_reasoning)
   /// Without tools an answer that looks like a call is one that speaks of it.
   bool tools = true;
 };

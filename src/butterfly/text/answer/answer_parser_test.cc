@@ -219,7 +219,9 @@ const Recorded kAnswers[] = {
 
 TEST(AnswerParser, RecordedAnswersAreTakenApartWhereverTheyAreCut) {
   for (const Recorded& answer : kAnswers) {
-    const AnswerOptions options{.format = answer.format, .in_reasoning = answer.in_reasoning, .tools = answer.tools};
+    const AnswerOptions options{.format = answer.format,
+                                .reasoning = answer.in_reasoning ? opened_reasoning("<think>") : nullptr,
+                                .tools = answer.tools};
     for (const std::size_t size : {1, 2, 3, 7, 100'000}) {
       EXPECT_EQ(taken(options, answer.text, size), answer.taken) << answer.family << ", pieces of " << size;
     }
@@ -251,8 +253,18 @@ TEST(AnswerFormat, TemplatesTellTheFormat) {
 }
 
 TEST(AnswerFormat, APromptMayOpenReasoning) {
-  EXPECT_TRUE(opens_reasoning("<|im_start|>assistant\n<think>\n"));
-  EXPECT_FALSE(opens_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+  ASSERT_NE(opened_reasoning("<|im_start|>assistant\n<think>\n"), nullptr);
+  EXPECT_EQ(opened_reasoning("<|im_start|>assistant\n<think>\n")->close, "</think>");
+  EXPECT_EQ(opened_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n"), nullptr);
+}
+
+TEST(AnswerParser, ReasoningThatThePromptOpenedEndsWithItsOwnTag) {
+  AnswerParser parser({.reasoning = opened_reasoning("<|START_THINKING|>")});
+  auto events = parser.push("I think<|END_THINKING|>Yes.");
+  for (AnswerEvent& event : parser.finish()) events.push_back(std::move(event));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].text, "I think");
+  EXPECT_EQ(events[1].text, "Yes.");
 }
 
 TEST(ToolCalls, NothingThatAModelWritesIsTrusted) {

@@ -258,6 +258,11 @@ std::span<const std::uint64_t> GrammarMatcher::mask() {
   return bits_;
 }
 
+void GrammarMatcher::pass() {
+  ++accepted_;
+  at_start_ = false;
+}
+
 Status GrammarMatcher::accept(TokenId token) {
   TokenAutomaton& automaton = *automaton_;
   const std::lock_guard lock(automaton.mutex_);

@@ -99,6 +99,11 @@ class GrammarMatcher {
   /// Errors: kInvalidArgument for a token that leads to no whole text; then nothing has changed.
   Status accept(TokenId token);
 
+  /// A token that stands before the text, and counts as one of `tokens_max`.
+  void pass();
+  int tokens_left() const { return options_.tokens_max - accepted_; }
+  const std::vector<TokenId>& end_tokens() const { return options_.end_tokens; }
+
   /// The text so far is whole.
   bool accepts() const { return accepts_; }
   /// And nothing may follow it; without end tokens a text ends as soon as it is whole.
