@@ -32,8 +32,10 @@ double DraftBudget::seconds(int rows) const {
   while (above <= kRowsMax && at(above) == 0) ++above;
   // Nothing is known of more rows: they cost nothing until they are tried.
   if (above > kRowsMax) return below > 0 ? at(below) : 0;
-  if (below == 0 || below == above) return at(above);
-  double between = at(below) + (at(above) - at(below)) * (rows - below) / (above - below);
+  double between = at(above);
+  if (below > 0 && below < above) {
+    between = at(below) + (at(above) - at(below)) * (rows - below) / (above - below);
+  }
   // More rows take no less time: one slow step does not speak against its size.
   for (int n = above; n <= kRowsMax; ++n) {
     if (at(n) > 0) between = std::min(between, at(n));
