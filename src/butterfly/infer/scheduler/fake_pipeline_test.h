@@ -56,7 +56,7 @@ class FakePipeline final : public Pipeline {
     }
     rows += step.batch.rows();
     ++steps;
-    std::this_thread::sleep_for(step_time + step.batch.rows() * row_time);
+    std::this_thread::sleep_for(step_time);
     step.tensor = std::move(logits);
     done_.push_back(std::move(step));
     return {};
@@ -83,7 +83,6 @@ class FakePipeline final : public Pipeline {
   std::int64_t rows = 0;
   int steps = 0;
   std::chrono::microseconds step_time{0};
-  std::chrono::microseconds row_time{0};
   bool recovers = true;
   int stages = 1;
 
