@@ -202,6 +202,89 @@ TEST(Schedule, APromptIsCutSoThatEveryStageHasAPartOfIt) {
   EXPECT_GE(rows.size(), 8u);
 }
 
+/// Steps of one text without guesses, so that their time is known.
+void measure(Schedule& schedule, SequenceId text) {
+  for (int i = 0; i < 4; ++i) {
+    const auto step = schedule.next_step().value();
+    ASSERT_TRUE(step);
+    schedule.completed(*step, 1e-3);
+    schedule.append(text, TokenId(1));
+  }
+}
+
+TEST(Schedule, GuessesAreComputedBehindTheNewestTokenAndWrongOnesAgain) {
+  Schedule schedule({.rows_max = 64, .depth = 1});
+  const SequenceId text = schedule.add(tokens(3));
+  measure(schedule, text);
+  schedule.propose(text, {TokenId(5), TokenId(6), TokenId(7)});
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->batch.runs[0].position, 6);
+  EXPECT_EQ(step->batch.runs[0].rows, 4);
+  EXPECT_EQ(step->batch.logit_rows(), 4);
+  schedule.completed(*step, 1e-3);
+  EXPECT_TRUE(schedule.append(text, TokenId(5)));
+  EXPECT_FALSE(schedule.append(text, TokenId(9))) << "6 was guessed";
+  const auto next = schedule.next_step().value();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->batch.runs[0].position, 8);
+  EXPECT_EQ(next->batch.runs[0].rows, 1);
+  EXPECT_EQ(next->tensor.view().values<std::int32_t>()[0], 9);
+  EXPECT_EQ(schedule.drafted(), 3u);
+  EXPECT_EQ(schedule.accepted(), 1u);
+}
+
+// Fails when guesses that nobody has looked at are kept as if the text had said them.
+TEST(Schedule, WhatIsKeptOfATextEndsWithItsLastToken) {
+  Schedule schedule({.rows_max = 4 * kPage, .depth = 1, .keep = true});
+  const SequenceId text = schedule.add(tokens(2 * kPage - 6));
+  measure(schedule, text);
+  schedule.propose(text, std::vector(8, TokenId(0)));
+  const auto step = schedule.next_step().value();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->batch.runs[0].rows, 9);
+  schedule.completed(*step, 1e-3);
+  std::vector<TokenId> alike(schedule.tokens(text).begin(), schedule.tokens(text).end());
+  schedule.finish(text);        // an end token was drawn
+  alike.resize(2 * kPage + 4);  // as if more had been said
+  schedule.add(alike);
+  EXPECT_EQ(schedule.next_step().value()->batch.runs[0].position, kPage);
+}
+
+// Fails when a text that gave way while guesses of it were computed waits for them for ever.
+TEST(Schedule, ATextThatGivesWayWithGuessesUnderWayGoesOn) {
+  Schedule schedule({.rows_max = 2 * kPage, .depth = 2, .pages_max = 2});
+  const SequenceId old = schedule.add(tokens_from(0, kPage - 4));
+  measure(schedule, old);
+  const SequenceId young = schedule.add(tokens_from(1000, 3));
+  auto newest = schedule.next_step().value();  // of the old one, which fills its page
+  auto prompt = schedule.next_step().value();
+  ASSERT_TRUE(newest && prompt);
+  if (newest->batch.runs[0].sequence == young) std::swap(newest, prompt);
+  schedule.completed(*prompt, 1e-3);
+  schedule.append(young, TokenId(1));
+  schedule.propose(young, {TokenId(5), TokenId(6)});
+  const auto guessed = schedule.next_step().value();
+  ASSERT_TRUE(guessed);
+  ASSERT_EQ(guessed->batch.runs[0].sequence, young);
+  ASSERT_EQ(guessed->batch.runs[0].rows, 3);
+  schedule.completed(*newest, 1e-3);
+  schedule.append(old, TokenId(1));
+  const auto growing = schedule.next_step().value();  // needs a page more
+  ASSERT_TRUE(growing);
+  EXPECT_EQ(schedule.preempted(), 1u);
+  schedule.completed(*guessed, 1e-3);
+  EXPECT_TRUE(schedule.append(young, TokenId(5)));
+  EXPECT_FALSE(schedule.append(young, TokenId(8)));
+  schedule.completed(*growing, 1e-3);
+  schedule.finish(old);
+  std::int64_t rows = 0;
+  for (const Step& step : run_all(schedule)) {
+    for (const SequenceRun& run : step.batch.runs) rows += run.sequence == young ? run.rows : 0;
+  }
+  EXPECT_EQ(rows, 6) << "from its first token on";
+}
+
 TEST(Schedule, WaitsForLogitsBeforeItGoesOn) {
   Schedule schedule({.rows_max = 8, .depth = 2});
   schedule.add(tokens(3));
