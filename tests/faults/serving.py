@@ -169,6 +169,16 @@ class Run:
                     self.fail(f"the server sent {self.sent_again[-1]} bytes of weights to workers that had them")
             self.memory.append((time.monotonic(), self.server.process.pid, resident_bytes(self.server.process.pid)))
 
+    def hang_up_at_once(self):
+        """Requests whose clients never learn by which id they could come back."""
+        for number in range(8):
+            connection = http.client.HTTPConnection(self.address, timeout=60)
+            connection.request("POST", "/v1/completions", json.dumps(dict(body_of(number), stream=True)))
+            connection.close()
+        end = time.monotonic() + 60
+        while len(self.entries()) < 8 and time.monotonic() < end:
+            time.sleep(0.05)
+
     def forgotten(self):
         """Nothing is left in the journal once readers have had their time to come back."""
         end = time.monotonic() + self.arguments.retention + 30
@@ -229,10 +239,12 @@ def main():
         run.disturb()
         for thread in threads:
             thread.join()
+        short = arguments.retention < 60
+        if short and not run.failures:
+            run.hang_up_at_once()
         if not run.failures and not run.settled():
             run.fail("requests or their pages are left: " + run.server.ask("/metrics")[2].decode())
         left = run.entries()
-        short = arguments.retention < 60
         if short and not run.failures and not run.forgotten():
             run.fail(f"{len(run.entries())} entries are left in the journal {arguments.retention} s after the last answer")
         run.server.kill()
