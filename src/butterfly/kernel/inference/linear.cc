@@ -37,7 +37,7 @@ std::int64_t scratch_of_row(const LinearJob& job) {
 constexpr std::int64_t kTileRows = 12;  // that kernels take at once, at most
 
 /// Rows that stay in the second-level cache beside the weights of a block, and the sums that wait; more than that where
-/// columns are so many that weights would be read again too often. Whole tiles.
+/// few rows fit, since weights would be read again too often. Whole tiles.
 std::int64_t rows_of_chunk(const LinearJob& job) {
   constexpr std::int64_t kFloats = 640 * 1024 / sizeof(float);
   constexpr std::int64_t kRowsMin = 48;
