@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <random>
 
 #include "butterfly/text/utf8.h"
 
@@ -385,6 +387,58 @@ TEST(Unigram, ALongTextBeforeAWordDoesNotHideWhichWayIsBetter) {
   ASSERT_EQ(ids.size(), 1000002u);
   EXPECT_EQ(ids[1000000], TokenId{2});
   EXPECT_EQ(ids[1000001], TokenId{5});
+}
+
+/// The best cover of `text` by `pieces`, looked at as a whole.
+std::vector<TokenId> best_cover(const Vocabulary& vocabulary, const std::string& text) {
+  struct Best {
+    double score = -std::numeric_limits<double>::infinity();
+    std::size_t begin = 0;
+    int id = -1;
+  };
+  std::vector<Best> best(text.size() + 1);
+  best[0].score = 0;
+  for (std::size_t begin = 0; begin < text.size(); ++begin) {
+    for (int id = 1; id < vocabulary.size(); ++id) {
+      const std::string& piece = vocabulary.pieces[static_cast<std::size_t>(id)];
+      const double score = best[begin].score + vocabulary.scores[static_cast<std::size_t>(id)];
+      if (text.compare(begin, piece.size(), piece) != 0) continue;
+      if (score > best[begin + piece.size()].score) best[begin + piece.size()] = {score, begin, id};
+    }
+  }
+  std::vector<TokenId> ids;
+  for (std::size_t end = text.size(); end > 0; end = best[end].begin) ids.emplace_back(best[end].id);
+  std::ranges::reverse(ids);
+  return ids;
+}
+
+TEST(Unigram, ALongWordHasTheCoverThatAWholeLookAtItFinds) {
+  // Pieces overlap, so that ways stay open for long where words do not end: with "." they end, without it never.
+  Vocabulary vocabulary = vocabulary_of(
+      TokenizerKind::kUnigram,
+      {{"<unk>", 0, TokenType::kUnknown}, {"a"}, {"b"}, {"."}, {"ab"}, {"ba"}, {"aab"}, {"bba"}, {"abab"}, {"baaabb"}});
+  vocabulary.scores = {0, -3.5, -3.25, -2, -5, -4.75, -6.5, -7.125, -9, -11};
+  vocabulary.unknown = TokenId{0};
+  const auto tokenizer = Tokenizer::create(vocabulary).value();
+  std::mt19937 random(3);
+  for (const std::string letters : {"ab", "abababab."}) {
+    for (const std::size_t size : {255u, 256u, 257u, 511u, 512u, 513u, 5000u}) {
+      std::string text;
+      while (text.size() < size) text.push_back(letters[random() % letters.size()]);
+      EXPECT_EQ(tokenizer.encode(text).value(), best_cover(vocabulary, text)) << letters << " " << size;
+    }
+  }
+}
+
+TEST(Unigram, UnknownCharactersFuseWhereverALongWordIsLookedAt) {
+  Vocabulary vocabulary = vocabulary_of(TokenizerKind::kUnigram, {{"<unk>", 0, TokenType::kUnknown}, {"a"}});
+  vocabulary.scores = {0, -1};
+  vocabulary.unknown = TokenId{0};
+  vocabulary.fuse_unknown = true;
+  const auto tokenizer = Tokenizer::create(vocabulary).value();
+  const auto ids = tokenizer.encode(std::string(250, 'a') + std::string(1000, 'x') + "a").value();
+  ASSERT_EQ(ids.size(), 252u);
+  EXPECT_EQ(ids[250], TokenId{0});
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-// Strings and their values, found by walking from byte to byte. Nodes lie in breadth-first order, so that the children
-// of a node are neighbours and a node needs no table of its own. Immutable after creation, thread-safe.
+// Strings and their values, found by walking from byte to byte: a double array, in which a step is one look. The
+// children of a node lie at its base, each in the place that its byte says by exclusive or. Immutable after creation,
+// thread-safe.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -24,12 +23,8 @@ class ByteTrie {
 
   /// Where `byte` leads from `node`, or kNone.
   Node child(Node node, char byte) const {
-    const auto label = static_cast<unsigned char>(byte);
-    if (node == kRoot) return root_[label];
-    const Inner& inner = nodes_[node];
-    if (inner.count == 0) return kNone;
-    const void* found = std::memchr(labels_.data() + inner.first, label, inner.count);
-    return found == nullptr ? kNone : static_cast<Node>(static_cast<const unsigned char*>(found) - labels_.data());
+    const Node place = nodes_[node].base ^ static_cast<unsigned char>(byte);
+    return nodes_[place].parent == node ? place : kNone;
   }
 
   /// Where `text` leads from `node`, or kNone.
@@ -61,14 +56,13 @@ class ByteTrie {
   }
 
  private:
-  struct Inner {
-    std::uint32_t first = 0;  // child
-    std::uint32_t count = 0;  // of children
+  static constexpr Node kUnused = ~Node{0};
+  struct Place {
+    Node base = 0;  // without children the root's, where no place names this node as its parent
+    Node parent = kUnused;
     std::int32_t value = -1;
   };
-  std::vector<Inner> nodes_;
-  std::vector<unsigned char> labels_;  // by node: the byte that leads to it
-  std::array<Node, 256> root_{};
+  std::vector<Place> nodes_;  // blocks of 256
 };
 
 }  // namespace butterfly

@@ -101,13 +101,14 @@ Status WordEncoder::encode(std::string_view text, TextPlace place, PatternBudget
   ids.reserve(ids.size() + text.size() / 4);
   // Words repeat: each different one is looked up once per text.
   constexpr std::size_t kCachedBytesMax = 256;
+  const std::size_t kept_bytes_max = model_->is_worth_keeping() ? kCachedBytesMax : 0;
   WordCache seen;
   Merger merger;
   bool after_unknown = false;
   for (const Words::Word& word : words.words) {
     bool is_new = true;
     WordCache::Entry alone;
-    WordCache::Entry& entry = word.text.size() <= kCachedBytesMax ? seen.find(word.text, is_new) : alone;
+    WordCache::Entry& entry = word.text.size() <= kept_bytes_max ? seen.find(word.text, is_new) : alone;
     if (is_new) {
       entry.ids.begin = ids.size();
       BF_TRY(model_->encode(word.text, merger, ids));

@@ -17,6 +17,9 @@ class WordModel {
  public:
   virtual ~WordModel() = default;
 
+  /// Whether a word that comes again is found faster than encoded again.
+  virtual bool is_worth_keeping() const { return true; }
+
   /// Appends the ids of `word`, which is not empty. `merger` is memory to work in, one per thread. Errors: kBadData
   /// where a character has no token, unless the vocabulary drops such; kUnsupported for a word beyond the model's size.
   virtual Status encode(std::string_view word, Merger& merger, std::vector<TokenId>& ids) const = 0;

@@ -87,6 +87,8 @@ class WordLevelModel : public WordModel {
   explicit WordLevelModel(const Vocabulary& vocabulary)
       : vocabulary_(vocabulary), pieces_(trie_of_pieces(vocabulary)), bytes_(byte_piece_ids(vocabulary)) {}
 
+  bool is_worth_keeping() const override { return false; }
+
   Status encode(std::string_view word, Merger& /*merger*/, std::vector<TokenId>& ids) const override {
     const ByteTrie::Node node = pieces_.walk(ByteTrie::kRoot, word);
     if (node != ByteTrie::kNone && pieces_.value(node) >= 0) {

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "butterfly/text/utf8.h"
+
 namespace butterfly {
 
 namespace {
@@ -14,6 +16,8 @@ std::uint32_t unit_label(std::uint32_t unit) {
 std::uint32_t unit_offset(std::uint32_t unit) {
   return (unit >> 10) << ((unit & (std::uint32_t{1} << 9)) >> 6);
 }
+constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;
+
 bool unit_has_value(std::uint32_t unit) {
   return ((unit >> 8) & 1) != 0;
 }
@@ -35,11 +39,22 @@ Result<Charsmap> Charsmap::create(std::string_view blob) {
   result.units_.resize(bytes / 4);
   std::memcpy(result.units_.data(), blob.data() + sizeof bytes, bytes);
   result.replacements_ = blob.substr(sizeof bytes + bytes);
+  result.check_replacements();
   result.settle();
   return result;
 }
 
+void Charsmap::check_replacements() {
+  is_text_ = !find_invalid_utf8(replacements_);
+  for (const std::uint32_t unit : units_) {
+    const std::size_t begin = unit & ~kIsValue;
+    const bool value = (unit & kIsValue) != 0 && begin < replacements_.size();
+    if (value && (replacements_[begin] & 0xC0) == 0x80) is_text_ = false;
+  }
+}
+
 void Charsmap::settle() {
+  settle_characters();
   constexpr std::uint32_t kAscii = 0x80;
   for (std::uint32_t byte = 0; byte < kAscii; ++byte) {
     settled_[byte] = true;
@@ -55,6 +70,28 @@ void Charsmap::settle() {
   }
 }
 
+/// Whether a sequence may begin with all of `bytes`.
+bool Charsmap::begins(std::string_view bytes) const {
+  if (units_.empty()) return false;
+  std::size_t place = unit_offset(units_[0]);
+  for (const char next : bytes) {
+    const auto byte = static_cast<unsigned char>(next);
+    place ^= byte;
+    if (place >= units_.size() || unit_label(units_[place]) != byte) return false;
+    place ^= unit_offset(units_[place]);
+  }
+  return true;
+}
+
+void Charsmap::settle_characters() {
+  std::string bytes;
+  for (char32_t c = 0x80; c < kKnownMax; ++c) {
+    bytes.clear();
+    append_utf8(bytes, c);
+    if (!begins(bytes)) settled_characters_[c / 64] |= std::uint64_t{1} << (c % 64);
+  }
+}
+
 Charsmap::Match Charsmap::match(std::string_view text, Which which) const {
   Match best;
   if (units_.empty()) return best;
@@ -66,8 +103,8 @@ Charsmap::Match Charsmap::match(std::string_view text, Which which) const {
     const std::uint32_t unit = units_[place];
     place ^= unit_offset(unit);
     if (!unit_has_value(unit)) continue;
-    if (place >= units_.size()) break;
-    const std::size_t begin = units_[place] & 0x7FFFFFFFu;
+    if (place >= units_.size() || (units_[place] & kIsValue) == 0) break;
+    const std::size_t begin = units_[place] & ~kIsValue;
     if (begin > replacements_.size()) break;
     const std::size_t end = replacements_.find('\0', begin);
     const std::size_t size = end == std::string::npos ? replacements_.size() - begin : end - begin;

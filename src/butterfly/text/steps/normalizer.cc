@@ -182,12 +182,19 @@ class SentencePieceNormalizer {
   }
 
  private:
-  /// How many bytes at the front stay as they are, as a look at each byte alone and the next one tells.
+  /// How many bytes at the front stay as they are, as a look at each character alone and the next byte tells.
   std::size_t settled_bytes(std::string_view text) const {
     if (kept_ != nullptr) return 0;
     std::size_t count = 0;
-    while (count < text.size() && text[count] != ' ' && charsmap_.is_settled(text[count]) &&
-           (count + 1 == text.size() || (text[count + 1] & 0x80) == 0)) {
+    while (count < text.size()) {
+      if ((text[count] & 0x80) != 0) {
+        const Character c = first_character(text.substr(count));
+        if (!charsmap_.is_settled(c.code_point)) break;
+        count += c.size;
+        continue;
+      }
+      const bool alone = count + 1 == text.size() || (text[count + 1] & 0x80) == 0;
+      if (text[count] == ' ' || !alone || !charsmap_.is_settled(text[count])) break;
       ++count;
     }
     return count;
@@ -302,7 +309,7 @@ Result<std::string> Normalizer::run(std::string_view text, PatternBudget& budget
                         result.size(), text.size(), kNormalisedBytesMax);
     }
     // A table out of a model file may hold anything.
-    const bool checked = step.charsmap == nullptr || step.charsmap->empty();
+    const bool checked = step.charsmap == nullptr || (kept == nullptr && step.charsmap->is_text());
     if (const auto offset = checked ? std::nullopt : find_invalid_utf8(result)) {
       return make_error(ErrorCode::kBadData, "normalisation makes invalid UTF-8: byte 0x{:02X} at offset {}",
                         static_cast<unsigned char>(result[*offset]), *offset);

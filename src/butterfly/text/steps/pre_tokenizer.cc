@@ -240,6 +240,22 @@ SplitBehavior behavior_of(const PreTokenizerStep& options) {
   }
 }
 
+/// Each literal begins a word. What most vocabularies of SentencePiece ask for, without lists of pieces.
+void cut_before(std::string_view literal, Words& words) {
+  std::vector<Words::Word> finer;
+  finer.reserve(words.words.size() == 1 ? words.words.front().text.size() / 8 : words.words.size());
+  for (const Words::Word& word : words.words) {
+    std::size_t begin = 0;
+    for (std::size_t at = word.text.find(literal); at != std::string_view::npos;
+         at = word.text.find(literal, at + literal.size())) {
+      if (at > begin) finer.push_back({word.text.substr(begin, at - begin), word.at_start && begin == 0});
+      begin = at;
+    }
+    if (begin < word.text.size()) finer.push_back({word.text.substr(begin), word.at_start && begin == 0});
+  }
+  words.words = std::move(finer);
+}
+
 }  // namespace
 
 Result<WordCutter> WordCutter::create(const std::vector<PreTokenizerStep>& steps, Spelling spelling) {
@@ -309,6 +325,11 @@ Status WordCutter::split(const Step& step, PatternBudget& budget, Words& words) 
   const PreTokenizerStep& options = step.options;
   const SplitBehavior behavior = behavior_of(options);
   const bool removes_rest = options.kind == Kind::kUnicodeScripts;
+  const bool literal = options.kind == Kind::kMetaspace || (options.kind == Kind::kSplit && step.pattern == nullptr);
+  if (literal && behavior == SplitBehavior::kMergedWithNext && !options.invert && !options.pattern.empty()) {
+    cut_before(options.pattern, words);
+    return {};
+  }
   std::vector<Words::Word> finer;
   Ranges found;
   Ranges kept;
