@@ -8,8 +8,8 @@
 #include <cstdio>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/infer/request/fill.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/trace/trace.h"

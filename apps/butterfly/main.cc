@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "commands.h"
 #include "options/options.h"

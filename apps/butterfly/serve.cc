@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/embedding_recipe.h"

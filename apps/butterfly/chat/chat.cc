@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/model/format/vocabulary_file.h"
 #include "chat/chat_session.h"
 #include "chat/line_reader.h"

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "cluster/cluster.h"
 #include "commands.h"

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/plan/cost/load_balance.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <map>
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/usage/stolen_time.h"
 #include "butterfly/model/format/open_checkpoint.h"

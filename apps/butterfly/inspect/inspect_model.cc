@@ -3,7 +3,7 @@
 #include <map>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/format/chat_settings.h"
 #include "butterfly/model/format/open_checkpoint.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "butterfly/base/nearest_word.h"
+#include "butterfly/base/text/nearest_word.h"
 
 namespace butterfly::app {
 std::optional<std::string> unknown_word(const Command& program) {

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <thread>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/infer/deployment/known_cluster.h"
 #include "plan/plan.h"

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/infer/speculation/model_drafter.h"
 #include "butterfly/infer/speculation/ngram_drafter.h"
 #include "butterfly/model/format/open_checkpoint.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/base/units.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/trace/trace.h"

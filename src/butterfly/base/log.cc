@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 namespace butterfly {
 namespace {

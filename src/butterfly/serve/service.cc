@@ -8,7 +8,7 @@
 #include "butterfly/base/clock.h"
 #include "butterfly/base/json.h"
 #include "butterfly/base/log.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 namespace butterfly {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "butterfly/machine/emulation.h"
+#include "butterfly/machine/emulation/emulation.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/plan/description/exchange_times.h"
 #include "butterfly/stage/stage.h"

@@ -14,7 +14,7 @@
 #include "bench/serve/stream_client.h"
 #include "butterfly/base/clock.h"
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 namespace butterfly::app {
 namespace {

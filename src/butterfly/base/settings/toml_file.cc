@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "butterfly/base/nearest_word.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/nearest_word.h"
 
 namespace butterfly {
 Result<std::string> read_toml_text(const std::string& path, std::size_t bytes_max, std::string_view what) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "butterfly/base/printable.h"
 #include "butterfly/base/result.h"
+#include "butterfly/base/text/printable.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 0  // toml_file.cc compiles the library

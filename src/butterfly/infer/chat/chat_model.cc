@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "butterfly/base/one_line.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/encode_chat.h"
 
 namespace butterfly {

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/format/gguf/gguf.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 namespace butterfly {
 namespace {

@@ -1,8 +1,8 @@
 #include "butterfly/serve/protocol/json_fields.h"
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/nearest_word.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/nearest_word.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

@@ -1,6 +1,6 @@
 // Messages and tools of conversations, in the form in which chat templates want them.
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/serve/protocol/generation_body.h"
 #include "butterfly/text/answer/tool_calls.h"
 

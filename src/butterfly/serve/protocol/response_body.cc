@@ -1,6 +1,6 @@
 // The body of /v1/responses: another spelling of a conversation.
 #include "butterfly/base/json.h"
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/serve/protocol/generation_body.h"
 
 namespace butterfly {

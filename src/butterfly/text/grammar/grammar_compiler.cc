@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 
 namespace butterfly {
 namespace {

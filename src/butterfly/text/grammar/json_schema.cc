@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/text/grammar/grammar_builder.h"
 #include "butterfly/text/grammar/json_formats.h"
 #include "butterfly/text/grammar/json_numbers.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/text/utf8.h"
 
 namespace butterfly {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/text/models/byte_trie.h"
 #include "butterfly/text/models/word_model.h"
 #include "butterfly/text/utf8.h"

@@ -1,7 +1,7 @@
 // Expressions.
 #include <algorithm>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/interpreter.h"
 
 namespace butterfly::chat {

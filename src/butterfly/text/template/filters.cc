@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/python_text.h"
 #include "butterfly/text/template/runtime.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/lexer.h"
 
 namespace butterfly::chat {

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/python_text.h"
 #include "butterfly/text/utf8.h"
 

@@ -1,6 +1,6 @@
 #include "butterfly/text/template/parser.h"
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 namespace butterfly::chat {
 

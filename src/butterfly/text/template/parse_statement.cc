@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <span>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/parser.h"
 #include "butterfly/text/utf8.h"
 

@@ -1,7 +1,7 @@
 // Tests, as in "x is defined".
 #include <algorithm>
 
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 #include "butterfly/text/template/python_text.h"
 #include "butterfly/text/template/runtime.h"
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "butterfly/base/log.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 
 namespace butterfly {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "butterfly/base/hash/digest.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/cluster/control/model_config_message.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.pb.h"

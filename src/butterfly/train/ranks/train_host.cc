@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "butterfly/base/log.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/train/ranks/rank_child.h"
 
 namespace butterfly {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "butterfly/base/bytes.h"
-#include "butterfly/base/printable.h"
 #include "butterfly/base/result.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/tensor/dtype.h"
 
 namespace butterfly {

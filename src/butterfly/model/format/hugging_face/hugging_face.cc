@@ -5,8 +5,8 @@
 #include <map>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/hugging_face/hugging_face_config.h"
 #include "butterfly/model/format/hugging_face/hugging_face_encoders.h"
 #include "butterfly/model/format/hugging_face/hugging_face_weights.h"

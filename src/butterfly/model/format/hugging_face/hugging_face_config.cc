@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/core/rope_factors.h"
 #include "butterfly/model/format/hugging_face/hugging_face_families.h"
 #include "butterfly/model/format/safetensors/scaled_tensors.h"

@@ -6,8 +6,8 @@
 #include <vector>
 #include "butterfly/base/json.h"
 
-#include "butterfly/base/printable.h"
 #include "butterfly/base/result.h"
+#include "butterfly/base/text/printable.h"
 
 namespace butterfly {
 

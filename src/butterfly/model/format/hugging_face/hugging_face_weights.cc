@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/core/latent_parts.h"
 #include "butterfly/model/format/hugging_face/hugging_face_encoders.h"
 #include "butterfly/model/format/hugging_face/hugging_face_experts.h"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 
 namespace butterfly {
 namespace {

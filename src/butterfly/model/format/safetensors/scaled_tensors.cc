@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 

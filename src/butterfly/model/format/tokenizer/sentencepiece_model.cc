@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/tokenizer/protobuf_fields.h"
 #include "butterfly/text/utf8.h"
 

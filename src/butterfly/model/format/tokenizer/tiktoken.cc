@@ -5,7 +5,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/tokenizer/base64.h"
 #include "butterfly/model/format/tokenizer/sentencepiece_model.h"
 #include "butterfly/text/steps/byte_alphabet.h"

@@ -1,5 +1,5 @@
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/tokenizer/sentencepiece_model.h"
 #include "butterfly/model/format/tokenizer/tokenizer_json_steps.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/tokenizer/tokenizer_json_steps.h"
 #include "butterfly/text/models/merge_table.h"
 

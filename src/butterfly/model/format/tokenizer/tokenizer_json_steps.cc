@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "butterfly/base/json.h"
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 #include "butterfly/model/format/tokenizer/base64.h"
 #include "butterfly/text/steps/published_patterns.h"
 #include "butterfly/text/utf8.h"

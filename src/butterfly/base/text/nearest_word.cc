@@ -1,4 +1,4 @@
-#include "butterfly/base/nearest_word.h"
+#include "butterfly/base/text/nearest_word.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "butterfly/machine/emulation.h"
+#include "butterfly/machine/emulation/emulation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "butterfly/base/one_line.h"
+#include "butterfly/base/text/one_line.h"
 
 #include <cstddef>
 #include <cstdint>

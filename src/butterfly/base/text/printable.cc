@@ -1,4 +1,4 @@
-#include "butterfly/base/printable.h"
+#include "butterfly/base/text/printable.h"
 
 namespace butterfly {
 
