@@ -105,12 +105,12 @@ def lm_eval(folder: Path, name: str, kind: str, model_arguments: dict, batch: in
                "--include_path", str(folder / "task"), "--batch_size", str(batch), "--output_path", str(out),
                "--log_samples", "--device", "cpu"]
     env = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
-               HF_DATASETS_CACHE=str(folder / "cache"), OPENAI_API_KEY="none")
+               HF_DATASETS_CACHE=str(folder / "cache"), OPENAI_API_KEY="none", OMP_WAIT_POLICY="PASSIVE")
     print(f"lm_eval with {kind} ...", file=sys.stderr, flush=True)
-    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)  # progress is on stderr
     results = sorted(out.rglob("results*.json"))
     if run.returncode != 0 or not results:
-        raise SystemExit(f"lm_eval with {kind} ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-4000:]}")
+        raise SystemExit(f"lm_eval with {kind} ended with {run.returncode}:\n{run.stdout[-4000:]}")
     samples = [json.loads(line) for line in sorted(out.rglob("samples*.jsonl"))[0].read_text().splitlines()]
     return json.loads(results[0].read_text())["results"]["continuations"], sorted(samples, key=lambda one: one["doc_id"])
 
