@@ -107,6 +107,12 @@ class Texts(OneServer):
         self.assertAlmostEqual(max(logprobs["top_logprobs"][-1].values()), logprobs["token_logprobs"][-1])
         none = self.choice(dict(body, max_tokens=0))["logprobs"]
         self.assertEqual(none["token_logprobs"], logprobs["token_logprobs"][:-1])
+        # Also where the text ends at once, so that who counts from the end finds the prompt.
+        ended = self.choice(dict(body, logit_bias={"0": 100}))
+        self.assertEqual((ended["finish_reason"], ended["text"]), ("stop", "ROMEO: I am"))
+        self.assertEqual(ended["logprobs"]["tokens"], [*none["tokens"], "<|endoftext|>"])
+        self.assertEqual(ended["logprobs"]["token_logprobs"][:-1], none["token_logprobs"])
+        self.assertLess(ended["logprobs"]["token_logprobs"][-1], 0)
         # As a prompt, a text has the log-probabilities that its tokens had when they were drawn.
         drawn = self.choice(dict(body, max_tokens=8))
         read = self.choice(dict(body, prompt=drawn["text"], max_tokens=0))["logprobs"]

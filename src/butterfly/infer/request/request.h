@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,7 @@ const char* to_string(FinishReason reason);
 struct Generation {
   std::vector<TokenId> tokens;           // generated, without the prompt
   std::vector<SampledToken> logprobs{};  // of each of them, where sampling asks for it
+  std::optional<SampledToken> last{};    // the token that ended the text and is no part of it, likewise
   /// Of the prompt's tokens from the second one on: the first follows nothing. Empty where they were not asked for.
   std::vector<SampledToken> prompt_logprobs{};
   std::string text;

@@ -306,10 +306,15 @@ Status Scheduler::draw(Text& text, std::span<float> logits) {
     return {};
   }
   BF_ASSIGN_OR_RETURN(const SampledToken sampled, text.sampler.sample(logits));
+  const auto note_last = [&] {
+    if (text.asked.request.sampling.logprobs >= 0) generation.last = sampled;
+  };
   const bool may_end = !text.asked.request.ignore_end || text.sampler.has_grammar();
   if (may_end && tokenizer_.is_end(sampled.token)) {
+    note_last();
     end(text, FinishReason::kEndToken);
   } else if (is_stop(text.asked.request, sampled.token)) {
+    note_last();
     end(text, FinishReason::kStop);
   } else {
     BF_TRY(text.sampler.accept(sampled.token));

@@ -285,6 +285,11 @@ void Job::note_end(Run& run, std::size_t number, const Generation& generation) {
   --run.left;
   run.usage.generated_tokens += generation.tokens.size();
   if (choice.counts_prompt) run.usage.cached_tokens += static_cast<std::size_t>(generation.cached_tokens);
+  // A prompt that is shown with its log-probabilities has one more token behind it, whatever that was: lm-eval counts
+  // from the end.
+  if (!choice.prompt.empty() && generation.last) {
+    run.writer->piece(number, shown_piece(store_.engine().tokenizer(), *generation.last));
+  }
   run.writer->end(number, generation.reason);
   Metrics& metrics = store_.metrics();
   metrics.count_finished(finish_reason(generation.reason, false));
