@@ -9,10 +9,10 @@ namespace butterfly {
 
 namespace {
 
-constexpr std::uint32_t kBlockPlaces = 256;  // places
+constexpr std::uint32_t kTrieBlock = 256;  // places
 
 /// A set of places of one block.
-using PlaceSet = std::array<std::uint64_t, kBlockPlaces / 64>;
+using PlaceSet = std::array<std::uint64_t, kTrieBlock / 64>;
 
 /// {place ^ label : place in `set`}
 PlaceSet moved(const PlaceSet& set, unsigned char label) {
@@ -58,7 +58,7 @@ class Places {
   Block& add_block() {
     constexpr std::size_t kOpenMax = 16;
     if (open_.size() == kOpenMax) open_.pop_front();
-    open_.push_back({blocks_++ * kBlockPlaces, {}});
+    open_.push_back({blocks_++ * kTrieBlock, {}});
     open_.back().free.fill(~std::uint64_t{0});
     return open_.back();
   }
@@ -107,7 +107,7 @@ ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> entrie
   std::deque<Run> runs{{kRoot, 0, entries.size(), 0}};
   Places places;
   places.take_root();
-  nodes_.resize(kBlockPlaces);
+  nodes_.resize(kTrieBlock);
   std::vector<unsigned char> labels;
   std::vector<std::size_t> borders;
   for (; !runs.empty(); runs.pop_front()) {
@@ -124,7 +124,7 @@ ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> entrie
     }
     borders.push_back(end);
     const Node base = places.take(labels);
-    nodes_.resize(std::size_t{places.blocks()} * kBlockPlaces);
+    nodes_.resize(std::size_t{places.blocks()} * kTrieBlock);
     nodes_[node].base = base;
     for (std::size_t i = 0; i < labels.size(); ++i) {
       nodes_[base ^ labels[i]].parent = node;
