@@ -3,7 +3,7 @@
 
 #include "butterfly/kernel/inference/attention_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/linear_blocks_inl.h"
+#include "butterfly/kernel/inference/linear_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
@@ -11,8 +11,6 @@ namespace {
 
 struct Vec {
   static constexpr int kAttentionRowsAtOnce = 4;
-  static constexpr int kBlockRows = 6;  // of a tile of sums in registers
-  static constexpr int kBlockPanels = 1;
   __m256 a, b;
 
   static Vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -346,11 +344,11 @@ bool nibbles_are_small(const LinearArgs& a) {
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
-      return linear_floats<Vec, PackedType::kF32>(a, kFloatTable<PackedType::kF32>);
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
     case PackedType::kF16:
-      return linear_floats<Vec, PackedType::kF16>(a, kFloatTable<PackedType::kF16>);
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF16>, a.cols * 4);
     case PackedType::kBF16:
-      return linear_floats<Vec, PackedType::kBF16>(a, kFloatTable<PackedType::kBF16>);
+      return linear_tiles<Vec>(a, kFloatTable<PackedType::kBF16>, a.cols * 4);
     case PackedType::kQ8_0:
       return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ8_0>, a.cols);
     case PackedType::kQ4_0:

@@ -42,9 +42,6 @@ enum class PackedType : unsigned char {
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
 inline constexpr int kReductionSlices = 32;
 
-/// Columns whose weights stay in the first-level cache while many rows pass by (linear_blocks_inl.h).
-inline constexpr long kLinearBlock = 128;
-
 /// y[r, o] = sum over slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
 /// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
 /// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
@@ -73,8 +70,6 @@ struct LinearArgs {
   const float* residual = nullptr;  // [rows, y_stride], may be y itself
   float* y = nullptr;
   long y_stride = 0;
-  float* scratch = nullptr;  // 64-byte aligned, of this call alone; many rows with float weights are faster with it
-  long scratch_floats = 0;
 };
 
 /// Attention of query rows that share one key/value head. Row r sees keys [first[r], visible[r]).

@@ -54,10 +54,9 @@ std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Sha
 TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   const DType type = GetParam();
   const bool quantised = block_elements(type) > 1;
-  const Shape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},      {3, 40, 96, 16},
-                          {5, 33, 160, 8},  {7, 64, 768, 32},  {13, 30, 256, 64},   {31, 18, 512, 32},
-                          {6, 5, 172, 8},   {1, 100, 7, 1},    {4, 35, 2240, 1},    {1, 20, 2048, 64},
-                          {25, 70, 416, 8}, {37, 100, 771, 1}, {113, 70, 1568, 32}, {26, 530, 96, 16}};
+  const Shape shapes[] = {{1, 16, 32, 8},  {1, 48, 256, 32}, {2, 17, 64, 8},    {3, 40, 96, 16},
+                          {5, 33, 160, 8}, {7, 64, 768, 32}, {13, 30, 256, 64}, {31, 18, 512, 32},
+                          {6, 5, 172, 8},  {1, 100, 7, 1},   {4, 35, 2240, 1},  {1, 20, 2048, 64}};
   ThreadTeam packers(2);
   for (const Shape& shape : shapes) {
     if (quantised && shape.cols % kQuantBlock != 0) continue;
