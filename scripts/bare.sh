@@ -59,7 +59,7 @@ if [ "$configure_only" = yes ] || [ ${#without[@]} -gt 0 ]; then
   for package in ${without[@]+"${without[@]}"}; do
     inside dpkg --remove --force-depends "$package" >/dev/null 2>&1 || fail "no package $package to take off"
     if configure_inside >"$bare/log" 2>&1; then fail "it configures without $package too"; fi
-    say "bare: without $package: $(grep -iE "could not find|unable to find|missing:|no package '" "$bare/log" | head -n 1 | cut -c1-100)"
+    say "bare: without $package: $(grep -iE "could not find|unable to find|missing:|no package '|not found" "$bare/log" | head -n 1 | cut -c1-100)"
     inside apt-get install -y --no-install-recommends "$package" >/dev/null 2>&1 || fail "$package cannot be put back"
   done
 fi
