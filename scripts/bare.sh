@@ -27,7 +27,7 @@ command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing; scripts/setup.s
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/butterfly-bare-XXXXXX")
 remove() {
-  umount "$bare/proc" "$bare/sys" "$bare/dev/shm" "$bare/dev" 2>/dev/null || true
+  umount "$bare/proc" "$bare/sys" "$bare/dev/shm" "$bare/dev/pts" "$bare/dev" "$bare" 2>/dev/null || true
   if [ $keep = yes ]; then say "bare: kept in $bare"; else rm -rf --one-file-system "$bare"; fi
 }
 trap remove EXIT
@@ -42,6 +42,8 @@ for file in /etc/apt/apt.conf.d/*; do
   if grep -qE '^ *Acquire::' "$file"; then options+=(--aptopt="$file"); fi
 done
 mmdebstrap --quiet --variant=apt ${options[@]+"${options[@]}"} bookworm "$bare" ${sources[@]+"${sources[@]}"} >/dev/null
+# A root that is a mount point, without which it has no network namespaces.
+mount --bind "$bare" "$bare"
 mkdir -p "$bare/butterfly" "$bare/proc" "$bare/sys"
 mount -t proc proc "$bare/proc"
 mount -t sysfs -o ro sysfs "$bare/sys"
@@ -69,6 +71,7 @@ if [ $configure_only = no ]; then
 fi
 if [ $tests = yes ]; then
   mount --bind /dev "$bare/dev"
+  mount --bind /dev/pts "$bare/dev/pts"
   mount --bind /dev/shm "$bare/dev/shm"
   began=$SECONDS
   inside /butterfly/scripts/test.sh

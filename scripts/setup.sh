@@ -37,6 +37,9 @@ test_packages='
   python3             the layers and docs tests
   ccache              makes the second build short
   mount               small file systems that tests fill
+  openssl             a certificate that tests of the server show
+  iproute2            networks with slow links, for tests as root
+  nftables            links that lose packets, likewise
   mmdebstrap          a bare Debian, in which the build proves that this list is complete
   clang-16            the fuzz targets, and a second opinion on our C++
   libclang-rt-16-dev  libFuzzer and the sanitizers for clang
