@@ -27,7 +27,7 @@ command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing; scripts/setup.s
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/butterfly-bare-XXXXXX")
 remove() {
-  umount "$bare/proc" "$bare/sys" "$bare/dev/shm" "$bare/dev/pts" "$bare/dev" "$bare" 2>/dev/null || true
+  umount -R "$bare" 2>/dev/null || true
   if [ $keep = yes ]; then say "bare: kept in $bare"; else rm -rf --one-file-system "$bare"; fi
 }
 trap remove EXIT
