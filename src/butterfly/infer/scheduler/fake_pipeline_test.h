@@ -1,6 +1,8 @@
 // A model of a scheduler's tests, and requests to it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -12,6 +14,7 @@
 
 #include "butterfly/infer/deployment/pipeline.h"
 #include "butterfly/infer/request/request.h"
+#include "butterfly/infer/scheduler/generate.h"
 #include "butterfly/text/tokenizer.h"
 
 namespace butterfly {
@@ -115,5 +118,17 @@ inline Request request_of(int seed, int prompt_tokens, int tokens_max) {
   request.ignore_end = true;
   return request;
 }
+
+/// What a text is when nobody else is there.
+class SchedulerTest : public testing::Test {
+ protected:
+  std::vector<TokenId> alone(const Request& request) {
+    FakePipeline pipeline;
+    Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000});
+    return generate(scheduler, std::span(&request, 1), {}).value()[0].tokens;
+  }
+
+  Tokenizer tokenizer_ = letters();
+};
 
 }  // namespace butterfly

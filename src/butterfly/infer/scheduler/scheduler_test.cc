@@ -5,21 +5,9 @@
 #include <thread>
 
 #include "butterfly/infer/scheduler/fake_pipeline_test.h"
-#include "butterfly/infer/scheduler/generate.h"
 
 namespace butterfly {
 namespace {
-
-class SchedulerTest : public testing::Test {
- protected:
-  std::vector<TokenId> alone(const Request& request) {
-    FakePipeline pipeline;
-    Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000});
-    return generate(scheduler, std::span(&request, 1), {}).value()[0].tokens;
-  }
-
-  Tokenizer tokenizer_ = letters();
-};
 
 TEST_F(SchedulerTest, TextsAreTheSameBesideOthersUnderAnyLimit) {
   std::vector<Request> requests;

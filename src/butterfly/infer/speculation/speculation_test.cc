@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "butterfly/infer/scheduler/fake_pipeline_test.h"
-#include "butterfly/infer/scheduler/generate.h"
 #include "butterfly/infer/speculation/draft_budget.h"
 #include "butterfly/infer/speculation/ngram_drafter.h"
 #include "butterfly/kernel/inference/kernels.h"
@@ -43,16 +42,7 @@ class Oracle final : public Drafter {
   std::size_t wrong_;
 };
 
-class Speculation : public testing::Test {
- protected:
-  std::vector<TokenId> alone(const Request& request) {
-    FakePipeline pipeline;
-    Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000});
-    return generate(scheduler, std::span(&request, 1), {}).value()[0].tokens;
-  }
-
-  Tokenizer tokenizer_ = letters();
-};
+using Speculation = SchedulerTest;
 
 TEST_F(Speculation, TextsAreTheSameWhateverIsGuessed) {
   std::vector<Request> requests;
