@@ -140,6 +140,25 @@ def prefix(options):
     return held("first token again", median(ratios), 0.1) + (0 if same else held("same text", 0, 1, least=True))
 
 
+def long_beside_readers(address, prompt, short):
+    """The answer to `prompt` while 16 readers ask for one short answer after the other, and those that overlap it."""
+    over, during = threading.Event(), []
+
+    def read_on(index):
+        while not over.is_set():
+            during.append(short(index)())
+
+    readers = [threading.Thread(target=read_on, args=(i,), daemon=True) for i in range(16)]
+    for reader in readers:
+        reader.start()
+    time.sleep(2)
+    beside = Answer(address, prompt, 4)
+    over.set()
+    for reader in readers:
+        reader.join(300)
+    return beside, [a for a in during if a.times[-1] > beside.began and a.times[0] < beside.times[0]]
+
+
 def long(options):
     with butterfly(options, "--parallel", "32", "--no-prefix-cache") as server:
         Answer(server.address, tokens_of(50, 1), 8)
@@ -148,25 +167,12 @@ def long(options):
         print(f"{alone.usage['prompt_tokens']} tokens alone: first token {alone.first_s():.2f} s", flush=True)
         short = lambda i: lambda: Answer(server.address, tokens_of(20, i), options.short_tokens)  # noqa: E731
         before = side_by_side([short(i) for i in range(16)])
-        over, during = threading.Event(), []
-
-        def read_on(index):
-            while not over.is_set():
-                answer = short(index)()
-                during.append(answer)
-
-        readers = [threading.Thread(target=read_on, args=(i,), daemon=True) for i in range(16)]
-        for reader in readers:
-            reader.start()
-        time.sleep(2)
-        beside = Answer(server.address, prompt, 4)
-        over.set()
-        for reader in readers:
-            reader.join(300)
-        beside_end = beside.times[0]
-        overlapping = [a for a in during if a.times[-1] > beside.began and a.times[0] < beside_end]
-    quiet, busy = p95([a.per_token_s() for a in before]), p95([a.per_token_s() for a in overlapping])
-    print(f"16 short answers: {1e3 * quiet:.1f} ms per token (p95), {1e3 * busy:.1f} ms beside it ({len(overlapping)} answers); "
+        if options.endless:
+            beside, during = long_beside_readers(server.address, prompt, short)
+        else:
+            beside, *during = side_by_side([lambda: Answer(server.address, prompt, 4)] + [short(i) for i in range(16, 32)])
+    quiet, busy = p95([a.per_token_s() for a in before]), p95([a.per_token_s() for a in during])
+    print(f"16 short answers: {1e3 * quiet:.1f} ms per token (p95), {1e3 * busy:.1f} ms beside it ({len(during)} answers); "
           f"its first token {beside.first_s():.2f} s", flush=True)
     return held("growth of the time per token, p95", busy / quiet, 1.5) + held(
         "its first token against alone", beside.first_s() / alone.first_s(), 3)
@@ -257,6 +263,7 @@ def main():
     parser.add_argument("--split", default="uniform")
     parser.add_argument("--prompt-tokens", type=int, default=4000, help="of `long`")
     parser.add_argument("--short-tokens", type=int, default=64)
+    parser.add_argument("--endless", action="store_true", help="in `long`, each reader asks again until the prompt is through")
     options = parser.parse_args()
     if options.question == "peer" and not options.llama_server:
         parser.error("--llama-server says where llama.cpp's server is")
