@@ -232,7 +232,7 @@ def split(options):
 
 
 SCHEMA = {"type": "object", "additionalProperties": False, "required": ["lines"],
-          "properties": {"lines": {"type": "array", "items": {"type": "string"}}}}
+          "properties": {"lines": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 180}}}}
 
 
 def schema(options):
