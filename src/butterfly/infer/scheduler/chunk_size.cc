@@ -48,6 +48,15 @@ int ChunkSize::rows(int texts) {
   if (slowdown_max_ <= 0 || texts == 0) return rows_max_;
   const double without_s = known_text_s(texts);
   if (without_s <= 0 || mixed_ >= kAgain) return 0;
+  return bearable(without_s);
+}
+
+int ChunkSize::rows_before(int texts) const {
+  const double without_s = known_text_s(texts);
+  return slowdown_max_ <= 0 || without_s <= 0 ? rows_max_ : bearable(without_s);
+}
+
+int ChunkSize::bearable(double without_s) const {
   if (row_s_ <= 0) return std::min(kFewest, rows_max_);
   const double rows = (slowdown_max_ - 1) * without_s / row_s_;
   return std::clamp(static_cast<int>(std::min(rows, 1e6)), std::min(kFewest, rows_max_), rows_max_);

@@ -19,11 +19,15 @@ class ChunkSize {
   /// Tokens of prompts for a step that `texts` wait for. Now and then none, so that the time without is known.
   int rows(int texts);
 
+  /// The same for a step before theirs, which they wait for all the same; not limited before their time is known.
+  int rows_before(int texts) const;
+
  private:
   static constexpr int kSizes = 16;  // classes of numbers of texts, each twice the one before
   static constexpr int kAgain = 32;  // steps after which one without prompts is measured again
   double& text_s(int texts);
   double known_text_s(int texts) const;
+  int bearable(double without_s) const;
 
   double slowdown_max_;
   int rows_max_;

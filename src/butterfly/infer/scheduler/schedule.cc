@@ -154,15 +154,15 @@ std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t te
   const auto rows_max = static_cast<std::size_t>(micro_batch_rows(pending, options_.depth, options_.rows_max));
   const std::size_t room = std::min(rows_max, static_cast<std::size_t>(options_.rows_max) -
                                                   std::min(texts, static_cast<std::size_t>(options_.rows_max)));
-  const auto writing =
-      static_cast<std::size_t>(std::ranges::count_if(active, [](const Entry* e) { return writes(e->second); }));
+  const auto writing = static_cast<std::size_t>(
+      std::ranges::count_if(active, [](const Entry* e) { return e->second.grown && writes(e->second); }));
   if (options_.slowdown_max <= 0 || writing == 0) return room;
   // A step of prompts alone would only stand in the way of texts that are under way, unless a stage is idle.
   if (texts == 0 && under_way_ >= options_.depth) return 0;
   if (texts > 0) return std::min(room, static_cast<std::size_t>(chunk_size_.rows(static_cast<int>(texts))));
   // Their turn comes in another step, for which this one must not be long; but it must not be empty.
   const int beside = std::max(1, static_cast<int>(writing) / options_.depth);
-  return std::min(room, static_cast<std::size_t>(std::max(chunk_size_.rows(beside), ChunkSize::kFewest)));
+  return std::min(room, static_cast<std::size_t>(chunk_size_.rows_before(beside)));
 }
 
 /// Cuts what was proposed for these texts to what is worth computing in a step of all of them.
@@ -285,6 +285,7 @@ void Schedule::completed(const Step& step, double seconds) {
 bool Schedule::append(SequenceId sequence, TokenId token) {
   State& state = states_.at(sequence);
   state.tokens.push_back(token);
+  state.grown = true;
   const bool guessed = !state.drafted.empty() && state.drafted.front() == token;
   if (guessed) {
     state.drafted.erase(state.drafted.begin());

@@ -10,8 +10,8 @@ namespace butterfly {
 /// the first step is in the last stage, each other stage needs one: with n steps of equal length, n + stages - 1 times
 /// that of one pass. Steps get no shorter than where a matmul of many rows begins to be slower for each of them.
 inline int micro_batch_rows(std::int64_t pending, int stages, int rows_max) {
-  constexpr std::int64_t kStepsPerStage = 4;
-  constexpr std::int64_t kLeast = 128;
+  constexpr std::int64_t kStepsPerStage = 8;
+  constexpr std::int64_t kLeast = 64;
   if (stages <= 1) return rows_max;
   const std::int64_t steps = kStepsPerStage * stages;
   return static_cast<int>(std::min<std::int64_t>(std::max(kLeast, (pending + steps - 1) / steps), rows_max));
