@@ -30,7 +30,7 @@ Result<int> run(const PerplexityCommand& command) {
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.encode(text, {.add_bos = false}));
   PerplexityOptions options;
-  options.window = std::min(command.window, model.checkpoint.config.context);
+  options.window = std::min(command.window, model.context());
   if (tokenizer.vocabulary().add_bos) options.bos = tokenizer.vocabulary().bos;
   if (!config.quiet && isatty(STDERR_FILENO) != 0) {
     options.progress = [](std::uint64_t done, std::uint64_t total) {

@@ -139,14 +139,15 @@ DeploymentObserver watch_cluster(Service& service, bool quiet) {
 
 /// Positions for which half of the memory that is left here has room, as if all layers were here; one text at least.
 /// Workers hold a part of them each.
-std::int64_t standard_cache_tokens(const ModelConfig& model, const DeploymentConfig& deployment) {
+std::int64_t standard_cache_tokens(const OpenModel& open, const DeploymentConfig& deployment) {
+  const ModelConfig& model = open.checkpoint.config;
   const DType type = deployment.compute.kv_type.value_or(kv_type_for(model));
   const std::uint64_t position = cached_bytes(type, static_cast<std::uint64_t>(model.cached_key_dim())) +
                                  cached_bytes(type, static_cast<std::uint64_t>(model.cached_value_dim()));
   const auto heads = static_cast<std::uint64_t>(std::max(1, model.layers) * std::max(1, model.kv_heads));
   const auto topology = detect_topology();
   const std::uint64_t room = topology ? topology->offered_memory_bytes() / 2 : 0;
-  return std::max<std::int64_t>(model.context,
+  return std::max<std::int64_t>(open.context(),
                                 static_cast<std::int64_t>(room / std::max<std::uint64_t>(position * heads, 1)));
 }
 
@@ -165,12 +166,12 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
         name);
   }
   BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, serving.model));
-  options.scheduler = {.context = serving.model.checkpoint.config.context,
+  options.scheduler = {.context = serving.model.context(),
                        .rows_max = config.prefill_chunk,
                        .sequences_max = command.parallel,
                        .cache_tokens = command.cache_tokens > 0
                                            ? static_cast<std::int64_t>(command.cache_tokens)
-                                           : standard_cache_tokens(serving.model.checkpoint.config, config.deployment),
+                                           : standard_cache_tokens(serving.model, config.deployment),
                        .waiting_max = static_cast<std::size_t>(command.queue),
                        .keep_prefixes = !command.no_prefix_cache,
                        .slowdown_max = command.slowdown,

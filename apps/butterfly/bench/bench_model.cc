@@ -128,13 +128,17 @@ Result<BenchResult> bench_threads(const BenchCommand& command, InferenceConfig s
   BenchResult result;
   result.threads = settings.deployment.compute.threads = threads;
   settings.deployment.plan.sequences = command.sequences;
-  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(settings, [](ModelConfig&) { return Status(); }));
+  const auto reserve_what_it_needs = [&](const ModelConfig& config) -> Status {
+    const int longest = config.encodes_only() ? command.prefill : command.prefill + command.decode + 1;
+    if (longest > config.context) {
+      return make_error(ErrorCode::kInvalidArgument, "prefill {} and decode {} do not fit into the context of {}",
+                        command.prefill, command.decode, config.context);
+    }
+    settings.deployment.plan.context = longest;
+    return {};
+  };
+  BF_ASSIGN_OR_RETURN(OpenModel model, open_model(settings, reserve_what_it_needs));
   const ModelConfig& config = model.checkpoint.config;
-  const int longest = config.encodes_only() ? command.prefill : command.prefill + command.decode + 1;
-  if (longest > config.context) {
-    return make_error(ErrorCode::kInvalidArgument, "prefill {} and decode {} do not fit into the context of {}",
-                      command.prefill, command.decode, config.context);
-  }
   BenchCommand warm = command;
   warm.prefill = std::min(command.prefill, 64);
   warm.decode = std::min(command.decode, 4);

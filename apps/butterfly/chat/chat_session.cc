@@ -17,9 +17,9 @@ ChatSession::ChatSession(const ChatModel& model, const Tokenizer& tokenizer, Ope
       config_(config),
       // Room for one whole conversation: what was said before stays cached, other conversations make room for it.
       scheduler_(open.deployment->pipeline(), tokenizer,
-                 {.context = open.checkpoint.config.context,
+                 {.context = open.context(),
                   .rows_max = config.prefill_chunk,
-                  .cache_tokens = open.checkpoint.config.context,
+                  .cache_tokens = open.context(),
                   .keep_prefixes = true,
                   .drafter = std::move(drafter)}) {
   set_system(system);

@@ -69,7 +69,8 @@ Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, con
   here.deployment.compute.threads = config.deployment.compute.threads;
   BF_ASSIGN_OR_RETURN(OpenModel draft, open_model(here));
   BF_TRY(check_same_tokens(model.checkpoint, draft.checkpoint));
-  return std::make_shared<ModelDrafter>(std::move(draft.deployment), draft.checkpoint.config.context);
+  const int context = draft.context();
+  return std::make_shared<ModelDrafter>(std::move(draft.deployment), context);
 }
 
 }  // namespace butterfly::app

@@ -34,6 +34,9 @@ struct OpenModel {
   Checkpoint checkpoint;
   std::unique_ptr<Deployment> deployment;
   double load_s = 0;
+
+  /// Tokens that a text may have.
+  int context() const { return deployment->plan().context; }
 };
 
 /// Errors: kInvalidArgument for a model that gives no logits of a text that goes on.

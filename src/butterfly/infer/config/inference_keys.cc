@@ -35,6 +35,13 @@ void add_model(std::vector<InferenceKey>& keys) {
                             .letter = 't',
                             .range = {0, 1024}},
                            BF_AT(deployment.compute.threads)));
+  keys.push_back(value_key({.name = "context",
+                            .role = kDecides,
+                            .help = "Tokens that a prompt and its answer may have together; 0: what the model was made "
+                                    "for, or what of it fits into memory",
+                            .group = kModel,
+                            .range = {0, 1 << 24}},
+                           BF_AT(deployment.plan.context)));
   keys.push_back(
       choice_key({.name = "kv_type",
                   .role = kDecides,

@@ -52,7 +52,9 @@ class ClusterDeployment final : public Deployment {
     }
     if (model_.observer.members) watch_.emplace(*membership_, model_.observer.members);
     epochs_.emplace(model_, *membership_, pipeline_, rebalancer_);
-    return epochs_->begin({});
+    BF_TRY(epochs_->begin({}));
+    model_.context = running().plan.context;
+    return {};
   }
 
   Pipeline& pipeline() override { return pipeline_; }
@@ -138,7 +140,9 @@ Result<Plan> plan_for(const Checkpoint& checkpoint, const PlanCluster& cluster, 
 
 Result<Plan> DeployedModel::plan(const Members& members) const {
   if (members.nodes.empty()) return make_error(ErrorCode::kUnavailable, "no worker is left");
-  return plan_for(checkpoint, known.cluster(members.nodes), config.plan);
+  PlanOptions planning = config.plan;
+  if (context > 0) planning.context = context;
+  return plan_for(checkpoint, known.cluster(members.nodes), planning);
 }
 
 void DeployedModel::say(const std::string& line) const {

@@ -163,6 +163,11 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
                                       : deploy_on_workers(checkpoint, decided, observer, stop);
   // Weights that were packed while the file was written to are those of no model.
   if (deployment) BF_TRY(checkpoint_unchanged(checkpoint.path));
+  const int own = checkpoint.config.context;
+  if (deployment && observer.progress && config.plan.context == 0 && (*deployment)->plan().context < own) {
+    observer.progress(fmt::format("a context of {} tokens, as the model's {} do not fit into memory",
+                                  (*deployment)->plan().context, own));
+  }
   return deployment;
 }
 

@@ -20,6 +20,7 @@ struct DeployedModel {
   const std::stop_token stop{};
   StartRequest request{};  // all but the plan and the epoch
   KnownCluster known{};
+  int context = 0;  // of the first plan, which the next ones keep: texts were promised it
 
   /// For these members, with the speeds that they showed. Errors: those of make_plan(); kUnavailable for no members.
   Result<Plan> plan(const Members& members) const;

@@ -81,6 +81,7 @@ Result<Plan> plan_of(const PlanningProblem& problem, const Strategy& strategy) {
   Plan plan;
   plan.strategy = strategy.name;
   plan.note = std::move(split.note);
+  plan.context = static_cast<int>(problem.load.context);
   std::vector<char> works(problem.cluster->nodes.size(), 0);
   Prediction prediction = predict(problem, split.shares);
   for (std::size_t i = 0; i < split.shares.size(); ++i) {
@@ -174,7 +175,17 @@ Result<PredictionInput> prediction_input(const ModelConfig& config, const PlanCl
 Result<Plan> make_plan(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options) {
   BF_ASSIGN_OR_RETURN(const Strategy* strategy, find_strategy(options.strategy));
   BF_ASSIGN_OR_RETURN(const PlanningProblem problem, planning_problem(config, cluster, options));
-  return plan_of(problem, *strategy);
+  Result<Plan> whole = plan_of(problem, *strategy);
+  PlanOptions shorter = options;
+  for (int context = config.context / 2; options.context == 0 && context >= kContextLeast; context /= 2) {
+    if (whole || whole.error().code != ErrorCode::kNoMemory) return whole;
+    shorter.context = context;
+    shorter.prompt = std::min(options.prompt, context);
+    BF_ASSIGN_OR_RETURN(const PlanningProblem smaller, planning_problem(config, cluster, shorter));
+    Result<Plan> plan = plan_of(smaller, *strategy);
+    if (plan) return plan;
+  }
+  return whole;
 }
 
 Result<Plan> make_plan(const ModelConfig& config, std::span<const NodeDescriptor> nodes, const PlanOptions& options) {

@@ -32,6 +32,7 @@ struct Plan {
   std::vector<PlannedShare> shares;  // in pipeline order, covering every layer and slice once: a tensor group is a run
                                      // of shares of the same layers with ascending slices
   std::vector<int> standby_nodes;    // without a share, ascending
+  int context = 0;                   // positions reserved per sequence
   PlanPrediction prediction;         // of the whole
   double slowest_bound_s = 0.0;      // no contiguous plan of whole layers has a faster slowest stage; 0 where unknown
   double division_bound_s = 0.0;  // no other division of its groups' slices has a faster slowest member; 0: no groups
@@ -57,9 +58,11 @@ enum class PlanGoal : std::uint8_t { kLatency, kThroughput, kMemory };
 std::string_view to_string(PlanGoal goal);
 Result<PlanGoal> parse_plan_goal(std::string_view name);
 
+constexpr int kContextLeast = 512;
+
 struct PlanOptions {
   std::string strategy = "uniform";
-  int context = 0;              // positions to reserve per sequence; 0: the model's own
+  int context = 0;              // positions to reserve per sequence; 0: the model's own (make_plan: if they fit)
   int sequences = 1;            // that are read or written at once
   DType kv_type = DType::kF16;  // of the key-value cache
   PlanGoal goal = PlanGoal::kLatency;
@@ -69,7 +72,8 @@ struct PlanOptions {
   std::optional<CustomPlan> custom{};  // what the strategy `custom` follows
 };
 
-/// Splits the model over the nodes. Errors: kInvalidArgument (no nodes, an unknown strategy with the known ones
+/// Splits the model over the nodes. Without a context in the options it is the model's own, halved until it fits into
+/// the nodes' memory, but not below kContextLeast. Errors: kInvalidArgument (no nodes, an unknown strategy with the known ones
 /// listed, sizes below 1 or beyond the model's context, an invalid cluster or custom plan), kNoMemory naming the
 /// node, how many bytes are missing and what would help, those of validate(). A node with memory_bytes == 0 has
 /// unknown memory, which is not checked.

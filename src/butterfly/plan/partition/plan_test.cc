@@ -226,7 +226,7 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
   ModelConfig config = must_named("llama-1.1b");
   std::vector<NodeDescriptor> nodes = equal_nodes(2);
   nodes[0].memory_bytes = nodes[1].memory_bytes = std::uint64_t{2} << 30;
-  const Result<Plan> refused = make_plan(config, nodes, {.strategy = "balanced", .sequences = 40});
+  const Result<Plan> refused = make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 40});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
   for (const char* part :
@@ -234,7 +234,7 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
     EXPECT_NE(refused.error().message.find(part), std::string::npos) << part << ": " << refused.error().message;
   }
   config.weight_type = DType::kQ4_0;
-  const Result<Plan> shorter = make_plan(config, nodes, {.strategy = "balanced", .sequences = 120});
+  const Result<Plan> shorter = make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 120});
   ASSERT_FALSE(shorter.has_value());
   const std::string& message = shorter.error().message;
   const std::size_t at = message.find("a context of ");
@@ -242,6 +242,21 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
   const int context = std::stoi(message.substr(at + std::string("a context of ").size()));
   EXPECT_TRUE(make_plan(config, nodes, {.strategy = "balanced", .context = context, .sequences = 120}).has_value());
   EXPECT_EQ(message.find("smaller type"), std::string::npos);
+}
+
+TEST(Plan, AContextThatDoesNotFitIsHalvedUnlessItWasAskedFor) {
+  const ModelConfig config = must_named("llama-3.2-1b");
+  std::vector<NodeDescriptor> nodes = equal_nodes(1);
+  const Plan whole = must_plan(config, nodes, {.strategy = "balanced"});
+  EXPECT_EQ(whole.context, config.context);
+  const StagePrediction& held = whole.shares.front().prediction;
+  nodes[0].memory_bytes = held.memory_bytes() - held.kv_bytes / 2;
+  EXPECT_EQ(must_plan(config, nodes, {.strategy = "balanced"}).context, config.context / 2);
+  const auto refused = make_plan(config, nodes, {.strategy = "balanced", .context = config.context});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
+  nodes[0].memory_bytes = held.weight_bytes / 2;
+  EXPECT_FALSE(make_plan(config, nodes, {.strategy = "balanced"}).has_value());
 }
 
 TEST(Plan, EveryStrategyGivesEverySliceOfEveryLayerToOneNodeOnce) {
