@@ -246,7 +246,7 @@ TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ4_0),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 /// Experts in slices that differ, a shared one with a gate, and a dense layer before them.
@@ -301,7 +301,7 @@ TEST_P(DistFewExpertsAnswer, WhateverTheGroups) {
   for (const Groups& groups : kGroups) expect_same(run_threads(served, groups, kNodes), to_string(groups));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DistExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+INSTANTIATE_TEST_SUITE_P(Types, DistExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 INSTANTIATE_TEST_SUITE_P(Types, DistFewExpertsAnswer, testing::Values(DType::kF32, DType::kQ8_0),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
