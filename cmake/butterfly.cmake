@@ -106,6 +106,15 @@ endfunction()
 
 # Code that decides, reports and waits, but does not compute, need not be fast: a quarter of its compile time is saved.
 set(BUTTERFLY_COLD_OPTIONS $<$<CONFIG:Release>:-O1>)
+# What tests do themselves need not be fast: a third of their compile time is saved. Under a sanitizer nothing is optimised
+# but what computes: half of it is saved.
+if(BUTTERFLY_SANITIZE)
+  set(BUTTERFLY_TEST_OPTIONS -O0)
+  set(BUTTERFLY_HOT_OPTIONS -O1)
+else()
+  set(BUTTERFLY_TEST_OPTIONS -O1)
+  set(BUTTERFLY_HOT_OPTIONS "")
+endif()
 
 # butterfly_module(NAME [COLD] DEPS module... LIBS target... SOURCES extra...)
 # Takes every foo.cc below the current folder; foo_test.cc becomes part of <module>_test, foo_bench.cc of <module>_bench.
@@ -123,12 +132,16 @@ function(butterfly_module name)
   if(sources)
     add_library(bf_${name} STATIC ${sources})
     target_link_libraries(bf_${name} PUBLIC ${links})
-    butterfly_precompile(bf_${name} modules)
     if(ARG_COLD)
       target_compile_options(bf_${name} PRIVATE ${BUTTERFLY_COLD_OPTIONS})
     endif()
-    if(NOT name MATCHES "^(kernel|tensor)$")
+    if(name MATCHES "^(kernel|tensor)$")
+      target_compile_options(bf_${name} PRIVATE ${BUTTERFLY_HOT_OPTIONS})
+    else()
       butterfly_unite(bf_${name} ${sources})
+    endif()
+    if(NOT (BUTTERFLY_SANITIZE AND name MATCHES "^(kernel|tensor)$"))  # the header is not optimised then, these are
+      butterfly_precompile(bf_${name} modules)
     endif()
     foreach(source ${sources})
       if(source MATCHES "(avx2|avx512|amx)\\.cc$")
@@ -148,9 +161,6 @@ function(butterfly_module name)
     target_link_libraries(${name}_bench PRIVATE bf_${name} benchmark::benchmark benchmark::benchmark_main)
   endif()
 endfunction()
-
-# What tests do themselves need not be fast: a third of their compile time is saved.
-set(BUTTERFLY_TEST_OPTIONS -O1)
 
 # butterfly_messages(NAME PROTOS butterfly/module/file.proto... [IMPORTS file.proto...] [LIBS target...])
 # What protoc makes of messages, by their paths below src/, as library bf_NAME. It is compiled apart, without our

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "answers.h"
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -15,11 +16,6 @@ namespace butterfly {
 namespace {
 
 // Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 const std::vector<int> kNodes = kSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 4};
 const std::vector<int> kThreads = kSanitized ? std::vector{2} : std::vector{1, 2};
 const std::vector<int> kChunks = kSanitized ? std::vector{7} : std::vector{1, 7, 512};

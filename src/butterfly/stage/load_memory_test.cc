@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "butterfly/base/json.h"
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/base/units.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/model/format/export_model.h"
@@ -18,12 +19,6 @@
 
 namespace butterfly {
 namespace {
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kMemoryIsSanitized = true;
-#else
-constexpr bool kMemoryIsSanitized = false;
-#endif
 
 /// Layers that are small beside all of them together: 100 MB as halves.
 ModelConfig layered_config() {
@@ -119,7 +114,7 @@ void divide_safetensors(const TempDir& dir) {
 class LoadMemory : public testing::Test {
  protected:
   void SetUp() override {
-    if (kMemoryIsSanitized) GTEST_SKIP() << "SKIPPED: a sanitizer's own memory is most of it";
+    if (kSanitized) GTEST_SKIP() << "SKIPPED: a sanitizer's own memory is most of it";
     if (!forget_peak()) GTEST_SKIP() << "SKIPPED: this system does not forget a peak of memory";
   }
 

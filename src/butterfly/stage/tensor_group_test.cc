@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/base/units.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/stage/run_stage.h"
@@ -127,11 +128,6 @@ constexpr Family kFamilies[] = {
     {"parallel", parallel}};
 
 // Under a sanitizer the arithmetic is not the question and takes many times as long: a corner of the matrix will do.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 const std::vector<std::vector<int>> kDivisions = {
     {16, 16}, {11, 10, 11}, {1, 9, 22}, {4, 7, 5, 12, 4}, {5, 4, 5, 4, 5, 4, 5}, {3, 2, 3, 3, 2, 3, 3, 2, 3, 3, 2, 3}};

@@ -73,9 +73,9 @@ struct PlanOptions {
 };
 
 /// Splits the model over the nodes. Without a context in the options it is the model's own, halved until it fits into
-/// the nodes' memory, but not below kContextLeast. Errors: kInvalidArgument (no nodes, an unknown strategy with the known ones
-/// listed, sizes below 1 or beyond the model's context, an invalid cluster or custom plan), kNoMemory naming the
-/// node, how many bytes are missing and what would help, those of validate(). A node with memory_bytes == 0 has
+/// the nodes' memory, but not below kContextLeast. Errors: kInvalidArgument (no nodes, an unknown strategy with the
+/// known ones listed, sizes below 1 or beyond the model's context, an invalid cluster or custom plan), kNoMemory naming
+/// the node, how many bytes are missing and what would help, those of validate(). A node with memory_bytes == 0 has
 /// unknown memory, which is not checked.
 Result<Plan> make_plan(const ModelConfig& config, const PlanCluster& cluster, const PlanOptions& options = {});
 

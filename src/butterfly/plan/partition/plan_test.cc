@@ -226,7 +226,8 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
   ModelConfig config = must_named("llama-1.1b");
   std::vector<NodeDescriptor> nodes = equal_nodes(2);
   nodes[0].memory_bytes = nodes[1].memory_bytes = std::uint64_t{2} << 30;
-  const Result<Plan> refused = make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 40});
+  const Result<Plan> refused =
+      make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 40});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
   for (const char* part :
@@ -234,7 +235,8 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
     EXPECT_NE(refused.error().message.find(part), std::string::npos) << part << ": " << refused.error().message;
   }
   config.weight_type = DType::kQ4_0;
-  const Result<Plan> shorter = make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 120});
+  const Result<Plan> shorter =
+      make_plan(config, nodes, {.strategy = "balanced", .context = config.context, .sequences = 120});
   ASSERT_FALSE(shorter.has_value());
   const std::string& message = shorter.error().message;
   const std::size_t at = message.find("a context of ");
