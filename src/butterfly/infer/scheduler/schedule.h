@@ -89,7 +89,7 @@ class Schedule {
     bool begun = false;  // some rows were submitted, or shared
     bool encoder_submitted = false;
     bool waiting = false;  // for logits of its last token
-    bool grown = false;    // by a token that somebody reads
+    bool grown = false;    // by a token that a user reads
     bool all_logits = false;
     std::size_t submitted = 0;        // positions already sent, with those of `drafted`
     std::vector<TokenId> proposed{};  // guesses for the next step
