@@ -19,6 +19,10 @@ struct Field {
   void (Message::*set)(Wire);
   T last{};  // of a choice: its last enumerator
 };
+// clang 16 deduces no arguments of an aggregate by itself.
+template <typename Config, typename Message, typename T, typename Wire>
+Field(const char*, T Config::*, Wire (Message::*)() const, void (Message::*)(Wire), T = T{})
+    -> Field<Config, Message, T, Wire>;
 
 #define BF_FIELD(Config, field, ...)                                                                          \
   Field {                                                                                                     \
