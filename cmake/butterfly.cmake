@@ -1,7 +1,7 @@
 # How every module, test and program of the project is built.
 
 # Bottom-up; ARCHITECTURE.md holds the include rules and the `layers` test checks them.
-set(BUTTERFLY_MODULES base trace text machine tensor wire kernel model plan cluster stage infer train)
+set(BUTTERFLY_MODULES base trace text machine tensor wire kernel model plan cluster stage infer train study)
 
 add_library(bf_options INTERFACE)
 target_include_directories(bf_options INTERFACE

@@ -35,6 +35,7 @@ test_packages='
   libgmock-dev        its matchers
   libbenchmark-dev    micro-benchmarks
   python3             the layers and docs tests
+  valgrind            counts of instructions and copies
   ccache              makes the second build short
   mount               small file systems that tests fill
   openssl             a certificate that tests of the server show

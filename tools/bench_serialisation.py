@@ -153,15 +153,16 @@ def measure(arguments):
     frames, crossings, versions = {}, {}, {}
 
     def butterfly():
-        done = ask([arguments.butterfly, "bench", "serialisation", "--json", "--rounds", "1", "--sizes", ",".join(map(str, SIZES)),
-                    "--buffers", ",".join(map(str, BUFFERS)), "--bytes", str(BYTES)])
+        done = ask([arguments.butterfly, "bench", "wire", "--json", "--only", "frames,table", "--rounds", "1",
+                    "--sizes", ",".join(map(str, SIZES)), "--buffers", ",".join(map(str, BUFFERS)), "--bytes", str(BYTES),
+                    "--messages", "4", "--serialisations", "frame", "--logs", "off"])
         for row in done["frames"]:
             for direction in ("encode", "decode"):
                 frames.setdefault(("frame", row["bytes"], direction), []).extend(row[direction + "_gb_per_s"])
             frames.setdefault(("in place", row["bytes"], "encode"), []).extend(row["frame_gb_per_s"])
-        for row in done["crossings"]:
+        for row in done["table"]:
             codec = {"off": "none"}.get(row["codec"], row["codec"])
-            crossings.setdefault((row["asked"], codec), ([], row["ratio"]))[0].extend(row["gb_per_s"])
+            crossings.setdefault((row["buffer"], codec), ([], row["ratio"]))[0].extend(row["gb_per_s"])
 
     def peer():
         done = ask([arguments.python, os.path.abspath(__file__), "--child"])

@@ -138,7 +138,7 @@ def mean_loss(model: Model, weights: dict, tokens: torch.Tensor) -> torch.Tensor
         q = rotate(model, heads("attn_q", model.heads))
         k = rotate(model, heads("attn_k", model.kv_heads))
         v = heads("attn_v", model.kv_heads)
-        mixed = F.scaled_dot_matmul_attention(
+        mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=1 / math.sqrt(model.head_dim), enable_gqa=True
         )
         x = x + linear(mixed.transpose(1, 2).flatten(-2), block + "attn_output")

@@ -5,7 +5,7 @@
 
 Same shapes as src/butterfly/model/core/config.cc, same data (random tokens, new ones each step), same step: mean cross-entropy,
 gradients clipped to norm 1, AdamW with decay on matrices. What PyTorch is good at is used: query, key and value in one
-matmul, gate and up in one, F.scaled_dot_matmul_attention, the fused AdamW. bf16 is autocast over fp32 weights.
+matmul, gate and up in one, F.scaled_dot_product_attention, the fused AdamW. bf16 is autocast over fp32 weights.
 
 Each line of the input is answered by a line of JSON: `steps N` with the seconds of each, `alone N` likewise without
 exchanging gradients (--ranks), `matmuls` with the seconds of a step's matmuls alone.
@@ -84,7 +84,7 @@ class Block(nn.Module):
         if angles is not None:
             cos, sin = (part.to(q.dtype) for part in angles)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        mixed = F.scaled_dot_matmul_attention(q, k, v, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
         return self.output(mixed.transpose(1, 2).flatten(-2))
 
     def mlp(self, x):

@@ -33,6 +33,7 @@ void add_convert(Command app, Action& action);
 void add_bench(Command app, Action& action);
 void add_cluster(Command app, Action& action);
 void add_train(Command app, Action& action);
+void add_study(Command app, Action& action);
 
 /// Prints "butterfly: MESSAGE" on stderr. Returns kExitBadInput, or kExitInterrupted for kCancelled.
 int fail(const Error& error);

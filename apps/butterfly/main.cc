@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "butterfly/base/text/one_line.h"
+#include "butterfly/machine/usage/recorded_process.h"
 #include "butterfly/model/files/mapped_file.h"
 #include "commands.h"
 #include "options/options.h"
@@ -163,7 +164,7 @@ int main(int argc, char** argv) {
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
       "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
       "Environment: BUTTERFLY_ISA=reference|avx2|avx512 forces an instruction set; "
-      "BUTTERFLY_LOG=debug|info|warn|error.\n"
+      "BUTTERFLY_LOG=debug|info|warn|error; BUTTERFLY_RECORD=FOLDER records where the time goes.\n"
       "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is "
       "INVALID, "
       "130 interrupted, 141 the reader of standard output went away.");
@@ -182,6 +183,8 @@ int main(int argc, char** argv) {
   add_cluster(app, action);
   add_train(app, action);
   add_bench(app, action);
+  add_study(app, action);
   if (const std::optional<int> code = line.parse(argc, argv)) return *code;
+  const butterfly::RecordedProcess recorded(argc > 1 ? argv[1] : "");
   return action();
 }

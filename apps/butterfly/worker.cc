@@ -78,6 +78,7 @@ Result<int> serve(WorkerOptions options, StageHost& host, const WorkerConfig& co
     auto node = measure_node({.isa = options.node.isa, .threads = options.node.threads, .matmuls = matmuls});
     if (!node) stop.request_stop();
     if (node) node = adjusted(std::move(*node), config);
+    if (node) set_facts(*node);
     promise.set_value(std::move(node));
   });
   const std::jthread telling([&] {

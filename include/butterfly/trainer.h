@@ -87,8 +87,9 @@ struct CommunicationEstimate {
 };
 
 /// What a training step of ranks on several nodes moves, by a ring: "ddp" (every rank has the whole model, gradients
-/// are summed) or "sharded" (weights, gradients and moments are divided). All floats are of 4 bytes. Errors:
-/// kInvalidArgument (strategy, a world size below 1).
+/// are summed), "shard_grad_op" (gradients and moments are divided) or "full_shard", also "sharded" (weights, too). All
+/// floats are of 4 bytes; a rank computes its sequences at once. Errors: kInvalidArgument (strategy, a world size below
+/// 1).
 Result<CommunicationEstimate> estimate_communication(const std::string& strategy, int world_size,
                                                      std::uint64_t parameters);
 

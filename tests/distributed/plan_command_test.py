@@ -138,11 +138,48 @@ class Plans(unittest.TestCase):
 
     def test_training_is_predicted_replicated_and_sharded(self):
         training = planned("--train", "--batch", "16", "--context", "512", model="gpt2-124m")["training"]
-        ddp, sharded = training["ddp"], training["sharded"]
+        ddp, half, sharded = training["ddp"], training["shard_grad_op"], training["full_shard"]
+        self.assertEqual([one["implemented"] for one in (ddp, half, sharded)], [True, False, False])
         self.assertEqual(sum(node["sequences"] for node in ddp["nodes"]), 16)
         self.assertGreater(ddp["nodes"][0]["memory_bytes"], sharded["nodes"][0]["memory_bytes"])
         shown = plan("--train", model="gpt2-124m")
         self.assertIn("moments", shown.stdout)
+
+    WORLD = ["--train", "--world-size", "4", "--batch", "8", "--context", "256", "--fp32-gflops", "400",
+             "--memory-gb-per-s", "20", "--latency-us", "100", "--gbit-per-s", "8"]
+
+    def test_ranks_need_no_cluster_file(self):
+        def of(memory):
+            return planned(*self.WORLD, "--memory", memory, model="gpt2-124m", cluster=None)
+
+        plan_of_all = of("64GiB")
+        training = plan_of_all["training"]
+        weights = training["ddp"]["nodes"][0]["weight_bytes"]
+        for name, halves in (("ddp", 2), ("shard_grad_op", 2), ("full_shard", 3)):
+            one = training[name]
+            self.assertEqual(len(one["nodes"]), 4)
+            self.assertAlmostEqual(one["bytes_sent_per_node"], halves * 3 / 4 * weights)
+            # A half of a ring: three messages of a quarter, 100 us and 1 GB/s.
+            self.assertAlmostEqual(one["nodes"][0]["communication_s"], halves * 3 * (100e-6 + weights / 4 / 1e9))
+            self.assertTrue(one["step_low_s"] < one["step_s"] < one["step_high_s"])
+        self.assertEqual(plan_of_all["recommended"]["strategy"], "ddp")
+        self.assertEqual(plan_of_all["rank"]["source"], "described")
+        self.assertEqual(of("2GiB")["recommended"]["strategy"], "shard_grad_op")
+        self.assertEqual(of("1200MiB")["recommended"]["strategy"], "full_shard")
+        none = of("900MiB")
+        self.assertIsNone(none["recommended"]["strategy"])
+        self.assertEqual(none["full_shard_fits_on_ranks"], 8)
+        shown = plan(*self.WORLD, "--memory", "1200MiB", model="gpt2-124m", cluster=None)
+        self.assertIn("recommended: full_shard", shown.stdout)
+        self.assertIn("runs ddp today", shown.stdout)
+
+    def test_this_machine_stands_for_the_ranks(self):
+        found = planned("--train", "--world-size", "2", model="tinytransformer-tiny", cluster=None)
+        self.assertEqual(found["rank"]["source"], "measured")
+        self.assertEqual(found["link"]["source"], "assumed")
+        self.assertGreater(found["rank"]["fp32_gflops"], 0)
+        self.assertEqual(found["batch"], 8)
+        self.assertEqual(planned("--train", "--world-size", "16", model="tinytransformer-tiny", cluster=None)["batch"], 16)
 
     def test_running_workers_describe_themselves(self):
         with Worker() as a, Worker() as b:
@@ -234,6 +271,12 @@ class BadInput(unittest.TestCase):
         self.assertIn("0 requests", self.refusal("--simulate", "--requests", "0"))
         self.assertIn("rate is -1", self.refusal("--simulate", "--rate", "-1"))
         self.assertNotEqual(plan("--rate", "3").returncode, 0)
+        self.assertIn("or --world-size N, got neither", self.refusal("--train", cluster=None))
+        self.assertNotEqual(plan("--train", "--world-size", "2").returncode, 0)  # and a cluster
+        self.assertNotEqual(plan("--world-size", "2", cluster=None).returncode, 0)
+        self.assertNotEqual(plan("--train", "--world-size", "2", "--fp32-gflops", "9", cluster=None).returncode, 0)
+        self.assertIn("no sequence for each", self.refusal("--train", "--world-size", "4", "--batch", "3", cluster=None))
+        self.assertIn('--memory is "much"', self.refusal("--train", "--world-size", "2", "--memory", "much", cluster=None))
         self.assertIn("127.0.0.1:1", self.refusal("--workers", "127.0.0.1:1", cluster=None))
 
 

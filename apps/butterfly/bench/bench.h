@@ -12,14 +12,16 @@
 
 namespace butterfly::app {
 
+void add_bench_kernels(Command bench, Action& action);
+void add_bench_plan(Command bench, Action& action);
 void add_bench_model(Command bench, Action& action);
+void add_bench_train(Command bench, Action& action);
 void add_bench_wire(Command bench, Action& action);
 void add_bench_memory(Command bench, Action& action);
 void add_bench_collectives(Command bench, Action& action);
 void add_bench_sgd(Command bench, Action& action);
-void add_bench_weights(Command bench, Action& action);
-void add_bench_serialisation(Command bench, Action& action);
 void add_bench_serve(Command bench, Action& action);
+void add_bench_all(Command bench, Action& action);
 
 /// The end of every subcommand here: its --json, and `run` as what is done when it is chosen.
 template <typename Options>

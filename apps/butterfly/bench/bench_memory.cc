@@ -1,19 +1,14 @@
-// butterfly bench memory: the pool and the arena beside malloc, and the conversions of lossy wire types beside the
-// memory's own speed.
+// butterfly bench memory: the pool and the arena beside malloc, and slices that share rows beside copies of them.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 
 #include "bench/bench.h"
 #include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
-#include "butterfly/kernel/inference/dispatch.h"
-#include "butterfly/kernel/inference/row_codec.h"
-#include "butterfly/machine/peaks.h"
-#include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/arena.h"
 #include "butterfly/tensor/pool.h"
+#include "butterfly/tensor/tensor.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly::app {
@@ -29,10 +24,9 @@ struct AllocationRow {
   std::vector<double> malloc_ns, pool_ns, arena_ns;  // of every round
 };
 
-struct ConversionRow {
-  std::string_view isa;
-  std::string name;
-  std::vector<double> gb_per_s;
+struct SliceRow {
+  std::uint64_t bytes = 0;
+  std::vector<double> slice_ns{}, copy_ns{};  // of every round
 };
 
 /// Nanoseconds of one call of many.
@@ -79,82 +73,69 @@ Result<AllocationRow> measure_allocation(std::uint64_t bytes, int rounds) {
   return row;
 }
 
-/// Float to `type` and back, by the portable code and by what this node chose.
-Result<std::vector<ConversionRow>> measure_conversions(DType type, Isa chosen, int rounds) {
-  constexpr std::size_t kCount = std::size_t{16} << 20;  // 64 MiB of float: far more than caches hold
-  const std::uint64_t narrow_bytes = *row_bytes(type, kCount);
-  BF_ASSIGN_OR_RETURN(const AlignedBuffer floats, AlignedBuffer::create(kCount * sizeof(float)));
-  BF_ASSIGN_OR_RETURN(const AlignedBuffer encoded, AlignedBuffer::create(narrow_bytes));
-  const std::span<float> wide(reinterpret_cast<float*>(floats.data()), kCount);
-  const MutableByteSpan narrow(encoded.data(), narrow_bytes);
-  for (std::size_t i = 0; i < kCount; ++i) wide[i] = static_cast<float>(i % 4096) * 0.37f - 700.0f;
-  std::ranges::fill(narrow, std::byte{0});
-  std::vector<ConversionRow> rows;
-  const double bytes = static_cast<double>(kCount * sizeof(float) + narrow_bytes);
-  for (const Isa isa : {Isa::kReference, chosen}) {
-    if (isa == Isa::kReference && !rows.empty()) break;  // it was chosen
-    const Kernels& kernels = kernels_for(isa);
-    ConversionRow down{to_string(isa), fmt::format("f32 to {}", to_string(type)), {}};
-    ConversionRow up{to_string(isa), fmt::format("{} to f32", to_string(type)), {}};
-    for (int round = 0; round < rounds; ++round) {
-      down.gb_per_s.push_back(bytes / time_each(1, [&] { encode_row(kernels, type, wide, narrow); }));
-      up.gb_per_s.push_back(bytes / time_each(1, [&] { decode_row(kernels, type, narrow, wide); }));
-    }
-    rows.push_back(std::move(down));
-    rows.push_back(std::move(up));
+/// Half of a tensor's rows as a slice, which shares them, and as a copy from the pool.
+Result<SliceRow> measure_slices(std::uint64_t bytes, int rounds) {
+  constexpr std::int64_t kColumns = 16;
+  const auto pool = Pool::create();
+  const auto rows = static_cast<std::int64_t>(bytes * 2 / (kColumns * sizeof(float)));
+  BF_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::allocate(*pool, DType::kF32, {rows, kColumns}));
+  SliceRow row{.bytes = bytes};
+  const int count = bytes <= 65'536 ? 20'000 : 100;
+  bool failed = false;
+  for (int round = 0; round < rounds; ++round) {
+    row.slice_ns.push_back(time_each(count, [&] {
+      const Tensor half = tensor.slice(0, rows / 2, rows);
+      failed = failed || half.dim(0) == 0;
+    }));
+    row.copy_ns.push_back(time_each(count, [&] {
+      const auto half = deep_copy(tensor.view().slice(0, rows / 2, rows), *pool);
+      failed = failed || !half;
+    }));
   }
-  return rows;
+  if (failed) return make_error(ErrorCode::kNoMemory, "{} were not to be had", format_bytes(bytes));
+  return row;
 }
 
-void print(const std::vector<AllocationRow>& allocations, const std::vector<ConversionRow>& conversions,
-           double memory_gb_per_s) {
+std::string spread_ns(const std::vector<double>& times) {
+  const auto [least, most] = std::ranges::minmax(times);
+  return fmt::format("{:.0f} ({:.0f} to {:.0f})", median(times), least, most);
+}
+
+void print(const std::vector<AllocationRow>& allocations, const std::vector<SliceRow>& slices) {
   std::printf("ns to allocate, touch and free, median (spread)\n%10s %24s %24s %24s\n", "bytes", "malloc", "pool",
               "arena");
-  const auto spread = [](const std::vector<double>& v) {
-    return fmt::format("{:.0f} ({:.0f} to {:.0f})", median(v), *std::min_element(v.begin(), v.end()),
-                       *std::max_element(v.begin(), v.end()));
-  };
   for (const AllocationRow& row : allocations) {
-    std::printf("%10llu %24s %24s %24s\n", static_cast<unsigned long long>(row.bytes), spread(row.malloc_ns).c_str(),
-                spread(row.pool_ns).c_str(), spread(row.arena_ns).c_str());
+    std::printf("%10llu %24s %24s %24s\n", static_cast<unsigned long long>(row.bytes), spread_ns(row.malloc_ns).c_str(),
+                spread_ns(row.pool_ns).c_str(), spread_ns(row.arena_ns).c_str());
   }
-  std::printf("conversions, one thread, GB/s read and written together; memory reads at %.1f GB/s\n", memory_gb_per_s);
-  for (const ConversionRow& row : conversions) {
-    std::printf("%10s %12s %6.2f GB/s (%.2f to %.2f), %.0f %% of that\n", std::string(row.isa).c_str(),
-                row.name.c_str(), median(row.gb_per_s), *std::min_element(row.gb_per_s.begin(), row.gb_per_s.end()),
-                *std::max_element(row.gb_per_s.begin(), row.gb_per_s.end()),
-                100 * median(row.gb_per_s) / memory_gb_per_s);
+  std::printf("ns for half of a tensor's rows, median (spread)\n%10s %24s %24s\n", "bytes", "slice, shared", "copy");
+  for (const SliceRow& row : slices) {
+    std::printf("%10llu %24s %24s\n", static_cast<unsigned long long>(row.bytes), spread_ns(row.slice_ns).c_str(),
+                spread_ns(row.copy_ns).c_str());
   }
 }
 
 Status run(const MemoryCommand& command) {
-  BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
-  BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks({.isa = isa, .threads = 1}));
   std::vector<AllocationRow> allocations;
+  std::vector<SliceRow> slices;
   for (const std::uint64_t bytes : {64ull, 1024ull, 8192ull, 65'536ull, 1ull << 20, 16ull << 20}) {
     BF_ASSIGN_OR_RETURN(AllocationRow row, measure_allocation(bytes, command.rounds));
     allocations.push_back(std::move(row));
+    BF_ASSIGN_OR_RETURN(SliceRow slice, measure_slices(bytes, command.rounds));
+    slices.push_back(std::move(slice));
+    if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
   }
-  std::vector<ConversionRow> conversions;
-  for (const DType type : {DType::kF16, DType::kQ8_0}) {
-    BF_ASSIGN_OR_RETURN(std::vector<ConversionRow> rows, measure_conversions(type, isa, command.rounds));
-    std::ranges::move(rows, std::back_inserter(conversions));
-  }
-  const double memory = peaks.one_thread.memory_read_gb_per_s;
   if (!command.json) {
-    print(allocations, conversions, memory);
+    print(allocations, slices);
     return {};
   }
-  nlohmann::ordered_json j{{"memory_read_gb_per_s", memory}};
+  nlohmann::ordered_json j;
   for (const AllocationRow& row : allocations) {
     j["allocations"].push_back(
         {{"bytes", row.bytes}, {"malloc_ns", row.malloc_ns}, {"pool_ns", row.pool_ns}, {"arena_ns", row.arena_ns}});
   }
-  for (const ConversionRow& row : conversions) {
-    j["conversions"].push_back({{"isa", row.isa},
-                                {"name", row.name},
-                                {"gb_per_s", row.gb_per_s},
-                                {"fraction_of_memory_read", median(row.gb_per_s) / memory}});
+  for (const SliceRow& row : slices) {
+    j["slices"].push_back({{"bytes", row.bytes}, {"slice_ns", row.slice_ns}, {"copy_ns", row.copy_ns}});
   }
   print_json(j);
   return {};
@@ -163,9 +144,12 @@ Status run(const MemoryCommand& command) {
 }  // namespace
 
 void add_bench_memory(Command bench, Action& action) {
-  auto sub = bench.add_subcommand("memory", "Pool and arena beside malloc; floats to halves and q8_0 and back");
+  auto sub = bench.add_subcommand("memory", "Pool and arena beside malloc, slices beside copies");
   const auto command = std::make_shared<MemoryCommand>();
   sub.add_option("--rounds", command->rounds, "Measured rounds").in_range(1, 1000).show_default();
+  sub.footer(
+      "Each way writes a byte of every page, as the code that allocates will; malloc gives large blocks back to the "
+      "system each time.\nConversions between types: butterfly bench kernels --only conversion.");
   finish_bench(sub, action, command, &run);
 }
 

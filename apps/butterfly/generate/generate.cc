@@ -37,7 +37,7 @@ struct Report {
   std::uint64_t wire_bytes = 0;
   DataTraffic traffic;
   double load_s = 0;
-  std::optional<Speeds> predicted;
+  std::vector<Judged> predicted;
   std::string unpredictable;           // why there is no prediction; said before the run
   double load_balance_factor = 0;      // of the nodes while they generated; 0: unknown
   double stolen = 0;                   // share of the CPU time that the host took meanwhile
@@ -81,7 +81,7 @@ void print_summary(const Report& r, const InferenceConfig& config, const Deploym
                "\nprefill %zu tokens, %.1f tokens/s | decode %zu tokens, %.1f tokens/s | first token %s | load %s\n",
                r.prompt_tokens, r.prefill_tokens_per_s(), r.generation.tokens.size(), r.decode_tokens_per_s(),
                format_seconds(r.generation.first_token_s).c_str(), format_seconds(r.load_s).c_str());
-  if (r.predicted) std::fprintf(stderr, "%s\n", compare(*r.predicted, r.measured()).c_str());
+  if (!r.predicted.empty()) std::fprintf(stderr, "%s\n", describe(r.predicted).c_str());
   std::fprintf(
       stderr, "wire %s per token | split %s%s | ended by %s\n",
       format_bytes(static_cast<std::uint64_t>(r.wire_bytes_per_token())).c_str(), deployment.plan().strategy.c_str(),
@@ -171,7 +171,7 @@ std::string to_json(const InferenceConfig& config, const Report& r, const Deploy
                       {"lz4_messages", r.traffic.lz4_messages},
                       {"zstd_messages", r.traffic.zstd_messages}};
   j["split"] = deployment.plan().strategy;
-  if (r.predicted) j["predicted"] = to_json(*r.predicted, r.measured());
+  if (!r.predicted.empty()) j["predicted"] = to_json(r.predicted);
   if (!r.unpredictable.empty()) j["not_predicted"] = r.unpredictable;
   j["load_balance_factor"] = r.load_balance_factor;
   j["stolen_cpu_share"] = r.stolen;
@@ -282,7 +282,6 @@ Status check(const GenerateCommand& command, const InferenceConfig& config) {
 }
 
 Result<int> run(const GenerateCommand& command) {
-  const StolenTime loading;
   std::optional<ChatModel> chat;
   BF_ASSIGN_OR_RETURN(const InferenceConfig config, read_settings(command, chat));
   BF_TRY(check(command, config));
@@ -319,11 +318,12 @@ Result<int> run(const GenerateCommand& command) {
   const std::vector<NodeReport> before = model.deployment->nodes();
   const RunShape expected{
       .prompt = static_cast<int>(report.prompt_tokens), .generated = request.tokens_max, .chunk = config.prefill_chunk};
-  report.unpredictable = why_not_predicted(*model.deployment, expected, loading);
+  report.unpredictable = model.deployment->unpredictable(expected);
   if (!report.unpredictable.empty() && !config.quiet) {
     std::fprintf(stderr, "%s\n", report.unpredictable.c_str());
   }
   const StolenTime generating;
+  const CpuShortage shortage;
   BF_ASSIGN_OR_RETURN(std::vector<Generation> generations,
                       generate(model.deployment->pipeline(), tokenizer, samples_of(request, config.samples), options,
                                sink, output.stop().get_token()));
@@ -340,7 +340,9 @@ Result<int> run(const GenerateCommand& command) {
   report.disturbance = generating.sentence();
   RunShape actual = expected;
   actual.generated = static_cast<int>(report.generation.tokens.size());
-  if (report.unpredictable.empty()) report.predicted = predicted_speeds(*model.deployment, actual);
+  if (const auto speeds = predicted_speeds(*model.deployment, actual); report.unpredictable.empty() && speeds) {
+    report.predicted = judge(*speeds, report.measured(), shortage_of(shortage, *model.deployment));
+  }
   output.write(command.json ? to_json(config, report, *model.deployment, tokenizer) + "\n" : "\n");
   if (output.failed()) return output.end();
   if (!config.quiet) print_summary(report, config, *model.deployment);

@@ -1,6 +1,7 @@
 // butterfly plan: which node would run which layers, and what that would take. Nothing is loaded and nothing runs.
 #include "plan/plan.h"
 #include "butterfly/model/format/open_checkpoint.h"
+#include "plan/plan_training.h"
 
 #include <fmt/ranges.h>
 
@@ -19,6 +20,7 @@ namespace butterfly::app {
 namespace {
 
 constexpr int kDefaultContext = 4096;
+constexpr int kDefaultTrainBatch = 8;  // as butterfly train has it
 
 struct PlanCommand {
   std::string model, type, kv_type = "auto";
@@ -26,13 +28,20 @@ struct PlanCommand {
   std::vector<std::string> workers;
   AccessOptions access;
   std::string split = "auto", custom, goal = "latency";
-  int batch = 1, context = 0, prompt = 0, chunk = 512;
+  int batch = 0, context = 0, prompt = 0, chunk = 512;
   bool train = false;
+  WorldOptions world;
   bool json = false;
   std::string svg;
   bool simulate = false;
   SimulationOptions simulation;
 };
+
+/// A training step has at least one sequence for each of the ranks that were asked for.
+int batch_of(const PlanCommand& command) {
+  if (command.batch > 0) return command.batch;
+  return command.train ? std::max(kDefaultTrainBatch, command.world.size) : 1;
+}
 
 Result<DType> parse_type(const std::string& option, const std::string& name) {
   const auto type = parse_dtype(name);
@@ -71,15 +80,15 @@ Result<ModelConfig> read_model(const PlanCommand& command) {
 
 Result<PlanCluster> read_cluster(const PlanCommand& command) {
   if (command.cluster.empty() == command.workers.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "a plan needs --cluster FILE or --workers HOST:PORT,..., got {}",
-                      command.cluster.empty() ? "neither" : "both");
+    return make_error(ErrorCode::kInvalidArgument, "a plan needs --cluster FILE or --workers HOST:PORT,...{}, got {}",
+                      command.train ? " or --world-size N" : "", command.cluster.empty() ? "neither" : "both");
   }
   return command.cluster.empty() ? ask_cluster(command.workers, command.access) : read_cluster_file(command.cluster);
 }
 
 Result<PlanOptions> plan_options(const PlanCommand& command, const ModelConfig& config) {
   PlanOptions options{
-      .strategy = command.split, .sequences = command.batch, .prompt = command.prompt, .chunk = command.chunk};
+      .strategy = command.split, .sequences = batch_of(command), .prompt = command.prompt, .chunk = command.chunk};
   options.context = command.context > 0 ? command.context : std::min(config.context, kDefaultContext);
   options.kv_type = config.weight_type == DType::kF32 ? DType::kF32 : DType::kF16;
   if (command.kv_type != "auto") {
@@ -100,22 +109,11 @@ Result<PlanOptions> plan_options(const PlanCommand& command, const ModelConfig& 
   return options;
 }
 
-Status add_training(const PlanCommand& command, Planned& planned) {
-  planned.train_options = {.batch = command.batch, .seq = command.context};
-  for (const TrainStrategy strategy : {TrainStrategy::kDdp, TrainStrategy::kSharded}) {
-    planned.train_options.strategy = strategy;
-    BF_ASSIGN_OR_RETURN(TrainPrediction prediction,
-                        predict_training(planned.config, planned.cluster, planned.train_options));
-    planned.training.emplace_back(strategy, std::move(prediction));
-  }
-  return {};
-}
-
 Status add_simulation(const PlanCommand& command, Planned& planned) {
   BF_ASSIGN_OR_RETURN(const PredictionInput input, prediction_input(planned.config, planned.cluster, planned.options));
   SimulationOptions& options = planned.simulation_options;
   options = command.simulation;
-  options.sequences_max = command.batch;
+  options.sequences_max = batch_of(command);
   options.prefill_chunk = command.chunk;
   options.prompt = static_cast<int>(input.load.prompt);
   if (options.generated > planned.options.context - options.prompt) {
@@ -153,10 +151,14 @@ Status write_file(const std::string& path, const std::string& text) {
 Result<int> run_plan(const PlanCommand& command) {
   Planned planned;
   BF_ASSIGN_OR_RETURN(planned.config, read_model(command));
-  BF_ASSIGN_OR_RETURN(planned.cluster, read_cluster(command));
+  if (command.world.size > 0) {
+    BF_TRY(set_world(command.world, planned));
+  } else {
+    BF_ASSIGN_OR_RETURN(planned.cluster, read_cluster(command));
+  }
   BF_ASSIGN_OR_RETURN(planned.options, plan_options(command, planned.config));
   if (command.train) {
-    BF_TRY(add_training(command, planned));
+    BF_TRY(plan_training(batch_of(command), command.context, command.world, planned));
   } else {
     BF_TRY(add_plans(command, planned));
   }
@@ -165,7 +167,8 @@ Result<int> run_plan(const PlanCommand& command) {
   return kExitOk;
 }
 
-void add_model_options(Command sub, PlanCommand& command) {
+/// Returns those that say which nodes there are.
+std::vector<Option> add_model_options(Command sub, PlanCommand& command) {
   sub.add_option("-m,--model", command.model,
                  fmt::format("GGUF file, Hugging Face directory (config.json is enough), or a shape: {}",
                              fmt::join(named_configs(), ", ")))
@@ -175,10 +178,13 @@ void add_model_options(Command sub, PlanCommand& command) {
                  "Keys and values are cached as f32, f16, q8_0, or auto: f32 for f32 weights, else f16")
       .one_of({"auto", "f32", "f16", "q8_0"})
       .show_default();
-  sub.add_option("--cluster", command.cluster, "Description of the nodes and links (docs/formats/cluster.md)");
-  sub.add_option("--workers", command.workers, "Ask running workers instead: HOST:PORT,...; their links are measured")
-      .comma_separated();
+  auto cluster =
+      sub.add_option("--cluster", command.cluster, "Description of the nodes and links (docs/formats/cluster.md)");
+  auto workers = sub.add_option("--workers", command.workers,
+                                "Ask running workers instead: HOST:PORT,...; their links are measured")
+                     .comma_separated();
   add_access_options(sub, command.access);
+  return {cluster, workers};
 }
 
 void add_split_options(Command sub, PlanCommand& command) {
@@ -191,9 +197,10 @@ void add_split_options(Command sub, PlanCommand& command) {
   sub.add_option("--goal", command.goal, "What is best: latency of one request, throughput of all, or least memory")
       .one_of({"latency", "throughput", "memory"})
       .show_default();
-  sub.add_option("--batch", command.batch, "Sequences at once; of a training step, over all nodes")
-      .in_range(1, 1 << 20)
-      .show_default();
+  sub.add_option("--batch", command.batch,
+                 fmt::format("Sequences at once [1]; of a training step, over all nodes [{}, or one for each rank]",
+                             kDefaultTrainBatch))
+      .in_range(1, 1 << 20);
   sub.add_option(
          "--context", command.context,
          fmt::format("Positions to reserve for each sequence [the model's, at most {}]; with --train, tokens of "
@@ -231,10 +238,13 @@ Option add_simulation_options(Command sub, PlanCommand& command) {
 void add_plan(Command app, Action& action) {
   auto sub = app.add_subcommand("plan", "Who would run which layers, how fast, and with how much memory");
   auto command = std::make_shared<PlanCommand>();
-  add_model_options(sub, *command);
+  const std::vector<Option> nodes = add_model_options(sub, *command);
   add_split_options(sub, *command);
-  auto train = sub.add_flag("--train", command->train, "Predict a training step, replicated (ddp) and sharded");
+  auto train = sub.add_flag("--train", command->train,
+                            "Predict a training step, replicated (ddp) and sharded (shard_grad_op, full_shard)");
   train.excludes(add_simulation_options(sub, *command));
+  auto world_size = add_world_options(sub, command->world, train);
+  for (const Option& one : nodes) world_size.excludes(one);
   sub.add_flag("--json", command->json, "One JSON object instead of tables");
   sub.add_option("--svg", command->svg, "Draw the plan into this file, too").excludes(train);
   sub.footer(
@@ -245,6 +255,7 @@ void add_plan(Command app, Action& action) {
       "  butterfly plan -m llama-2-13b --cluster my.toml --goal throughput --batch 16 --svg plan.svg\n"
       "  butterfly plan -m llama-2-7b --cluster my.toml --batch 8 --simulate --requests 1000 --rate 2 --fail-every 60\n"
       "  butterfly plan -m gpt2-124m --cluster my.toml --train --batch 64\n"
+      "  butterfly plan -m gpt2-124m --train --world-size 4 --gbit-per-s 10 --memory 16GiB --context 256\n"
       "How to read the answer: docs/planning.md. Exit codes: 0 done, 2 bad input or no plan fits (one sentence says "
       "why).");
   run_later(sub, action, [command] { return run_plan(*command); });

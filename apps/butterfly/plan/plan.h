@@ -8,12 +8,20 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
-#include "butterfly/plan/cost/training_cost.h"
+#include "butterfly/plan/cost/training_choice.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/simulation/simulator.h"
 #include "shared/access.h"
 
 namespace butterfly::app {
+
+/// Ranks that no file describes: all of the cluster's nodes are alike.
+struct TrainingWorld {
+  bool measured = false;        // this machine; otherwise as the command line says
+  double matmuls_gflops = 0.0;  // as TrainOptions
+  bool link_assumed = true;
+  int ranks_that_fit = 0;  // where the ranks that were asked for do not; 0: unknown, or none
+};
 
 struct Planned {
   ModelConfig config;
@@ -23,6 +31,8 @@ struct Planned {
   Plan plan;                                                        // the one that was asked for
   std::vector<std::pair<TrainStrategy, TrainPrediction>> training;  // empty: not asked for
   TrainOptions train_options;
+  TrainChoice train_choice;
+  std::optional<TrainingWorld> world;
   std::optional<SimulationReport> simulation;
   SimulationOptions simulation_options;
 

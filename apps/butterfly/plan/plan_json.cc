@@ -2,8 +2,10 @@
 #include <cmath>
 
 #include "butterfly/base/json.h"
+#include "butterfly/machine/prediction_history.h"
 #include "butterfly/model/core/shard.h"
 #include "plan/plan.h"
+#include "plan/plan_training.h"
 
 namespace butterfly::app {
 namespace {
@@ -14,9 +16,17 @@ Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
+/// In which nine of ten runs are on machines that do nothing else, by earlier runs of this one.
+Json interval_json(const char* what, double seconds) {
+  const Interval times = PredictionHistory::open(what).of_time(seconds, 0.0);
+  return Json::array({number(times.low), number(times.high)});
+}
+
 Json prediction_json(const PlanPrediction& p) {
   return {{"first_token_s", number(p.ttft_s)},
+          {"first_token_interval_s", interval_json("prefill", p.ttft_s)},
           {"token_s", number(p.token_s)},
+          {"token_interval_s", interval_json("decode", p.token_s)},
           {"tokens_per_s", number(p.tokens_per_s)},
           {"slowest_s", number(p.slowest_s)},
           {"load_balance_factor", number(p.load_balance_factor)},
@@ -99,35 +109,6 @@ Json comparison_json(const Planned& planned) {
   return rows;
 }
 
-Json training_json(const Planned& planned) {
-  Json all = Json::object();
-  for (const auto& [strategy, p] : planned.training) {
-    Json nodes = Json::array();
-    for (std::size_t i = 0; i < p.nodes.size(); ++i) {
-      const TrainNodePrediction& node = p.nodes[i];
-      nodes.push_back({{"node", planned.cluster.name_of(static_cast<int>(i))},
-                       {"sequences", node.sequences},
-                       {"step_s", number(node.step_s())},
-                       {"forward_s", number(node.forward_s)},
-                       {"backward_s", number(node.backward_s)},
-                       {"optimizer_s", number(node.optimizer_s)},
-                       {"communication_s", number(node.communication_s)},
-                       {"weight_bytes", node.weight_bytes},
-                       {"gradient_bytes", node.gradient_bytes},
-                       {"optimizer_bytes", node.optimizer_bytes},
-                       {"activation_bytes", node.activation_bytes},
-                       {"memory_bytes", node.memory_bytes()},
-                       {"missing_bytes", node.missing_bytes}});
-    }
-    all[std::string(to_string(strategy))] = {{"step_s", number(p.step_s)},
-                                             {"tokens_per_s", number(p.tokens_per_s)},
-                                             {"flops", p.flops},
-                                             {"bytes_sent_per_node", p.bytes_sent_per_node},
-                                             {"nodes", std::move(nodes)}};
-  }
-  return all;
-}
-
 Json percentiles_json(const Percentiles& p) {
   return {{"p50", p.p50}, {"p95", p.p95}, {"p99", p.p99}};
 }
@@ -164,7 +145,7 @@ std::string Planned::json() const {
   if (!training.empty()) {
     j["batch"] = train_options.batch;
     j["seq"] = train_options.seq > 0 ? train_options.seq : config.context;
-    j["training"] = training_json(*this);
+    add_training_json(*this, j);
   } else {
     j["sequences"] = options.sequences;
     j["context"] = options.context;

@@ -6,8 +6,10 @@
 #include <iterator>
 
 #include "butterfly/base/units.h"
+#include "butterfly/machine/prediction_history.h"
 #include "butterfly/model/core/shard.h"
 #include "plan/plan.h"
+#include "plan/plan_training.h"
 
 namespace butterfly::app {
 namespace {
@@ -110,6 +112,14 @@ void add_prediction(const Planned& planned, std::string& text) {
       planned.plan.strategy, to_string(planned.options.goal), encodes ? "a text" : "first token", time_of(p.ttft_s),
       encodes ? "which is" : "then", time_of(p.token_s), time_of(p.hop_s), time_of(p.exchange_s), p.tokens_per_s,
       planned.options.sequences, planned.options.sequences == 1 ? "" : "s");
+  if (std::isfinite(p.token_s)) {
+    const auto interval = [](const char* what, double seconds) {
+      const Interval times = PredictionHistory::open(what).of_time(seconds, 0.0);
+      return fmt::format("{} to {}", time_of(times.low), time_of(times.high));
+    };
+    text += fmt::format("nine of ten runs on machines that do nothing else: first token {}, {} per token\n",
+                        interval("prefill", p.ttft_s), interval("decode", p.token_s));
+  }
   if (p.exchange_s > 0) {
     text += fmt::format("{} for the wake in each exchange are assumed; a group that runs measures its own\n",
                         time_of(kAssumedWakeS));
@@ -148,31 +158,6 @@ void add_comparison(const Planned& planned, std::string& text) {
     text += fmt::format("{:<12}  {:>11}  {:>9}  {:>9.2f}  {:>5}  {:>7.3f}  {:>7.1f}%  {}\n", name, time_of(p.ttft_s),
                         time_of(p.token_s), p.tokens_per_s, p.hops, p.load_balance_factor, 100 * p.memory_use,
                         bar(p.tokens_per_s / fastest));
-  }
-}
-
-void add_training(const Planned& planned, std::string& text) {
-  text += fmt::format("{}: a training step of {} sequences of {} tokens over {} nodes\n\n", planned.config.name,
-                      planned.train_options.batch,
-                      planned.train_options.seq > 0 ? planned.train_options.seq : planned.config.context,
-                      planned.cluster.size());
-  text += fmt::format("{:<8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>13}  {:>10}  {:>12}  {:>14}\n", "", "step", "forward",
-                      "backward", "optimizer", "communication", "tokens/s", "sent by each", "memory of each");
-  for (const auto& [strategy, p] : planned.training) {
-    const auto slowest = std::ranges::max_element(p.nodes, {}, &TrainNodePrediction::step_s);
-    const auto fullest = std::ranges::max_element(p.nodes, {}, &TrainNodePrediction::memory_bytes);
-    text += fmt::format("{:<8}  {:>9}  {:>9}  {:>9}  {:>9}  {:>13}  {:>10.1f}  {:>12}  {:>14}\n", to_string(strategy),
-                        time_of(p.step_s), time_of(slowest->forward_s), time_of(slowest->backward_s),
-                        time_of(slowest->optimizer_s), time_of(slowest->communication_s), p.tokens_per_s,
-                        bytes_of(p.bytes_sent_per_node), format_bytes(fullest->memory_bytes()));
-    text += fmt::format("{:<8}  weights {}, gradients {}, moments {}, activations {}\n", "",
-                        format_bytes(fullest->weight_bytes), format_bytes(fullest->gradient_bytes),
-                        format_bytes(fullest->optimizer_bytes), format_bytes(fullest->activation_bytes));
-    for (std::size_t node = 0; node < p.nodes.size(); ++node) {
-      if (p.nodes[node].missing_bytes == 0) continue;
-      text += fmt::format("{:<8}  does not fit: {} lacks {}\n", "", planned.cluster.name_of(static_cast<int>(node)),
-                          format_bytes(p.nodes[node].missing_bytes));
-    }
   }
 }
 
@@ -230,10 +215,7 @@ std::string Planned::layers_of(const StageAssignment& work) const {
 
 std::string Planned::text() const {
   std::string text;
-  if (!training.empty()) {
-    add_training(*this, text);
-    return text;
-  }
+  if (!training.empty()) return training_text(*this);
   add_head(*this, text);
   add_stages(*this, text);
   add_links(*this, text);

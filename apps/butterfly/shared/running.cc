@@ -46,8 +46,17 @@ Status check_continues(const ModelConfig& model) {
 Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt,
                              DeploymentObserver observer) {
   const std::uint64_t begin = trace::now_ns();
+  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(config.model));
+  BF_ASSIGN_OR_RETURN(OpenModel open, deploy_model(std::move(checkpoint), config, adapt, std::move(observer)));
+  open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  return open;
+}
+
+Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& config,
+                               const std::function<Status(ModelConfig&)>& adapt, DeploymentObserver observer) {
+  const std::uint64_t begin = trace::now_ns();
   OpenModel open;
-  BF_ASSIGN_OR_RETURN(open.checkpoint, open_checkpoint(config.model));
+  open.checkpoint = std::move(checkpoint);
   BF_TRY(adapt ? adapt(open.checkpoint.config) : check_continues(open.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
   if (!config.quiet) {
@@ -65,7 +74,9 @@ Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, con
     if (config.speculation == Speculation::kOff) return std::shared_ptr<Drafter>();
     return std::make_shared<NgramDrafter>();
   }
-  InferenceConfig here{.model = config.draft_model, .quiet = config.quiet};
+  InferenceConfig here;
+  here.model = config.draft_model;
+  here.quiet = config.quiet;
   here.deployment.compute.threads = config.deployment.compute.threads;
   BF_ASSIGN_OR_RETURN(OpenModel draft, open_model(here));
   BF_TRY(check_same_tokens(model.checkpoint, draft.checkpoint));

@@ -54,6 +54,10 @@ std::shared_ptr<TokenAutomaton> over_tokens(const std::shared_ptr<const Grammar>
 Result<OpenModel> open_model(const InferenceConfig& config, const std::function<Status(ModelConfig&)>& adapt = {},
                              DeploymentObserver observer = {});
 
+/// The same for one that is open already.
+Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& config,
+                               const std::function<Status(ModelConfig&)>& adapt = {}, DeploymentObserver observer = {});
+
 /// Who guesses tokens ahead; null: nobody. Errors: those of opening a draft model, and of one with other tokens.
 Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const OpenModel& model);
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "butterfly/base/json.h"
-#include "butterfly/machine/usage/stolen_time.h"
+#include "butterfly/machine/usage/cpu_shortage.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
 #include "commands.h"
@@ -43,7 +43,12 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
   auto json = parse_ordered_json(to_json(result));
   json["display_s"] = aside.display_s;
   json["stolen_cpu_share"] = aside.stolen;
-  if (aside.predicted_step_s) json["predicted_step_s"] = *aside.predicted_step_s;
+  if (aside.step) {
+    json["predicted_step_s"] = aside.step->predicted;
+    json["predicted_step_interval"] = {aside.step->interval.low, aside.step->interval.high};
+    json["predicted_step_within"] = aside.step->within();
+    json["predicted_step_inconclusive"] = aside.step->inconclusive();
+  }
   std::printf("%s\n", dump_json(json).c_str());
 }
 
@@ -60,14 +65,20 @@ Result<int> run_train(const TrainCommand& command) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
   const StolenTime training;
+  const CpuShortage shortage;
   const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
   display.end();
   if (!result) return tl::unexpected(result.error());
   log->finished(*result);
-  const TrainAside aside{.display_s = display.spent_s(),
-                         .predicted_step_s = predicted_step_s(config, result->summary.peak_gflops),
-                         .stolen = training.share(),
-                         .disturbance = training.sentence()};
+  const double disturbed = shortage.share();
+  std::optional<Judged> step;
+  if (const auto predicted_s = predicted_step_s(config, result->summary.peak_gflops);
+      predicted_s && result->summary.avg_step_time > 0.0) {
+    step = judge_time("train " + std::string(to_string(config.precision)), *predicted_s, result->summary.avg_step_time,
+                      disturbed);
+  }
+  const TrainAside aside{
+      .display_s = display.spent_s(), .step = step, .stolen = training.share(), .disturbance = training.sentence()};
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
   if (command.json) print_json(*result, aside);
   BF_TRY(log->status());

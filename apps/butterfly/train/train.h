@@ -9,6 +9,7 @@
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/run/run_log.h"
 #include "butterfly/train/run/trainer.h"
+#include "shared/predicted.h"
 
 namespace butterfly::app {
 
@@ -62,9 +63,9 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
 /// What a run cost outside its steps, and what was expected of them.
 struct TrainAside {
   double display_s = 0.0;
-  std::optional<double> predicted_step_s{};
-  double stolen = 0.0;        // share of the CPU time that the host took meanwhile
-  std::string disturbance{};  // the same as a sentence; empty where it is not worth saying
+  std::optional<Judged> step{};  // predicted and measured
+  double stolen = 0.0;           // share of the CPU time that the host took meanwhile
+  std::string disturbance{};     // the same as a sentence; empty where it is not worth saying
 };
 
 /// The result for people, a table of a dozen lines.

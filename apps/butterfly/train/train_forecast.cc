@@ -3,14 +3,6 @@
 #include "train/train.h"
 
 namespace butterfly::app {
-namespace {
-
-// Ranks of one machine pass gradients through its memory: written by one, read by the other.
-constexpr double kCopies = 2.0;
-constexpr double kHandOverUs = 10.0;  // assumed
-
-}  // namespace
-
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
   if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
   const int ranks = config.parallel.ranks;
@@ -20,7 +12,7 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
   NodeDescriptor rank = *node;
   rank.memory_read_gb_per_s /= ranks;
   PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks), rank));
-  cluster.default_link = {.latency_us = kHandOverUs, .gb_per_s = rank.memory_read_gb_per_s / kCopies};
+  cluster.default_link = memory_link(rank.memory_read_gb_per_s);
   const auto prediction = predict_training(
       *shape, cluster, {.batch = config.global_batch, .seq = config.seq, .matmuls_gflops = peak_gflops});
   if (!prediction) return std::nullopt;

@@ -41,10 +41,11 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
                                                          : fmt::format("{} of {}", result.steps_done, config.steps));
   text += row("time per step", fmt::format("{} on average, {} to {}", format_seconds(s.avg_step_time),
                                            format_seconds(s.min_step_time), format_seconds(s.max_step_time)));
-  if (const auto error =
-          aside.predicted_step_s ? prediction_error(*aside.predicted_step_s, s.avg_step_time) : std::nullopt) {
-    text += row("predicted", fmt::format("{} per step, measured {:+.0f} %", format_seconds(*aside.predicted_step_s),
-                                         100.0 * *error));
+  if (aside.step) {
+    const Judged& step = *aside.step;
+    text += row("predicted", fmt::format("{} per step ({} to {}), measured {:+.0f} %{}", format_seconds(step.predicted),
+                                         format_seconds(step.interval.low), format_seconds(step.interval.high),
+                                         100.0 * step.error(), remark(step)));
   }
   text += row("speed", fmt::format("{:.0f} tokens/s, {:.1f} samples/s", s.tokens_per_sec, s.samples_per_sec));
   text += row("phases", phases(s));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "butterfly/base/log_level.h"
 #include "butterfly/base/text/one_line.h"
 
 namespace butterfly {
@@ -55,6 +56,13 @@ std::ostream* redirect_log(std::ostream* stream) {
   }
   logger().set_pattern("%H:%M:%S.%e %l %v");
   return std::exchange(current, stream);
+}
+
+std::string set_log_level(std::string_view name) {
+  const auto before = spdlog::level::to_string_view(logger().level());
+  std::string was(before.data(), before.size());
+  logger().set_level(spdlog::level::from_str(std::string(name)));
+  return was;
 }
 
 Log& log() {

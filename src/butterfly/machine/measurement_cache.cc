@@ -14,6 +14,7 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/read_file.h"
+#include "butterfly/machine/usage/cpu_shortage.h"
 
 namespace butterfly {
 namespace {
@@ -40,6 +41,9 @@ std::string program_identity() {
   return fmt::format("{} bytes, {}.{:09}", program.st_size, program.st_mtim.tv_sec, program.st_mtim.tv_nsec);
 }
 
+constexpr std::string_view kDisturbed = "disturbed\n";
+constexpr double kShort = 0.05;
+
 }  // namespace
 
 std::optional<fs::path> cache_directory() {
@@ -63,16 +67,18 @@ std::optional<MeasurementCache> MeasurementCache::open(std::string_view kind, st
 
 std::string MeasurementCache::load() const {
   constexpr std::size_t kBytesMax = 1 << 20;
-  return read_file(path_.string(), kBytesMax).value_or("");
+  std::string text = read_file(path_.string(), kBytesMax).value_or("");
+  if (!text.starts_with(kDisturbed)) return text;
+  return machine_is_quiet() ? std::string() : text.substr(kDisturbed.size());
 }
 
-void MeasurementCache::store(const std::string& text) const {
+void MeasurementCache::store(const std::string& text, double shortage) const {
   std::error_code error;
   // Renamed into place: a reader sees the old text or the new, never half of it.
   const fs::path draft = fmt::format("{}.{}", path_.string(), getpid());
   {
     std::ofstream file(draft);
-    file << text;
+    file << (shortage > kShort ? kDisturbed : "") << text;
     file.flush();
     if (!file) error = std::make_error_code(std::errc::io_error);
   }

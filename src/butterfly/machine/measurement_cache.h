@@ -20,9 +20,10 @@ class MeasurementCache {
   /// there is no cache.
   static std::optional<MeasurementCache> open(std::string_view kind, std::string_view key);
 
-  /// What was stored; empty where nothing was.
+  /// What was stored; empty where nothing was, or where it was measured beside other work that has ended by now.
   std::string load() const;
-  void store(const std::string& text) const;
+  /// `shortage` is the share of the CPU time that was wanted meanwhile and not got (usage/cpu_shortage.h).
+  void store(const std::string& text, double shortage = 0.0) const;
 
   /// Held by the one process that measures, so that a hundred that start at once do not measure each other. Waits for
   /// others; where the lock cannot be had there is none.

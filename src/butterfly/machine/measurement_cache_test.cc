@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "butterfly/machine/usage/cpu_shortage.h"
+
 namespace butterfly {
 namespace {
 
@@ -34,6 +36,25 @@ TEST(MeasurementCacheTest, OneProcessOfAHostMeasuresAtATime) {
   } else {
     ::unsetenv("XDG_CACHE_HOME");
   }
+  std::filesystem::remove_all(home);
+}
+
+TEST(MeasurementCache, WhatWasMeasuredBesideOtherWorkIsKeptOnlyWhileThatGoesOn) {
+  const std::filesystem::path home = std::filesystem::path(testing::TempDir()) / "disturbed-cache";
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string saved = before == nullptr ? "" : before;
+  ::setenv("XDG_CACHE_HOME", home.c_str(), 1);
+  const auto cache = MeasurementCache::open("peaks", "key");
+  ASSERT_TRUE(cache.has_value());
+  cache->store("quiet", 0.01);
+  EXPECT_EQ(cache->load(), "quiet");
+  cache->store("loud", 0.5);
+  const bool quiet = machine_is_quiet();
+  const std::string loaded = cache->load();
+  if (quiet == machine_is_quiet()) {
+    EXPECT_EQ(loaded, quiet ? "" : "loud");
+  }
+  saved.empty() ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", saved.c_str(), 1);
   std::filesystem::remove_all(home);
 }
 

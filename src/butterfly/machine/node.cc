@@ -9,6 +9,7 @@
 #include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
@@ -74,6 +75,26 @@ NodeDescriptor scaled(NodeDescriptor node, double speed) {
   }
   for (double* latency : {&node.dispatch_us, &node.wake_us}) *latency /= speed;
   return node;
+}
+
+void set_facts(const NodeDescriptor& node) {
+  trace::set_fact("node", node.name);
+  trace::set_fact("isa", std::string(to_string(node.isa)));
+  trace::set_fact("threads", node.threads);
+  if (const auto machine = detect_topology()) {
+    trace::set_fact("cpu", machine->cpu_name);
+    set_cache_facts(node.isa, node.threads, *machine);
+  }
+  trace::set_fact("peak.memory_gb_per_s", node.memory_read_gb_per_s);
+  trace::set_fact("peak.fp32_gflops", node.fp32_gflops);
+  trace::set_fact("peak.int8_gops", node.int8_gops);
+  trace::set_fact("team.dispatch_us", node.dispatch_us);
+  trace::set_fact("team.wake_us", node.wake_us);
+  if (node.emulated_speed < 1.0) trace::set_fact("emulated_speed", node.emulated_speed);
+  for (const MatmulRate& matmul : node.matmuls) {
+    trace::set_fact(fmt::format("matmul.{}.prefill_gflops", matmul.type), matmul.prefill_gflops);
+    trace::set_fact(fmt::format("matmul.{}.decode_gb_per_s", matmul.type), matmul.decode_gb_per_s);
+  }
 }
 
 std::string describe(const NodeDescriptor& node) {

@@ -79,4 +79,7 @@ NodeDescriptor scaled(NodeDescriptor node, double speed);
 /// One line for people.
 std::string describe(const NodeDescriptor& node);
 
+/// What recordings of this process say of its machine (docs/formats/recording.md).
+void set_facts(const NodeDescriptor& node);
+
 }  // namespace butterfly

@@ -106,16 +106,50 @@ Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, const std::byte* d
   return rates;
 }
 
+Status check_options(Isa isa, int threads) {
+  if (threads < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "peaks need at least 1 thread, not {}", threads);
+  }
+  const std::vector<Isa>& supported = supported_isas();
+  if (std::find(supported.begin(), supported.end(), isa) == supported.end()) {
+    return make_error(ErrorCode::kInvalidArgument, "this machine does not support {}", to_string(isa));
+  }
+  return {};
+}
+
+/// Every member reads the same bytes again and again; no cache is shared by members on different cores but the last.
+double measure_cache(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {
+  for (long passes = 1;; passes *= 2) {
+    double best = 1e30;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      best = std::min(best, seconds_of([&] {
+                        team.run([&](int) {
+                          for (long i = 0; i < passes; ++i) sink += loops.read(data, bytes);
+                        });
+                      }));
+    }
+    if (best < kSecondsPerRepeat) continue;
+    return static_cast<double>(bytes) * static_cast<double>(passes) * team.size() / best * 1e-9;
+  }
+}
+
 }  // namespace
 
 TeamLatency measure_team(int threads) {
+  ThreadTeam team(threads);
+  return measure_team(team);
+}
+
+TeamLatency measure_team(ThreadTeam& team) {
   constexpr int kRounds = 101;
   constexpr int kSleeps = 21;
   constexpr std::chrono::microseconds kPause{300};  // longer than a team's threads look for work
-  if (threads < 2) return {};
-  ThreadTeam team(threads);
+  // New threads begin on the CPU of their parent; the scheduler needs a few ticks to give each its own.
+  constexpr double kWarmSeconds = 0.02;
+  if (team.size() < 2) return {};
   const auto round_us = [&] { return 1e6 * seconds_of([&] { team.run([](int) {}); }); };
   std::vector<double> awake, asleep;
+  for (double warm_us = 0.0; warm_us < 1e6 * kWarmSeconds;) warm_us += round_us();
   for (int i = 0; i < kRounds; ++i) awake.push_back(round_us());
   for (int i = 0; i < kSleeps; ++i) {
     std::this_thread::sleep_for(kPause);
@@ -126,13 +160,7 @@ TeamLatency measure_team(int threads) {
 }
 
 Result<Peaks> measure_peaks(const PeakOptions& options) {
-  if (options.threads < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "peaks need at least 1 thread, not {}", options.threads);
-  }
-  const std::vector<Isa>& supported = supported_isas();
-  if (std::find(supported.begin(), supported.end(), options.isa) == supported.end()) {
-    return make_error(ErrorCode::kInvalidArgument, "this machine does not support {}", to_string(options.isa));
-  }
+  BF_TRY(check_options(options.isa, options.threads));
   const std::uint64_t bytes = std::max(options.buffer_bytes / kReadGranule, std::uint64_t{1}) * kReadGranule;
   const Buffer buffer(bytes);
   if (buffer.data() == nullptr) {
@@ -156,6 +184,29 @@ Result<Peaks> measure_peaks(const PeakOptions& options) {
                                      bytes / static_cast<unsigned>(options.threads) / kReadGranule * kReadGranule);
   }
   return peaks;
+}
+
+Result<std::vector<CacheRate>> measure_cache_rates(Isa isa, int threads, const std::vector<CacheLevel>& caches) {
+  constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
+  BF_TRY(check_options(isa, threads));
+  std::vector<CacheRate> rates;
+  ThreadTeam team(threads);
+  std::uint64_t nearer = 0;
+  for (const CacheLevel& cache : caches) {
+    // Half of one: what else is in it stays. Less than two of the nearer ones would be read from those.
+    const std::uint64_t bytes = std::min(cache.bytes / 2, kMost) / kReadGranule * kReadGranule;
+    if (bytes < kReadGranule || bytes < 2 * nearer) continue;
+    const Buffer buffer(bytes);
+    if (buffer.data() == nullptr) {
+      return make_error(ErrorCode::kNoMemory, "the system refused {} for measuring caches", format_bytes(bytes));
+    }
+    std::memset(buffer.data(), 1, bytes);
+    rates.push_back({.level = cache.level,
+                     .bytes = cache.bytes * static_cast<std::uint64_t>(std::max(cache.count, 1)),
+                     .gb_per_s = measure_cache(loops_of(isa), team, buffer.data(), bytes)});
+    nearer = cache.bytes;
+  }
+  return rates;
 }
 
 }  // namespace butterfly

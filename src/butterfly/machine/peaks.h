@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/result.h"
 #include "butterfly/machine/isa.h"
+#include "butterfly/machine/topology.h"
 
 namespace butterfly {
+
+class ThreadTeam;
 
 struct Rates {
   double memory_read_gb_per_s = 0.0;  // 10^9 bytes per second out of buffers larger than most caches
@@ -35,12 +39,32 @@ struct PeakOptions {
 /// kNoMemory.
 Result<Peaks> measure_peaks(const PeakOptions& options);
 
+/// What all threads together read out of the caches of one level, each out of its share of them.
+struct CacheRate {
+  int level = 0;            // 1 is nearest to the core
+  std::uint64_t bytes = 0;  // of all caches of that level
+  double gb_per_s = 0.0;
+};
+
+/// Nearest first; about 0.1 s; a level less than twice as large as the one before is left out. Errors: as
+/// measure_peaks().
+Result<std::vector<CacheRate>> measure_cache_rates(Isa isa, int threads, const std::vector<CacheLevel>& caches);
+
+/// The same, kept as peaks are.
+Result<std::vector<CacheRate>> cached_cache_rates(Isa isa, int threads, const Topology& topology);
+/// In a recording, as "cache.l2.gb_per_s" and "cache.l2.bytes"; nothing where nobody records or nothing is known.
+void set_cache_facts(Isa isa, int threads, const Topology& topology);
+std::string serialize(const std::vector<CacheRate>& rates);
+std::optional<std::vector<CacheRate>> parse_cache_rates(const std::string& text);
+
 /// What it costs to give a team something to do, at the median: right after the last time, and beyond that where its
 /// threads have gone to sleep meanwhile. A few milliseconds, at each call. A team of one costs nothing.
 struct TeamLatency {
   double dispatch_us = 0.0;
   double wake_us = 0.0;
 };
+TeamLatency measure_team(ThreadTeam& team);
+/// Of a team of its own: teams of this process that live meanwhile make it dearer than it is.
 TeamLatency measure_team(int threads);
 
 /// The cached result of an earlier call of this very program for the same CPU, ISA and number of threads, else measures

@@ -8,11 +8,14 @@
 
 #include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/peaks.h"
+#include "butterfly/machine/usage/cpu_shortage.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
 
 constexpr std::string_view kMagic = "butterfly-peaks 1";
+constexpr std::string_view kCachesMagic = "butterfly-cache-rates 1";
 
 struct Field {
   std::string_view name;
@@ -65,13 +68,16 @@ Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_na
   if (const auto cached = remembered(*cache, options)) return *cached;
   const auto lock = cache->lock();
   if (const auto cached = remembered(*cache, options)) return *cached;  // another process was first
+  const CpuShortage shortage;
   BF_ASSIGN_OR_RETURN(const Peaks peaks, measure_peaks(options));
-  cache->store(serialize(peaks));
+  cache->store(serialize(peaks), shortage.share());
   return peaks;
 }
 
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name) {
+  const CpuShortage shortage;
   BF_ASSIGN_OR_RETURN(Peaks peaks, measure_peaks(options));
+  const double short_of = shortage.share();
   const auto cache = open_cache(options, cpu_name);
   if (!cache) return peaks;
   const auto lock = cache->lock();
@@ -81,8 +87,54 @@ Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_n
       peaks.team.*field.value = std::max(peaks.team.*field.value, cached->team.*field.value);
     }
   }
-  cache->store(serialize(peaks));
+  cache->store(serialize(peaks), short_of);
   return peaks;
+}
+
+std::string serialize(const std::vector<CacheRate>& rates) {
+  std::string text = fmt::format("{}\n", kCachesMagic);
+  for (const CacheRate& rate : rates) text += fmt::format("{} {} {:.6g}\n", rate.level, rate.bytes, rate.gb_per_s);
+  return text;
+}
+
+std::optional<std::vector<CacheRate>> parse_cache_rates(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  if (!std::getline(lines, line) || line != kCachesMagic) return std::nullopt;
+  std::vector<CacheRate> rates;
+  while (std::getline(lines, line)) {
+    std::istringstream numbers(line);
+    CacheRate rate;
+    if (!(numbers >> rate.level >> rate.bytes >> rate.gb_per_s) || rate.level < 1 || !std::isfinite(rate.gb_per_s) ||
+        rate.gb_per_s <= 0.0) {
+      return std::nullopt;
+    }
+    rates.push_back(rate);
+  }
+  return rates;
+}
+
+Result<std::vector<CacheRate>> cached_cache_rates(Isa isa, int threads, const Topology& topology) {
+  const auto cache =
+      MeasurementCache::open("caches", fmt::format("{}\n{}\n{}", topology.cpu_name, to_string(isa), threads));
+  if (!cache) return measure_cache_rates(isa, threads, topology.caches);
+  if (auto known = parse_cache_rates(cache->load())) return *known;
+  const auto lock = cache->lock();
+  if (auto known = parse_cache_rates(cache->load())) return *known;  // another process was first
+  const CpuShortage shortage;
+  BF_ASSIGN_OR_RETURN(const std::vector<CacheRate> rates, measure_cache_rates(isa, threads, topology.caches));
+  cache->store(serialize(rates), shortage.share());
+  return rates;
+}
+
+void set_cache_facts(Isa isa, int threads, const Topology& topology) {
+  if (!trace::recording()) return;
+  const auto rates = cached_cache_rates(isa, threads, topology);
+  if (!rates) return;
+  for (const CacheRate& rate : *rates) {
+    trace::set_fact(fmt::format("cache.l{}.gb_per_s", rate.level), rate.gb_per_s);
+    trace::set_fact(fmt::format("cache.l{}.bytes", rate.level), static_cast<double>(rate.bytes));
+  }
 }
 
 }  // namespace butterfly

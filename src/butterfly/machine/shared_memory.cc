@@ -18,8 +18,8 @@ namespace butterfly {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::uint64_t kHugePage = 2ull << 20;
 constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 std::string message_of(int error) {
   return std::generic_category().message(error);

@@ -10,6 +10,7 @@
 #include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/trace/trace.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -49,8 +50,11 @@ class Signal {
   }
   /// Who sleeps, after a change. Sequentially consistent, as wait(): of a change and a sleeper that come together, one
   /// sees the other.
-  void wake() {
-    if (sleepers_.load() > 0) futex_wake(word_, FutexScope::kProcess);
+  /// Whether a member slept.
+  bool wake() {
+    const bool asleep = sleepers_.load() > 0;
+    if (asleep) futex_wake(word_, FutexScope::kProcess);
+    return asleep;
   }
 
   /// Until `ready(number)`: spins for kSpin where that is polite, then sleeps.
@@ -96,7 +100,7 @@ struct ThreadTeam::State {
     context = next_context;
     unfinished.set(static_cast<std::uint32_t>(threads.size()));
     round.add(1);
-    round.wake();
+    if (round.wake()) trace::add(trace::Counter::kTeamWakes, 1);
   }
 
   void member_loop(int member) {
@@ -140,6 +144,7 @@ int ThreadTeam::size() const {
 }
 
 void ThreadTeam::run_erased(Erased function, const void* context) {
+  trace::add(trace::Counter::kTeamRuns, 1);
   if (state_->threads.empty()) {
     function(context, 0);
     return;

@@ -7,6 +7,15 @@
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
+namespace {
+
+void catch_up(Emulation& emulation) {
+  if (!emulation.active()) return;
+  const trace::Scope scope(trace::Zone::kEmulation);
+  emulation.catch_up();
+}
+
+}  // namespace
 
 /// While a stage computes, its exchanges are pauses: a slower machine would come to them later, and other stages of
 /// this node go on meanwhile.
@@ -21,11 +30,14 @@ class PacedStage::PacedExchange final : public Exchange {
 
   Status exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) override {
     if (!computing_) return others_.exchange(to, from);
-    emulation_.catch_up();  // a slower machine would have its sums later
+    catch_up(emulation_);  // a slower machine would have its sums later
     const std::uint64_t begin_ns = trace::now_ns();
     turn_.unlock();  // the others may need another stage of this node to get so far
     const Status status = company_ == Company::kTogether ? others_.exchange(to, from) : answered(from);
-    turn_.lock();
+    {
+      const trace::Scope scope(trace::Zone::kWaitTurn);
+      turn_.lock();
+    }
     paused_ns_ += trace::now_ns() - begin_ns;
     emulation_.begin();
     return status;
@@ -56,7 +68,10 @@ PacedStage::PacedStage(std::unique_ptr<Stage> stage, const PacedStageOptions& op
     : crew_(options.crew ? options.crew : std::make_shared<Crew>(1)),
       counters_(options.counters),
       emulation_(options.emulated_speed, options.emulation_clock),
-      stage_(std::move(stage)) {}
+      stage_(std::move(stage)) {
+  // At the end of each step, as a part of it.
+  stage_->set_pace([this] { catch_up(emulation_); });
+}
 
 PacedStage::~PacedStage() = default;
 
@@ -67,13 +82,16 @@ Status PacedStage::join(Exchange& exchange) {
 
 Status PacedStage::forward(Step& step) {
   if (step.batch.runs.empty()) return stage_->forward(step);
-  const std::lock_guard turn(crew_->turn);
+  std::unique_lock turn(crew_->turn, std::defer_lock);
+  {
+    const trace::Scope scope(trace::Zone::kWaitTurn);
+    turn.lock();
+  }
   emulation_.begin();
   const std::uint64_t begin_ns = worked_ns();
   if (exchange_) exchange_->computing(true);
   Status status = stage_->forward(step);
   if (exchange_) exchange_->computing(false);
-  emulation_.catch_up();
   if (counters_ != nullptr) {
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
     counters_->busy_ns.fetch_add(worked_ns() - begin_ns, std::memory_order_relaxed);

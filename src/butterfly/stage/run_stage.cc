@@ -11,7 +11,7 @@ constexpr std::int64_t kSendTimeoutMs = 60'000;  // a peer that takes nothing fo
 
 /// Waits for the next message as long as it takes.
 Result<Message> next_message(Channel& input, const PayloadAllocator& allocator, const std::stop_token& stop) {
-  const trace::Scope scope(trace::Zone::kStageWait);
+  const trace::Scope scope(trace::Zone::kWaitStep);
   while (true) {
     Result<Message> message = input.receive(allocator, after_ms(kStopPollMs));
     if (message || message.error().code != ErrorCode::kTimeout) return message;
@@ -34,6 +34,10 @@ Status decode_activations(const Stage& stage, const Message& message, Step& step
     return make_error(ErrorCode::kProtocol, "a step of {} rows came with {} bytes, expected {}", rows,
                       message.payload.bytes.size(), bytes * static_cast<std::uint64_t>(rows));
   }
+  const auto floats = static_cast<std::uint64_t>(rows * stage.config().model_dim) * sizeof(float);
+  const trace::Scope scope(trace::Zone::kDecodeActivations, {.number = static_cast<std::uint32_t>(rows),
+                                                             .bytes = message.payload.bytes.size() + floats,
+                                                             .type = static_cast<std::uint8_t>(stage.wire_type())});
   BF_ASSIGN_OR_RETURN(step.tensor, stage.allocate(DType::kF32, {rows, stage.config().model_dim}));
   for (std::int64_t row = 0; row < rows; ++row) {
     decode_row(stage.kernels(), stage.wire_type(),
@@ -82,6 +86,10 @@ Status shape_output(const Stage& stage, Message& message, const Step& step) {
   if (stage.wire_type() == DType::kF32 || stage.assignment().head || step.batch.rows() == 0) return {};
   const std::uint64_t bytes = wire_row_bytes(stage);
   const auto rows = static_cast<std::uint64_t>(step.batch.rows());
+  const auto floats = rows * static_cast<std::uint64_t>(stage.config().model_dim) * sizeof(float);
+  const trace::Scope scope(trace::Zone::kEncodeActivations, {.number = static_cast<std::uint32_t>(rows),
+                                                             .bytes = bytes * rows + floats,
+                                                             .type = static_cast<std::uint8_t>(stage.wire_type())});
   BF_ASSIGN_OR_RETURN(Payload payload, stage.payload_allocator()(bytes * rows));
   for (std::uint64_t row = 0; row < rows; ++row) {
     encode_row(stage.kernels(), stage.wire_type(), step.tensor.row(static_cast<std::int64_t>(row)),
@@ -96,7 +104,6 @@ Status run_stage(PacedStage& paced, const StageLinks& links, std::stop_token sto
   Status status;
   while (status && !stop.stop_requested()) {
     const Result<Message> message = next_message(*links.input, allocator, stop);
-    const trace::Scope scope(trace::Zone::kStageStep);
     Result<Message> answered = message ? answer(paced, links, *message) : tl::unexpected(message.error());
     if (!answered) status = tl::unexpected(answered.error());
     if (status && links.output != nullptr) {

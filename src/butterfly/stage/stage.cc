@@ -30,7 +30,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
       wire_type_(options.wire_type),
       kernels_(&kernels_for(options.isa)),
       team_(options.team ? options.team : std::make_shared<ThreadTeam>(options.threads)),
-      pool_(Pool::create()),
+      pool_(Pool::create({.owner = trace::Owner::kActivations})),
       step_arena_(pool_),
       block_arena_(pool_),
       cache_({.layers = assignment.last_layer - assignment.first_layer + cross_layers(config, assignment),
@@ -200,6 +200,15 @@ Status check_kind(const ModelConfig& config, const Batch& batch) {
   return {};
 }
 
+/// Prompts begin a text or have rows without logits; a text that already gave a token has logits in each of its rows.
+trace::Zone step_zone(const Batch& batch) {
+  if (batch.kind == BatchKind::kEncode) return trace::Zone::kStepEncode;
+  const auto is_prompt = [](const SequenceRun& run) { return run.logits_from > 0 || run.position == 0; };
+  const auto prompts = std::ranges::count_if(batch.runs, is_prompt);
+  if (prompts == 0) return trace::Zone::kStepDecode;
+  return prompts == std::ssize(batch.runs) ? trace::Zone::kStepPrefill : trace::Zone::kStepMixed;
+}
+
 }  // namespace
 
 Status Stage::forward(Step& step) {
@@ -207,7 +216,13 @@ Status Stage::forward(Step& step) {
   for (const SequenceId sequence : step.release) cache_.release(sequence);
   if (step.batch.runs.empty()) return {};
   BF_TRY(check_kind(config_, step.batch));
-  const trace::Scope scope(trace::Zone::kStageCompute, static_cast<std::uint32_t>(step.batch.rows()));
+  const trace::Scope scope(step_zone(step.batch), {.number = static_cast<std::uint32_t>(step.batch.rows())});
+  Status status = compute(step);
+  if (pace_) pace_();
+  return status;
+}
+
+Status Stage::compute(Step& step) {
   BF_ASSIGN_OR_RETURN(Tensor x, begin(step));
   Status status = run_blocks(step.batch, x);
   Result<Tensor> out = status ? finish(step.batch, std::move(x)) : tl::unexpected(status.error());
@@ -218,8 +233,11 @@ Status Stage::forward(Step& step) {
 
 /// Room in the cache, and the activations as far as this node has them: what can fail at one member alone.
 Result<Tensor> Stage::first_activations(Step& step, std::span<const TokenId> tokens) {
-  for (const SequenceRun& run : step.batch.runs) {
-    BF_TRY(cache_.reserve(run.sequence, std::max(run.position + run.rows, run.encoder_rows)));
+  {
+    const trace::Scope scope(trace::Zone::kRotary, {.number = static_cast<std::uint32_t>(step.batch.runs.size())});
+    for (const SequenceRun& run : step.batch.runs) {
+      BF_TRY(cache_.reserve(run.sequence, std::max(run.position + run.rows, run.encoder_rows)));
+    }
   }
   if (!embedding_ && !group_) return std::move(step.tensor);
   BF_ASSIGN_OR_RETURN(Tensor x, Tensor::allocate(*pool_, DType::kF32, {step.batch.rows(), config_.model_dim}));
@@ -272,6 +290,8 @@ Status Stage::run_blocks(const Batch& batch, Tensor& x) {
   step_arena_.reset();
   BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const auto number = static_cast<std::uint32_t>(assignment_.first_layer) + static_cast<std::uint32_t>(layer);
+    const trace::Scope scope(trace::Zone::kLayer, {.number = number});
     block_arena_.reset();
     BF_TRY(blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
                                    x.mutable_view().values().data()));

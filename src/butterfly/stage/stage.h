@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -62,6 +63,9 @@ class Stage {
   /// broken().
   Status forward(Step& step);
 
+  /// Called at the end of every step, as a part of it: a machine that plays a slower one is not done yet.
+  void set_pace(std::function<void()> pace) { pace_ = std::move(pace); }
+
   /// In the middle of a step, or of a trial: the others wait for what will not come.
   void leave_group();
 
@@ -91,6 +95,7 @@ class Stage {
   Status check_activations(const Step& step) const;
   Result<Tensor> first_activations(Step& step, std::span<const TokenId> tokens);
   Result<Tensor> begin(Step& step);
+  Status compute(Step& step);
   Status run_blocks(const Batch& batch, Tensor& x);
   Result<Tensor> finish(const Batch& batch, Tensor x);
   tl::unexpected<Error> leave_group_with(const Error& error);
@@ -110,6 +115,7 @@ class Stage {
   Exchange* exchange_ = nullptr;
   std::optional<TensorGroup> group_;
   bool broken_ = false;
+  std::function<void()> pace_;
   std::shared_ptr<const Embedding> embedding_;  // these three also the node's that keeps them
   std::vector<std::shared_ptr<const Block>> blocks_;
   std::shared_ptr<const Head> head_;

@@ -8,6 +8,7 @@
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/run_stage.h"
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/codec.h"
 
 namespace butterfly {
@@ -107,6 +108,7 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
                        .wire_type = any.settings.wire_type};
   const PacedStageOptions pace{.crew = crew, .emulated_speed = options_.emulated_speed, .counters = &counters_};
   std::vector<std::uint64_t> memory_bytes;
+  std::uint64_t weight_bytes = 0;
   std::optional<std::string> local;
   for (const Assignment& one : assignments) {
     options.kv_bytes_max = share_of_cache(options_.kv_bytes_max, one.stage, stages);
@@ -114,9 +116,14 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
                         Stage::load(config, one.stage, [&] { return find_source(config, one, weights, kept_, local); },
                                     options, kept_, {.stop = stop, .progress = options_.progress}));
     memory_bytes.push_back(stage->memory_bytes());
+    weight_bytes += stage->weight_bytes();
     stages_[one.rank] = std::make_unique<PacedStage>(std::move(stage), pace);
   }
   BF_TRY(check_packed(weights, local, kept_));
+  set_facts(config);
+  trace::set_fact("stage.first_layer", assignments.front().stage.first_layer);
+  trace::set_fact("stage.last_layer", assignments.back().stage.last_layer);
+  trace::set_fact("stage.bytes", static_cast<double>(weight_bytes));
   return memory_bytes;
 }
 

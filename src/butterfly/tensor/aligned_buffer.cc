@@ -1,28 +1,49 @@
 #include "butterfly/tensor/aligned_buffer.h"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "butterfly/base/units.h"
+#include "butterfly/tensor/huge_pages.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
 namespace {
 
 constexpr std::uint64_t kLine = 64;
-constexpr std::uint64_t kHugePage = 2ull << 20;
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kMappedFrom = ~std::uint64_t{0};  // never, so that writing beyond one is seen
+#else
+constexpr std::uint64_t kMappedFrom = kHugePageBytes;
+#endif
 
-/// Nothing where the system refuses it, or no number of bytes is so large.
-std::byte* allocate(std::uint64_t bytes) {
-  const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : kLine;
+/// What is allocated for that many bytes; none where no number of bytes is so large.
+std::optional<std::uint64_t> whole_bytes(std::uint64_t bytes) {
+  const std::uint64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : kLine;
   const auto padded = checked_add(bytes, alignment - 1);
-  if (!padded) return nullptr;
-  const std::uint64_t whole = *padded / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, whole);
-  if (memory != nullptr && bytes >= kHugePage) madvise(memory, whole, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(memory);
+  if (!padded) return std::nullopt;
+  return *padded / alignment * alignment;
+}
+
+/// Nothing where the system refuses it.
+std::byte* allocate(std::uint64_t bytes) {
+  const auto whole = whole_bytes(bytes);
+  if (!whole) return nullptr;
+  if (*whole >= kMappedFrom) return static_cast<std::byte*>(map_huge(*whole, Commitment::kAll));
+  return static_cast<std::byte*>(std::aligned_alloc(bytes >= kHugePageBytes ? kHugePageBytes : kLine, *whole));
+}
+
+void give_back(std::byte* memory, std::uint64_t bytes) {
+  const std::uint64_t whole = *whole_bytes(bytes);
+  if (whole < kMappedFrom) return std::free(memory);
+  unmap_huge(memory, whole);
+}
+
+/// Tells trace of so much that is used of memory that malloc knows nothing of.
+void hold_mapped(std::uint64_t allocated, std::int64_t used) {
+  if (*whole_bytes(allocated) >= kMappedFrom) trace::hold_beside_heap(used);
 }
 
 tl::unexpected<Error> refused(std::uint64_t bytes) {
@@ -32,10 +53,14 @@ tl::unexpected<Error> refused(std::uint64_t bytes) {
 }  // namespace
 
 struct AlignedBuffer::Neighbours {
+  static constexpr std::uint64_t kTogether = 32ull << 20;
   explicit Neighbours(std::byte* memory) : data(memory) {}
   Neighbours(const Neighbours&) = delete;
   Neighbours& operator=(const Neighbours&) = delete;
-  ~Neighbours() { std::free(data); }
+  ~Neighbours() {
+    hold_mapped(kTogether, -static_cast<std::int64_t>(used));
+    give_back(data, kTogether);
+  }
   std::byte* const data;
   std::uint64_t used = 0;
 };
@@ -43,6 +68,7 @@ struct AlignedBuffer::Neighbours {
 Result<AlignedBuffer> AlignedBuffer::create(std::uint64_t bytes) {
   std::byte* memory = allocate(bytes);
   if (memory == nullptr) return refused(bytes);
+  hold_mapped(bytes, static_cast<std::int64_t>(bytes));
   return AlignedBuffer(memory, bytes);
 }
 
@@ -50,7 +76,7 @@ Result<AlignedBuffer> AlignedBuffer::create_beside_others(std::uint64_t bytes) {
 #ifdef __SANITIZE_ADDRESS__
   return create(bytes);  // so that writing beyond one is seen
 #else
-  constexpr std::uint64_t kTogether = 32ull << 20;
+  constexpr std::uint64_t kTogether = Neighbours::kTogether;
   if (bytes == 0 || bytes > kTogether / 4) return create(bytes);
   static std::mutex mutex;
   static std::weak_ptr<Neighbours> latest;
@@ -63,7 +89,9 @@ Result<AlignedBuffer> AlignedBuffer::create_beside_others(std::uint64_t bytes) {
     latest = neighbours;
   }
   AlignedBuffer buffer(neighbours->data + neighbours->used, bytes);
-  neighbours->used += (bytes + kLine - 1) / kLine * kLine;
+  const std::uint64_t used = (bytes + kLine - 1) / kLine * kLine;
+  neighbours->used += used;
+  hold_mapped(kTogether, static_cast<std::int64_t>(used));
   buffer.neighbours_ = std::move(neighbours);
   return buffer;
 #endif
@@ -78,7 +106,9 @@ Result<AlignedBuffer> AlignedBuffer::create_shared(std::uint64_t bytes) {
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (shared_.descriptor() < 0 && !neighbours_) std::free(data_);
+  if (data_ == nullptr || shared_.descriptor() >= 0 || neighbours_) return;
+  hold_mapped(bytes_, -static_cast<std::int64_t>(bytes_));
+  give_back(data_, bytes_);
 }
 
 }  // namespace butterfly

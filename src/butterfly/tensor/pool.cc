@@ -1,18 +1,16 @@
 #include "butterfly/tensor/pool.h"
 
-#include <sys/mman.h>
-
 #include <bit>
 #include <cstdlib>
 
 #include "butterfly/base/units.h"
+#include "butterfly/tensor/huge_pages.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
 
 // From one huge page up, blocks are mapped on their own: the system backs them with huge pages, and takes them back.
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kSmallest = kTensorAlignment;
 
 constexpr std::uint64_t class_bytes(int size_class) {
@@ -24,32 +22,14 @@ constexpr int class_of(std::uint64_t bytes) {
 }
 static_assert(class_of(1) == 0 && class_of(64) == 0 && class_of(65) == 1 && class_of(128) == 1 && class_of(129) == 2);
 
-void* map_huge(std::uint64_t bytes) {
-  // One huge page more than needed, cut off again on both sides, so that the block starts on a huge page.
-  const std::uint64_t mapped = bytes + kHugePage;
-  void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) return nullptr;
-  const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  const std::uintptr_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const std::uint64_t before = aligned - begin;
-  const std::uint64_t after = mapped - before - bytes;
-  if (before > 0) munmap(address, before);
-  if (after > 0) munmap(reinterpret_cast<void*>(aligned + bytes), after);
-  // Only advice: a system without huge pages refuses it and works.
-  madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
-  return reinterpret_cast<void*>(aligned);
-}
-
 void* take_from_system(std::uint64_t bytes) {
-  return bytes >= kHugePage ? map_huge(bytes) : std::aligned_alloc(kTensorAlignment, bytes);
+  return bytes >= kHugePageBytes ? map_huge(bytes, Commitment::kPages) : std::aligned_alloc(kTensorAlignment, bytes);
 }
 
-void return_to_system(void* block, std::uint64_t bytes) {
-  if (bytes >= kHugePage) {
-    munmap(block, bytes);
-  } else {
-    std::free(block);
-  }
+/// What of a block is resident once `bytes` of it were asked for.
+std::uint64_t resident_of(std::uint64_t bytes, std::uint64_t block_bytes) {
+  if (block_bytes < kHugePageBytes) return block_bytes;
+  return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
 }  // namespace
@@ -76,7 +56,7 @@ Result<Storage> Pool::allocate(std::uint64_t bytes) {
   }
   const std::uint64_t block_bytes = class_bytes(index);
   SizeClass& size_class = classes_[index];
-  void* block = nullptr;
+  Block block;
   {
     const std::lock_guard lock(size_class.mutex);
     if (!size_class.waiting.empty()) {
@@ -88,11 +68,11 @@ Result<Storage> Pool::allocate(std::uint64_t bytes) {
     }
   }
   trace::add(trace::Counter::kTensorPoolAllocations, 1);
-  if (block != nullptr) {
+  if (block.memory != nullptr) {
     trace::add(trace::Counter::kTensorPoolHits, 1);
   } else {
-    block = take_from_system(block_bytes);
-    if (block == nullptr) {
+    block.memory = take_from_system(block_bytes);
+    if (block.memory == nullptr) {
       return make_error(ErrorCode::kNoMemory, "the system refused {} for an allocation of {} bytes",
                         format_bytes(block_bytes), bytes);
     }
@@ -100,16 +80,35 @@ Result<Storage> Pool::allocate(std::uint64_t bytes) {
     ++size_class.misses;
     ++size_class.allocated;
   }
+  if (const std::uint64_t resident = resident_of(bytes, block_bytes); resident > block.touched) {
+    hold(index, static_cast<std::int64_t>(resident - block.touched));
+    block.touched = resident;
+  }
   const std::uint64_t now = allocated_bytes_.fetch_add(block_bytes, std::memory_order_relaxed) + block_bytes;
   std::uint64_t peak = allocated_bytes_peak_.load(std::memory_order_relaxed);
   while (peak < now && !allocated_bytes_peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
-  std::shared_ptr<void> owner(block,
-                              [pool = shared_from_this(), index](void* unused) { pool->give_back(unused, index); });
-  return Storage{std::move(owner), MutableByteSpan(static_cast<std::byte*>(block), static_cast<std::size_t>(bytes))};
+  std::shared_ptr<void> owner(
+      block.memory, [pool = shared_from_this(), block, index](void* /*unused*/) { pool->give_back(block, index); });
+  return Storage{std::move(owner),
+                 MutableByteSpan(static_cast<std::byte*>(block.memory), static_cast<std::size_t>(bytes))};
 }
 
-void Pool::give_back(void* block, int index) {
+void Pool::hold(int index, std::int64_t bytes) const {
+  trace::hold(options_.owner, bytes);
+  if (class_bytes(index) >= kHugePageBytes) trace::hold_beside_heap(bytes);
+}
+
+void Pool::return_to_system(const Block& block, int index) const {
+  hold(index, -static_cast<std::int64_t>(block.touched));
+  if (class_bytes(index) >= kHugePageBytes) {
+    unmap_huge(block.memory, class_bytes(index));
+  } else {
+    std::free(block.memory);
+  }
+}
+
+void Pool::give_back(Block block, int index) {
   const std::uint64_t block_bytes = class_bytes(index);
   SizeClass& size_class = classes_[index];
   allocated_bytes_.fetch_sub(block_bytes, std::memory_order_relaxed);
@@ -123,7 +122,7 @@ void Pool::give_back(void* block, int index) {
   }
   if (keep) return;
   cached_bytes_.fetch_sub(block_bytes, std::memory_order_relaxed);
-  return_to_system(block, block_bytes);
+  return_to_system(block, index);
 }
 
 PoolStatistics Pool::statistics() const {
@@ -150,12 +149,12 @@ PoolStatistics Pool::statistics() const {
 std::uint64_t Pool::trim() {
   std::uint64_t released = 0;
   for (int index = 0; index < kClasses; ++index) {
-    std::vector<void*> waiting;
+    std::vector<Block> waiting;
     {
       const std::lock_guard lock(classes_[index].mutex);
       waiting.swap(classes_[index].waiting);
     }
-    for (void* block : waiting) return_to_system(block, class_bytes(index));
+    for (const Block& block : waiting) return_to_system(block, index);
     released += waiting.size() * class_bytes(index);
   }
   cached_bytes_.fetch_sub(released, std::memory_order_relaxed);

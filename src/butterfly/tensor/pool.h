@@ -11,6 +11,7 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
+#include "butterfly/trace/zones.h"
 
 namespace butterfly {
 
@@ -24,6 +25,7 @@ struct Storage {
 
 struct PoolOptions {
   std::uint64_t cached_bytes_max = std::uint64_t{256} << 20;  // given-back blocks beyond this go to the system
+  trace::Owner owner = trace::Owner::kBuffers;                // who holds what is in use and what waits
 };
 
 struct PoolStatistics {
@@ -65,16 +67,24 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // 64 B << 41 = 128 TiB, the address space of a process.
   static constexpr int kClasses = 42;
 
+  /// What was asked of a block so far: pages beyond it were never touched, and are not there.
+  struct Block {
+    void* memory = nullptr;
+    std::uint64_t touched = 0;
+  };
   struct SizeClass {
     mutable std::mutex mutex;
-    std::vector<void*> waiting;
+    std::vector<Block> waiting;
     std::uint64_t allocated = 0;
     std::uint64_t hits = 0;
     std::uint64_t misses = 0;
   };
 
   explicit Pool(PoolOptions options) : options_(options) {}
-  void give_back(void* block, int size_class);
+  void give_back(Block block, int size_class);
+  /// Tells trace of bytes that a block has, or has no longer.
+  void hold(int size_class, std::int64_t bytes) const;
+  void return_to_system(const Block& block, int size_class) const;
 
   const PoolOptions options_;
   SizeClass classes_[kClasses];

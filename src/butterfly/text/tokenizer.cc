@@ -7,6 +7,7 @@
 #include "butterfly/text/models/encoder.h"
 #include "butterfly/text/special_tokens.h"
 #include "butterfly/text/utf8.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
@@ -178,6 +179,7 @@ Status Tokenizer::Impl::encode_section(std::string_view section, TextPlace place
 }
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  const trace::Scope scope(trace::Zone::kTextEncode, {.number = 1, .bytes = text.size()});
   if (text.size() > kTextBytesMax) {
     return make_error(ErrorCode::kInvalidArgument, "the text has {} bytes, at most {} are possible", text.size(),
                       kTextBytesMax);

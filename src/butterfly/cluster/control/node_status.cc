@@ -1,14 +1,10 @@
 #include "butterfly/cluster/control/node_status.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <thread>
 
-#include "butterfly/base/clock.h"
-#include "butterfly/base/statistics.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
+#include "butterfly/cluster/control/link_probe.h"
 
 namespace butterfly {
 namespace {
@@ -153,32 +149,8 @@ Result<std::string> ask_rebalance(const std::string& address, const NodeAccess& 
   return answer.rebalanced().outcome();
 }
 
-namespace {
-
-/// Seconds of a message with this payload and of its answer without one, the median of `times`, each after a pause.
-Result<double> round_trip_s(Channel& channel, std::uint64_t bytes, int times, Deadline deadline,
-                            std::chrono::microseconds pause = {}) {
-  BF_ASSIGN_OR_RETURN(const Payload payload, allocate_payload(bytes));
-  std::vector<double> seconds;
-  for (int i = 0; i < times; ++i) {
-    if (pause.count() > 0) std::this_thread::sleep_for(pause);
-    const Deadline begin = std::chrono::steady_clock::now();
-    BF_TRY(channel.send({.payload = payload}, deadline));
-    BF_TRY(channel.receive(refuse_payload, deadline));
-    seconds.push_back(seconds_since(begin));
-  }
-  return median(std::move(seconds));
-}
-
-}  // namespace
-
 Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& access, Deadline deadline,
                                 const std::stop_token& stop) {
-  constexpr std::uint64_t kBulkBytes = 1 << 20;
-  constexpr int kBulkMessages = 8;
-  constexpr int kWakes = 15;
-  constexpr std::chrono::microseconds kWakePause{400};  // longer than a receiver spins
-  constexpr std::array<std::pair<std::uint64_t, int>, 3> kSizes{{{64, 51}, {8192, 21}, {kBulkBytes, 5}}};
   ConnectOptions connecting;
   connecting.introduction = {.role = ConnectionRole::kProbe, .session = make_session_id(), .label = "probe"};
   connecting.channel.spin = std::chrono::milliseconds(1);  // only the other side may sleep
@@ -187,26 +159,8 @@ Result<LinkStatus> measure_link(const std::string& address, const NodeAccess& ac
   BF_ASSIGN_OR_RETURN(const ChannelPtr channel, connect_tcp(address, connecting, deadline));
   const std::stop_callback give_up(stop, [&] { channel->close(); });
 
-  LinkStatus status{.to = address};
-  double back_s = 0;  // the way of a small answer
-  for (const auto& [bytes, times] : kSizes) {
-    BF_ASSIGN_OR_RETURN(const double both_s, round_trip_s(*channel, bytes, times, deadline));
-    if (status.times.empty()) back_s = both_s / 2;
-    status.times.push_back({.bytes = bytes, .us = std::max(both_s - back_s, 0.0) * 1e6});
-  }
-  status.link.latency_us = status.times.front().us;
-  // As between steps: the other side sleeps when the message comes.
-  BF_ASSIGN_OR_RETURN(const double woken_s, round_trip_s(*channel, kSizes[0].first, kWakes, deadline, kWakePause));
-  status.link.wake_us = std::max(woken_s - 2 * back_s, 0.0) * 1e6;
-
-  BF_ASSIGN_OR_RETURN(const Payload bulk, allocate_payload(kBulkBytes));
-  const Deadline begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->send({.payload = bulk}, deadline));
-  for (int i = 0; i < kBulkMessages; ++i) BF_TRY(channel->receive(refuse_payload, deadline));
-  const double bytes = static_cast<double>(kBulkBytes) * kBulkMessages;
-  // The way of the last one's end and of its answer is latency, which counts by itself.
-  const double all_s = seconds_since(begin);
-  status.link.gb_per_s = bytes / std::max({all_s - 2 * back_s, all_s / 2, 1e-9}) * 1e-9;
+  BF_ASSIGN_OR_RETURN(LinkStatus status, probe_link(*channel, deadline));
+  status.to = address;
   return status;
 }
 

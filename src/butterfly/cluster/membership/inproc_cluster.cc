@@ -160,8 +160,10 @@ class InprocCluster final : public ClusterSession {
     Status status = memory_bytes ? Status{} : tl::unexpected(memory_bytes.error());
     if (status) status = join_groups(node, std::move(*memory_bytes), assignments, links);
     if (status) {
-      serve_all(delegate, assignments, links, stop_.get_token(),
-                [&](std::size_t i, const Status& ended) { end(*shares_[node.shares[i]], ended); });
+      serve_all(
+          delegate, assignments, links, stop_.get_token(),
+          [&](std::size_t i, const Status& ended) { end(*shares_[node.shares[i]], ended); },
+          fmt::format("node {}", node.node));
     }
     delegate.unload();
     if (!status) {

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <set>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/cluster/membership/remote_cluster.h"
+#include "butterfly/cluster/membership/worker_recordings.h"
 #include "butterfly/cluster/membership/worker_registry.h"
 #include "butterfly/cluster/worker/status_server.h"
+#include "butterfly/machine/usage/recorded_process.h"
 #include "butterfly/wire/channel/address.h"
 
 namespace butterfly {
@@ -84,6 +87,11 @@ class TcpMembership final : public Membership {
     return registry_.handshake_all(workers, deadline, stop);
   }
 
+  /// Where this process is recorded, its workers are.
+  void record_workers(const std::string& folder) {
+    if (!folder.empty()) recordings_.emplace(folder, registry_.options().access, [this] { return members().nodes; });
+  }
+
   Members members() const override {
     // The version first: a change meanwhile makes the answer look old, never new.
     Members members{.version = registry_.version()};
@@ -142,6 +150,7 @@ class TcpMembership final : public Membership {
   WorkerRegistry registry_;
   std::atomic<std::uint32_t> epoch_{0};
   std::unique_ptr<Doorman> doorman_;
+  std::optional<WorkerRecordings> recordings_;  // last: fetched while the workers are still members
 };
 
 }  // namespace
@@ -168,6 +177,7 @@ Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& 
   auto membership = std::make_unique<TcpMembership>(options.cluster);
   BF_TRY(membership->open_door(options));
   BF_TRY(membership->handshake_all(options.workers, deadline, stop));
+  membership->record_workers(record_folder());
   return membership;
 }
 

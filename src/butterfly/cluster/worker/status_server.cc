@@ -5,6 +5,7 @@
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/control_link.h"
 #include "butterfly/cluster/control/node_status.h"
+#include "butterfly/cluster/control/recording_server.h"
 
 namespace butterfly {
 namespace {
@@ -92,6 +93,7 @@ void StatusServer::answer(const std::shared_ptr<Channel>& channel, const Session
   const auto question = link.receive(after_ms(kQuestionMs));
   if (!question) return;
   control::ControlMessage said;
+  if (question->has_recording_wanted()) return serve_recording(link, answers_.is_session ? "worker" : "coordinator");
   if (question->has_status_wanted()) {
     answers_.status(said);
     add_usage(said);

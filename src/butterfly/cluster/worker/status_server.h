@@ -1,5 +1,6 @@
 // Those who want to know something of a node but none of its work: questions about its status, and probes of its links.
-// Each gets a thread and little time; too many are turned away. Meters what the process uses meanwhile. Thread-safe.
+// Each gets a thread and little time, but who has this process recorded, whose connection stays; too many are turned
+// away. Meters what the process uses meanwhile. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -52,8 +52,10 @@ class WorkerDelegate {
 };
 
 /// Serves all that a node has loaded, each on a thread of its own, and returns when the last has ended. `on_end` is
-/// called by each thread with the place of its assignment; the first call has to end the others.
+/// called by each thread with the place of its assignment; the first call has to end the others. Recordings name the
+/// threads after `node`, where a process has several, and their stages.
 void serve_all(WorkerDelegate& delegate, std::span<const Assignment> assignments, std::span<const StageLinks> links,
-               const std::stop_token& stop, const std::function<void(std::size_t, Status)>& on_end);
+               const std::stop_token& stop, const std::function<void(std::size_t, Status)>& on_end,
+               const std::string& node = {});
 
 }  // namespace butterfly

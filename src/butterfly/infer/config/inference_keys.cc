@@ -123,11 +123,11 @@ void add_split(std::vector<InferenceKey>& keys) {
                             .help = "File of the plan that the split custom follows: lines of NODE FIRST-LAST",
                             .group = kSplit},
                            BF_AT(deployment.custom_file)));
-  keys.push_back(
-      value_key({.name = "measure_links",
-                 .help = "Measure the links first, a tenth of a second each; splits that depend on links do so anyway",
-                 .group = kSplit},
-                BF_AT(deployment.measure_links)));
+  keys.push_back(value_key(
+      {.name = "measure_links",
+       .help = "Measure the links first, some tenths of a second each; splits that depend on links do so anyway",
+       .group = kSplit},
+      BF_AT(deployment.measure_links)));
 }
 
 void add_transport(std::vector<InferenceKey>& keys) {

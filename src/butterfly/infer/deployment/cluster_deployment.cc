@@ -75,6 +75,11 @@ class ClusterDeployment final : public Deployment {
   std::string unpredictable(const RunShape& run) const override {
     const auto predicted = forecast(run);
     if (!predicted) return "not predicted: not every worker knows its speed";
+    const std::string unmeasured = model_.known.unmeasured(running().members.nodes, predicted->plan.links);
+    if (!unmeasured.empty() && !model_.config.measure_links) {
+      return "not predicted: the links are not measured (--measure-links)";
+    }
+    if (!unmeasured.empty()) return fmt::format("not predicted: the link {} was not measured", unmeasured);
     constexpr double kShortS = 5e-3;  // a step of this length is long against what the system does meanwhile
     if (predicted->plan.token_s >= kShortS) return {};
     // Threads of workers beside us share cores, and each other's caches; of other hosts we do not know the cores.
@@ -82,7 +87,7 @@ class ClusterDeployment final : public Deployment {
     std::set<int> here;
     for (const int node : running().plan.nodes()) {
       const NodeDescriptor& one = running().members.nodes[static_cast<std::size_t>(node)];
-      if (one.address.starts_with("127.") && here.insert(node).second) threads += one.threads;
+      if (on_loopback(one.address) && here.insert(node).second) threads += one.threads;
     }
     const int cores = usable_threads();
     if (threads <= cores) return {};

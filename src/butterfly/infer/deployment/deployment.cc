@@ -4,10 +4,12 @@
 
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
+#include "butterfly/kernel/inference/matmul_rates.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/shares/share_groups.h"
 #include "butterfly/stage/stage_host.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
@@ -27,6 +29,7 @@ class LocalDeployment final : public Deployment {
                         Stage::load(checkpoint.config, plan.shares[0].work, checkpoint.weights,
                                     {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type},
                                     {.progress = observer.loading}));
+    trace::set_fact("model.bytes", static_cast<double>(stage->weight_bytes()));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
 
@@ -153,12 +156,31 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
   return ThreadsDeployment::create(checkpoint, plan, std::move(hosts), std::move(members), config);
 }
 
+/// Measured, or remembered from before; a recording without them says less.
+void set_facts_of_this_node(const ComputeConfig& compute) {
+  const auto isa = isa_of_node(compute, 0);
+  const auto matmuls = [](Isa wanted, int threads, const std::string& cpu_name) {
+    return remembered_matmuls(wanted, threads, cpu_name);
+  };
+  if (!isa) return;
+  trace::set_recording(false);  // the measurement is no part of the run
+  const auto node = measure_node({.isa = *isa, .threads = compute.threads, .matmuls = matmuls});
+  trace::set_recording(true);
+  if (node) set_facts(*node);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpoint, const DeploymentConfig& config,
                                                        const DeploymentObserver& observer,
                                                        const std::stop_token& stop) {
   BF_ASSIGN_OR_RETURN(const DeploymentConfig decided, resolved(config, checkpoint.config));
+  set_facts(checkpoint.config);
+  if (!decided.is_here()) trace::set_fact("node", std::string("coordinator"));
+  if (trace::recording() && decided.is_here()) {
+    if (observer.progress) observer.progress("this machine's speed, for the recording: measured once, some seconds");
+    set_facts_of_this_node(decided.compute);
+  }
   auto deployment = decided.is_here() ? deploy_here(checkpoint, decided, observer)
                                       : deploy_on_workers(checkpoint, decided, observer, stop);
   // Weights that were packed while the file was written to are those of no model.

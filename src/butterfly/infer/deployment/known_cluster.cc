@@ -13,7 +13,7 @@ std::string host_of(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
-constexpr std::int64_t kLinkMs = 5000;  // for one of them, which takes a tenth of a second
+constexpr std::int64_t kLinkMs = 5000;  // for one of them, which takes a tenth of a second, or some more
 
 bool measured(const LinkDescriptor& link) {
   return link.gb_per_s > 0;
@@ -21,8 +21,17 @@ bool measured(const LinkDescriptor& link) {
 
 }  // namespace
 
+bool on_loopback(std::string_view address) {
+  const std::string_view host = address.substr(0, address.rfind(':'));
+  const bool is_number = host.find_first_not_of("0123456789.") == host.npos;
+  return (is_number && host.starts_with("127.")) || host == "[::1]" || host == "localhost";
+}
+
 void KnownCluster::learn_link(const std::string& from, const std::string& to, const LinkDescriptor& link) {
-  if (measured(link)) links_[{from, to}] = link;
+  if (!measured(link)) return;
+  links_[{from, to}] = link;
+  log().debug("link from {} to {}: {:.1f} us, {:.2f} Mbit/s, {:.1f} us more to wake", from.empty() ? "here" : from, to,
+              link.latency_us, link.gb_per_s * 8e3, link.wake_us);
 }
 
 bool KnownCluster::knows(const std::string& from, const std::string& to) const {
@@ -70,6 +79,23 @@ LinkDescriptor KnownCluster::link(const std::string& from, const std::string& to
   const auto slower = [](const auto& a, const auto& b) { return a.second.gb_per_s < b.second.gb_per_s; };
   const auto slowest = std::ranges::min_element(links_, slower);
   return slowest == links_.end() ? kAssumedLink : slowest->second;
+}
+
+std::string KnownCluster::unmeasured(const std::vector<NodeDescriptor>& nodes, const std::vector<LinkUse>& uses) const {
+  const auto address = [&](int node) -> std::string {
+    return node == kCoordinator ? kHere : nodes[static_cast<std::size_t>(node)].address;
+  };
+  const auto is_here = [&](int node) { return node == kCoordinator || on_loopback(address(node)); };
+  for (const LinkUse& use : uses) {
+    if (use.from == use.to || (is_here(use.from) && is_here(use.to))) continue;
+    // The coordinator's links count for both ways.
+    const bool known =
+        use.to == kCoordinator ? knows(kHere, address(use.from)) : knows(address(use.from), address(use.to));
+    if (known) continue;
+    const auto name = [&](int node) { return node == kCoordinator ? "the coordinator" : address(node); };
+    return fmt::format("from {} to {}", name(use.from), name(use.to));
+  }
+  return {};
 }
 
 PlanCluster KnownCluster::cluster(const std::vector<NodeDescriptor>& nodes) const {

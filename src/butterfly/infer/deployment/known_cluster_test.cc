@@ -49,5 +49,30 @@ TEST(KnownCluster, MeasuredLinksAreUsedInTheirDirectionAndTheUnknownCountAsTheSl
   EXPECT_TRUE(validate(cluster));
 }
 
+// Fails when a prediction is made of links that nobody measured, which may be a thousand times slower than assumed.
+TEST(KnownCluster, NamesTheLinkInUseThatNobodyMeasured) {
+  const std::vector<LinkUse> uses{
+      {.from = kCoordinator, .to = 0}, {.from = 0, .to = 2}, {.from = 2, .to = kCoordinator}};
+  KnownCluster known;
+  EXPECT_EQ(known.unmeasured(kNodes, uses), "from the coordinator to 10.0.0.1:7000");
+  known.learn_link(KnownCluster::kHere, "10.0.0.1:7000", {.gb_per_s = 1});
+  EXPECT_EQ(known.unmeasured(kNodes, uses), "from 10.0.0.1:7000 to 10.0.0.2:7000");
+  known.learn_link("10.0.0.1:7000", "10.0.0.2:7000", {.gb_per_s = 0});  // could not be measured
+  EXPECT_EQ(known.unmeasured(kNodes, uses), "from 10.0.0.1:7000 to 10.0.0.2:7000");
+  known.learn_link("10.0.0.1:7000", "10.0.0.2:7000", {.gb_per_s = 1});
+  EXPECT_EQ(known.unmeasured(kNodes, uses), "from 10.0.0.2:7000 to the coordinator");
+  known.learn_link(KnownCluster::kHere, "10.0.0.2:7000", {.gb_per_s = 1});
+  EXPECT_EQ(known.unmeasured(kNodes, uses), "") << "the one from 1 to 2 is not used";
+}
+
+TEST(KnownCluster, LinksWithinThisHostNeedNoMeasuring) {
+  std::vector<NodeDescriptor> nodes{
+      {.address = "127.0.0.1:7000"}, {.address = "[::1]:7000"}, {.address = "localhost:7"}};
+  const std::vector<LinkUse> uses{{.from = kCoordinator, .to = 0}, {.from = 0, .to = 1}, {.from = 1, .to = 2}};
+  EXPECT_EQ(KnownCluster().unmeasured(nodes, uses), "");
+  nodes[2].address = "127.example.org:7000";
+  EXPECT_EQ(KnownCluster().unmeasured(nodes, uses), "from [::1]:7000 to 127.example.org:7000");
+}
+
 }  // namespace
 }  // namespace butterfly

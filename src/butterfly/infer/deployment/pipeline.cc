@@ -1,5 +1,7 @@
 #include "butterfly/infer/deployment/pipeline.h"
 
+#include "butterfly/trace/trace.h"
+
 namespace butterfly {
 namespace {
 
@@ -76,7 +78,9 @@ Result<Step> ChannelPipeline::next() {
     BF_ASSIGN_OR_RETURN(Storage storage, pool_->allocate(bytes));
     return Payload{std::move(storage.owner), storage.bytes};
   };
+  trace::Scope waiting(trace::Zone::kWaitAnswer);
   BF_ASSIGN_OR_RETURN(Message message, output_->receive(allocator, after_ms(options_.step_timeout.count())));
+  waiting.end();
   if (message.tag != expected.id) {
     return make_error(ErrorCode::kProtocol, "step {} came back where step {} was due", message.tag, expected.id);
   }

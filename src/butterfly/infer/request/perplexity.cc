@@ -1,4 +1,5 @@
 #include "butterfly/infer/request/perplexity.h"
+#include "butterfly/trace/trace.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,7 @@ Status for_each_window(std::span<const TokenId> tokens, const PerplexityOptions&
       return make_error(ErrorCode::kCancelled, "cancelled after {} of {} tokens", begin, tokens.size());
     std::vector<TokenId> window;
     if (with_bos) window.push_back(options.bos);
+    const trace::Scope turn(trace::Zone::kStepTurn, {.number = 1});
     const auto part = tokens.subspan(begin, std::min(fresh, tokens.size() - begin));
     window.insert(window.end(), part.begin(), part.end());
     if (window.size() < 2) break;
@@ -98,6 +100,7 @@ Result<PerplexityResult> perplexity(Pipeline& pipeline, std::span<const TokenId>
   std::uint64_t id = 0;
   BF_TRY(for_each_window(tokens, options, stop, [&](std::span<const TokenId> window, std::size_t begin) -> Status {
     BF_ASSIGN_OR_RETURN(const Step done, run_window(pipeline, id++, window));
+    const trace::Scope scope(trace::Zone::kSample, {.number = 1, .bytes = done.tensor.view().bytes().size()});
     for (std::size_t i = 0; i + 1 < window.size(); ++i) {
       const double nll = negative_log_likelihood(done.tensor.row(static_cast<std::int64_t>(i)), window[i + 1]);
       if (!std::isfinite(nll)) {
@@ -127,6 +130,7 @@ Result<DivergenceResult> divergence(Pipeline& judged, Pipeline& against, std::sp
   BF_TRY(for_each_window(tokens, options, stop, [&](std::span<const TokenId> window, std::size_t) -> Status {
     BF_ASSIGN_OR_RETURN(const Step ours, run_window(judged, id, window));
     BF_ASSIGN_OR_RETURN(const Step theirs, run_window(against, id++, window));
+    const trace::Scope scope(trace::Zone::kSample, {.number = 1, .bytes = 2 * ours.tensor.view().bytes().size()});
     for (std::int64_t i = 0; i + 1 < static_cast<std::int64_t>(window.size()); ++i) {
       const std::span<const float> a = ours.tensor.row(i);
       const std::span<const float> b = theirs.tensor.row(i);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "butterfly/model/core/rotary.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
@@ -242,6 +243,7 @@ Status Sampler::rule_out_before(std::span<float> logits) const {
 
 Status Sampler::rule_out(std::span<float> logits) {
   if (!matcher_) return {};
+  const trace::Scope scope(trace::Zone::kGrammar, {.number = 1, .in = static_cast<std::uint32_t>(logits.size())});
   if (leads_in()) return rule_out_before(logits);
   const std::span<const std::uint64_t> allowed = matcher_->mask();
   bool any = false;
@@ -296,6 +298,8 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 Status Sampler::accept(TokenId token) {
+  trace::Scope scope(trace::Zone::kGrammar, {.number = 1});
+  if (!matcher_) scope.drop();
   if (leads_in()) {
     lead_in_->accept(token, matcher_->tokens_left());
     matcher_->pass();

@@ -1,4 +1,5 @@
 #include "butterfly/infer/request/text_batches.h"
+#include "butterfly/trace/trace.h"
 
 #include <algorithm>
 #include <numeric>
@@ -73,6 +74,8 @@ class TextBatches {
 
 Status visit_rows(const Step& step, const std::vector<std::size_t>& indices, const TextVisitor& visit) {
   const std::span<const float> values = step.tensor.view().values();
+  const auto texts = static_cast<std::uint32_t>(indices.size());
+  const trace::Scope scope(trace::Zone::kSample, {.number = texts, .bytes = values.size_bytes()});
   const std::size_t width = values.size() / static_cast<std::size_t>(step.batch.logit_rows());
   std::size_t at = 0;
   for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -99,6 +102,7 @@ Status run_texts(Pipeline& pipeline, std::span<const WholeText> texts, const Tex
     if (stop.stop_requested()) {
       return make_error(ErrorCode::kCancelled, "cancelled after {} of {} texts", texts_done, texts.size());
     }
+    const trace::Scope turn(trace::Zone::kStepTurn);
     Status sent;
     while (sent && submitted < steps && submitted <= done + static_cast<std::size_t>(pipeline.depth())) {
       BF_ASSIGN_OR_RETURN(Step step, batches.step(submitted, first_of_pipeline));

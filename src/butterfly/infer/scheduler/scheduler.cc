@@ -51,6 +51,10 @@ std::optional<std::int64_t> pages_of(const SchedulerOptions& options) {
   return PageTables::pages_for(options.cache_tokens);
 }
 
+trace::Work sampled_from(std::span<const float> logits) {
+  return {.number = 1, .in = static_cast<std::uint32_t>(logits.size()), .out = 1, .bytes = logits.size_bytes()};
+}
+
 bool is_stop(const Request& request, TokenId token) {
   return std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end();
 }
@@ -89,7 +93,11 @@ Scheduler::Scheduler(Pipeline& pipeline, const Tokenizer& tokenizer, const Sched
   stats_.cache_pages_max = pages_of(options).value_or(0);
 }
 
-Scheduler::~Scheduler() = default;
+Scheduler::~Scheduler() {
+  if (!trace::recording()) return;
+  trace::set_fact("tokens.prompt", static_cast<double>(stats_.prompt_tokens));
+  trace::set_fact("tokens.generated", static_cast<double>(stats_.generated_tokens));
+}
 
 Result<Scheduler::Id> Scheduler::submit(Submission submission, RequestObserver observer) {
   BF_TRY(validate(submission.request, options_));
@@ -132,10 +140,17 @@ Status Scheduler::run(const std::stop_token& stop) {
 }
 
 Status Scheduler::loop(const std::stop_token& stop, bool forever) {
+  trace::name_thread("scheduler");
   while (true) {
-    take_changes(stop.stop_requested());
-    publish();
+    trace::Scope turn(trace::Zone::kStepTurn);
+    {
+      const trace::Scope scope(trace::Zone::kPhaseSchedule);
+      take_changes(stop.stop_requested());
+      publish();
+    }
+    turn.set_work({.number = static_cast<std::uint32_t>(running_.size())});
     if (schedule_.idle()) {
+      turn.drop();
       if (!(forever ? wait_for_requests(stop) : has_waiting())) return {};
       continue;
     }
@@ -162,6 +177,7 @@ bool Scheduler::has_waiting() const {
 }
 
 bool Scheduler::wait_for_requests(const std::stop_token& stop) {
+  const trace::Scope scope(trace::Zone::kWaitRequest);
   std::unique_lock lock(mutex_);
   return changed_.wait(lock, stop, [&] { return !waiting_.empty(); });
 }
@@ -225,7 +241,9 @@ void Scheduler::begin_waiting() {
 /// Submits what can be submitted and takes what comes back first.
 Status Scheduler::advance() {
   while (true) {
+    trace::Scope scope(trace::Zone::kPhaseSchedule);
     BF_ASSIGN_OR_RETURN(std::optional<Step> step, schedule_.next_step());
+    scope.end();
     if (!step) break;
     submitted_ns_.push_back(trace::now_ns());
     BF_TRY(pipeline_.submit(std::move(*step)));
@@ -242,7 +260,10 @@ Status Scheduler::advance() {
     stats_.rows += static_cast<std::uint64_t>(step.batch.rows());
     stats_.busy_s += seconds;
   }
-  const trace::Scope scope(trace::Zone::kInferSample);
+  for (const SequenceRun& run : step.batch.runs) {
+    if (run.logits_from > 0 || run.position == 0)
+      trace::add(trace::Counter::kInferTokensPrefilled, static_cast<std::uint64_t>(run.rows));
+  }
   std::int64_t row = 0;
   for (const SequenceRun& run : step.batch.runs) take_logits(run, step, row);
   return {};
@@ -257,8 +278,7 @@ void Scheduler::take_logits(const SequenceRun& run, Step& step, std::int64_t& ro
     const std::span<float> logits = step.tensor.row(row);
     const auto next = static_cast<std::size_t>(run.position + i + 1);
     const bool draws = next >= schedule_.tokens(run.sequence).size();
-    Status status = check(logits, next);
-    if (status) status = draws ? draw(*text, logits) : read_prompt(*text, next, logits);
+    Status status = draws ? draw(*text, next, logits) : read_prompt(*text, next, logits);
     if (!status) {
       schedule_.finish(run.sequence);
       finish(*text, tl::unexpected(status.error()));
@@ -275,6 +295,7 @@ void Scheduler::take_logits(const SequenceRun& run, Step& step, std::int64_t& ro
 /// Lets the drafter guess what follows, no further than this text goes.
 void Scheduler::propose(Text& text) {
   if (!options_.drafter) return;
+  const trace::Scope scope(trace::Zone::kPhaseSchedule);
   const std::span<const TokenId> tokens = schedule_.tokens(text.sequence);
   const std::int64_t left = std::min<std::int64_t>(text.asked.request.tokens_max - std::ssize(text.generation.tokens),
                                                    options_.context - std::ssize(tokens));
@@ -288,6 +309,8 @@ void Scheduler::propose(Text& text) {
 /// What the model thought of the prompt's token at `position`; after a replay it thinks the same.
 Status Scheduler::read_prompt(Text& text, std::size_t position, std::span<float> logits) {
   const Request& request = text.asked.request;
+  const trace::Scope scope(trace::Zone::kSample, sampled_from(logits));
+  BF_TRY(check(logits, position));
   std::vector<SampledToken>& logprobs = text.generation.prompt_logprobs;
   if (request.prompt_logprobs < 0 || logprobs.size() + 1 != position || position >= request.prompt.size()) return {};
   logprobs.push_back(log_probabilities(logits, request.prompt[position], request.prompt_logprobs));
@@ -295,8 +318,10 @@ Status Scheduler::read_prompt(Text& text, std::size_t position, std::span<float>
 }
 
 /// The next token of a text.
-Status Scheduler::draw(Text& text, std::span<float> logits) {
+Status Scheduler::draw(Text& text, std::size_t position, std::span<float> logits) {
   Generation& generation = text.generation;
+  trace::Scope scope(trace::Zone::kSample, sampled_from(logits));
+  BF_TRY(check(logits, position));
   if (generation.tokens.empty()) {
     generation.first_token_s = text.seconds();
     generation.cached_tokens = schedule_.cached_tokens(text.sequence);
@@ -306,6 +331,7 @@ Status Scheduler::draw(Text& text, std::span<float> logits) {
     return {};
   }
   BF_ASSIGN_OR_RETURN(const SampledToken sampled, text.sampler.sample(logits));
+  scope.end();
   const auto note_last = [&] {
     if (text.asked.request.sampling.logprobs >= 0) generation.last = sampled;
   };
@@ -329,11 +355,17 @@ void Scheduler::accept(Text& text, const SampledToken& sampled) {
   Generation& generation = text.generation;
   text.guessed = schedule_.append(text.sequence, sampled.token);
   generation.tokens.push_back(sampled.token);
+  trace::add(trace::Counter::kInferTokensDecoded, 1);
   generation.guessed_tokens += text.guessed ? 1 : 0;
   if (request.sampling.logprobs >= 0) generation.logprobs.push_back(sampled);
+  trace::Scope scope(trace::Zone::kTextDecode, {.number = 1});
   const std::string piece = text.stream.push(sampled.token);
   generation.text += piece;
-  if (text.observer.token) text.observer.token({.sampled = sampled, .text = piece});
+  scope.end();
+  if (text.observer.token) {
+    const trace::Scope telling(trace::Zone::kTell, {.bytes = piece.size()});
+    text.observer.token({.sampled = sampled, .text = piece});
+  }
   if (text.stream.stopped()) return end(text, FinishReason::kStop);
   if (text.sampler.complete()) return end(text, FinishReason::kEndToken);
   if (static_cast<int>(generation.tokens.size()) >= request.tokens_max) return end(text, FinishReason::kLength);
@@ -341,7 +373,9 @@ void Scheduler::accept(Text& text, const SampledToken& sampled) {
 }
 
 void Scheduler::end(Text& text, FinishReason reason) {
+  trace::Scope scope(trace::Zone::kTextDecode, {.number = 1});
   const std::string rest = text.stream.finish();
+  scope.end();
   text.generation.text += rest;
   if (!rest.empty() && text.observer.rest) text.observer.rest(rest);
   text.generation.reason = reason;
@@ -371,6 +405,7 @@ void Scheduler::finish(Text& text, Result<Generation> generation) {
     running_.erase(found);
     if (options_.drafter) options_.drafter->forget(text.sequence);
   }
+  const trace::Scope scope(trace::Zone::kTell, {.number = 1});
   if (text.observer.done) text.observer.done(std::move(generation));
 }
 

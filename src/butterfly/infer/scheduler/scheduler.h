@@ -116,7 +116,7 @@ class Scheduler {
   Status advance();
   void take_logits(const SequenceRun& run, Step& step, std::int64_t& row);
   Status read_prompt(Text& text, std::size_t position, std::span<float> logits);
-  Status draw(Text& text, std::span<float> logits);
+  Status draw(Text& text, std::size_t position, std::span<float> logits);
   void accept(Text& text, const SampledToken& sampled);
   void propose(Text& text);
   void end(Text& text, FinishReason reason);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "butterfly/infer/scheduler/fake_pipeline_test.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
@@ -44,6 +45,32 @@ TEST_F(SchedulerTest, AGivenUpSequenceSaysTheSame) {
   for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ((*texts)[i].tokens, alone(requests[i])) << i;
   EXPECT_EQ(scheduler.stats().cache_pages, 0);
 }
+
+#ifndef BUTTERFLY_TINY  // whose rings hold 8 spans
+TEST_F(SchedulerTest, ARecordingHasEachTurnAndWithinThemEachToken) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 100'000});
+  const std::vector<Request> requests{request_of(1, 10, 6), request_of(2, 12, 6)};
+  trace::reset();
+  trace::set_recording(true);
+  ASSERT_TRUE(generate(scheduler, requests, {}));
+  trace::set_recording(false);
+  const auto spans = trace::drain().spans;
+  const auto count = [&](trace::Zone zone) { return std::ranges::count(spans, zone, &trace::Span::zone); };
+  EXPECT_EQ(count(trace::Zone::kStepTurn), pipeline.steps);
+  EXPECT_EQ(count(trace::Zone::kSample), 12);
+  EXPECT_EQ(count(trace::Zone::kTextDecode), 12 + 2) << "each token, and what a text ends with";
+  EXPECT_EQ(trace::read(trace::Counter::kInferTokensDecoded), 12u);
+  EXPECT_EQ(trace::read(trace::Counter::kInferTokensPrefilled), 22u);
+  for (const trace::Span& span : spans) {
+    if (span.zone != trace::Zone::kSample) continue;
+    EXPECT_EQ(span.work.in, static_cast<std::uint32_t>(FakePipeline::kVocab));
+    EXPECT_TRUE(std::ranges::any_of(spans, [&](const trace::Span& turn) {
+      return turn.zone == trace::Zone::kStepTurn && turn.begin_ns <= span.begin_ns && span.end_ns <= turn.end_ns;
+    }));
+  }
+}
+#endif
 
 TEST_F(SchedulerTest, TheSamePromptAgainCostsItsLastPageAlone) {
   FakePipeline pipeline;

@@ -53,6 +53,31 @@ void run_together(const Kernels& kernels, std::span<const LinearJob> jobs, std::
   }
 }
 
+/// Activations are read and written once. Matmuls of the same rows count as one with the outputs of all; those of
+/// other rows, as experts have, add their rows.
+trace::Work work_of(std::span<const LinearJob> jobs, std::uint64_t flops, std::uint64_t weight_bytes) {
+  const LinearJob& first = jobs.front();
+  trace::Work work{.in = static_cast<std::uint32_t>(first.x->cols),
+                   .flops = flops,
+                   .bytes = weight_bytes,
+                   .type = static_cast<std::uint8_t>(first.weights->type())};
+  const ActivationRows* x = nullptr;
+  const PackedMatrix* weights = nullptr;
+  for (const LinearJob& job : jobs) {
+    work.bytes += static_cast<std::uint64_t>(job.x->rows * job.weights->rows()) * sizeof(float) *
+                  (job.residual == nullptr ? 1 : 2);
+    if (job.x == first.x && job.weights != weights) work.out += static_cast<std::uint32_t>(job.weights->rows());
+    weights = job.weights;
+    if (job.x == x) continue;
+    x = job.x;
+    work.number += static_cast<std::uint32_t>(x->rows);
+    // Rows that quantised weights multiply are a byte for each element, and a scale and a sum for each block.
+    const auto elements = static_cast<std::uint64_t>(x->rows * x->cols);
+    work.bytes += job.weights->quantised() ? elements + elements / kQuantBlock * 8 : elements * sizeof(float);
+  }
+  return work;
+}
+
 }  // namespace
 
 void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row) {
@@ -61,8 +86,8 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
                        x.scales + row * blocks, x.sums + row * blocks);
 }
 
-void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs) {
-  const trace::Scope scope(trace::Zone::kKernelMatmul, static_cast<std::uint32_t>(jobs.front().x->rows));
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs, trace::Zone zone) {
+  trace::Scope scope(zone);
   // Jobs may have slices of different widths, and experts have different rows; reading weights takes as long as
   // computing a few rows.
   constexpr std::int64_t kRowsOfReading = 4;
@@ -79,6 +104,7 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
   }
   trace::add(trace::Counter::kKernelFlops, flops);
   trace::add(trace::Counter::kKernelWeightBytes, bytes);
+  if (scope.on()) scope.set_work(work_of(jobs, flops, bytes));
   team.run([&](int member) {
     std::span<const LinearJob> left = jobs;
     const WorkRange mine = split_work(work, member, team.size());

@@ -9,6 +9,7 @@
 #include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/machine/thread_team.h"
+#include "butterfly/trace/zones.h"
 
 namespace butterfly {
 
@@ -39,6 +40,7 @@ struct LinearJob {
 void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row);
 
 /// Runs independent matmuls side by side; all read finished inputs.
-void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs);
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs,
+                trace::Zone zone = trace::Zone::kMatmul);
 
 }  // namespace butterfly

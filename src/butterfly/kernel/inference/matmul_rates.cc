@@ -15,6 +15,7 @@
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/linear.h"
 #include "butterfly/machine/measurement_cache.h"
+#include "butterfly/machine/usage/cpu_shortage.h"
 #include "butterfly/tensor/aligned_buffer.h"
 
 namespace butterfly {
@@ -238,12 +239,13 @@ std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::stri
   const bool cramped = memory_bytes / kMemoryParts < options.weight_bytes;
   options.weight_bytes = std::min(options.weight_bytes, memory_bytes / kMemoryParts);
   options.prefill_weight_bytes = std::min(options.prefill_weight_bytes, memory_bytes / kMemoryParts);
+  const CpuShortage shortage;
   auto rates = measure_matmuls(options);
   if (!rates) {
     log().warn("matmuls are not measured: {}", rates.error().message);
     return {};
   }
-  if (!cramped) cache->store(serialize(*rates));
+  if (!cramped) cache->store(serialize(*rates), shortage.share());
   return std::move(*rates);
 }
 

@@ -240,6 +240,7 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
   packed.panel_stride_ = panel_stride_of(packed.type_, source.cols);
   BF_ASSIGN_OR_RETURN(packed.buffer_, AlignedBuffer::create_beside_others(
                                           static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
+  packed.held_ = trace::Held(trace::Owner::kWeights, packed.buffer_.bytes());
   team.run([&](int member) {
     const WorkRange range = split_work(packed.panels(), member, team.size());
     std::vector<std::byte> memory;

@@ -20,6 +20,7 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/dtype.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 
@@ -67,6 +68,7 @@ class PackedMatrix {
 
  private:
   AlignedBuffer buffer_;
+  trace::Held held_;
   DType type_ = DType::kF32;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;

@@ -7,16 +7,12 @@
 #include <fstream>
 
 namespace butterfly {
-namespace {
-
 std::optional<CpuTicks> read_cpu_ticks() {
   std::ifstream file("/proc/stat");
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
   return parse_cpu_ticks(line);
 }
-
-}  // namespace
 
 std::optional<CpuTicks> parse_cpu_ticks(std::string_view text) {
   enum Field { kUser, kNice, kSystem, kIdle, kIoWait, kIrq, kSoftIrq, kStolen, kFields };

@@ -19,6 +19,9 @@ struct CpuTicks {
 /// Nothing where the text is no such line, or is one of a kernel that does not count stolen time.
 std::optional<CpuTicks> parse_cpu_ticks(std::string_view text);
 
+/// Now; nothing where the system does not say.
+std::optional<CpuTicks> read_cpu_ticks();
+
 /// Of the CPU time that was wanted between two looks, the share that the host took; 0 where none was wanted.
 double stolen_share(const CpuTicks& begin, const CpuTicks& end);
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "butterfly/model/core/weights.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
@@ -434,6 +435,26 @@ int ModelConfig::expert_layers() const {
 
 std::uint64_t block_parameter_count(const ModelConfig& config) {
   return elements(expected_weights(config, {.first_layer = 0, .last_layer = 1}));
+}
+
+std::uint64_t active_parameter_count(const ModelConfig& config) {
+  const std::uint64_t all = parameter_count(config);
+  if (config.moe.experts == 0) return all;
+  const auto width = static_cast<std::uint64_t>(config.model_dim);
+  const auto ff_dim = static_cast<std::uint64_t>(config.moe.ff_dim);
+  const std::uint64_t expert = 3 * width * ff_dim + (config.moe.expert_bias ? width + 2 * ff_dim : 0);
+  const auto idle = static_cast<std::uint64_t>(config.moe.experts - config.moe.experts_used);
+  return all - idle * expert * static_cast<std::uint64_t>(config.expert_layers());
+}
+
+void set_facts(const ModelConfig& config) {
+  trace::set_fact("model.name", config.name);
+  trace::set_fact("model.type", std::string(to_string(config.weight_type)));
+  trace::set_fact("model.layers", config.layers);
+  trace::set_fact("model.model_dim", config.model_dim);
+  trace::set_fact("model.vocab", config.vocab);
+  trace::set_fact("model.parameters", static_cast<double>(parameter_count(config)));
+  trace::set_fact("model.active_parameters", static_cast<double>(active_parameter_count(config)));
 }
 
 std::uint64_t parameter_count(const ModelConfig& config) {

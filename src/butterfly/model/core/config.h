@@ -211,6 +211,11 @@ Status validate(const ModelConfig& config);
 /// Weights of the whole model and of its first block, in elements.
 std::uint64_t parameter_count(const ModelConfig& config);
 std::uint64_t block_parameter_count(const ModelConfig& config);
+/// Those that one token is multiplied with: of each layer's experts the ones that it uses.
+std::uint64_t active_parameter_count(const ModelConfig& config);
+
+/// What recordings of this process say of its model (docs/formats/recording.md).
+void set_facts(const ModelConfig& config);
 
 /// Shapes known by name for benchmarks and planning, for example "llama-1.1b", in capitals or not. Errors: kNotFound
 /// listing the names.

@@ -73,6 +73,8 @@ Result<ParameterSet> ParameterSet::create(const ModelConfig& config, GradientMem
   BF_TRY(check_memory(2 * static_cast<std::uint64_t>(set.padded_size_) * sizeof(float), "weights and gradients"));
   BF_ASSIGN_OR_RETURN(set.weights_, zeroed(set.padded_size_));
   BF_ASSIGN_OR_RETURN(set.gradients_, gradient_buffer(set.padded_size_, memory));
+  set.weights_held_ = trace::Held(trace::Owner::kWeights, set.weights_.bytes());
+  set.gradients_held_ = trace::Held(trace::Owner::kGradients, set.gradients_.bytes());
   return set;
 }
 

@@ -13,6 +13,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 
@@ -71,6 +72,7 @@ class ParameterSet {
   std::vector<Parameter> list_;
   std::int64_t padded_size_ = 0;
   AlignedBuffer weights_, gradients_;
+  trace::Held weights_held_, gradients_held_;
 };
 
 }  // namespace butterfly

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <vector>
 
@@ -41,6 +42,7 @@ Result<float*> norm_queries_or_keys(const Compute& compute, const ModelConfig& c
                                     float* x) {
   const std::int64_t width = args.computed.size();
   const std::int64_t step = config.qk_norm == QkNorm::kHead ? config.head_dim : width;
+  const trace::Scope scope(trace::Zone::kNorm, work_on_rows(args.rows, width, 2 * width));
   for_each_row(compute, args.rows, width, [&](std::int64_t row) {
     for (float* at = x + row * width; at < x + (row + 1) * width; at += step) {
       compute.kernels->rms_norm(at, args.weight.data(), config.norm_epsilon, step, at);
@@ -74,6 +76,13 @@ void rotate_and_store(const Compute& compute, const ModelConfig& config, const L
   const auto rotate = [&](float* x, int count, const float* cos, const float* sin) {
     for (int head = 0; head < count; ++head, x += head_dim) rotate_head(compute, layer, cos, sin, x);
   };
+  // Queries where they are rotated, keys and values; into the cache as its type has them.
+  const std::int64_t width = (qkv.q == nullptr ? 0 : shard.q_dim()) + 2 * shard.kv_dim();
+  const std::int64_t floats = pairs > 0 ? 2 * shard.q_dim() + 3 * shard.kv_dim() + 2 * pairs : 2 * shard.kv_dim();
+  trace::Work work = work_on_rows(batch.rows(), width, floats);
+  work.bytes += static_cast<std::uint64_t>(batch.rows()) *
+                cached_bytes(cache.options().type, static_cast<std::uint64_t>(2 * shard.kv_dim()));
+  const trace::Scope scope(trace::Zone::kRotary, work);
   std::int64_t first_row = 0;
   for (const SequenceRun& run : batch.runs) {
     for_each_row(compute, run.rows, shard.q_dim() + 2 * shard.kv_dim(), [&](std::int64_t i) {
@@ -211,6 +220,33 @@ Status fill_biases(const Compute& compute, const RelativeBias& bias, const Shard
   return {};
 }
 
+/// Counted over the keys that each row really sees, as two matmuls, of queries with keys and of weights with values;
+/// each key and value is read from the cache once.
+trace::Work work_of_attention(const Attending& all, const Shard& shard, const Batch& batch) {
+  const auto heads = static_cast<std::uint64_t>(shard.heads.size());
+  const auto dims = static_cast<std::uint64_t>(all.key_dim + all.value_dim);
+  const KvCacheOptions& cache = all.cache.options();
+  const auto cached = cached_bytes(cache.type, static_cast<std::uint64_t>(all.key_dim)) +
+                      cached_bytes(cache.type, all.config.has_latent() ? 0 : static_cast<std::uint64_t>(all.value_dim));
+  trace::Work work{.number = static_cast<std::uint32_t>(batch.rows()), .out = static_cast<std::uint32_t>(heads)};
+  for (const SequenceRun& run : batch.runs) {
+    std::uint64_t pairs = 0;
+    int first = std::numeric_limits<int>::max();
+    int end = 0;
+    for (std::int64_t row = 0; row < run.rows; ++row) {
+      const SeenKeys seen = seen_keys(all.layer, run, row);
+      pairs += static_cast<std::uint64_t>(seen.visible - seen.first);
+      first = std::min(first, seen.first);
+      end = std::max(end, seen.visible);
+      work.in = std::max(work.in, static_cast<std::uint32_t>(seen.visible - seen.first));
+    }
+    work.flops += 2 * pairs * dims * heads;
+    work.bytes += static_cast<std::uint64_t>(end - first) * cached * static_cast<std::uint64_t>(shard.kv_heads.size());
+  }
+  work.bytes += static_cast<std::uint64_t>(batch.rows()) * heads * dims * sizeof(float);
+  return work;
+}
+
 /// Keys that rows of this run see at most.
 std::int64_t keys_of(const LayerAttention& layer, const SequenceRun& run) {
   return layer.sight == Sight::kEncoded ? run.encoder_rows : run.position + run.rows;
@@ -221,7 +257,7 @@ std::int64_t keys_of(const LayerAttention& layer, const SequenceRun& run) {
 Status attend(const Compute& compute, const ModelConfig& config, const LayerAttention& layer, const Shard& shard,
               const Batch& batch, int cache_layer, const KvCache& cache, const HeadRows<const float>& q,
               const HeadRows<float>& out) {
-  const trace::Scope scope(trace::Zone::kKernelAttention, static_cast<std::uint32_t>(batch.rows()));
+  trace::Scope scope(trace::Zone::kAttention);
   const auto kv_heads = static_cast<int>(shard.kv_heads.size());
   std::vector<KvCache::HeadPages> pages;
   pages.reserve(batch.runs.size() * static_cast<std::size_t>(kv_heads));
@@ -230,6 +266,7 @@ Status attend(const Compute& compute, const ModelConfig& config, const LayerAtte
   all.key_dim = config.cached_key_dim();
   all.value_dim = config.has_latent() ? config.latent.dim : config.head_dim;
   all.v_stride = (all.value_dim + kPanel - 1) / kPanel * kPanel;
+  if (scope.on()) scope.set_work(work_of_attention(all, shard, batch));
   if (layer.biases != nullptr) BF_TRY(fill_biases(compute, *layer.biases, shard, batch, all));
   const std::int64_t width = shard.heads.size() * (all.key_dim + all.value_dim) / 2;
   std::int64_t first_row = 0;

@@ -27,23 +27,30 @@ Result<NormWeights> load_norm(const WeightSource& source, const std::string& nam
   return load_norm(source, name, config, config.model_dim);
 }
 
+void norm_row(const Kernels& kernels, const ModelConfig& config, const NormWeights& norm, const float* x, float* y) {
+  const auto dim = static_cast<std::int64_t>(norm.weight.size());
+  if (config.norm == NormKind::kRms) {
+    kernels.rms_norm(x, norm.weight.data(), config.norm_epsilon, dim, y);
+  } else {
+    const float* bias = norm.bias.empty() ? nullptr : norm.bias.data();
+    kernels.layer_norm(x, norm.weight.data(), bias, config.norm_epsilon, dim, y);
+  }
+}
+
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
                 const float* x, float* y) {
   const auto dim = static_cast<std::int64_t>(norm.weight.size());
-  for_each_row(compute, rows, dim, [&](std::int64_t row) {
-    if (config.norm == NormKind::kRms) {
-      compute.kernels->rms_norm(x + row * dim, norm.weight.data(), config.norm_epsilon, dim, y + row * dim);
-    } else {
-      const float* bias = norm.bias.empty() ? nullptr : norm.bias.data();
-      compute.kernels->layer_norm(x + row * dim, norm.weight.data(), bias, config.norm_epsilon, dim, y + row * dim);
-    }
-  });
+  const trace::Scope scope(trace::Zone::kNorm, work_on_rows(rows, dim, 2 * dim));
+  for_each_row(compute, rows, dim,
+               [&](std::int64_t row) { norm_row(*compute.kernels, config, norm, x + row * dim, y + row * dim); });
 }
 
 Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch) {
   RotaryRows rows;
   const std::size_t pairs = frequencies.size();
   const auto count = static_cast<std::uint64_t>(batch.rows()) * pairs;
+  const auto width = static_cast<std::int64_t>(2 * pairs);
+  const trace::Scope scope(trace::Zone::kRotary, work_on_rows(batch.rows(), width, width));
   BF_ASSIGN_OR_RETURN(rows.cos, compute.arena->allocate_array<float>(count));
   BF_ASSIGN_OR_RETURN(rows.sin, compute.arena->allocate_array<float>(count));
   std::size_t at = 0;
@@ -57,7 +64,7 @@ Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> f
 
 Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSource& source, ThreadTeam& team,
                           const HeldSlices& slices) {
-  const trace::Scope scope(trace::Zone::kModelLoad, static_cast<std::uint32_t>(layer));
+  const trace::Scope scope(trace::Zone::kLoadModel, {.number = static_cast<std::uint32_t>(layer)});
   Block block;
   block.config_ = config;
   block.shard_ = shard_of(config, slices);
@@ -160,6 +167,11 @@ Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config,
   return normed.data();
 }
 
+void clear_rows(std::int64_t rows, std::int64_t width, float* y) {
+  const trace::Scope scope(trace::Zone::kResidual, work_on_rows(rows, width, width));
+  std::fill(y, y + rows * width, 0.0f);
+}
+
 }  // namespace
 
 Status Block::forward(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
@@ -206,7 +218,7 @@ Status Block::add_output(const Compute& compute, DividedMatmul matmul, const Act
   }
   const std::int64_t dim = config_.model_dim;
   BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, h.rows, dim));
-  std::fill(y, y + h.rows * dim, 0.0f);
+  clear_rows(h.rows, dim, y);
   BF_TRY(add_divided_matmul(compute, matmul, slices, weights, h, y));
   add_result(compute, matmul, h.rows, y, x);
   return {};
@@ -219,10 +231,13 @@ void Block::add_result(const Compute& compute, DividedMatmul matmul, std::int64_
   if (config_.norms_outputs()) {
     apply_norm(compute, config_, of_attention ? post_attention_norm_ : post_ffw_norm_, rows, y, y);
   }
-  for_each_row(compute, rows, dim, [&](std::int64_t row) {
-    if (config_.residual_scale != 1.0f) compute.kernels->scale(config_.residual_scale, dim, y + row * dim);
-    compute.kernels->add(y + row * dim, dim, x + row * dim);
-  });
+  {
+    const trace::Scope scope(trace::Zone::kResidual, work_on_rows(rows, dim, 3 * dim));
+    for_each_row(compute, rows, dim, [&](std::int64_t row) {
+      if (config_.residual_scale != 1.0f) compute.kernels->scale(config_.residual_scale, dim, y + row * dim);
+      compute.kernels->add(y + row * dim, dim, x + row * dim);
+    });
+  }
   if (config_.norm_place == NormPlace::kAfter) {
     apply_norm(compute, config_, of_attention ? attn_norm_ : ffn_norm_, rows, x, x);
   }
@@ -255,7 +270,7 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
   const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
                        LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
                        LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
-  run_linear(*compute.kernels, *compute.team, qkv);
+  run_linear(*compute.kernels, *compute.team, qkv, trace::Zone::kQkv);
   if (config_.qk_norm != QkNorm::kNone) {
     BF_ASSIGN_OR_RETURN(q, norm_queries_or_keys(compute, config_, {q_norm_, rows, shard_.q_rows, shard_.q()}, q));
     BF_ASSIGN_OR_RETURN(k, norm_queries_or_keys(compute, config_, {k_norm_, rows, shard_.k_rows, shard_.kv()}, k));
@@ -269,7 +284,7 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
 Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const {
   if (experts_) {
     BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, rows, config_.model_dim));
-    std::fill(y, y + rows * config_.model_dim, 0.0f);
+    clear_rows(rows, config_.model_dim, y);
     BF_TRY(experts_->forward(compute, rows, input, y));
     add_result(compute, DividedMatmul::kMlpDown, rows, y, x);
     return {};
@@ -285,7 +300,8 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
     const SliceBorders whole = SliceBorders::single(config_.model_dim);
     const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
                              LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
-    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1));
+    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1),
+               gated ? trace::Zone::kGateUp : trace::Zone::kUp);
   }
   const MlpActivation kind{.mlp = config_.mlp, .activation = config_.activation, .quantise = down_.matrix.quantised()};
   activate_rows(compute, kind, h, gate, up);

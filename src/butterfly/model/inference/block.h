@@ -32,7 +32,8 @@ Result<NormWeights> load_norm(const WeightSource& source, const std::string& nam
 Result<NormWeights> load_norm(const WeightSource& source, const std::string& name, const ModelConfig& config,
                               std::int64_t width);
 
-/// y[row] = norm(x[row]), both [rows, the norm's width]; y may be x.
+/// y[row] = norm(x[row]), both [rows, the norm's width]; y may be x. The other is a part of an operation.
+void norm_row(const Kernels& kernels, const ModelConfig& config, const NormWeights& norm, const float* x, float* y);
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
                 const float* x, float* y);
 

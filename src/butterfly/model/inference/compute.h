@@ -8,6 +8,7 @@
 #include "butterfly/kernel/inference/linear.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/tensor/arena.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
@@ -34,6 +35,20 @@ void for_each_row(const Compute& compute, std::int64_t rows, std::int64_t elemen
   });
 }
 
+/// What an operation over rows of `width` did that read and wrote `floats` floats of each. FLOPs are those of matmuls
+/// and attention; other operations wait for memory.
+inline trace::Work work_on_rows(std::int64_t rows, std::int64_t width, std::int64_t floats) {
+  return {.number = static_cast<std::uint32_t>(rows),
+          .in = static_cast<std::uint32_t>(width),
+          .out = static_cast<std::uint32_t>(width),
+          .bytes = static_cast<std::uint64_t>(rows * floats) * sizeof(float)};
+}
+
+/// Bytes of a row's blocks: a byte for each element, and a scale and a sum for each block.
+inline std::uint64_t quantised_bytes(std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::uint64_t>(rows * (cols + cols / kQuantBlock * 8));
+}
+
 /// Scratch. Errors: kNoMemory.
 inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::int64_t cols) {
   BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * cols)));
@@ -43,6 +58,9 @@ inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows,
 /// Quantises the rows where one of the matrices that read them is quantised.
 inline void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
   if (!quantised) return;
+  trace::Work work = work_on_rows(x.rows, x.cols, x.cols);
+  work.bytes += quantised_bytes(x.rows, x.cols);
+  const trace::Scope scope(trace::Zone::kQuantize, work);
   for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
 }
 

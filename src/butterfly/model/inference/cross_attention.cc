@@ -40,7 +40,7 @@ Status CrossAttention::keep(const Compute& compute, const Batch& batch, int cach
   const SliceBorders whole = SliceBorders::single(config_.model_dim);
   const std::array jobs{LinearJob{&k_.matrix, &a, whole, k_.bias_or_null(), nullptr, k},
                         LinearJob{&v_.matrix, &a, whole, v_.bias_or_null(), nullptr, v}};
-  run_linear(*compute.kernels, *compute.team, jobs);
+  run_linear(*compute.kernels, *compute.team, jobs, trace::Zone::kCross);
   // Nothing is rotated, and no queries come with these keys.
   rotate_and_store(compute, config_, layer_, shard_, batch, {}, cache.cross_layer(cache_layer), cache, {nullptr, k, v});
   return {};
@@ -57,14 +57,14 @@ Status CrossAttention::forward(const Compute& compute, const Batch& batch, int c
     prepare_rows(compute, a, q_.matrix.quantised());
     BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
     const LinearJob job{&q_.matrix, &a, SliceBorders::single(config_.model_dim), q_.bias_or_null(), nullptr, q};
-    run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+    run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kCross);
     BF_TRY(attend(compute, config_, layer_, shard_, batch, cache.cross_layer(cache_layer), cache,
                   {q, shard_.q_dim(), config_.head_dim}, {mixed, shard_.mixed_dim(), config_.head_dim}));
   }
   BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.mixed_dim(), mixed));
   prepare_rows(compute, o, output_.matrix.quantised());
   const DividedWeights weights{.weights = &output_.matrix, .bias = output_.bias_or_null()};
-  return add_divided_matmul(compute, DividedMatmul::kAttentionOutput, attention_slices(config_), weights, o, x);
+  return add_divided_matmul(compute, DividedMatmul::kCrossOutput, attention_slices(config_), weights, o, x);
 }
 
 std::uint64_t CrossAttention::packed_bytes() const {

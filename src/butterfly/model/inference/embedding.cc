@@ -63,6 +63,18 @@ Status Embedding::check(const Batch& batch, std::span<const TokenId> tokens) con
   return {};
 }
 
+/// A row of each table is read, and their sum written.
+trace::Work Embedding::table_work(std::int64_t rows) const {
+  const std::int64_t width = config_.table_dim();
+  trace::Work work = work_on_rows(rows, width, width);
+  work.type = static_cast<std::uint8_t>(tokens_->type());
+  for (const PackedMatrix* table : {tokens_.get(), positions_.get()}) {
+    if (table == nullptr || table->rows() == 0) continue;
+    work.bytes += static_cast<std::uint64_t>(rows) * table->bytes() / static_cast<std::uint64_t>(table->rows());
+  }
+  return work;
+}
+
 /// What the tables have for a token that is held.
 void Embedding::sum_tables(TokenId token, std::int64_t position, std::span<float> out) const {
   tokens_->unpack_row(token.value - held_.begin, out);
@@ -87,11 +99,12 @@ Status Embedding::forward(const Compute& compute, const Batch& batch, std::span<
   }
   if (projection_ != nullptr) return project(compute, held, tokens, x);
   const auto dim = static_cast<std::size_t>(config_.model_dim);
+  const trace::Scope scope(trace::Zone::kEmbedding, table_work(std::ssize(held)));
   for_each_row(compute, static_cast<std::int64_t>(held.size()), 4 * config_.model_dim, [&](std::int64_t i) {
     const HeldRow& one = held[static_cast<std::size_t>(i)];
     const std::span<float> out = x.subspan(one.row * dim, dim);
     sum_tables(tokens[one.row], one.position, out);
-    if (config_.embedding_norm) apply_norm({.kernels = compute.kernels}, config_, norm_, 1, out.data(), out.data());
+    if (config_.embedding_norm) norm_row(*compute.kernels, config_, norm_, out.data(), out.data());
   });
   return {};
 }
@@ -105,16 +118,20 @@ Status Embedding::project(const Compute& compute, std::span<const HeldRow> held,
   if (rows == 0) return {};
   BF_ASSIGN_OR_RETURN(float* sums, allocate_floats(compute, rows, narrow));
   BF_ASSIGN_OR_RETURN(float* projected, allocate_floats(compute, rows, wide));
-  for_each_row(compute, rows, 4 * narrow, [&](std::int64_t i) {
-    const HeldRow& one = held[static_cast<std::size_t>(i)];
-    sum_tables(tokens[one.row], one.position, {sums + i * narrow, static_cast<std::size_t>(narrow)});
-  });
+  {
+    const trace::Scope scope(trace::Zone::kEmbedding, table_work(rows));
+    for_each_row(compute, rows, 4 * narrow, [&](std::int64_t i) {
+      const HeldRow& one = held[static_cast<std::size_t>(i)];
+      sum_tables(tokens[one.row], one.position, {sums + i * narrow, static_cast<std::size_t>(narrow)});
+    });
+  }
   if (config_.embedding_norm) apply_norm(compute, config_, norm_, rows, sums, sums);
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, narrow, sums));
   prepare_rows(compute, a, projection_->matrix.quantised());
   const LinearJob job{&projection_->matrix,        &a,      SliceBorders::single(narrow),
                       projection_->bias_or_null(), nullptr, projected};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  const trace::Scope scope(trace::Zone::kEmbedding, work_on_rows(rows, wide, 2 * wide));
   for (std::int64_t i = 0; i < rows; ++i) {
     std::memcpy(x.data() + static_cast<std::int64_t>(held[static_cast<std::size_t>(i)].row) * wide,
                 projected + i * wide, static_cast<std::size_t>(wide) * sizeof(float));
@@ -162,6 +179,7 @@ Result<float*> Head::gather_rows(const Compute& compute, const Batch& batch, con
   const std::int64_t dim = config_.model_dim;
   const std::int64_t rows = batch.logit_rows();
   BF_ASSIGN_OR_RETURN(float* gathered, allocate_floats(compute, rows, dim));
+  trace::Scope scope(trace::Zone::kNorm, work_on_rows(rows, dim, 4 * dim));
   std::int64_t first_row = 0;
   std::int64_t at = 0;
   for (const SequenceRun& run : batch.runs) {
@@ -171,7 +189,13 @@ Result<float*> Head::gather_rows(const Compute& compute, const Batch& batch, con
     first_row += run.rows;
     at += count;
   }
-  if (config_.norm_place != NormPlace::kAfter) apply_norm(compute, config_, norm_, rows, gathered, gathered);
+  if (config_.norm_place == NormPlace::kAfter) {
+    scope.set_zone(trace::Zone::kResidual);  // copied as they are
+    return gathered;
+  }
+  for_each_row(compute, rows, dim, [&](std::int64_t row) {
+    norm_row(*compute.kernels, config_, norm_, gathered + row * dim, gathered + row * dim);
+  });
   return gathered;
 }
 
@@ -184,7 +208,11 @@ Result<float*> Head::transform(const Compute& compute, std::int64_t rows, float*
   const LinearJob job{&dense_->matrix, &a, SliceBorders::single(config_.model_dim), dense_->bias_or_null(), nullptr, y};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
   const PlainActivation activate = plain_activation(*compute.kernels, config_.activation);
-  for_each_row(compute, rows, 4 * width, [&](std::int64_t row) { activate(y + row * width, width, y + row * width); });
+  {
+    const trace::Scope scope(trace::Zone::kActivation, work_on_rows(rows, width, 2 * width));
+    for_each_row(compute, rows, 4 * width,
+                 [&](std::int64_t row) { activate(y + row * width, width, y + row * width); });
+  }
   apply_norm(compute, config_, dense_norm_, rows, y, y);
   return y;
 }
@@ -210,12 +238,15 @@ Status Head::forward(const Compute& compute, const Batch& batch, const float* x,
   if (elsewhere) {
     BF_ASSIGN_OR_RETURN(job.y, allocate_floats(compute, rows, held_.size()));
   }
-  if (held_.size() > 0) run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
-  for_each_row(compute, rows, held_.size(), [&](std::int64_t row) {
-    float* y = job.y + row * held_.size();
-    if (config_.logit_scale != 1.0f) compute.kernels->scale(config_.logit_scale, held_.size(), y);
-    if (config_.logit_cap != 0.0f) compute.kernels->soft_cap(config_.logit_cap, held_.size(), y);
-  });
+  if (held_.size() > 0) run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kHead);
+  if (config_.logit_scale != 1.0f || config_.logit_cap != 0.0f) {
+    const trace::Scope scope(trace::Zone::kActivation, work_on_rows(rows, held_.size(), 2 * held_.size()));
+    for_each_row(compute, rows, held_.size(), [&](std::int64_t row) {
+      float* y = job.y + row * held_.size();
+      if (config_.logit_scale != 1.0f) compute.kernels->scale(config_.logit_scale, held_.size(), y);
+      if (config_.logit_cap != 0.0f) compute.kernels->soft_cap(config_.logit_cap, held_.size(), y);
+    });
+  }
   return compute.group == nullptr ? Status{} : compute.group->gather_logits(compute, rows, job.y, out);
 }
 

@@ -40,6 +40,7 @@ class Embedding {
     std::size_t row = 0;  // of the batch
     std::int64_t position = 0;
   };
+  trace::Work table_work(std::int64_t rows) const;
   void sum_tables(TokenId token, std::int64_t position, std::span<float> out) const;
   Status project(const Compute& compute, std::span<const HeldRow> held, std::span<const TokenId> tokens,
                  std::span<float> x) const;

@@ -142,15 +142,18 @@ Status Experts::forward(const Compute& compute, std::int64_t rows, float* input,
                     .outputs = outputs,
                     .dim = dim};
   const std::int64_t floats = choice.used * dim;
+  const trace::Work work = work_on_rows(rows, dim, (choice.used + 2) * dim);
   BF_ASSIGN_OR_RETURN(float* zeros, allocate_floats(compute, 1, dim));
   std::fill(zeros, zeros + dim, 0.0f);
   if (compute.group == nullptr) {
+    const trace::Scope scope(trace::Zone::kReduceSlices, work);
     return for_rows_with_scratch(compute, rows, floats, [&](std::int64_t row, float* scratch) {
       sum(row, {}, zeros, y + row * dim, scratch, y + row * dim);
     });
   }
   const auto fill = [&](std::span<const SliceRange> nodes, float* sums) -> Status {
     const auto count = static_cast<std::int64_t>(nodes.size());
+    const trace::Scope scope(trace::Zone::kReduceSlices, work);
     return for_rows_with_scratch(compute, rows, floats, [&](std::int64_t row, float* scratch) {
       for (std::int64_t i = 0; i < count; ++i) {
         sum(row, nodes[static_cast<std::size_t>(i)], zeros, nullptr, scratch, sums + (row * count + i) * dim);
@@ -169,7 +172,7 @@ Status Experts::add_shared(const Compute& compute, const ActivationRows& x, floa
     const SliceBorders whole = SliceBorders::single(x.cols);
     const std::array gate_up{LinearJob{&shared_.up.matrix, &x, whole, nullptr, nullptr, up},
                              LinearJob{&shared_.gate.matrix, &x, whole, nullptr, nullptr, gate}};
-    run_linear(*compute.kernels, *compute.team, gate_up);
+    run_linear(*compute.kernels, *compute.team, gate_up, trace::Zone::kGateUp);
     const MlpActivation kind{.mlp = config_.mlp,
                              .activation = config_.activation,
                              .limit = config_.moe.swiglu_limit,
@@ -184,7 +187,8 @@ Status Experts::add_shared(const Compute& compute, const ActivationRows& x, floa
 Status Experts::scale_by_gate(const Compute& compute, const ActivationRows& x, float* y) const {
   BF_ASSIGN_OR_RETURN(float* gates, allocate_floats(compute, x.rows, 1));
   const LinearJob job{.weights = &shared_gate_, .x = &x, .slices = SliceBorders::single(x.cols), .y = gates};
-  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kRouter);
+  const trace::Scope scope(trace::Zone::kActivation, work_on_rows(x.rows, x.cols, 2 * x.cols));
   compute.kernels->sigmoid(gates, x.rows, gates);
   for_each_row(compute, x.rows, x.cols,
                [&](std::int64_t row) { compute.kernels->scale(gates[row], x.cols, y + row * x.cols); });
@@ -192,6 +196,7 @@ Status Experts::scale_by_gate(const Compute& compute, const ActivationRows& x, f
 }
 
 Result<Experts::Pairs> Experts::pair_up(const Compute& compute, const ExpertChoice& choice) const {
+  const trace::Scope scope(trace::Zone::kGather, {.number = static_cast<std::uint32_t>(choice.rows)});
   const auto held = static_cast<std::size_t>(held_.size());
   Pairs pairs;
   BF_ASSIGN_OR_RETURN(pairs.begin, compute.arena->allocate_array<int>(held + 1));
@@ -217,6 +222,9 @@ Result<Experts::Pairs> Experts::pair_up(const Compute& compute, const ExpertChoi
 
 Result<ActivationRows> Experts::gather(const Compute& compute, const ActivationRows& x, const Pairs& pairs) const {
   const std::int64_t count = pairs.count();
+  trace::Work work = work_on_rows(count, x.cols, floats_ ? 2 * x.cols : 0);
+  if (quantised_) work.bytes += 2 * quantised_bytes(count, x.cols);
+  const trace::Scope scope(trace::Zone::kGather, work);
   float* values = nullptr;
   if (floats_) {
     BF_ASSIGN_OR_RETURN(values, allocate_floats(compute, count, x.cols));
@@ -268,13 +276,13 @@ Result<float*> Experts::run(const Compute& compute, const ActivationRows& x, con
                     nullptr,          outputs + begin * x.cols, 0};
     ++active;
   }
-  run_linear(*compute.kernels, *compute.team, gate_up.first(2 * active));
+  run_linear(*compute.kernels, *compute.team, gate_up.first(2 * active), trace::Zone::kExperts);
   const MlpActivation kind{.mlp = config_.mlp,
                            .activation = config_.activation,
                            .limit = config_.moe.swiglu_limit,
                            .quantise = down_quantised_};
   activate_rows(compute, kind, h, gate, up);
-  run_linear(*compute.kernels, *compute.team, down.first(active));
+  run_linear(*compute.kernels, *compute.team, down.first(active), trace::Zone::kExperts);
   return outputs;
 }
 

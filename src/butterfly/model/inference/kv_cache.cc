@@ -66,6 +66,7 @@ Status KvCache::reserve(SequenceId sequence, std::int64_t tokens) {
     // Padding of values is multiplied by zero weights; it must be finite.
     std::memset(page.data(), 0, page_bytes_);
     pages_.push_back(std::move(page));
+    held_.emplace_back(trace::Owner::kKvCache, page_bytes_);
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include "butterfly/model/inference/page_tables.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/dtype.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 
@@ -92,6 +93,7 @@ class KvCache {
   std::int64_t head_bytes_ = 0;  // keys and values of one head in one page
   std::uint64_t page_bytes_ = 0;
   std::vector<AlignedBuffer> pages_;
+  std::vector<trace::Held> held_;  // one for each page
   PageTables tables_;
 };
 

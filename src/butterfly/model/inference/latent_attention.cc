@@ -53,11 +53,12 @@ void run_heads(const Compute& compute, const std::vector<PackedMatrix>& matrices
                     .y = y + head * y_step,
                     .y_stride = y_stride});
   }
-  run_linear(*compute.kernels, *compute.team, jobs);
+  run_linear(*compute.kernels, *compute.team, jobs, trace::Zone::kLatent);
 }
 
 void norm_rows(const AttentionStep& step, const std::vector<float>& weight, std::int64_t stride, float* x) {
   const auto width = static_cast<std::int64_t>(weight.size());
+  const trace::Scope scope(trace::Zone::kNorm, work_on_rows(step.batch.rows(), width, 2 * width));
   for_each_row(step.compute, step.batch.rows(), width, [&](std::int64_t row) {
     step.compute.kernels->rms_norm(x + row * stride, weight.data(), step.config.norm_epsilon, width, x + row * stride);
   });
@@ -84,7 +85,7 @@ Result<Projected> project(const AttentionStep& step, const LatentWeights& weight
   const std::array jobs{
       LinearJob{.weights = &first.matrix, .x = &input, .slices = whole, .y = rank > 0 ? low : projected.queries},
       LinearJob{.weights = &weights.latent.matrix, .x = &input, .slices = whole, .y = projected.cached}};
-  run_linear(*compute.kernels, *compute.team, jobs);
+  run_linear(*compute.kernels, *compute.team, jobs, trace::Zone::kLatent);
   norm_rows(step, weights.latent_norm, step.config.cached_key_dim(), projected.cached);
   if (rank == 0) return projected;
   norm_rows(step, weights.query_norm, rank, low);
@@ -92,7 +93,7 @@ Result<Projected> project(const AttentionStep& step, const LatentWeights& weight
   prepare_rows(compute, x, weights.query.matrix.quantised());
   const LinearJob job{
       .weights = &weights.query.matrix, .x = &x, .slices = SliceBorders::single(rank), .y = projected.queries};
-  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kQuery);
   return projected;
 }
 
@@ -106,6 +107,11 @@ void rotate_and_cache(const AttentionStep& step, const Projected& projected, flo
   const std::int64_t key_dim = step.config.cached_key_dim();
   const std::int64_t latent = step.config.latent.dim;
   const std::int64_t pairs = static_cast<std::int64_t>(step.rotary.cos.size()) / rows;
+  const std::int64_t width = step.shard.q_dim() + key_dim;
+  trace::Work work = work_on_rows(rows, width, width + heads * step.config.head_dim + 2 * pairs);
+  work.bytes +=
+      static_cast<std::uint64_t>(rows) * cached_bytes(step.cache.options().type, static_cast<std::uint64_t>(key_dim));
+  const trace::Scope scope(trace::Zone::kRotary, work);
   std::int64_t first_row = 0;
   for (const SequenceRun& run : step.batch.runs) {
     for_each_row(step.compute, run.rows, heads * key_dim, [&](std::int64_t i) {

@@ -39,7 +39,7 @@ Result<LinearWeights> load_linear(const WeightSource& source, const std::string&
   if (!part.matrix.empty()) {
     BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
     {
-      const trace::Scope scope(trace::Zone::kModelPack);
+      const trace::Scope scope(trace::Zone::kPackWeights);
       BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));
       BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
     }
@@ -96,6 +96,9 @@ void activate_rows(const Compute& compute, const MlpActivation& kind, const Acti
   const Kernels& kernels = *compute.kernels;
   const std::int64_t ff_dim = h.cols;
   const auto gated = gated_activation(kernels, kind.activation);
+  trace::Work work = work_on_rows(h.rows, ff_dim, (kind.mlp == MlpKind::kGated ? 3 : 2) * ff_dim);
+  if (kind.quantise) work.bytes += quantised_bytes(h.rows, ff_dim);
+  const trace::Scope scope(trace::Zone::kActivation, work);
   for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
     float* y = up + row * ff_dim;
     const float* g = kind.mlp == MlpKind::kGated ? gate + row * ff_dim : nullptr;

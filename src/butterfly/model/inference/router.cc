@@ -54,7 +54,9 @@ Result<ExpertChoice> Router::choose(const Compute& compute, const ActivationRows
                       .slices = SliceBorders::single(x.cols),
                       .bias = matrix_.bias_or_null(),
                       .y = scores.data()};
-  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kRouter);
+  const auto width = static_cast<std::int64_t>(experts);
+  const trace::Scope scope(trace::Zone::kActivation, work_on_rows(x.rows, width, 3 * width));
   const float* bias = choice_bias_.empty() ? nullptr : choice_bias_.data();
   const auto elements = static_cast<std::int64_t>(experts * (8 + used));
   for_each_row(compute, x.rows, elements, [&](std::int64_t row) {

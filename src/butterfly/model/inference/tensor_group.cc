@@ -51,6 +51,11 @@ Status status_of(const Readiness& readiness, int member) {
   return make_error(code, "member {} of the tensor group: {}", member, std::string_view(readiness.text.data(), length));
 }
 
+trace::Zone zone_of(DividedMatmul matmul) {
+  if (matmul == DividedMatmul::kAttentionOutput) return trace::Zone::kAttentionOutput;
+  return matmul == DividedMatmul::kCrossOutput ? trace::Zone::kCross : trace::Zone::kDown;
+}
+
 }  // namespace
 
 TensorGroup::TensorGroup(const ModelConfig& config, const std::vector<HeldSlices>& slices, int rank,
@@ -93,6 +98,10 @@ TensorGroup::Sums TensorGroup::sums_of(const SliceBorders& borders, std::span<co
 Status TensorGroup::exchange() {
   to_[static_cast<std::size_t>(rank_)] = {};
   from_[static_cast<std::size_t>(rank_)] = {};
+  trace::Work work{.number = static_cast<std::uint32_t>(size())};
+  for (const ByteSpan bytes : to_) work.bytes += bytes.size();
+  for (const MutableByteSpan bytes : from_) work.bytes += bytes.size();
+  const trace::Scope scope(trace::Zone::kGroupExchange, work);
   return exchange_(to_, from_);
 }
 
@@ -143,6 +152,7 @@ Result<Status> TensorGroup::begin_step(Arena& arena, const Status& ready, std::s
 const TensorGroup::Sums& TensorGroup::sums_of(DividedMatmul matmul) const {
   switch (matmul) {
     case DividedMatmul::kAttentionOutput:
+    case DividedMatmul::kCrossOutput:
       return attention_;
     case DividedMatmul::kSharedDown:
       return shared_;
@@ -169,7 +179,7 @@ Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, con
                .y = mine.data() + static_cast<std::int64_t>(i) * model_dim_,
                .y_stride = count * model_dim_};
   }
-  if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()));
+  if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()), zone_of(matmul));
   return add_sums(compute, sums, x.rows, bias, y);
 }
 
@@ -197,7 +207,7 @@ Status add_divided_matmul(const Compute& compute, DividedMatmul matmul, const Sl
     return compute.group->add_matmul(compute, matmul, *weights.weights, weights.bias, x, y);
   }
   const LinearJob job{weights.weights, &x, slices, weights.bias, y, y};
-  run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
+  run_linear(*compute.kernels, *compute.team, std::span(&job, 1), zone_of(matmul));
   return {};
 }
 
@@ -246,6 +256,9 @@ Status TensorGroup::add_at_owners(const Compute& compute, const Sums& sums, std:
 
 void TensorGroup::fold_rows(const Compute& compute, const Sums& sums, std::int64_t rows, const float* bias,
                             float* y) const {
+  std::int64_t read = 0;
+  for (const auto& nodes : sums.nodes) read += static_cast<std::int64_t>(nodes.size());
+  const trace::Scope scope(trace::Zone::kReduceSlices, work_on_rows(rows, model_dim_, (read + 2) * model_dim_));
   for_each_row(compute, rows, kReductionSlices * model_dim_, [&](std::int64_t row) {
     std::array<float*, kReductionSlices> slices{};
     for (std::size_t r = 0; r < shards_.size(); ++r) {
@@ -280,6 +293,7 @@ Status TensorGroup::gather_logits(const Compute& compute, std::int64_t rows, con
     from_[r] = bytes_of(into, rows * vocab.size());
   }
   BF_TRY(exchange());
+  const trace::Scope scope(trace::Zone::kGather, work_on_rows(rows, vocab_, 2 * vocab_));
   for (std::size_t r = 0; r < shards_.size(); ++r) {
     const IndexRange& vocab = shards_[r].vocab;
     const auto size = static_cast<std::size_t>(vocab.size());

@@ -20,7 +20,7 @@ namespace butterfly {
 using ExchangeFunction = std::function<Status(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from)>;
 
 /// Matmuls whose reduced dimension is divided among the members.
-enum class DividedMatmul : std::uint8_t { kAttentionOutput, kMlpDown, kSharedDown };
+enum class DividedMatmul : std::uint8_t { kAttentionOutput, kCrossOutput, kMlpDown, kSharedDown };
 
 /// Columns of a member's slices, and the whole bias or null.
 struct DividedWeights {

@@ -5,6 +5,7 @@
 
 #include "butterfly/model/training/passes/train_attention.h"
 #include "butterfly/model/training/passes/train_pass.h"
+#include "butterfly/model/training/passes/train_zones.h"
 
 namespace butterfly {
 namespace {
@@ -133,6 +134,9 @@ void backward_parallel_norms(const TrainContext& context, const TrainBlock& bloc
   const std::int64_t n = context.config->model_dim;
   const bool shared = context.config->shared_norm;
   if (shared) {
+    const trace::Scope scope(
+        trace::Zone::kResidual,
+        work_of({.rows = context.rows(), .cols = n, .bytes = 3 * sizeof(float), .pass = trace::Pass::kInputGradient}));
     context.for_rows(context.rows(), [&](int, std::int64_t row) {
       context.kernels->add(scratch.branch_of_ffn + row * n, n, scratch.branch + row * n);
     });
@@ -237,8 +241,9 @@ Result<ResidualSum> forward_block(const TrainContext& context, const TrainBlock&
   return ResidualSum{.stream = stream, .delta = scratch.branch};
 }
 
-Status recompute_block(const TrainContext& context, const TrainBlock& block, const BlockActivations& a,
+Status recompute_block(const TrainContext& of_backward, const TrainBlock& block, const BlockActivations& a,
                        const TrainScratch& scratch) {
+  const TrainContext context = of_backward.recomputing();
   switch (context.options.recompute) {
     case Recompute::kNone:
       return {};

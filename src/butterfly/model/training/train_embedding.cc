@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "butterfly/model/training/passes/train_zones.h"
+
 namespace butterfly {
 namespace {
 
@@ -49,17 +51,22 @@ Status lm_head_chunk(const TrainContext& context, const EmbeddingAndLmHead& ends
                      const IndexRange& rows, std::span<const TokenId> targets) {
   const std::int64_t vocab = context.config->vocab;
   const std::int64_t n = context.config->model_dim;
-  BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
-                            .n = vocab,
-                            .k = n,
-                            .a = context.operand_at(scratch.output_normed, rows.begin * n),
-                            .b = context.operand_at(context.operand_weights, ends.head.parts[0].weight),
-                            .c = scratch.logits,
-                            .a_stride = n,
-                            .b_stride = n,
-                            .c_stride = vocab,
-                            .b_transposed = Transpose::kYes,
-                            .bias = context.weight_at(ends.head_bias)}));
+  BF_TRY(run_matmul(context, trace::Zone::kHead, context.pass,
+                    {.m = rows.end - rows.begin,
+                     .n = vocab,
+                     .k = n,
+                     .a = context.operand_at(scratch.output_normed, rows.begin * n),
+                     .b = context.operand_at(context.operand_weights, ends.head.parts[0].weight),
+                     .c = scratch.logits,
+                     .a_stride = n,
+                     .b_stride = n,
+                     .c_stride = vocab,
+                     .b_transposed = Transpose::kYes,
+                     .bias = context.weight_at(ends.head_bias)}));
+  const trace::Scope scope(trace::Zone::kSoftmaxLoss, work_of({.rows = rows.size(),
+                                                               .cols = vocab,
+                                                               .bytes = 2 * sizeof(float) + (context.bf16() ? 2 : 0),
+                                                               .pass = context.pass}));
   context.for_rows(rows.end - rows.begin, [&](int member, std::int64_t row) {
     float* logits = scratch.logits + row * vocab;
     const std::int64_t target = targets[static_cast<std::size_t>(rows.begin + row)].value;
@@ -80,6 +87,9 @@ void head_bias_backward(const TrainContext& context, const EmbeddingAndLmHead& e
                         const IndexRange& rows, float scale) {
   if (ends.head_bias == kNoParameter) return;
   const std::int64_t vocab = context.config->vocab;
+  const trace::Scope scope(
+      trace::Zone::kBias,
+      work_of({.rows = rows.size(), .cols = vocab, .bytes = 3 * sizeof(float), .pass = trace::Pass::kWeightGradient}));
   context.team->run([&](int member) {
     const WorkRange columns = split_work(vocab, member, context.team->size());
     for (std::int64_t row = 0; row < rows.size(); ++row) {
@@ -96,26 +106,28 @@ Status lm_head_chunk_backward(const TrainContext& context, const EmbeddingAndLmH
   head_bias_backward(context, ends, scratch, rows, scale);
   const std::int64_t n = context.config->model_dim;
   const std::int64_t weight = ends.head.parts[0].weight;
-  BF_TRY(context.gemm->run({.m = rows.end - rows.begin,
-                            .n = n,
-                            .k = vocab,
-                            .a = scratch.dlogits,
-                            .b = context.operand_at(context.operand_weights, weight),
-                            .c = scratch.branch + rows.begin * n,
-                            .a_stride = vocab,
-                            .b_stride = n,
-                            .c_stride = n}));
-  return context.gemm->run({.m = vocab,
-                            .n = n,
-                            .k = rows.end - rows.begin,
-                            .a = scratch.dlogits,
-                            .b = context.operand_at(scratch.output_scaled, rows.begin * n),
-                            .c = context.gradients + weight,
-                            .a_stride = vocab,
-                            .b_stride = n,
-                            .c_stride = n,
-                            .a_transposed = Transpose::kYes,
-                            .accumulate = accumulate});
+  BF_TRY(run_matmul(context, trace::Zone::kHead, trace::Pass::kInputGradient,
+                    {.m = rows.end - rows.begin,
+                     .n = n,
+                     .k = vocab,
+                     .a = scratch.dlogits,
+                     .b = context.operand_at(context.operand_weights, weight),
+                     .c = scratch.branch + rows.begin * n,
+                     .a_stride = vocab,
+                     .b_stride = n,
+                     .c_stride = n}));
+  return run_matmul(context, trace::Zone::kHead, trace::Pass::kWeightGradient,
+                    {.m = vocab,
+                     .n = n,
+                     .k = rows.end - rows.begin,
+                     .a = scratch.dlogits,
+                     .b = context.operand_at(scratch.output_scaled, rows.begin * n),
+                     .c = context.gradients + weight,
+                     .a_stride = vocab,
+                     .b_stride = n,
+                     .c_stride = n,
+                     .a_transposed = Transpose::kYes,
+                     .accumulate = accumulate});
 }
 
 }  // namespace
@@ -143,12 +155,15 @@ Result<EmbeddingAndLmHead> make_embedding_and_lm_head(const ModelConfig& config,
 
 void embed(const TrainContext& context, const EmbeddingAndLmHead& ends, std::span<const TokenId> tokens, float* x) {
   const std::int64_t n = context.config->model_dim;
+  const bool adds = ends.position_embedding != kNoParameter;
+  const trace::Scope scope(trace::Zone::kEmbedding,
+                           work_of({.rows = context.rows(), .cols = n, .bytes = (adds ? 3 : 2) * sizeof(float)}));
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     const std::int64_t token = tokens[static_cast<std::size_t>(row)].value;
     std::memcpy(x + row * n, context.weights + ends.token_embedding + token * n, row_bytes_of(n));
     const float scale = context.config->embedding_scale;
     for (std::int64_t i = 0; scale != 1.0f && i < n; ++i) x[row * n + i] *= scale;
-    if (ends.position_embedding == kNoParameter) return;
+    if (!adds) return;
     context.kernels->add(context.weights + ends.position_embedding + row % context.seq() * n, n, x + row * n);
   });
 }
@@ -158,6 +173,12 @@ void embed_backward(const TrainContext& context, const EmbeddingAndLmHead& ends,
   const std::int64_t n = context.config->model_dim;
   const int members = context.team->size();
   const float scale = context.config->embedding_scale;
+  const int sums = ends.position_embedding == kNoParameter ? 1 : 2;
+  const trace::Scope scope(trace::Zone::kEmbedding,
+                           work_of({.rows = context.rows(),
+                                    .cols = n,
+                                    .bytes = static_cast<std::uint64_t>(sums) * 3 * sizeof(float),
+                                    .pass = trace::Pass::kWeightGradient}));
   // Each member owns some of the tokens, so every row of the embedding is summed in row order by one of them.
   context.team->run([&](int member) {
     for (std::int64_t row = 0; row < context.rows(); ++row) {
@@ -198,16 +219,17 @@ Result<double> forward_lm_head(const TrainContext& context, const EmbeddingAndLm
 
 Status backward_lm_head(const TrainContext& context, const EmbeddingAndLmHead& ends, const TrainScratch& scratch,
                         const HeadBackwardArgs& args) {
-  residual_norm(context, {.parameters = ends.output_norm,
-                          .x = scratch.output,
-                          .statistics = scratch.output_norm,
-                          .normed = scratch.output_scaled,
-                          .scale = args.scale});
+  const TrainContext again = context.recomputing();
+  residual_norm(again, {.parameters = ends.output_norm,
+                        .x = scratch.output,
+                        .statistics = scratch.output_norm,
+                        .normed = scratch.output_scaled,
+                        .scale = args.scale});
   IndexRange rows = last_chunk(context, scratch);
   BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, context.weight_gradients, args.scale));
   while (rows.begin > 0) {
     rows = {rows.begin - scratch.head_chunk_rows, rows.begin};
-    BF_TRY(lm_head_chunk(context, ends, scratch, rows, args.targets));
+    BF_TRY(lm_head_chunk(again, ends, scratch, rows, args.targets));
     BF_TRY(lm_head_chunk_backward(context, ends, scratch, rows, Accumulate::kYes, args.scale));
   }
   norm_backward(context, {.parameters = ends.output_norm,

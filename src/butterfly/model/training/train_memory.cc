@@ -234,6 +234,8 @@ Result<TrainMemory> TrainMemory::create(TrainContext& context) {
     BF_TRY(check_memory(own.bytes() + shared.bytes(), "activations and scratch memory"));
     BF_ASSIGN_OR_RETURN(memory.activations_, AlignedBuffer::create(own.bytes()));
     BF_ASSIGN_OR_RETURN(memory.shared_, AlignedBuffer::create(shared.bytes()));
+    memory.activations_held_ = trace::Held(trace::Owner::kActivations, own.bytes());
+    memory.shared_held_ = trace::Held(trace::Owner::kBuffers, shared.bytes());
     // Every page is here before the first step, which then takes as long as the others.
     std::memset(memory.activations_.data(), 0, memory.activations_.bytes());
     std::memset(memory.shared_.data(), 0, memory.shared_.bytes());

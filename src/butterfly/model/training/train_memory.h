@@ -12,6 +12,7 @@
 #include "butterfly/model/training/passes/train_experts.h"
 #include "butterfly/model/training/passes/train_pass.h"
 #include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 
@@ -76,6 +77,7 @@ class TrainMemory {
   void lay_out_scratch(TrainContext& context, Layout& shared);
 
   AlignedBuffer activations_, shared_;
+  trace::Held activations_held_, shared_held_;
   std::vector<BlockActivations> blocks_;
   TrainScratch scratch_;
 };

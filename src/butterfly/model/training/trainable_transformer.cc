@@ -9,10 +9,12 @@
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/model/training/passes/train_context.h"
+#include "butterfly/model/training/passes/train_zones.h"
 #include "butterfly/model/training/train_block.h"
 #include "butterfly/model/training/train_embedding.h"
 #include "butterfly/model/training/train_initialize.h"
 #include "butterfly/model/training/train_memory.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 namespace {
@@ -105,6 +107,8 @@ class PlannedTransformer final : public TrainableTransformer {
 
   void clear_gradients(std::span<float> into) override {
     BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
+    const trace::Scope scope(trace::Zone::kGradientClear,
+                             work_of({.rows = 1, .cols = cleared_, .bytes = sizeof(float)}));
     team_.run([&](int member) {
       for (const Parameter& parameter : parameters_.list()) {
         if (by_matmuls_.contains(parameter.offset)) continue;
@@ -138,6 +142,7 @@ class PlannedTransformer final : public TrainableTransformer {
                             {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
     tell(embedding_and_lm_head_.head_range);
     for (int layer = config_.layers - 1; layer >= 0; --layer) {
+      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
       const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
       const BlockActivations& activations = memory_.block(layer);
       BF_TRY(recompute_block(context_, block, activations, scratch));
@@ -156,6 +161,9 @@ class PlannedTransformer final : public TrainableTransformer {
   void weights_changed() override {
     if (!context_.bf16()) return;
     const std::span<const float> weights = parameters_.weights();
+    const trace::Scope scope(trace::Zone::kCast, work_of({.rows = 1,
+                                                          .cols = static_cast<std::int64_t>(weights.size()),
+                                                          .bytes = sizeof(float) + sizeof(unsigned short)}));
     auto* copy = reinterpret_cast<unsigned short*>(weight_copy_.data());
     team_.run([&](int member) {
       const WorkRange range = split_work(static_cast<long>(weights.size()), member, team_.size());
@@ -197,10 +205,14 @@ class PlannedTransformer final : public TrainableTransformer {
       for (const Projection& in : experts.in) note(in);
       for (const Projection& down : experts.down) note(down);
     }
+    for (const Parameter& parameter : parameters_.list()) {
+      if (!by_matmuls_.contains(parameter.offset)) cleared_ += parameter.size();
+    }
   }
 
   Status copy_weights_as_bf16() {
     BF_ASSIGN_OR_RETURN(weight_copy_, AlignedBuffer::create(parameters_.weights().size() * sizeof(unsigned short)));
+    weight_copy_held_ = trace::Held(trace::Owner::kWeights, weight_copy_.bytes());
     context_.operand_weights = weight_copy_.data();
     weights_changed();
     if (options_.fusion.attention) return {};
@@ -214,6 +226,7 @@ class PlannedTransformer final : public TrainableTransformer {
     const auto seq = static_cast<std::size_t>(options_.seq);
     const std::size_t all_pairs = rotary_frequencies(config_).size();
     BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * seq * all_pairs * sizeof(float)));
+    angles_held_ = trace::Held(trace::Owner::kBuffers, angles_.bytes());
     auto* next = reinterpret_cast<float*>(angles_.data());
     for (const int kind : {kMainRope, kLocalRope}) {
       if (kind == kLocalRope && !config_.has_local_rope()) break;
@@ -259,6 +272,7 @@ class PlannedTransformer final : public TrainableTransformer {
     ResidualSum stream{.stream = memory_.block(0).input};
     embed(context_, embedding_and_lm_head_, tokens_, memory_.block(0).input);
     for (int layer = 0; layer < config_.layers; ++layer) {
+      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
       BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
                                                 memory_.block(layer), memory_.scratch(), stream, tally_of(layer)));
     }
@@ -277,12 +291,14 @@ class PlannedTransformer final : public TrainableTransformer {
   ThreadTeam team_;
   std::unique_ptr<Gemm> gemm_, exact_gemm_;
   AlignedBuffer weight_copy_;  // bf16
-  AlignedBuffer angles_;       // of each kind of rope cos, then sin; [seq, dim / 2] each
-  RouterTally tally_;          // of the last forward
+  trace::Held weight_copy_held_, angles_held_;
+  AlignedBuffer angles_;  // of each kind of rope cos, then sin; [seq, dim / 2] each
+  RouterTally tally_;     // of the last forward
   TrainContext context_;
   EmbeddingAndLmHead embedding_and_lm_head_;
   std::vector<TrainBlock> blocks_;
   std::set<std::int64_t> by_matmuls_;  // offsets of parameters
+  std::int64_t cleared_ = 0;           // elements of the others
   TrainMemory memory_;
   std::vector<TokenId> tokens_, targets_;  // of the last forward
   bool kept_ = false;                      // what backward() needs

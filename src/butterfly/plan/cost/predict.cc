@@ -45,6 +45,12 @@ class Route {
   }
   /// Into the group `to`, from the one before it.
   double hop(int to, const StepShape& step) const { return hop_s(input_, group(to - 1), group(to), step); }
+  /// For how long of that the link is busy: the next message waits for it.
+  double sending(int to, const StepShape& step) const {
+    StepShape nothing = step;
+    nothing.rows = nothing.logit_rows = 0.0;
+    return hop(to, step) - hop(to, nothing);
+  }
 
  private:
   const PredictionInput& input_;
@@ -78,8 +84,10 @@ double tokens_of_step(const PredictionInput& input) {
   return input.load.requests == RequestKind::kEncoded ? static_cast<double>(input.load.prompt) : 1.0;
 }
 
-/// Chunks of a prompt follow each other: a group begins one when it has it and is done with the one before.
+/// Chunks of a prompt follow each other: a link carries one when it has carried the one before, and a group begins one
+/// when it has it and is done with the one before.
 double ttft_s(const PredictionInput& input, const Route& route) {
+  std::vector<double> sent(static_cast<std::size_t>(route.groups()), 0.0);
   std::vector<double> done(static_cast<std::size_t>(route.groups()), 0.0);
   std::vector<double> busy(input.rates.size(), 0.0);
   double at = 0.0;
@@ -88,7 +96,10 @@ double ttft_s(const PredictionInput& input, const Route& route) {
     for (int g = 0; g < route.groups(); ++g) {
       const double time = group_time(input, route.group(g), step).total();
       double& free_at = done[static_cast<std::size_t>(g)];
-      at = std::max(at + route.hop(g, step), free_at) + time;
+      double& link_free_at = sent[static_cast<std::size_t>(g)];
+      const double leaves_at = std::max(at, link_free_at);
+      link_free_at = leaves_at + route.sending(g, step);
+      at = std::max(leaves_at + route.hop(g, step), free_at) + time;
       free_at = at;
       for (const Share& share : route.group(g)) busy[static_cast<std::size_t>(share.node)] += time;
     }

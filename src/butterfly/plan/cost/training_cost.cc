@@ -1,6 +1,7 @@
 #include "butterfly/plan/cost/training_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 
@@ -51,16 +52,23 @@ LinkDescriptor slowest_ring_link(const PlanCluster& cluster) {
   return slowest;
 }
 
-/// Half of a ring all-reduce (reduce-scatter, or all-gather): n-1 messages of a n-th each
-/// (https://doi.org/10.1177/1094342005051521).
-double ring_half_s(const PlanCluster& cluster, double bytes) {
-  const double n = cluster.size();
-  return n < 2 ? 0.0 : (n - 1) * transfer_s(slowest_ring_link(cluster), bytes / n);
-}
+/// Halves of a ring, reduce-scatters and all-gathers, that can go on while a pass computes.
+struct RingHalves {
+  int forward = 0, backward = 0;
+  double backward_share = 1.0;  // of the backward passes, behind which they can hide
+  int all() const { return forward + backward; }
+};
 
-/// Sums of gradients: two halves of a ring. Sharded: weights for forward, weights for backward, gradients.
-int ring_halves(TrainStrategy strategy) {
-  return strategy == TrainStrategy::kSharded ? 3 : 2;
+RingHalves ring_halves(TrainStrategy strategy, int micro_batches) {
+  switch (strategy) {
+    case TrainStrategy::kShardGradOp:  // weights once, sums of gradients after each micro-batch
+      return {.forward = 1, .backward = micro_batches};
+    case TrainStrategy::kFullShard:  // weights for each pass, and the sums
+      return {.forward = micro_batches, .backward = 2 * micro_batches};
+    case TrainStrategy::kDdp:
+      break;
+  }
+  return {.forward = 0, .backward = 2, .backward_share = 1.0 / micro_batches};
 }
 
 double divide(double amount, double per_s) {
@@ -71,6 +79,10 @@ Status check_sizes(const ModelConfig& config, const TrainOptions& options) {
   if (options.batch < 1) {
     return make_error(ErrorCode::kInvalidArgument, "a batch of {} sequences, expected at least 1", options.batch);
   }
+  if (options.micro_batch < 0) {
+    return make_error(ErrorCode::kInvalidArgument, "a micro-batch of {} sequences, expected at least 1",
+                      options.micro_batch);
+  }
   if (options.seq < 0 || options.seq > config.context) {
     return make_error(ErrorCode::kInvalidArgument, "training sequences of {} tokens, the model has 1 to {}",
                       options.seq, config.context);
@@ -78,25 +90,96 @@ Status check_sizes(const ModelConfig& config, const TrainOptions& options) {
   return {};
 }
 
+/// A part of the batch on one node, at its rates.
+RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const NodeDescriptor& node,
+                      const TrainOptions& options, int sequences) {
+  const int seq_tokens = options.seq == 0 ? config.context : options.seq;
+  const double seq = seq_tokens;
+  // Appendix B of https://arxiv.org/abs/2204.02311, attention causal: half of the positions at the mean.
+  const double flops = seq * forward_flops_per_token(config, seq_tokens);
+  const NodeRates rates = node_rates(node, DType::kF32);
+  const bool measured = options.matmuls_gflops > 0.0;
+  const double matmuls_per_s = measured ? options.matmuls_gflops * 1e9 : rates.flops_per_s;
+  const double matmuls_s = divide(sequences * flops, matmuls_per_s);
+  const double floats = seq * activation_floats(config) + seq * config.vocab;  // of a sequence
+  const double touch_s = divide(sequences * floats * kFloat, rates.memory_bytes_per_s);
+  const int micro_batch = options.micro_batch > 0 ? std::min(options.micro_batch, sequences) : sequences;
+  return {.forward_s = matmuls_s + kForwardTouches * touch_s,
+          .backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s,
+          .optimizer_s = divide(kAdamWBytes * static_cast<double>(cost.parameters), rates.memory_bytes_per_s),
+          .parameters = cost.parameters,
+          .largest_part_bytes = std::max(cost.block.weight_bytes, cost.head.weight_bytes),
+          .activation_bytes = static_cast<std::uint64_t>(micro_batch * floats) * kFloat,
+          .memory_bytes = node.memory_bytes,
+          .micro_batches = micro_batch > 0 ? (sequences + micro_batch - 1) / micro_batch : 1,
+          .uncertainty = measured || rates.measured ? kMeasuredUncertainty : kDescribedUncertainty};
+}
+
 }  // namespace
 
 std::string_view to_string(TrainStrategy strategy) {
-  return strategy == TrainStrategy::kDdp ? "ddp" : "sharded";
+  constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "shard_grad_op", "full_shard"};
+  return kNames[static_cast<std::size_t>(strategy)];
 }
 
 Result<TrainStrategy> parse_train_strategy(std::string_view name) {
-  for (const TrainStrategy strategy : {TrainStrategy::kDdp, TrainStrategy::kSharded}) {
+  for (const TrainStrategy strategy : kTrainStrategies) {
     if (to_string(strategy) == name) return strategy;
   }
-  return make_error(ErrorCode::kInvalidArgument, "unknown training strategy '{}', known are ddp, sharded", name);
+  if (name == "zero2") return TrainStrategy::kShardGradOp;
+  if (name == "zero3" || name == "sharded") return TrainStrategy::kFullShard;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "unknown training strategy '{}', known are ddp, shard_grad_op (zero2), full_shard (zero3)", name);
 }
 
-Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters) {
+double ring_half_s(const LinkDescriptor& link, int ranks, double bytes) {
+  return ranks < 2 ? 0.0 : (ranks - 1) * transfer_s(link, bytes / ranks);
+}
+
+LinkDescriptor memory_link(double memory_gb_per_s) {
+  constexpr double kHandOverUs = 10.0, kCopies = 2.0;
+  return {.latency_us = kHandOverUs, .gb_per_s = memory_gb_per_s / kCopies};
+}
+
+Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters,
+                                               int micro_batches) {
   if (nodes < 1) return make_error(ErrorCode::kInvalidArgument, "{} nodes train, at least 1 is needed", nodes);
-  const int halves = ring_halves(strategy);
-  const auto model_bytes = static_cast<double>(parameters * kFloat);
+  if (micro_batches < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} micro-batches, at least 1 is needed", micro_batches);
+  }
+  const int halves = ring_halves(strategy, micro_batches).all();
+  const double model_bytes = static_cast<double>(parameters) * kFloat;
   return TrainCommunication{.bytes_sent_per_node = halves * model_bytes * (nodes - 1) / nodes,
                             .messages = halves * (nodes - 1)};
+}
+
+Result<TrainNodePrediction> predict_rank(TrainStrategy strategy, int ranks, const LinkDescriptor& link,
+                                         const RankWork& work) {
+  BF_ASSIGN_OR_RETURN(const TrainCommunication moved,
+                      train_communication(strategy, ranks, work.parameters, work.micro_batches));
+  const auto n = static_cast<std::uint64_t>(ranks);
+  const std::uint64_t share = (work.parameters + n - 1) / n;
+  const bool weights_whole = strategy != TrainStrategy::kFullShard, state_whole = strategy == TrainStrategy::kDdp;
+  TrainNodePrediction one{
+      .forward_s = work.forward_s, .backward_s = work.backward_s, .bytes_sent = moved.bytes_sent_per_node};
+  one.optimizer_s = state_whole ? work.optimizer_s : work.optimizer_s / ranks;
+  const RingHalves halves = ring_halves(strategy, work.micro_batches);
+  const double half_s = ring_half_s(link, ranks, static_cast<double>(work.parameters) * kFloat);
+  one.communication_s = halves.all() * half_s;
+  const double exposed_s = std::max(0.0, halves.forward * half_s - work.forward_s) +
+                           std::max(0.0, halves.backward * half_s - halves.backward_share * work.backward_s);
+  const double computing_s = one.forward_s + one.backward_s + one.optimizer_s;
+  one.step_low_s = (1.0 - work.uncertainty) * (computing_s + exposed_s);
+  one.step_high_s = (1.0 + work.uncertainty) * one.step_s();
+  one.weight_bytes = (weights_whole ? work.parameters : share) * kFloat;
+  one.gradient_bytes = (state_whole ? work.parameters : share) * kFloat;
+  one.optimizer_bytes = 2 * (state_whole ? work.parameters : share) * kFloat;
+  one.activation_bytes = work.activation_bytes;
+  if (ranks > 1 && !state_whole) one.gathered_bytes = (weights_whole ? 1 : 2) * work.largest_part_bytes;
+  if (work.memory_bytes > 0 && one.memory_bytes() > work.memory_bytes) {
+    one.missing_bytes = one.memory_bytes() - work.memory_bytes;
+  }
+  return one;
 }
 
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
@@ -108,46 +191,26 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
   trained.weight_type = DType::kF32;
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(trained, DType::kF32));
   BF_TRY(check_sizes(config, options));
-  const int seq_tokens = options.seq == 0 ? config.context : options.seq;
-  const double seq = seq_tokens;
-  // Appendix B of https://arxiv.org/abs/2204.02311, attention causal: half of the positions at the mean.
-  const double flops = seq * forward_flops_per_token(config, seq_tokens);
-  const bool sharded = options.strategy == TrainStrategy::kSharded;
-  const auto nodes = static_cast<std::uint64_t>(cluster.size());
-  const std::uint64_t held = sharded ? (cost.parameters + nodes - 1) / nodes : cost.parameters;
-  const auto model_bytes = static_cast<double>(cost.parameters * kFloat);
-  const double halves = ring_halves(options.strategy);
+  const int seq = options.seq == 0 ? config.context : options.seq;
+  const LinkDescriptor link = slowest_ring_link(cluster);
 
   TrainPrediction prediction;
-  prediction.flops = (1.0 + kBackwardOverForward) * flops * options.batch;
-  BF_ASSIGN_OR_RETURN(const TrainCommunication moved,
-                      train_communication(options.strategy, cluster.size(), cost.parameters));
-  prediction.bytes_sent_per_node = moved.bytes_sent_per_node;
+  prediction.flops =
+      (1.0 + kBackwardOverForward) * seq * forward_flops_per_token(config, seq) * static_cast<double>(options.batch);
   for (int node = 0; node < cluster.size(); ++node) {
-    const NodeDescriptor& descriptor = cluster.nodes[static_cast<std::size_t>(node)];
-    const NodeRates rates = node_rates(descriptor, DType::kF32);
-    TrainNodePrediction one;
-    one.sequences = options.batch * (node + 1) / cluster.size() - options.batch * node / cluster.size();
-    const double matmuls_per_s = options.matmuls_gflops > 0.0 ? options.matmuls_gflops * 1e9 : rates.flops_per_s;
-    const double matmuls_s = divide(one.sequences * flops, matmuls_per_s);
-    const double floats = one.sequences * (seq * activation_floats(config) + seq * config.vocab);
-    const double touch_s = divide(floats * kFloat, rates.memory_bytes_per_s);
-    one.forward_s = matmuls_s + kForwardTouches * touch_s;
-    one.backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s;
-    one.optimizer_s = divide(kAdamWBytes * static_cast<double>(held), rates.memory_bytes_per_s);
-    one.communication_s = halves * ring_half_s(cluster, model_bytes);
-    one.weight_bytes = held * kFloat;
-    one.gradient_bytes = held * kFloat;
-    one.optimizer_bytes = 2 * held * kFloat;
-    one.activation_bytes = static_cast<std::uint64_t>(floats) * kFloat;
-    // While a block is at work its weights and gradients are whole.
-    if (sharded) one.activation_bytes += 2 * std::max(cost.block.weight_bytes, cost.head.weight_bytes);
-    const std::uint64_t memory = descriptor.memory_bytes;
-    if (memory > 0 && one.memory_bytes() > memory) one.missing_bytes = one.memory_bytes() - memory;
+    const int sequences = static_cast<int>(std::int64_t{options.batch} * (node + 1) / cluster.size() -
+                                           std::int64_t{options.batch} * node / cluster.size());
+    const RankWork work =
+        work_of_node(trained, cost, cluster.nodes[static_cast<std::size_t>(node)], options, sequences);
+    BF_ASSIGN_OR_RETURN(TrainNodePrediction one, predict_rank(options.strategy, cluster.size(), link, work));
+    one.sequences = sequences;
     prediction.step_s = std::max(prediction.step_s, one.step_s());
+    prediction.step_low_s = std::max(prediction.step_low_s, one.step_low_s);
+    prediction.step_high_s = std::max(prediction.step_high_s, one.step_high_s);
+    prediction.bytes_sent_per_node = std::max(prediction.bytes_sent_per_node, one.bytes_sent);
     prediction.nodes.push_back(one);
   }
-  prediction.tokens_per_s = divide(seq * options.batch, prediction.step_s);
+  prediction.tokens_per_s = divide(static_cast<double>(seq) * options.batch, prediction.step_s);
   return prediction;
 }
 

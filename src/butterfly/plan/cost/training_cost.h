@@ -2,6 +2,7 @@
 // docs/decisions/0009-cost-model-and-strategies.md. Pure arithmetic, thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -11,16 +12,26 @@
 
 namespace butterfly {
 
-/// kDdp: every node has the whole model and sums gradients by ring all-reduce. kSharded: weights, gradients and
-/// moments are divided; weights are gathered for each pass, gradients scattered as sums.
-enum class TrainStrategy : std::uint8_t { kDdp, kSharded };
+/// kDdp: every node has the whole model and sums gradients by ring all-reduce. kShardGradOp (stage 2 of ZeRO):
+/// gradients and moments are divided; weights are whole, gathered once a step. kFullShard (stage 3): weights are
+/// divided, too, and gathered part by part for each pass. Gradients are scattered as sums in both.
+enum class TrainStrategy : std::uint8_t { kDdp, kShardGradOp, kFullShard };
+inline constexpr std::array kTrainStrategies{TrainStrategy::kDdp, TrainStrategy::kShardGradOp,
+                                             TrainStrategy::kFullShard};
+/// "ddp", "shard_grad_op", "full_shard".
 std::string_view to_string(TrainStrategy strategy);
+/// Also "zero2", and "zero3" or "sharded".
 Result<TrainStrategy> parse_train_strategy(std::string_view name);
+/// Whether `butterfly train` has it; the others are estimates.
+constexpr bool is_implemented(TrainStrategy strategy) {
+  return strategy == TrainStrategy::kDdp;
+}
 
 struct TrainOptions {
   TrainStrategy strategy = TrainStrategy::kDdp;
-  int batch = 8;  // sequences of a step, over all nodes
-  int seq = 0;    // tokens of each; 0: the model's context
+  int batch = 8;        // sequences of a step, over all nodes
+  int micro_batch = 0;  // of them that a node computes at once; 0: all that it has
+  int seq = 0;          // tokens of each; 0: the model's context
   // Rate of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
   double matmuls_gflops = 0.0;
 };
@@ -31,8 +42,11 @@ struct TrainCommunication {
   int messages = 0;  // that a node sends one after another
 };
 
-/// Of f32 gradients and weights. Errors: kInvalidArgument for fewer than one node.
-Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters);
+/// Of f32 gradients and weights, b bytes of each, with k = (n-1)/n and m micro-batches: ddp 2 k b, as gradients are
+/// summed after the last of them; shard_grad_op k b (m + 1), full_shard 3 m k b, as the sums of each are scattered
+/// (https://arxiv.org/abs/1910.02054, section 7). Errors: kInvalidArgument for fewer than one node or micro-batch.
+Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters,
+                                               int micro_batches = 1);
 
 struct TrainNodePrediction {
   double forward_s = 0.0;
@@ -40,17 +54,53 @@ struct TrainNodePrediction {
   double optimizer_s = 0.0;
   double communication_s = 0.0;
   double step_s() const { return forward_s + backward_s + optimizer_s + communication_s; }
+  double step_low_s = 0.0;   // as much hidden behind the passes as can be, rates better by their uncertainty
+  double step_high_s = 0.0;  // nothing hidden, rates worse
+  double bytes_sent = 0.0;
   int sequences = 0;  // of the batch
   std::uint64_t weight_bytes = 0;
   std::uint64_t gradient_bytes = 0;
   std::uint64_t optimizer_bytes = 0;   // two moments
-  std::uint64_t activation_bytes = 0;  // kept for the backward pass
-  std::uint64_t memory_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes + activation_bytes; }
+  std::uint64_t activation_bytes = 0;  // of a micro-batch, kept for the backward pass
+  std::uint64_t gathered_bytes = 0;    // the largest part's weights or gradients, whole while it is at work
+  std::uint64_t memory_bytes() const {
+    return weight_bytes + gradient_bytes + optimizer_bytes + activation_bytes + gathered_bytes;
+  }
   std::uint64_t missing_bytes = 0;  // 0 where it fits or the memory is unknown
 };
 
+/// What one rank does in a step, however its share was found: by formulas, or by measuring a run.
+struct RankWork {
+  double forward_s = 0.0;
+  double backward_s = 0.0;
+  double optimizer_s = 0.0;  // of the whole model
+  std::uint64_t parameters = 0;
+  std::uint64_t largest_part_bytes = 0;  // weights of a block, or of the head
+  std::uint64_t activation_bytes = 0;    // of a micro-batch
+  std::uint64_t memory_bytes = 0;        // that it may use; 0: unknown
+  int micro_batches = 1;
+  double uncertainty = 0.0;  // of its times, as a share
+};
+
+/// A rank among `ranks` whose slowest link is `link`. Errors: as train_communication().
+Result<TrainNodePrediction> predict_rank(TrainStrategy strategy, int ranks, const LinkDescriptor& link,
+                                         const RankWork& work);
+
+/// Half of a ring all-reduce (reduce-scatter, or all-gather) of `bytes` bytes: n-1 messages of an n-th each
+/// (https://doi.org/10.1177/1094342005051521).
+double ring_half_s(const LinkDescriptor& link, int ranks, double bytes);
+
+/// Between ranks of one machine, who pass values through its memory: written by one, read by the other. Of a hand-over
+/// 10 us are assumed.
+LinkDescriptor memory_link(double memory_gb_per_s);
+
+/// Of predicted times, as a share: where matmuls of training were measured, and where a descriptor's rates stand for
+/// them, of which kAssumedArithmeticShare is assumed to be reached.
+inline constexpr double kMeasuredUncertainty = 0.2, kDescribedUncertainty = 0.5;
+
 struct TrainPrediction {
   double step_s = 0.0;  // of the slowest node, communication not hidden behind the backward pass
+  double step_low_s = 0.0, step_high_s = 0.0;
   double tokens_per_s = 0.0;
   double flops = 0.0;                // of all nodes: 3 forward passes
   double bytes_sent_per_node = 0.0;  // per step

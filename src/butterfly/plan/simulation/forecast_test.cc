@@ -18,8 +18,8 @@ class ForecastTest : public ::testing::Test {
 };
 
 TEST_F(ForecastTest, ARunLikeThePlannedOneHasThePlansPrediction) {
-  const Plan planned = *make_plan(config, cluster, {.context = 300, .prompt = 100});
-  const PlanPrediction run = of({.prompt = 100, .generated = 100});
+  const Plan planned = *make_plan(config, cluster, {.context = 228, .prompt = 64});
+  const PlanPrediction run = of({.prompt = 64, .generated = 100});
   EXPECT_DOUBLE_EQ(run.token_s, planned.prediction.token_s);
   EXPECT_DOUBLE_EQ(run.ttft_s, planned.prediction.ttft_s);
 }
@@ -35,6 +35,18 @@ TEST_F(ForecastTest, LongerPromptsTakeLongerAndSoDoLaterTokens) {
 TEST_F(ForecastTest, OneSequenceIsSimulatedAsItIsPredicted) {
   const RunForecast one = *forecast(config, cluster, plan, DType::kF16, {.prompt = 64, .generated = 64});
   EXPECT_NEAR(one.simulated_s, one.plan.ttft_s + 64 * one.plan.token_s, 0.01 * one.simulated_s);
+}
+
+// Fails when a prompt is predicted as one chunk, or its chunks are all on one link at once: a scheduler cuts it, so
+// that stages compute while links carry.
+TEST_F(ForecastTest, APromptThatIsCutOverlapsOnLinksOfEveryRate) {
+  for (const double gb_per_s : {0.0004, 0.01, 0.1, 10.0}) {
+    PlanCluster linked = cluster;
+    linked.default_link = {.latency_us = 100, .gb_per_s = gb_per_s};
+    const RunForecast cut = *forecast(config, linked, plan, DType::kF16, {.prompt = 301});
+    EXPECT_NEAR(cut.plan.ttft_s, cut.simulated_s, 0.01 * cut.simulated_s) << gb_per_s;
+    EXPECT_GT(cut.plan.ttft_s, 301.0 * 4 * config.model_dim / (gb_per_s * 1e9)) << gb_per_s;
+  }
 }
 
 TEST_F(ForecastTest, MoreSequencesGiveMoreTokens) {

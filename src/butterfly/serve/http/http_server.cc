@@ -23,6 +23,7 @@
 
 #include "butterfly/base/descriptor.h"
 #include "butterfly/base/log.h"
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/address.h"
 
 namespace butterfly {
@@ -330,7 +331,10 @@ ssize_t Exchange::read_piece(char* out, std::size_t size) {
       source = source_;
     }
     std::string piece;
+    trace::Scope scope(trace::Zone::kTell);
     const HttpSource::State state = source->read(piece, kPieceBytes);
+    scope.set_work({.number = 1, .bytes = piece.size()});
+    scope.end();
     const std::lock_guard lock(mutex_);
     piece_ = std::move(piece);
     if (state == HttpSource::State::kBroken) return MHD_CONTENT_READER_END_WITH_ERROR;

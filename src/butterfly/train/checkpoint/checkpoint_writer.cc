@@ -8,6 +8,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 
@@ -21,6 +22,7 @@ struct CheckpointWriter::State {
   RunState run_state;
   std::string config_toml;
   std::vector<AlignedBuffer> buffers;
+  std::vector<trace::Held> held;
   std::vector<RunArray> arrays;
 
   std::thread thread;
@@ -33,10 +35,12 @@ struct CheckpointWriter::State {
     config_toml = run.config_toml;
     arrays.clear();
     buffers.resize(run.arrays.size());
+    held.resize(buffers.size());
     for (std::size_t i = 0; i < run.arrays.size(); ++i) {
       const std::span<float> from = run.arrays[i].values;
       if (buffers[i].bytes() != from.size_bytes()) {
         BF_ASSIGN_OR_RETURN(buffers[i], AlignedBuffer::create(from.size_bytes()));
+        held[i] = trace::Held(trace::Owner::kBuffers, from.size_bytes());
       }
       std::memcpy(buffers[i].data(), from.data(), from.size_bytes());
       arrays.push_back({run.arrays[i].name, {reinterpret_cast<float*>(buffers[i].data()), from.size()}});
@@ -71,6 +75,7 @@ Status CheckpointWriter::save(const RunSnapshot& run) {
   }
   BF_TRY(state_->copy(run));
   const auto write = [state = state_.get()] {
+    const trace::Scope scope(trace::Zone::kCheckpoint, {.number = static_cast<std::uint32_t>(state->run_state.step)});
     state->write({.state = state->run_state, .config_toml = state->config_toml, .arrays = state->arrays});
   };
   try {

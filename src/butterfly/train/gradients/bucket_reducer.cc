@@ -1,16 +1,13 @@
 #include "butterfly/train/gradients/bucket_reducer.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "butterfly/base/check.h"
-#include "butterfly/base/clock.h"
+#include "butterfly/trace/timed_span.h"
 #include "butterfly/train/gradients/gradient_tree.h"
 
 namespace butterfly {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 class PlainSum final : public BucketSum {
  public:
@@ -106,9 +103,9 @@ void BucketReducer::micro_batch_done(int micro_batch) {
 }
 
 Result<ReduceReport> BucketReducer::finish() {
-  const auto begin = Clock::now();
+  const trace::TimedSpan waiting(trace::Zone::kWaitGradients);
   const Status reduced = queue_->wait_all();
-  report_.exposed_s = seconds_since(begin);
+  report_.exposed_s = waiting.end_s();
   // Without this rank's buckets the others would wait for them.
   if (!status_) collectives_.abort();
   in_step_ = false;
@@ -120,12 +117,15 @@ Result<ReduceReport> BucketReducer::finish() {
 
 /// On the queue's thread.
 Status BucketReducer::reduce(std::size_t index) {
-  const auto begin = Clock::now();
+  if (index == 0) trace::name_thread(fmt::format("gradients of rank {}", collectives_.rank()));
+  trace::TimedSpan span(trace::Zone::kReduceBucket);
   const std::uint64_t sent_before = collectives_.stats().bytes_sent;
   if (index == 0) BF_TRY(sum_->begin_exchange(report_));
   BF_TRY(sum_->reduce(index, buckets_[index], report_));
-  report_.bytes_sent += collectives_.stats().bytes_sent - sent_before;
-  report_.communication_s += seconds_since(begin);
+  const std::uint64_t sent = collectives_.stats().bytes_sent - sent_before;
+  report_.bytes_sent += sent;
+  span.set_work({.number = static_cast<std::uint32_t>(index), .bytes = sent});
+  report_.communication_s += span.end_s();
   return {};
 }
 

@@ -118,8 +118,11 @@ Status CanonicalSum::reduce(std::size_t /*index*/, ParameterRange bucket, Reduce
       sums.push_back({.subtree = subtrees_[member][i], .values = values});
     }
   }
-  const std::span<float> sum = fold_subtrees(sums);
-  if (sum.data() != mine.data()) std::ranges::copy(sum, mine.begin());
+  {
+    const trace::Scope scope(trace::Zone::kGradientSum, sum_work(mine.size() * sums.size()));
+    const std::span<float> sum = fold_subtrees(sums);
+    if (sum.data() != mine.data()) std::ranges::copy(sum, mine.begin());
+  }
 
   std::vector<MutableByteSpan> parts;
   for (std::size_t member = 0; member < members_; ++member) {

@@ -7,6 +7,8 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/clock.h"
 #include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/trace/held.h"
+#include "butterfly/trace/timed_span.h"
 #include "butterfly/train/gradients/compression_choice.h"
 #include "butterfly/train/gradients/gradient_codec.h"
 #include "butterfly/train/gradients/gradient_tree.h"
@@ -24,14 +26,10 @@ constexpr int kSampleRepeats = 2;         // the first finds cold tables and pag
 /// Adds up what its scope takes.
 class Stopwatch {
  public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += seconds_since(begin_); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
+  explicit Stopwatch(double& seconds) : span_(trace::Zone::kCompress, seconds) {}
 
  private:
-  double& seconds_;
-  const Clock::time_point begin_ = Clock::now();
+  trace::AddedSpan span_;
 };
 
 class CompressedSum final : public BucketSum {
@@ -43,6 +41,7 @@ class CompressedSum final : public BucketSum {
         me_(static_cast<std::size_t>(collectives.rank())),
         gradients_(gradients),
         residual_storage_(std::move(residual)),
+        residual_held_(trace::Owner::kBuffers, residual_storage_.bytes()),
         residual_(reinterpret_cast<float*>(residual_storage_.data()), residual_storage_.bytes() / sizeof(float)),
         method_(options.method),
         owes_(backward_buckets(static_cast<std::int64_t>(gradients.size()), options.bucket_bytes).size(),
@@ -96,6 +95,7 @@ class CompressedSum final : public BucketSum {
   const std::size_t members_, me_;
   std::span<float> gradients_;
   AlignedBuffer residual_storage_;
+  trace::Held residual_held_;
   std::span<float> residual_;  // empty where no codec is lossy
   const GradientCompression method_;
   std::vector<bool> owes_;  // of each bucket: its residual may be other than zero

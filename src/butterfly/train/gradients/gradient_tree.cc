@@ -43,6 +43,10 @@ std::vector<Subtree> maximal_subtrees(int first, int last) {
   return subtrees;
 }
 
+trace::Work sum_work(std::size_t elements) {
+  return {.number = 1, .bytes = 3 * elements * sizeof(float), .pass = trace::Pass::kWeightGradient};
+}
+
 void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work) {
   constexpr long kBlockElements = 32 * 1024;
   for (; range.begin < range.end; range.begin += kBlockElements) {
@@ -79,6 +83,7 @@ Status GradientTree::begin(const MicroBatches& share) {
     while (buffers_.size() < needed) {
       BF_ASSIGN_OR_RETURN(AlignedBuffer made, AlignedBuffer::create(gradients_.size_bytes()));
       buffers_.push_back(std::move(made));
+      held_memory_.emplace_back(trace::Owner::kGradients, gradients_.size_bytes());
       parallel([&](WorkRange range) {  // what is of no parameter is added, too
         const std::span<float> zeros = buffer(buffers_.size() - 1);
         std::fill(zeros.begin() + range.begin, zeros.begin() + range.end, 0.0F);
@@ -115,6 +120,7 @@ void GradientTree::take() {
   const bool completes = completes_a_subtree();
   Subtree subtree{.first = next_++, .count = 1};
   if (!completes) return held_.push_back(subtree);
+  const trace::Scope scope(trace::Zone::kGradientSum, sum_work(gradients_.size()));
   // Into the held subtrees that it completes, each into the one before it.
   std::size_t end = held_.size();
   for (; end > 0 && are_siblings(held_[end - 1], subtree); --end) subtree = parent(held_[end - 1]);

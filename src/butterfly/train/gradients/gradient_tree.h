@@ -13,6 +13,7 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/tensor/aligned_buffer.h"
+#include "butterfly/trace/held.h"
 #include "butterfly/train/gradients/reducer.h"
 
 namespace butterfly {
@@ -38,6 +39,9 @@ std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums);
 
 /// Calls `work` for one block after the other: so small that what is added to it several times stays in the cache.
 void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work);
+
+/// Of a zone in which `elements` floats are added to others.
+trace::Work sum_work(std::size_t elements);
 
 /// into += from.
 void add_to(std::span<float> into, std::span<const float> from);
@@ -75,7 +79,8 @@ class GradientTree {
   int next_ = 0;  // leaf
   std::vector<Subtree> held_;
   std::vector<Subtree> subtrees_;
-  std::vector<AlignedBuffer> buffers_;  // each as long as the gradients; held_[i] is in the i-th
+  std::vector<trace::Held> held_memory_;  // of buffers_
+  std::vector<AlignedBuffer> buffers_;    // each as long as the gradients; held_[i] is in the i-th
 };
 
 }  // namespace butterfly

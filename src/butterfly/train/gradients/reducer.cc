@@ -46,6 +46,7 @@ class LocalTreeReducer final : public GradientReducer {
   }
   Result<ReduceReport> finish() override {
     BF_TRY(begun_);
+    const trace::Scope scope(trace::Zone::kGradientSum, sum_work(gradients_.size()));
     const auto count = static_cast<long>(gradients_.size());
     if (team_ == nullptr) {
       fold({.begin = 0, .end = count});

@@ -11,6 +11,7 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/machine/usage/recorded_process.h"
 #include "butterfly/train/ranks/rank_child.h"
 #include "butterfly/train/ranks/rank_leader.h"
 
@@ -58,10 +59,22 @@ Status run_rank(int number, const Parent& parent, const RunConfig& config, const
   // A terminal interrupts all processes, a batch system ends them all; when the run stops is rank 0's to say.
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGTERM, SIG_IGN);
-  const Status done = run_rank(number, parent, config, options);
+  Status done;
+  {
+    const RecordedProcess recorded("rank");
+    done = run_rank(number, parent, config, options);
+  }
   // Other errors have been told to rank 0, which returns them.
   if (!done && ends_epoch(done.error())) log().error("{}", done.error().message);
   ::_exit(done ? 0 : 1);
+}
+
+/// fork() while a recorder may run; the child is recorded on its own.
+pid_t fork_recorded() {
+  trace::ForkLock lock;
+  const pid_t pid = ::fork();
+  if (pid == 0) lock.forget_parent();
+  return pid;
 }
 
 /// Forks the other ranks, and waits for them to end.
@@ -120,7 +133,7 @@ Result<std::vector<LedRank>> Processes::start() {
 Status Processes::fork_processes(std::vector<LedRank>& ranks) {
   const Parent parent{.address = listener_->address(), .session = session_};
   for (int number = 1; number < config_.parallel.ranks; ++number) {
-    const pid_t pid = ::fork();
+    const pid_t pid = fork_recorded();
     if (pid < 0) return make_error(ErrorCode::kIo, "rank {} got no process: {}", number, std::strerror(errno));
     if (pid == 0) {
       listener_.reset();

@@ -4,13 +4,16 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/membership/membership.h"
+#include "butterfly/cluster/membership/worker_recordings.h"
 #include "butterfly/cluster/membership/worker_registry.h"
 #include "butterfly/cluster/worker/arrival_queue.h"
+#include "butterfly/machine/usage/recorded_process.h"
 #include "butterfly/train/ranks/rank_child.h"
 #include "butterfly/train/ranks/rank_leader.h"
 #include "butterfly/train/ranks/rank_task.h"
@@ -74,6 +77,7 @@ class Workers final : public OtherRanks, private MemberObserver {
   const RanksOptions& options_;
   const std::stop_token stop_;
   WorkerRegistry registry_;
+  std::optional<WorkerRecordings> recordings_;   // of the workers, where this process is recorded
   std::vector<RemoteWorkerPtr> members_;         // by rank, that of rank 1 first
   std::optional<RunParts> parts_;                // until rank 0's trainer has them
   ArrivalQueue nobody_;                          // rank 0 is not dialled
@@ -108,6 +112,13 @@ Status Workers::handshake() {
       return make_error(ErrorCode::kUnavailable, "worker {} went away before the run began", address);
     }
     members_.push_back(*found);
+  }
+  if (const std::string folder = record_folder(); !folder.empty()) {
+    recordings_.emplace(folder, registry_.options().access, [this] {
+      std::vector<NodeDescriptor> nodes;
+      for (const RemoteWorkerPtr& member : registry_.usable()) nodes.push_back(member->node);
+      return nodes;
+    });
   }
   return check_trains();
 }

@@ -8,8 +8,15 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
+
+#include "butterfly/base/test_folder_test.h"
+#include "butterfly/machine/usage/recorded_process.h"
 
 namespace butterfly {
 namespace {
@@ -253,6 +260,46 @@ TEST(FaultsRankProcesses, WithoutRankZeroTheOthersEndWithAnError) {
   }
   EXPECT_THAT(ends, ::testing::UnorderedElementsAre(-1, 1, 1));
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+/// The recordings in a folder whose names begin with `role`.
+std::vector<trace::Recording> recordings(const std::string& folder, const std::string& role) {
+  std::vector<trace::Recording> all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (!entry.path().filename().string().starts_with(role + "-")) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    auto parsed = trace::parse_recording(std::as_bytes(std::span(bytes)));
+    EXPECT_TRUE(parsed) << parsed.error().message;
+    if (parsed) all.push_back(std::move(*parsed));
+  }
+  return all;
+}
+
+TEST(Ranks, EachProcessWritesARecordingOfItsOwn) {
+  if (trace::kRingSpans < 4096) GTEST_SKIP() << "a ring of " << trace::kRingSpans << " spans is too small";
+  const TestFolder folder;
+  ASSERT_EQ(::setenv(kRecordFolder, folder.path().c_str(), 1), 0);
+  {
+    const RecordedProcess parent("train");
+    trace::record(trace::Zone::kLoadModel, 1, 2, {});
+    trace::hold(trace::Owner::kBuffers, 1000);
+    const Ran run = run_ranks(config_of(RankEngine::kTcp, 3));
+    EXPECT_TRUE(run.result) << run.result.error().message;
+    trace::hold(trace::Owner::kBuffers, -1000);
+  }
+  ::unsetenv(kRecordFolder);
+  EXPECT_EQ(recordings(folder.path(), "train").size(), 1U);
+  const std::vector<trace::Recording> ranks = recordings(folder.path(), "rank");
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_NE(ranks[0].fact("pid"), ranks[1].fact("pid"));
+  for (const trace::Recording& rank : ranks) {
+    EXPECT_EQ(rank.fact("role"), "rank");
+    const auto is = [](trace::Zone zone) { return [=](const trace::Span& span) { return span.zone == zone; }; };
+    EXPECT_EQ(std::ranges::count_if(rank.spans, is(trace::Zone::kAllReduce)), 50);
+    EXPECT_EQ(std::ranges::count_if(rank.spans, is(trace::Zone::kLoadModel)), 0) << "of its parent";
+    EXPECT_EQ(rank.samples.front().held_bytes[static_cast<std::size_t>(trace::Owner::kBuffers)], 0U) << "of its parent";
+  }
 }
 
 }  // namespace

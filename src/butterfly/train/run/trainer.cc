@@ -15,6 +15,7 @@
 #include "butterfly/train/run/evaluate.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
+#include "butterfly/train/step/step_facts.h"
 
 namespace butterfly {
 namespace {
@@ -239,6 +240,8 @@ Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_tok
 
 Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_token& stop) {
   StepContext step = context();
+  set_step_facts(step);
+  trace::name_thread(fmt::format("rank {}", rank_.rank));
   while (step_ < config_.steps && !stopped_) {
     tell(observer, writer_.finished());
     auto report = train_step(step, step_, stop.stop_requested() ? StopWish::kStop : StopWish::kGoOn);
@@ -265,6 +268,7 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
 }
 
 Status RunTrainer::evaluate(const TrainObserver& observer) {
+  const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
   BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(transformer_, *parts_.data, rank_.collectives));
   if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);
   return {};
@@ -272,6 +276,7 @@ Status RunTrainer::evaluate(const TrainObserver& observer) {
 
 Status RunTrainer::sample(const TrainObserver& observer) {
   if (!is_first() || !observer.sampled) return {};
+  const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
   const auto text =
       sample_text(checkpoint(), {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
   // A text is no reason to lose a run.
@@ -283,6 +288,7 @@ Status RunTrainer::sample(const TrainObserver& observer) {
 Status RunTrainer::save(const TrainObserver& observer) {
   const std::string& directory = config_.checkpoint.directory;
   if (directory.empty() || last_saved_ == step_) return {};
+  const trace::Scope scope(trace::Zone::kCheckpoint, {.number = static_cast<std::uint32_t>(step_)});
   if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
   last_saved_ = step_;
   BF_ASSIGN_OR_RETURN(const Residuals residuals, gather_residuals(rank_.collectives, reducer_->residuals()));
@@ -341,6 +347,7 @@ RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_shar
     summary = statistics_.summary(facts);
     if (summary.mfu < 1.0) break;  // more than that, and the peak is what is doubted first
   }
+  record_latency(transformer_.team());
   return summary;
 }
 

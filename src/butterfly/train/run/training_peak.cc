@@ -15,6 +15,20 @@ namespace {
 constexpr std::int64_t kSide = 1024;
 constexpr int kMatmuls = 8;
 
+/// The processor's, by its fastest instruction set.
+Result<Peaks> processor_peaks(int threads, PeakAge age) {
+  BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
+  const PeakOptions options{.isa = supported_isas().back(), .threads = threads};
+  BF_ASSIGN_OR_RETURN(const Peaks peaks, age == PeakAge::kKnown ? cached_peaks(options, topology.cpu_name)
+                                                                : renewed_peaks(options, topology.cpu_name));
+  trace::set_fact("cpu", topology.cpu_name);
+  trace::set_fact("peak.fp32_gflops", peaks.team.fp32_gflops);
+  trace::set_fact("peak.int8_gops", peaks.team.int8_gops);
+  trace::set_fact("peak.memory_gb_per_s", peaks.team.memory_read_gb_per_s);
+  set_cache_facts(supported_isas().back(), threads, topology);
+  return peaks;
+}
+
 /// The best rate of one matmul of kSide^3, all threads together.
 Result<double> best_matmul_gflops(Precision precision, Isa isa, int threads) {
   ThreadTeam team(threads);
@@ -47,19 +61,27 @@ Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int th
   const std::scoped_lock lock(mutex);
   if (precision == Precision::kFloat32) {
     // oneDNN chooses its own instructions, so the peak is the processor's and not that of `isa`.
-    BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
-    const PeakOptions options{.isa = supported_isas().back(), .threads = threads};
-    BF_ASSIGN_OR_RETURN(const Peaks peaks, age == PeakAge::kKnown ? cached_peaks(options, topology.cpu_name)
-                                                                  : renewed_peaks(options, topology.cpu_name));
+    BF_ASSIGN_OR_RETURN(const Peaks peaks, processor_peaks(threads, age));
+    trace::set_fact("peak.train_fp32_gflops", peaks.team.fp32_gflops);
     return TrainingPeak{peaks.team.fp32_gflops, fmt::format("fp32 multiply-adds in registers, {} threads", threads)};
   }
+  // A recording tells the memory's peak, too.
+  if (trace::recording()) BF_TRY(processor_peaks(threads, PeakAge::kKnown));
   static std::map<int, double> known;
   if (age == PeakAge::kAgain || !known.contains(threads)) {
     BF_ASSIGN_OR_RETURN(const double measured, best_matmul_gflops(precision, isa, threads));
     known[threads] = std::max(known[threads], measured);
   }
+  trace::set_fact("peak.train_bf16_gflops", known[threads]);
   return TrainingPeak{known[threads], fmt::format("best of {} {} matmuls of {}^3, {} threads", kMatmuls,
                                                   to_string(precision), kSide, threads)};
+}
+
+void record_latency(ThreadTeam& team) {
+  if (!trace::recording()) return;
+  const TeamLatency latency = measure_team(team);
+  trace::set_fact("team.dispatch_us", latency.dispatch_us);
+  trace::set_fact("team.wake_us", latency.wake_us);
 }
 
 }  // namespace butterfly

@@ -8,6 +8,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/kernel/gemm/gemm.h"
 #include "butterfly/machine/isa.h"
+#include "butterfly/machine/thread_team.h"
 
 namespace butterfly {
 
@@ -21,5 +22,8 @@ struct TrainingPeak {
 /// 100 % of a peak may have shown that the machine had other work while that was measured. Errors: those of both.
 enum class PeakAge : std::uint8_t { kKnown, kAgain };
 Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads, PeakAge age = PeakAge::kKnown);
+
+/// Into a recording: what handing work to this team costs. Nothing where nobody records.
+void record_latency(ThreadTeam& team);
 
 }  // namespace butterfly

@@ -6,6 +6,7 @@
 
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/kernel/training/training_kernels.h"
+#include "butterfly/trace/held.h"
 
 namespace butterfly {
 namespace {
@@ -49,9 +50,12 @@ class FlatOptimizer : public Optimizer {
         parameters_(parameters),
         team_(team),
         chunks_(chunks_of(parameters)),
-        partial_sums_(chunks_.size()) {}
+        partial_sums_(chunks_.size()) {
+    for (const Chunk& chunk : chunks_) elements_ += chunk.size;
+  }
 
   double gradient_norm() override {
+    const trace::Scope scope(trace::Zone::kGradientNorm, work(sizeof(float)));
     const float* gradients = parameters_.gradients().data();
     each_chunk([&](const Chunk& chunk, std::size_t index) {
       partial_sums_[index] = kernels_.sum_of_squares(gradients + chunk.begin, chunk.size);
@@ -61,6 +65,7 @@ class FlatOptimizer : public Optimizer {
 
   void update(double rate, double gradient_scale) override {
     ++updates_;
+    const trace::Scope scope(trace::Zone::kUpdate, work(update_bytes()));
     apply(static_cast<float>(rate), static_cast<float>(gradient_scale));
   }
 
@@ -81,12 +86,15 @@ class FlatOptimizer : public Optimizer {
       BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(bytes));
       std::memset(buffer.data(), 0, bytes);
       moments_.push_back(std::move(buffer));
+      moments_held_.emplace_back(trace::Owner::kOptimizer, bytes);
     }
     return {};
   }
 
  protected:
   virtual void apply(float rate, float gradient_scale) = 0;
+  /// Read and written for one element.
+  virtual std::uint64_t update_bytes() const = 0;
 
   /// work(chunk, its index) on the team.
   template <typename Work>
@@ -108,9 +116,16 @@ class FlatOptimizer : public Optimizer {
   ThreadTeam& team_;
 
  private:
+  trace::Work work(std::uint64_t bytes_each) const {
+    return {.number = static_cast<std::uint32_t>(chunks_.size()),
+            .bytes = static_cast<std::uint64_t>(elements_) * bytes_each};
+  }
+
   std::vector<Chunk> chunks_;
+  std::int64_t elements_ = 0;  // of all chunks
   std::vector<double> partial_sums_;
   std::vector<AlignedBuffer> moments_;
+  std::vector<trace::Held> moments_held_;
   std::int64_t updates_ = 0;
 
  protected:
@@ -131,6 +146,7 @@ class Adamw : public FlatOptimizer {
             .correction2 = static_cast<float>(correction(config_.beta2)),
             .gradient_scale = gradient_scale};
   }
+  std::uint64_t update_bytes() const override { return 7 * sizeof(float); }  // all but the gradient are written, too
 
   void apply(float rate, float gradient_scale) override {
     const AdamwArgs common = arguments(rate, gradient_scale);
@@ -151,6 +167,7 @@ class UnfusedAdamw final : public Adamw {
   using Adamw::Adamw;
 
  protected:
+  std::uint64_t update_bytes() const override { return 12 * sizeof(float); }
   void apply(float rate, float gradient_scale) override {
     const AdamwArgs args = arguments(rate, gradient_scale);
     const float* gradients = parameters_.gradients().data();
@@ -184,6 +201,7 @@ class Sgd final : public FlatOptimizer {
   using FlatOptimizer::FlatOptimizer;
 
  protected:
+  std::uint64_t update_bytes() const override { return (config_.momentum > 0 ? 5 : 3) * sizeof(float); }
   void apply(float rate, float gradient_scale) override {
     const auto momentum = static_cast<float>(config_.momentum);
     const float* gradients = parameters_.gradients().data();

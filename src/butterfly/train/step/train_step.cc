@@ -10,21 +10,42 @@
 namespace butterfly {
 namespace {
 
-/// Gives the time since the last call to a phase.
+struct Phase {
+  trace::Zone zone;
+  double StepPhases::*sum;
+};
+constexpr Phase kData{trace::Zone::kPhaseData, &StepPhases::data_s};
+constexpr Phase kForwardPass{trace::Zone::kPhaseForward, &StepPhases::forward_s};
+constexpr Phase kBackwardPass{trace::Zone::kPhaseBackward, &StepPhases::backward_s};
+constexpr Phase kCommunication{trace::Zone::kPhaseCommunication, &StepPhases::communication_exposed_s};
+constexpr Phase kOptimizer{trace::Zone::kPhaseOptimizer, &StepPhases::optimizer_s};
+
+/// Gives the time since the last call to a phase, in the report and as a span. A step that fails leaves no span of it.
 class PhaseClock {
  public:
-  explicit PhaseClock(StepPhases& phases) : phases_(phases) {}
-  void lap(double StepPhases::*phase) {
+  explicit PhaseClock(StepReport& report) : report_(report) {}
+  void lap(const Phase& phase, int micro_batch = 0) {
     const std::uint64_t now = trace::now_ns();
-    phases_.*phase += static_cast<double>(now - last_) * 1e-9;
+    trace::record(phase.zone, last_, now, {.number = static_cast<std::uint32_t>(micro_batch)});
+    report_.phases.*phase.sum += static_cast<double>(now - last_) * 1e-9;
     last_ = now;
   }
-  void stop() { phases_.total_s = static_cast<double>(trace::now_ns() - begin_) * 1e-9; }
+  void stop(const StepContext& context) {
+    const std::uint64_t now = trace::now_ns();
+    const Collectives* ranks = context.collectives;
+    trace::record(trace::Zone::kStepTrain, begin_, now,
+                  {.number = static_cast<std::uint32_t>(report_.step),
+                   .in = static_cast<std::uint32_t>(ranks == nullptr ? 0 : ranks->rank()),
+                   .out = static_cast<std::uint32_t>(ranks == nullptr ? 1 : ranks->size())});
+    const std::int64_t sequences = std::int64_t{context.share.last - context.share.first} * context.micro_batch;
+    trace::add(trace::Counter::kTrainTokens, static_cast<std::uint64_t>(sequences * context.transformer.options().seq));
+    report_.phases.total_s = static_cast<double>(now - begin_) * 1e-9;
+  }
 
  private:
-  StepPhases& phases_;
-  std::uint64_t begin_ = trace::now_ns();
-  std::uint64_t last_ = trace::now_ns();
+  StepReport& report_;
+  const std::uint64_t begin_ = trace::now_ns();
+  std::uint64_t last_ = begin_;
 };
 
 std::int64_t tokens_of_step(const StepContext& context) {
@@ -104,22 +125,22 @@ void begin(StepContext& context) {
 
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish) {
   StepReport report{.step = step, .rate = rate_of_step(context.config, step), .tokens = tokens_of_step(context)};
-  PhaseClock clock(report.phases);
+  PhaseClock clock(report);
   begin(context);
-  clock.lap(&StepPhases::optimizer_s);
+  clock.lap(kOptimizer);
   for (int micro = context.share.first; micro < context.share.last; ++micro) {
     read_batch(context, step, micro);
-    clock.lap(&StepPhases::data_s);
+    clock.lap(kData, micro);
     BF_TRY(forward(context, micro));
-    clock.lap(&StepPhases::forward_s);
+    clock.lap(kForwardPass, micro);
     BF_TRY(backward(context, micro));
-    clock.lap(&StepPhases::backward_s);
+    clock.lap(kBackwardPass, micro);
     context.reducer.micro_batch_done(micro);
-    clock.lap(&StepPhases::communication_exposed_s);
+    clock.lap(kCommunication, micro);
   }
   BF_ASSIGN_OR_RETURN(report.reduced, context.reducer.finish());
   BF_TRY(share_losses(context, wish, report));
-  clock.lap(&StepPhases::communication_exposed_s);
+  clock.lap(kCommunication, context.share.last);
 
   report.gradient_norm = context.optimizer.gradient_norm();
   BF_TRY(check_finite(report));
@@ -128,8 +149,8 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
     context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
     context.transformer.weights_changed();
   }
-  clock.lap(&StepPhases::optimizer_s);
-  clock.stop();
+  clock.lap(kOptimizer);
+  clock.stop(context);
   return report;
 }
 

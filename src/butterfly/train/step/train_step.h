@@ -18,11 +18,12 @@
 
 namespace butterfly {
 
+/// Seconds in the phases of a step, whose spans trace has: both come from the same looks at the clock.
 struct StepPhases {
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0;
   double communication_exposed_s = 0.0;  // the gradients' sum, as far as the backward pass does not hide it
-  double optimizer_s = 0.0;              // clearing, norm, guard and update
-  double total_s = 0.0;                  // by a clock of its own
+  double optimizer_s = 0.0;              // norm, guard and update
+  double total_s = 0.0;                  // from the first look at the clock to the last, whatever was seen between
 };
 
 struct StepReport {

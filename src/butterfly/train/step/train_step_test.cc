@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
+#include "butterfly/trace/trace.h"
 #include "butterfly/train/run/tiny_run_test.h"
 
 namespace butterfly {
@@ -86,6 +88,53 @@ TEST(TrainStep, LearnsAndSaysWhatItDid) {
   EXPECT_FALSE(first.left_out);
   for (int step = 1; step < 150; ++step) ASSERT_TRUE(steps.take(step));
   EXPECT_LT(steps.take(150)->loss, first.loss - 0.5);
+}
+
+TEST(TrainStep, ItsSpansAreThePhasesOfItsReport) {
+  if (trace::kRingSpans < 4096) GTEST_SKIP() << "a ring of " << trace::kRingSpans << " spans is too small";
+  RunConfig config = tiny_run();
+  config.parallel.deterministic = false;
+  Steps steps(config);
+  (void)steps.take(0);
+  trace::reset();
+  trace::set_recording(true);
+  const auto report = steps.take(1);
+  trace::set_recording(false);
+  ASSERT_TRUE(report) << report.error().message;
+  std::map<trace::Zone, double> seconds;
+  std::map<trace::Zone, int> counts;
+  double step_s = 0.0;
+  for (const trace::Span& span : trace::drain().spans) {
+    const double length_s = static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+    if (trace::kind_of(span.zone) == trace::ZoneKind::kPhase) seconds[span.zone] += length_s;
+    if (span.zone == trace::Zone::kStepTrain) {
+      step_s = length_s;
+      EXPECT_EQ(span.work.number, 1U);
+    }
+    ++counts[span.zone];
+  }
+  const StepPhases& phases = report->phases;
+  const std::map<trace::Zone, double> reported{{trace::Zone::kPhaseData, phases.data_s},
+                                               {trace::Zone::kPhaseForward, phases.forward_s},
+                                               {trace::Zone::kPhaseBackward, phases.backward_s},
+                                               {trace::Zone::kPhaseCommunication, phases.communication_exposed_s},
+                                               {trace::Zone::kPhaseOptimizer, phases.optimizer_s}};
+  double sum = 0.0;
+  for (const auto& [zone, length_s] : reported) {
+    EXPECT_NEAR(seconds[zone], length_s, 1e-12) << trace::to_string(zone);
+    sum += length_s;
+  }
+  EXPECT_DOUBLE_EQ(step_s, phases.total_s);
+  EXPECT_GE(sum, 0.98 * step_s);
+  // Four micro-batches through one layer, and one update.
+  EXPECT_EQ(counts[trace::Zone::kPhaseForward], 4);
+  EXPECT_EQ(counts[trace::Zone::kPhaseBackward], 4);
+  EXPECT_EQ(counts[trace::Zone::kLayer], 2 * 4);
+  EXPECT_EQ(counts[trace::Zone::kGateUp], 3 * 4);
+  EXPECT_EQ(counts[trace::Zone::kGradientClear], 1);
+  EXPECT_EQ(counts[trace::Zone::kGradientNorm], 1);
+  EXPECT_EQ(counts[trace::Zone::kUpdate], 1);
+  trace::reset();
 }
 
 TEST(TrainStep, PhasesAddUp) {

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <map>
 #include <thread>
 
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/inproc.h"
 #include "butterfly/wire/channel/tcp.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
@@ -54,6 +57,33 @@ class ChannelTest : public ::testing::TestWithParam<std::string> {
     return make_tcp_pair(worker, cluster.coordinator());
   }
 };
+
+TEST_P(ChannelTest, ASpanOfReceivingHasTheMessagesBytesAndBeginsWithTheFirst) {
+  auto [near, far] = make_pair();
+  trace::reset();
+  trace::set_recording(true);
+  std::atomic<bool> waits{false};
+  std::thread receiver([&, channel = far.get()] {
+    waits = true;
+    EXPECT_TRUE(channel->receive({}, after_ms(20'000)));
+  });
+  while (!waits) std::this_thread::yield();
+  for (int i = 0; i < 50; ++i) std::this_thread::yield();  // it waits by now, or soon: both are right
+  const std::uint64_t before = trace::now_ns();
+  ASSERT_TRUE(near->send({.payload = pattern(5000, 3)}, after_ms(20'000)));
+  receiver.join();
+  trace::set_recording(false);
+  std::map<trace::Zone, std::vector<trace::Span>> spans;
+  for (const trace::Span& span : trace::drain().spans) spans[span.zone].push_back(span);
+  ASSERT_EQ(spans[trace::Zone::kSend].size(), 1u);
+  ASSERT_EQ(spans[trace::Zone::kReceive].size(), 1u);
+  const trace::Span& received = spans[trace::Zone::kReceive].front();
+  EXPECT_GE(received.begin_ns, before);
+  EXPECT_GE(received.work.bytes, 5000u);
+  EXPECT_EQ(spans[trace::Zone::kSend].front().work.bytes, received.work.bytes);
+  EXPECT_EQ(trace::read(trace::Counter::kWireBytesReceived), received.work.bytes) << "each byte is counted once";
+  EXPECT_EQ(trace::read(trace::Counter::kWireBytesSent), received.work.bytes);
+}
 
 TEST_P(ChannelTest, OddSizesArriveUnchangedAndInOrder) {
   auto [near, far] = make_pair();

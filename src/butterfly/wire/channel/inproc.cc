@@ -108,8 +108,8 @@ class InprocChannel final : public Channel {
   ~InprocChannel() override { close(); }
 
   Status send(Message message, Deadline deadline) override {
-    const trace::Scope scope(trace::Zone::kWireSend);
     const std::uint64_t bytes = message.meta.size() + message.payload.bytes.size();
+    const trace::Scope scope(trace::Zone::kSend, {.number = 1, .bytes = bytes});
     BF_TRY(check_limits(message, options_.limits));
     switch (out_.push(std::move(message), deadline)) {
       case Queue::Outcome::kClosed:
@@ -124,8 +124,8 @@ class InprocChannel final : public Channel {
   }
 
   Status send_borrowed(Message message) override {
-    const trace::Scope scope(trace::Zone::kWireSend);
     const std::uint64_t bytes = message.meta.size() + message.payload.bytes.size();
+    const trace::Scope scope(trace::Zone::kSend, {.number = 1, .bytes = bytes});
     BF_TRY(check_limits(message, options_.limits));
     BF_ASSIGN_OR_RETURN(message.payload, copy_payload(message.payload));
     if (out_.push_at_once(std::move(message)) == Queue::Outcome::kClosed) {
@@ -138,7 +138,6 @@ class InprocChannel final : public Channel {
   bool broken() const override { return in_.closed() || out_.closed(); }
 
   Result<Message> receive(const PayloadAllocator& /*allocator*/, Deadline deadline) override {
-    const trace::Scope scope(trace::Zone::kWireReceive);
     Message message;
     switch (in_.pop(message, deadline, options_.spin, stats_)) {
       case Queue::Outcome::kClosed:
@@ -148,7 +147,9 @@ class InprocChannel final : public Channel {
       case Queue::Outcome::kDone:
         break;
     }
-    stats_.received(message.meta.size() + message.payload.bytes.size());
+    const std::uint64_t bytes = message.meta.size() + message.payload.bytes.size();
+    const trace::Scope scope(trace::Zone::kReceive, {.number = 1, .bytes = bytes});  // handed over: no time, but bytes
+    stats_.received(bytes);
     return message;
   }
 

@@ -39,7 +39,8 @@ Status ChannelCollectives::all_reduce(MutableByteSpan data, int element_bytes, c
   BF_CHECK(element_bytes > 0 && data.size() % static_cast<std::size_t>(element_bytes) == 0, "whole elements");
   const Elements elements{.data = data, .element_bytes = static_cast<std::uint64_t>(element_bytes), .reduce = reduce};
   if (algorithm == AllReduceAlgorithm::kAuto) algorithm = choose_all_reduce(size(), data.size());
-  return operation([&]() -> Status {
+  const Named named{.zone = trace::Zone::kAllReduce, .bytes = data.size(), .element_bytes = elements.element_bytes};
+  return operation(named, [&]() -> Status {
     if (algorithm == AllReduceAlgorithm::kDirect) return reduce_direct(elements);
     if (algorithm == AllReduceAlgorithm::kRecursiveHalving) return reduce_halving(elements);
     BF_ASSIGN_OR_RETURN(const bool done, done_in_memory([&](SharedCollectives& shared) {

@@ -15,9 +15,10 @@ namespace {
 // memory.
 constexpr std::uint64_t kGatherDirectBytesMax = 256 * 1024;
 
-std::uint64_t total_bytes(std::span<const MutableByteSpan> parts) {
+template <typename Parts>
+std::uint64_t total_bytes(const Parts& parts) {
   std::uint64_t total = 0;
-  for (const MutableByteSpan part : parts) total += part.size();
+  for (const ByteSpan part : parts) total += part.size();
   return total;
 }
 
@@ -80,7 +81,7 @@ Status ChannelCollectives::all_to_all(std::span<const ByteSpan> parts, std::span
   const auto me = static_cast<std::size_t>(rank());
   BF_CHECK(parts.size() == members && mine.size() == members, "one part for each member");
   copy_own_part(parts[me], mine[me]);
-  return operation([&]() -> Status {
+  return operation({.zone = trace::Zone::kAllToAll, .bytes = total_bytes(parts)}, [&]() -> Status {
     BF_ASSIGN_OR_RETURN(const bool done,
                         done_in_memory([&](SharedCollectives& shared) { return shared.all_to_all(parts, mine); }));
     if (done) return {};
@@ -96,7 +97,7 @@ Status ChannelCollectives::all_gather(std::span<const MutableByteSpan> parts) {
   BF_CHECK(parts.size() == to_.size(), "one part for each member");
   const auto me = static_cast<std::size_t>(rank());
   const std::uint64_t bytes = total_bytes(parts);
-  return operation([&]() -> Status {
+  return operation({.zone = trace::Zone::kAllGather, .bytes = bytes}, [&]() -> Status {
     bool done = false;
     if (bytes > kGatherDirectBytesMax) {
       BF_ASSIGN_OR_RETURN(done, done_in_memory([&](SharedCollectives& shared) { return shared.all_gather(parts); }));
@@ -120,7 +121,7 @@ Status ChannelCollectives::all_gather(std::span<const MutableByteSpan> parts) {
 
 Status ChannelCollectives::broadcast(MutableByteSpan data, int root) {
   BF_CHECK(root >= 0 && root < size(), "the root is a member");
-  return operation([&] { return send_tree(data, root); });
+  return operation({.zone = trace::Zone::kBroadcast, .bytes = data.size()}, [&] { return send_tree(data, root); });
 }
 
 // Down the tree in pieces. A piece that has gone on is confirmed where its sender will wait for that: it sends a few
@@ -157,7 +158,7 @@ Result<bool> ChannelCollectives::share_memory(const ReadableMemory& memory) {
 
 // After round k, everyone has heard, directly or not, of the 2^k members before him.
 Status ChannelCollectives::barrier() {
-  return operation([&]() -> Status {
+  return operation({}, [&]() -> Status {
     if (shared_ != nullptr) return shared_->barrier();
     const std::array<std::byte, 1> here{};
     std::array<std::byte, 1> there{};

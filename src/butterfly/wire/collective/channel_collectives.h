@@ -6,7 +6,8 @@
 #include <atomic>
 #include <vector>
 
-#include "butterfly/trace/trace.h"
+#include "butterfly/trace/timed_span.h"
+#include "butterfly/wire/collective/collective_work.h"
 #include "butterfly/wire/collective/collectives.h"
 #include "butterfly/wire/collective/piece_channels.h"
 #include "butterfly/wire/collective/shared_collectives.h"
@@ -45,13 +46,23 @@ class ChannelCollectives final : public Collectives {
     }
   };
 
+  /// What an operation is called, and how much it is about.
+  struct Named {
+    trace::Zone zone = trace::Zone::kWaitMembers;
+    std::uint64_t bytes = 0;
+    std::uint64_t element_bytes = 1;
+  };
+
   /// Counts it, and fails everyone where it failed.
   template <typename Work>
-  Status operation(const Work& work) {
-    const std::uint64_t begin = trace::now_ns();
+  Status operation(const Named& named, const Work& work) {
+    trace::TimedSpan span(named.zone);
+    const std::uint64_t sent_before = bytes_sent_.load(std::memory_order_relaxed);
     const Status status = size() > 1 ? work() : Status{};
     operations_.fetch_add(1, std::memory_order_relaxed);
-    wait_ns_.fetch_add(trace::now_ns() - begin, std::memory_order_relaxed);
+    const std::uint64_t sent = bytes_sent_.load(std::memory_order_relaxed) - sent_before;
+    span.set_work(collective_work(size(), named.bytes, named.element_bytes, sent));
+    wait_ns_.fetch_add(span.end(), std::memory_order_relaxed);
     if (!status) abort();
     return status;
   }

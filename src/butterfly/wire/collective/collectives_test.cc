@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <bit>
+#include <map>
 #include <random>
 
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/collective/collectives_mesh_test.h"
 #include "butterfly/wire/collective/piece_channels.h"
 
@@ -55,6 +58,46 @@ TEST_P(CollectivesTest, SumsLargerThanAnyBufferPassEachOther) {
     const CollectivesMesh mesh(GetParam(), members, options);
     for (const AllReduceAlgorithm algorithm : kAlgorithms) expect_sums(mesh, kLargeCount, algorithm);
   }
+}
+
+TEST_P(CollectivesTest, SpansAreAsLongAsTheirStatisticsAndSayWhatWasSent) {
+  if (trace::kRingSpans < 4096) GTEST_SKIP() << "a ring of " << trace::kRingSpans << " spans is too small";
+  const CollectivesMesh mesh(GetParam(), 3);
+  trace::reset();
+  trace::set_recording(true);
+  std::atomic<std::uint64_t> wait_ns{0}, bytes_sent{0};
+  mesh.expect_ok([&](Collectives& end) -> Status {
+    const CollectiveStats before = end.stats();
+    std::vector<float> values = brought_by(end.rank(), 10'000);
+    BF_TRY(end.all_reduce(bytes_of(values), sizeof(float), add_floats, AllReduceAlgorithm::kAuto));
+    std::array<std::array<std::byte, 100>, 3> parts{};
+    const std::array<MutableByteSpan, 3> spans{parts[0], parts[1], parts[2]};
+    BF_TRY(end.all_gather(spans));
+    BF_TRY(end.broadcast(parts[0], 1));
+    wait_ns += end.stats().wait_ns - before.wait_ns;
+    bytes_sent += end.stats().bytes_sent - before.bytes_sent;
+    return {};
+  });
+  trace::set_recording(false);
+  std::uint64_t lengths_ns = 0, sent = 0;
+  std::map<trace::Zone, int> counts;
+  for (const trace::Span& span : trace::drain().spans) {
+    const bool all_reduce = span.zone == trace::Zone::kAllReduce;
+    if (!all_reduce && span.zone != trace::Zone::kAllGather && span.zone != trace::Zone::kBroadcast) continue;
+    ++counts[span.zone];
+    lengths_ns += span.end_ns - span.begin_ns;
+    sent += span.work.bytes;
+    EXPECT_EQ(span.work.number, 3U);
+    const std::uint32_t elements = all_reduce ? 10'000 : span.zone == trace::Zone::kAllGather ? 300 : 100;
+    EXPECT_EQ(span.work.in, elements);
+    EXPECT_EQ(span.work.out, all_reduce ? sizeof(float) : 1);
+  }
+  EXPECT_EQ(counts[trace::Zone::kAllReduce], 3);
+  EXPECT_EQ(counts[trace::Zone::kAllGather], 3);
+  EXPECT_EQ(counts[trace::Zone::kBroadcast], 3);
+  EXPECT_EQ(lengths_ns, wait_ns);
+  EXPECT_EQ(sent, bytes_sent);
+  trace::reset();
 }
 
 TEST_P(CollectivesTest, AllMembersGetTheSameBits) {

@@ -9,8 +9,9 @@
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
 #include "butterfly/machine/topology.h"
-#include "butterfly/trace/trace.h"
+#include "butterfly/trace/timed_span.h"
 #include "butterfly/wire/channel/spin.h"
+#include "butterfly/wire/collective/collective_work.h"
 #include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
@@ -26,6 +27,9 @@ constexpr std::size_t kBlockBytes = 16 * 1024;
 enum class Operation : std::uint8_t { kAllReduce, kAllToAll, kAllGather, kBroadcast, kBarrier };
 constexpr std::array<std::string_view, 5> kOperationNames{"all_reduce", "all_to_all", "all_gather", "broadcast",
                                                           "barrier"};
+constexpr std::array<trace::Zone, 5> kOperationZones{trace::Zone::kAllReduce, trace::Zone::kAllToAll,
+                                                     trace::Zone::kAllGather, trace::Zone::kBroadcast,
+                                                     trace::Zone::kWaitMembers};
 
 /// What a member brings to an operation; the memory is its caller's until the last meeting.
 struct Brought {
@@ -34,7 +38,19 @@ struct Brought {
   int detail = 0;           // bytes of an element, or the root
   MutableByteSpan data{};
   std::span<const ByteSpan> parts{};
+  std::uint64_t gathered = 0;  // bytes of all members
 };
+
+/// What the operation is about.
+std::uint64_t data_bytes(const Brought& brought) {
+  if (brought.operation == Operation::kAllGather) return brought.gathered;
+  std::uint64_t bytes = brought.data.size();
+  for (const ByteSpan part : brought.parts) bytes += part.size();
+  return bytes;
+}
+std::uint64_t element_bytes(const Brought& brought) {
+  return brought.operation == Operation::kAllReduce ? static_cast<std::uint64_t>(brought.detail) : 1;
+}
 
 std::string describe(const Brought& brought) {
   const auto name = kOperationNames[static_cast<std::size_t>(brought.operation)];
@@ -94,6 +110,7 @@ class Shared {
   template <typename Over>
   void await(const Over& over) {
     if (over()) return;
+    const trace::Scope scope(trace::Zone::kWaitMembers);
     const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
     const auto end = crowded_ ? Deadline() : spin_end(kSpin, deadline);
     while (std::chrono::steady_clock::now() < end) {
@@ -182,7 +199,8 @@ class InprocCollectives final : public Collectives {
 template <typename Work>
 Status InprocCollectives::operation(const Brought& brought, const Work& work) {
   if (size() > 1 && shared_->aborted()) return failure();  // others may still look at what was brought before
-  const std::uint64_t begin = trace::now_ns();
+  trace::TimedSpan span(kOperationZones[static_cast<std::size_t>(brought.operation)]);
+  const std::uint64_t sent_before = bytes_sent_.load(std::memory_order_relaxed);
   me_.brought = brought;
   me_.operations.fetch_add(1);
   const Status status = size() > 1 ? work() : Status{};
@@ -193,7 +211,9 @@ Status InprocCollectives::operation(const Brought& brought, const Work& work) {
       while (member(other(i)).reading.load()) std::this_thread::yield();
     }
   }
-  wait_ns_.fetch_add(trace::now_ns() - begin, std::memory_order_relaxed);
+  const std::uint64_t sent = bytes_sent_.load(std::memory_order_relaxed) - sent_before;
+  span.set_work(collective_work(size(), data_bytes(brought), element_bytes(brought), sent));
+  wait_ns_.fetch_add(span.end(), std::memory_order_relaxed);
   return status;
 }
 
@@ -340,7 +360,9 @@ Status InprocCollectives::all_to_all(std::span<const ByteSpan> parts, std::span<
 Status InprocCollectives::all_gather(std::span<const MutableByteSpan> parts) {
   BF_CHECK(parts.size() == shared_->members.size(), "one part for each member");
   const MutableByteSpan mine = parts[static_cast<std::size_t>(rank_)];
-  return operation({.operation = Operation::kAllGather, .data = mine}, [&]() -> Status {
+  std::uint64_t gathered = 0;
+  for (const MutableByteSpan part : parts) gathered += part.size();
+  return operation({.operation = Operation::kAllGather, .data = mine, .gathered = gathered}, [&]() -> Status {
     BF_TRY(meet_all());
     for (int i = 1; i < size(); ++i) {
       BF_TRY(read(

@@ -11,6 +11,7 @@
 #include "butterfly/base/futex.h"
 #include "butterfly/base/log.h"
 #include "butterfly/machine/topology.h"
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/spin.h"
 #include "butterfly/wire/exchange/segment_passing.h"
 #include "butterfly/wire/exchange/shared_segment.h"
@@ -256,6 +257,7 @@ bool SharedCollectives::all_came(std::uint64_t number) const {
 }
 
 Status SharedCollectives::wait(std::uint64_t number) {
+  const trace::Scope scope(trace::Zone::kWaitMembers);
   const Deadline deadline = std::chrono::steady_clock::now() + options_.member_timeout;
   const auto spin_until = spin_end(spin_, deadline);
   while (std::chrono::steady_clock::now() < spin_until) {

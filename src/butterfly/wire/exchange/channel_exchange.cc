@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/exchange/transfer_tag.h"
 
 namespace butterfly {
@@ -88,8 +89,10 @@ Status ChannelExchange::receive_piece(std::size_t member) {
     return make_error(ErrorCode::kProtocol, "member {} sent {} bytes of an exchange where {} were due", member, bytes,
                       wanted.size());
   };
+  trace::Scope waiting(trace::Zone::kWaitMembers);
   BF_ASSIGN_OR_RETURN(const Message message,
                       members_[member]->receive(in_place, std::chrono::steady_clock::now() + options_.member_timeout));
+  waiting.end();
   BF_TRY(check(member, message, wanted));
   // Between threads the payload is the sender's own.
   if (message.payload.bytes.data() != wanted.data()) {

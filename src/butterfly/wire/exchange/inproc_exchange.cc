@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "butterfly/base/check.h"
+#include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/channel.h"
 #include "butterfly/wire/channel/spin.h"
 
@@ -43,6 +44,7 @@ struct Shared {
   void await(const Done& done, Deadline deadline) {
     const auto over = [&] { return done() || aborted.load(); };
     if (over()) return;
+    const trace::Scope scope(trace::Zone::kWaitMembers);
     const auto end = spin_end(options.spin, deadline);
     while (std::chrono::steady_clock::now() < end) {
       relax_cpu();

@@ -87,7 +87,6 @@ SharedExchange::Ring& SharedExchange::ring_between(int sender, int receiver) con
 
 Status SharedExchange::exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) {
   BF_CHECK(to.size() == outgoing_.size() && from.size() == incoming_.size(), "one buffer for each member");
-  const trace::Scope scope(trace::Zone::kWireReceive);
   ++sequence_;
   for (std::size_t member = 0; member < to.size(); ++member) {
     outgoing_[member] = incoming_[member] = {};
@@ -204,6 +203,7 @@ std::uint32_t SharedExchange::rings_to_come() const {
 }
 
 Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
+  const trace::Scope scope(trace::Zone::kWaitMembers);
   Bell& mine = bell(rank_);
   const auto spin_until = spin_end(options_.spin, deadline);
   while (std::chrono::steady_clock::now() < spin_until) {

@@ -59,7 +59,6 @@ Result<TcpChannel::PollEvent> TcpChannel::write(Outgoing& outgoing) {
     outgoing.sent += result.bytes;
   }
   stats_.sent(outgoing.bytes());
-  trace::add(trace::Counter::kWireBytesSent, outgoing.bytes());
   return PollEvent{0};
 }
 
@@ -67,6 +66,7 @@ TcpChannel::Outgoing TcpChannel::frame(Message message) {
   Packing packing;
   if (packing_) {
     const std::size_t before = message.payload.bytes.size();
+    const trace::Scope scope(trace::Zone::kCompress, {.number = 1, .bytes = before});
     packing = packing_->pack(message.payload, stream_->fd());
     if (packing.codec != Codec::kNone) stats_.packed(packing.codec, before - message.payload.bytes.size());
   }
@@ -81,9 +81,10 @@ TcpChannel::Outgoing TcpChannel::frame(Message message) {
 }
 
 Status TcpChannel::send(Message message, Deadline deadline) {
-  const trace::Scope scope(trace::Zone::kWireSend);
+  trace::Scope scope(trace::Zone::kSend);
   BF_TRY(check_limits(message, options_.limits));
   Outgoing outgoing = frame(std::move(message));
+  scope.set_work({.number = 1, .bytes = outgoing.bytes()});
 
   std::unique_lock lock(mutex_);
   const auto queue_max = static_cast<std::size_t>(options_.queue_messages_max);
@@ -107,9 +108,10 @@ Status TcpChannel::send(Message message, Deadline deadline) {
 }
 
 Status TcpChannel::send_borrowed(Message message) {
-  const trace::Scope scope(trace::Zone::kWireSend);
+  trace::Scope scope(trace::Zone::kSend);
   BF_TRY(check_limits(message, options_.limits));
   Outgoing outgoing = frame(std::move(message));
+  scope.set_work({.number = 1, .bytes = outgoing.bytes()});
 
   std::unique_lock lock(mutex_);
   if (send_failure_) return tl::unexpected(*send_failure_);
@@ -209,7 +211,7 @@ Status TcpChannel::wait_for(short event) {
 }
 
 Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline deadline) {
-  const trace::Scope scope(trace::Zone::kWireReceive);
+  std::uint64_t begin_ns = trace::recording() ? trace::now_ns() : 0;
   constexpr std::size_t kReadBytesUnseen = 64 * 1024;  // of what is there already, whatever the deadline says
   std::size_t read_bytes = 0;
   bool waiting = false;
@@ -217,6 +219,8 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
   Deadline spin_until;
   for (;;) {
     if (closed_) return closed_error();
+    // Waiting for the first byte is no receiving: who waits tells of it.
+    if (begin_ns != 0 && waiting && read_bytes == 0) begin_ns = trace::now_ns();
     const auto buffers = reader_.wanted();
     const IoResult result = stream_->receive(buffers);
     if (result.state == IoResult::State::kMoved) {
@@ -235,7 +239,7 @@ Result<Message> TcpChannel::receive(const PayloadAllocator& allocator, Deadline 
       const std::uint64_t bytes =
           kFrameHeaderBytes + (*message)->meta.size() + (*message)->payload.bytes.size() - reader_.bytes_saved();
       stats_.received(bytes);
-      trace::add(trace::Counter::kWireBytesReceived, bytes);
+      if (begin_ns != 0) trace::record(trace::Zone::kReceive, begin_ns, trace::now_ns(), {.number = 1, .bytes = bytes});
       return std::move(**message);
     }
     if (result.state != IoResult::State::kAgain) return peer_gone(result);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/open_checkpoint.h"
@@ -163,8 +164,11 @@ TEST(GgufHostile, EveryTruncationIsRefused) {
     const std::string valid = small_gguf(architecture, DType::kQ8_0);
     std::vector<std::byte> memory;
     ASSERT_TRUE(open_exact(valid, memory));
+    // Among the weights one byte is as good as another.
+    const std::size_t weights = valid.rfind(".weight") + 64;
+    const std::size_t among_weights = kSanitized ? 61 : 1;
     // The last tensor's padding may be missing.
-    for (std::size_t length = 0; length + 32 < valid.size(); ++length) {
+    for (std::size_t length = 0; length + 32 < valid.size(); length += length < weights ? 1 : among_weights) {
       const auto opened = open_exact(valid.substr(0, length), memory);
       ASSERT_FALSE(opened) << length;
       ASSERT_EQ(opened.error().code, ErrorCode::kBadData) << opened.error().message;

@@ -1,9 +1,18 @@
 #include "butterfly/model/training/passes/train_activation.h"
 
 #include "butterfly/model/training/passes/train_pass.h"
+#include "butterfly/model/training/passes/train_zones.h"
 
 namespace butterfly {
 namespace {
+
+trace::Work activation_work(const TrainContext& context, const ActivationArgs& args, trace::Pass pass) {
+  const bool backward = pass == trace::Pass::kInputGradient;
+  const auto in = static_cast<std::uint64_t>(context.mlp_in_dim(1));  // elements for each one that is given
+  const std::uint64_t bytes =
+      backward ? (in + 1) * sizeof(float) + in * context.operand_bytes() : in * sizeof(float) + context.operand_bytes();
+  return work_of({.rows = args.rows, .cols = args.ff_dim, .bytes = bytes, .pass = pass});
+}
 
 /// One row of the gradients of gate and up, in two passes over it; `dhidden` becomes the gradient of silu(gate).
 void separate_swiglu_backward(const TrainingKernels& kernels, const float* in, const float* silu, float* dhidden,
@@ -51,6 +60,7 @@ void activation_row_backward(const TrainContext& context, const ActivationBackwa
 }  // namespace
 
 void activation(const TrainContext& context, const ActivationArgs& args) {
+  const trace::Scope scope(trace::Zone::kActivation, activation_work(context, args, context.pass));
   const std::int64_t n = args.ff_dim;
   const std::int64_t width = context.mlp_in_dim(n);
   const auto rows = [&](const auto& compute) {
@@ -85,6 +95,8 @@ void activation(const TrainContext& context, const ActivationArgs& args) {
 }
 
 void activation_backward(const TrainContext& context, const ActivationBackwardArgs& args) {
+  const trace::Scope scope(trace::Zone::kActivation,
+                           activation_work(context, args.forward, trace::Pass::kInputGradient));
   const std::int64_t n = args.forward.ff_dim;
   const std::int64_t width = context.mlp_in_dim(n);
   const auto one_row = [&](int member, std::int64_t row, float* sums) {

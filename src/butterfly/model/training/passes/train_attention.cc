@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "butterfly/model/training/passes/train_query_norm.h"
+#include "butterfly/model/training/passes/train_zones.h"
 
 namespace butterfly {
 namespace {
@@ -292,32 +293,19 @@ void fused_attention_backward(const TrainContext& context, const AttentionKind& 
   }
 }
 
-}  // namespace
-
-Status attention(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers) {
-  norm_queries_and_keys(context, kind, buffers);
-  if (!context.options.fusion.attention) {
-    for_groups(context,
-               [&](int, const HeadGroup& group) { rotate_group(context, kind, group, buffers.qkv, Turn::kForward); });
-    BF_TRY(separate_attention(context, kind, buffers));
-    pack_mixed(context, buffers);
-    return {};
-  }
-  for_groups(context, [&](int member, const HeadGroup& group) {
-    rotate_group(context, kind, group, buffers.qkv, Turn::kForward);
-    for (std::int64_t head = 0; head < group.heads; ++head) {
-      TrainAttentionArgs args = head_args(context, kind, buffers, group, head);
-      args.scratch = context.scratch_of(member);
-      context.kernels->attention(args);
-    }
-    pack_columns(context, {buffers.mixed, buffers.mixed_operand, context.config->q_dim()}, group.first_row, group.q,
-                 group.heads * context.config->head_dim);
-  });
-  return {};
+void rotate_queries_and_keys(const TrainContext& context, const AttentionKind& kind, float* qkv) {
+  if (kind.rope == kNoRope) return;
+  const trace::Scope scope(trace::Zone::kRotary, work_of({.rows = context.rows(),
+                                                          .cols = context.qkv_dim() - context.config->kv_dim(),
+                                                          .bytes = 2 * sizeof(float),
+                                                          .pass = context.pass}));
+  for_groups(context, [&](int, const HeadGroup& group) { rotate_group(context, kind, group, qkv, Turn::kForward); });
 }
 
-Status attention_backward(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
-                          const AttentionGradients& gradients) {
+/// From the gradient of what attention gives to those of Q, K and V as they were before the rotation.
+Status through_attention(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
+                         const AttentionGradients& gradients) {
+  const trace::Scope scope(trace::Zone::kAttention, attention_work(context, kind.window, trace::Pass::kInputGradient));
   const bool fused = context.options.fusion.attention;
   if (!fused) {
     BF_TRY(separate_value_gradients(context, buffers, gradients));
@@ -333,6 +321,37 @@ Status attention_backward(const TrainContext& context, const AttentionKind& kind
     pack_columns(context, columns, group.first_row, group.k, head_dim);
     pack_columns(context, columns, group.first_row, group.v, head_dim);
   });
+  return {};
+}
+
+}  // namespace
+
+Status attention(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers) {
+  norm_queries_and_keys(context, kind, buffers);
+  if (!context.options.fusion.attention) {
+    rotate_queries_and_keys(context, kind, buffers.qkv);
+    const trace::Scope scope(trace::Zone::kAttention, attention_work(context, kind.window, context.pass));
+    BF_TRY(separate_attention(context, kind, buffers));
+    pack_mixed(context, buffers);
+    return {};
+  }
+  const trace::Scope scope(trace::Zone::kAttention, attention_work(context, kind.window, context.pass));
+  for_groups(context, [&](int member, const HeadGroup& group) {
+    rotate_group(context, kind, group, buffers.qkv, Turn::kForward);
+    for (std::int64_t head = 0; head < group.heads; ++head) {
+      TrainAttentionArgs args = head_args(context, kind, buffers, group, head);
+      args.scratch = context.scratch_of(member);
+      context.kernels->attention(args);
+    }
+    pack_columns(context, {buffers.mixed, buffers.mixed_operand, context.config->q_dim()}, group.first_row, group.q,
+                 group.heads * context.config->head_dim);
+  });
+  return {};
+}
+
+Status attention_backward(const TrainContext& context, const AttentionKind& kind, const AttentionBuffers& buffers,
+                          const AttentionGradients& gradients) {
+  BF_TRY(through_attention(context, kind, buffers, gradients));
   norm_queries_and_keys_backward(context, kind, buffers, gradients);
   return {};
 }
@@ -340,6 +359,9 @@ Status attention_backward(const TrainContext& context, const AttentionKind& kind
 void pack_mixed(const TrainContext& context, const AttentionBuffers& buffers) {
   if (!context.bf16()) return;
   const std::int64_t n = context.config->q_dim();
+  const trace::Scope scope(
+      trace::Zone::kCast,
+      work_of({.rows = context.rows(), .cols = n, .bytes = sizeof(float) + 2, .pass = context.pass}));
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     context.pack_operand(buffers.mixed + row * n, n, context.operand_at(buffers.mixed_operand, row * n));
   });

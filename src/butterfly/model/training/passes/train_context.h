@@ -13,6 +13,7 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/training/passes/transformer_options.h"
+#include "butterfly/trace/zones.h"
 
 namespace butterfly {
 
@@ -42,6 +43,8 @@ struct TrainContext {
   float* gradients = nullptr;
   /// For the first matmul for a weight in a backward pass: kNo where its gradients count as zero but are not.
   Accumulate weight_gradients = Accumulate::kYes;
+  /// Of what computes forward: kRecompute within a backward pass.
+  trace::Pass pass = trace::Pass::kForward;
 
   float* partial_sums = nullptr;    // [chunks(), partial_width]
   float* member_scratch = nullptr;  // [team, member_scratch_floats], 64-byte aligned
@@ -75,6 +78,13 @@ struct TrainContext {
   void* operand_at(void* base, std::int64_t elements) const {
     return static_cast<std::byte*>(base) + static_cast<std::size_t>(elements) * operand_bytes();
   }
+  /// This context, computing forward within a backward pass.
+  TrainContext recomputing() const {
+    TrainContext again = *this;
+    again.pass = trace::Pass::kRecompute;
+    return again;
+  }
+
   float* scratch_of(int member) const { return member_scratch + member * member_scratch_floats; }
 
   /// Where a pass computes an operand's row: in its place, or in `scratch`, to be packed from there.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/model/training/passes/train_pass.h"
+#include "butterfly/model/training/passes/train_zones.h"
 
 namespace butterfly {
 namespace {
@@ -14,6 +15,14 @@ void copy_operand(const TrainContext& context, const void* from, std::int64_t n,
 
 void zero_operand(const TrainContext& context, std::int64_t n, void* to) {
   std::memset(to, 0, static_cast<std::size_t>(n) * context.operand_bytes());
+}
+
+/// Rows that are copied or added up by expert: `passes` over the pairs' [pairs, model_dim].
+trace::Work dispatch_work(const TrainContext& context, std::uint64_t passes, trace::Pass pass) {
+  return work_of({.rows = context.rows() * context.config->moe.experts_used,
+                  .cols = context.config->model_dim,
+                  .bytes = passes * sizeof(float),
+                  .pass = pass});
 }
 
 std::int64_t pairs_of(const TrainContext& context, const ExpertActivations& a) {
@@ -78,6 +87,7 @@ void add_up(const TrainContext& context, const ExpertActivations& a, const Exper
   const std::int64_t n = context.config->model_dim;
   const std::int64_t used = context.config->moe.experts_used;
   // Without a gate the shared expert has written y, or added to it.
+  const trace::Scope scope(trace::Zone::kDispatch, dispatch_work(context, 3, context.pass));
   const bool begun = pass.accumulate == Accumulate::kYes || (a.shared.in != nullptr && a.shared_out == nullptr);
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     float* y = pass.y + row * n;
@@ -163,6 +173,9 @@ Status run_experts_backward(const TrainContext& context, const TrainExperts& exp
 /// The gate's gradient: dy . out * s (1 - s), and dy * s for the shared expert.
 void gate_backward(const TrainContext& context, const ExpertActivations& a, const ExpertGradients& g, const float* dy) {
   const std::int64_t n = context.config->model_dim;
+  const trace::Scope scope(
+      trace::Zone::kDispatch,
+      work_of({.rows = context.rows(), .cols = n, .bytes = 3 * sizeof(float), .pass = trace::Pass::kInputGradient}));
   context.for_rows(context.rows(), [&](int member, std::int64_t row) {
     const float s = exact_sigmoid(a.gate_logits[row]);
     const float* out = a.shared_out + row * n;
@@ -226,13 +239,16 @@ Result<TrainExperts> make_experts(const ModelConfig& config, const Fusion& fusio
 Status forward_experts(const TrainContext& context, const TrainExperts& experts, const ExpertActivations& a,
                        const ExpertPass& pass) {
   BF_TRY(project(context, experts.router, pass.x, a.logits));
-  route(context, {.logits = a.logits,
-                  .choice_bias = context.weight_at(experts.choice_bias),
-                  .experts = a.experts,
-                  .weights = a.weights});
-  pair_up(context, a, pass.tokens);
-  if (pass.probabilities != nullptr) add_probabilities(context, a.logits, pass.probabilities);
-  gather(context, a, pass.x);
+  {
+    const trace::Scope scope(trace::Zone::kDispatch, dispatch_work(context, 2, context.pass));
+    route(context, {.logits = a.logits,
+                    .choice_bias = context.weight_at(experts.choice_bias),
+                    .experts = a.experts,
+                    .weights = a.weights});
+    pair_up(context, a, pass.tokens);
+    if (pass.probabilities != nullptr) add_probabilities(context, a.logits, pass.probabilities);
+    gather(context, a, pass.x);
+  }
   BF_TRY(run_experts(context, experts, a));
   BF_TRY(forward_shared(context, experts, a, pass));
   add_up(context, a, pass);
@@ -240,7 +256,10 @@ Status forward_experts(const TrainContext& context, const TrainExperts& experts,
 }
 
 void derive_experts(const TrainContext& context, const ExpertActivations& a, const void* x) {
-  gather(context, a, x);
+  {
+    const trace::Scope scope(trace::Zone::kDispatch, dispatch_work(context, 2, context.pass));
+    gather(context, a, x);
+  }
   activation(context, of_pairs(context, a));
   if (a.shared.in != nullptr) activation(context, a.shared);
 }
@@ -249,13 +268,17 @@ Status backward_experts(const TrainContext& context, const TrainExperts& experts
                         const ExpertGradients& g, const ExpertBackwardArgs& args) {
   const std::int64_t n = context.config->model_dim;
   const std::int64_t used = context.config->moe.experts_used;
-  weigh_gradients(context, a, g, args.dy);
-  const RouterArgs forward{.logits = a.logits, .experts = a.experts, .weights = a.weights};
-  route_backward(context, {.forward = forward,
-                           .dweights = g.dweights,
-                           .balance = args.balance,
-                           .dlogits = g.dlogits,
-                           .dlogits_operand = g.dlogits_operand});
+  constexpr trace::Pass kPass = trace::Pass::kInputGradient;
+  {
+    const trace::Scope scope(trace::Zone::kDispatch, dispatch_work(context, 3, kPass));
+    weigh_gradients(context, a, g, args.dy);
+    const RouterArgs forward{.logits = a.logits, .experts = a.experts, .weights = a.weights};
+    route_backward(context, {.forward = forward,
+                             .dweights = g.dweights,
+                             .balance = args.balance,
+                             .dlogits = g.dlogits,
+                             .dlogits_operand = g.dlogits_operand});
+  }
   BF_TRY(run_experts_backward(context, experts, a, g));
   const bool shared = experts.shared_in.count > 0;
   if (shared) BF_TRY(backward_shared(context, experts, a, g, args));
@@ -266,6 +289,7 @@ Status backward_experts(const TrainContext& context, const TrainExperts& experts
   if (bias != kNoParameter) {
     add_column_sums(context, {.x = g.dlogits, .stride = logits, .count = logits, .offset = bias});
   }
+  const trace::Scope scope(trace::Zone::kDispatch, dispatch_work(context, 3, kPass));
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     for (std::int64_t i = row * used; i < (row + 1) * used; ++i) {
       context.kernels->add(g.dgathered + a.pair_of[i] * n, n, args.dx + row * n);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "butterfly/model/training/passes/train_zones.h"
+
 namespace butterfly {
 namespace {
 
@@ -68,6 +70,12 @@ float* clear_partial_sums(const TrainContext& context, std::int64_t chunk, std::
 void residual_norm(const TrainContext& context, const ResidualNormArgs& args) {
   const std::int64_t n = context.config->model_dim;
   const float* weight = context.weight_at(args.parameters.weight);
+  const bool adds = args.delta != nullptr;
+  const trace::Scope scope(trace::Zone::kNorm,
+                           work_of({.rows = context.rows(),
+                                    .cols = n,
+                                    .bytes = (adds ? 3 : 1) * sizeof(float) + context.operand_bytes(),
+                                    .pass = context.pass}));
   context.for_rows(context.rows(), [&](int member, std::int64_t row) {
     const float* x = args.x + row * n;
     if (args.delta != nullptr) {
@@ -93,6 +101,11 @@ void norm_backward(const TrainContext& context, const NormBackwardArgs& args) {
   const std::int64_t n = context.config->model_dim;
   const bool identity = args.parameters.weight == kNoParameter;
   const bool sum_dx = args.bias_below != kNoParameter;
+  const trace::Scope scope(trace::Zone::kNorm,
+                           work_of({.rows = context.rows(),
+                                    .cols = n,
+                                    .bytes = 4 * sizeof(float) + (context.bf16() ? 2 : 0),  // x, dy, dx in and out
+                                    .pass = trace::Pass::kInputGradient}));
   // For each chunk the sums for weight, bias and bias_below.
   const std::int64_t width = 3 * n;
   context.for_chunks([&](int, std::int64_t chunk, std::int64_t first, std::int64_t last) {
@@ -124,6 +137,9 @@ void output_norm(const TrainContext& context, const OutputNormArgs& args) {
   const float scale = context.config->residual_scale;
   const bool normed = args.parameters.weight != kNoParameter;
   if (!normed && scale == 1.0f) return;
+  const trace::Scope scope(
+      trace::Zone::kNorm,
+      work_of({.rows = context.rows(), .cols = n, .bytes = 2 * sizeof(float), .pass = context.pass}));
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     float* y = args.y + row * n;
     if (normed) norm_row(context, args.parameters, args.statistics, row, args.x + row * n, y);
@@ -135,6 +151,12 @@ void output_norm_backward(const TrainContext& context, const OutputNormBackwardA
   const std::int64_t n = context.config->model_dim;
   const NormParameters& parameters = args.forward.parameters;
   const float scale = context.config->residual_scale;
+  const bool identity = parameters.weight == kNoParameter;
+  const trace::Scope scope(trace::Zone::kNorm,
+                           work_of({.rows = context.rows(),
+                                    .cols = n,
+                                    .bytes = (identity ? 2 : 3) * sizeof(float) + (context.bf16() ? 2 : 0),
+                                    .pass = trace::Pass::kInputGradient}));
   // For each chunk the sums for weight, bias and the biases below.
   const std::int64_t width = 3 * n;
   context.for_chunks([&](int member, std::int64_t chunk, std::int64_t first, std::int64_t last) {
@@ -146,7 +168,7 @@ void output_norm_backward(const TrainContext& context, const OutputNormBackwardA
       const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
       std::memcpy(dy, args.dy + row * n, bytes);
       if (scale != 1.0f) scale_row(dy, n, scale);
-      if (parameters.weight == kNoParameter) {
+      if (identity) {
         std::memcpy(dx, dy, bytes);
       } else {
         std::memset(dx, 0, bytes);
@@ -164,6 +186,10 @@ void output_norm_backward(const TrainContext& context, const OutputNormBackwardA
 }
 
 void add_column_sums(const TrainContext& context, const ColumnSumArgs& args) {
+  const trace::Scope scope(
+      trace::Zone::kBias,
+      work_of(
+          {.rows = context.rows(), .cols = args.count, .bytes = sizeof(float), .pass = trace::Pass::kWeightGradient}));
   context.for_chunks([&](int, std::int64_t chunk, std::int64_t first, std::int64_t last) {
     float* sums = clear_partial_sums(context, chunk, args.count);
     for (std::int64_t row = first; row < last; ++row)

@@ -20,6 +20,7 @@ struct Projection {
     std::int64_t weight = kNoParameter;
     std::int64_t bias = kNoParameter;
     std::int64_t rows = 0;  // outputs
+    trace::Zone zone = trace::Zone::kMatmul;
   };
   std::array<Part, 3> parts{};
   int count = 0;          // matmuls

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/model/training/passes/train_pass.h"
+#include "butterfly/model/training/passes/train_zones.h"
 
 namespace butterfly {
 namespace {
@@ -46,6 +47,9 @@ void norm_queries_and_keys(const TrainContext& context, const AttentionKind& kin
   if (context.config->qk_norm == QkNorm::kNone) return;
   const auto columns = normed_columns(context, kind);
   const std::int64_t n = raw_dim(context);
+  const trace::Scope scope(
+      trace::Zone::kNorm,
+      work_of({.rows = context.rows(), .cols = n, .bytes = 3 * sizeof(float), .pass = context.pass}));
   context.for_rows(context.rows(), [&](int, std::int64_t row) {
     float* qkv = buffers.qkv + row * context.qkv_dim();
     float* raw = buffers.raw + row * n;
@@ -67,6 +71,10 @@ void norm_queries_and_keys_backward(const TrainContext& context, const Attention
   const auto columns = normed_columns(context, kind);
   const std::int64_t n = raw_dim(context);
   const std::int64_t sums_width = columns[0].width + columns[1].width;
+  const trace::Scope scope(trace::Zone::kNorm, work_of({.rows = context.rows(),
+                                                        .cols = n,
+                                                        .bytes = 3 * sizeof(float) + (context.bf16() ? 2 : 0),
+                                                        .pass = trace::Pass::kInputGradient}));
   context.for_chunks([&](int member, std::int64_t chunk, std::int64_t first, std::int64_t last) {
     float* sums = clear_partial_sums(context, chunk, sums_width);
     float* dy = context.scratch_of(member);

@@ -1,4 +1,4 @@
-#include "bench/bench_endpoints.h"
+#include "bench/wire/bench_endpoints.h"
 
 #include <sys/socket.h>
 

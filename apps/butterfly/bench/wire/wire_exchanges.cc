@@ -1,12 +1,10 @@
-// butterfly bench wire: one way between two threads over loopback, for channels with and without TLS and, in the same
-// run, for plain sockets and nothing else.
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "bench/bench.h"
-#include "bench/bench_endpoints.h"
+#include "bench/temporary_folder.h"
+#include "bench/wire/bench_endpoints.h"
+#include "bench/wire/wire_parts.h"
 #include "butterfly/base/json.h"
 #include "butterfly/base/units.h"
 #include "butterfly/trace/trace.h"
@@ -23,12 +21,6 @@ constexpr std::array<std::size_t, 8> kSizes{64,
                                             std::size_t{1} << 20,
                                             std::size_t{16} << 20,
                                             std::size_t{64} << 20};
-
-struct WireCommand {
-  int rounds = 5;
-  std::size_t bytes_max = std::size_t{64} << 20;
-  bool json = false;
-};
 
 struct Setting {
   Engine engine = Engine::kRaw;
@@ -190,7 +182,7 @@ Result<Row> measure_row(std::array<Endpoints, kSettings.size()>& endpoints, std:
   return row;
 }
 
-Status measure(const WireCommand& command, const std::string& folder) {
+Status measure_exchanged(const WireCommand& command, const std::string& folder, nlohmann::ordered_json& all) {
   std::array<Endpoints, kSettings.size()> endpoints;
   for (std::size_t i = 0; i < kSettings.size(); ++i) {
     BF_ASSIGN_OR_RETURN(endpoints[i], make_endpoints(kSettings[i].engine, kSettings[i].waiting, command.bytes_max,
@@ -206,35 +198,16 @@ Status measure(const WireCommand& command, const std::string& folder) {
     std::fflush(stdout);
     rows.emplace_back(bytes, std::move(row));
   }
-  if (command.json) {
-    auto j = nlohmann::ordered_json::array();
-    for (const auto& [bytes, row] : rows) j.push_back(to_json(bytes, row));
-    print_json(j);
-  } else {
-    print_findings(rows);
-  }
+  for (const auto& [bytes, row] : rows) all.push_back(to_json(bytes, row));
+  if (!command.json) print_findings(rows);
   return {};
-}
-
-Status run(const WireCommand& command) {
-  std::string folder = (std::filesystem::temp_directory_path() / "butterfly-bench-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) return make_error(ErrorCode::kIo, "cannot make a folder for credentials");
-  auto code = measure(command, folder);
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
-  return code;
 }
 
 }  // namespace
 
-void add_bench_wire(Command bench, Action& action) {
-  auto sub = bench.add_subcommand("wire", "Microseconds and GB/s one way over loopback, with and without TLS");
-  const auto command = std::make_shared<WireCommand>();
-  sub.add_option("--rounds", command->rounds, "Rounds over all settings, for each size")
-      .in_range(1, 1000)
-      .show_default();
-  sub.add_option("--bytes-max", command->bytes_max, "Largest message").in_range(64, 1 << 26);
-  finish_bench(sub, action, command, &run);
+Status measure_wire_exchanges(const WireCommand& command, nlohmann::ordered_json& rows) {
+  BF_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::create());
+  return measure_exchanged(command, folder.path(), rows);
 }
 
 }  // namespace butterfly::app
