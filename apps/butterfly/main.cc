@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
       "  butterfly worker --listen 127.0.0.1:7001 &\n"
       "  butterfly generate -m models/demo.gguf -p \"ROMEO:\" --workers 127.0.0.1:7001\n"
       "  butterfly train --model tinytransformer-tiny --data synthetic:markov --steps 50\n"
-      "Environment: BUTTERFLY_ISA=reference|avx2|avx512 forces an instruction set; "
+      "Environment: BUTTERFLY_ISA=reference|avx2|avx512|amx forces an instruction set; "
       "BUTTERFLY_LOG=debug|info|warn|error; BUTTERFLY_RECORD=FOLDER records where the time goes.\n"
       "Exit codes: 0 done, 2 bad input or a failed operation (one sentence on stderr says which), 3 a training run is "
       "INVALID, "

@@ -26,7 +26,7 @@ struct NodeCapability {
   DeviceKind device = DeviceKind::kCpu;
   int device_count = 1;           // processor packages
   int threads = 1;                // that compute
-  std::string isa = "reference";  // the fastest instruction set in use: "reference", "avx2", "avx512"
+  std::string isa = "reference";  // the fastest instruction set in use: "reference", "avx2", "avx512", "amx"
 };
 
 struct Node {

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace butterfly {
@@ -19,6 +21,19 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1u << 29)) != 0;
 }
 
+/// Whether the CPU has tiles of int8 and bf16, and the system lets this process use them.
+bool has_amx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25;
+  constexpr unsigned kAll = kBf16 | kTiles | kInt8;
+  if ((edx & kAll) != kAll) return false;
+  // https://docs.kernel.org/arch/x86/xstate.html: a process asks for the registers once.
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 std::vector<Isa> detect() {
   __builtin_cpu_init();
   std::vector<Isa> found{Isa::kReference};
@@ -28,6 +43,7 @@ std::vector<Isa> detect() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
     found.push_back(Isa::kAvx512);
+    if (has_amx()) found.push_back(Isa::kAmx);
   }
   return found;
 }
@@ -54,6 +70,8 @@ std::string_view to_string(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "?";
 }

@@ -11,11 +11,11 @@
 namespace butterfly {
 
 /// Ascending speed. kReference is portable C++ and defines the bits of every operation.
-enum class Isa : std::uint8_t { kReference, kAvx2, kAvx512 };
+enum class Isa : std::uint8_t { kReference, kAvx2, kAvx512, kAmx };
 
-inline constexpr std::array kAllIsas{Isa::kReference, Isa::kAvx2, Isa::kAvx512};
+inline constexpr std::array kAllIsas{Isa::kReference, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-/// "reference", "avx2" (AVX2, FMA, F16C), "avx512" (F, BW, DQ, VL, VNNI).
+/// "reference", "avx2" (AVX2, FMA, F16C), "avx512" (F, BW, DQ, VL, VNNI), "amx" (that, and tiles of int8 and bf16).
 std::string_view to_string(Isa isa);
 
 /// The inverse of to_string. Errors: kInvalidArgument naming the known ones.

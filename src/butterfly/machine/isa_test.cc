@@ -39,7 +39,7 @@ TEST(Isa, UnknownNameIsRefusedNamingTheKnown) {
   const Result<Isa> parsed = parse_isa("AVX2");
   ASSERT_FALSE(parsed.has_value());
   EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(parsed.error().message, "unknown instruction set 'AVX2', known are reference, avx2, avx512");
+  EXPECT_EQ(parsed.error().message, "unknown instruction set 'AVX2', known are reference, avx2, avx512, amx");
 }
 
 TEST(Isa, SupportedStartsWithReferenceAndAscends) {
@@ -62,6 +62,8 @@ TEST(Isa, AgreesWithTheKernelsListOfFlags) {
   const auto& isas = supported_isas();
   EXPECT_EQ(std::count(isas.begin(), isas.end(), Isa::kAvx2), avx2 ? 1 : 0);
   EXPECT_EQ(std::count(isas.begin(), isas.end(), Isa::kAvx512), avx512 ? 1 : 0);
+  const bool amx = avx512 && has("amx_tile") && has("amx_int8") && has("amx_bf16");
+  EXPECT_EQ(std::count(isas.begin(), isas.end(), Isa::kAmx), amx ? 1 : 0);
 }
 
 TEST(Isa, EverySupportedOneCanBeForced) {

@@ -23,6 +23,8 @@ const PeakLoops& peak_loops_reference();
 #if defined(__x86_64__)
 const PeakLoops& peak_loops_avx2();
 const PeakLoops& peak_loops_avx512();
+/// AVX-512's, but for dot products of bytes.
+const PeakLoops& peak_loops_amx();
 #endif
 
 }  // namespace butterfly

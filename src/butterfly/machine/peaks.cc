@@ -36,6 +36,7 @@ const PeakLoops& loops_of(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2) return peak_loops_avx2();
   if (isa == Isa::kAvx512) return peak_loops_avx512();
+  if (isa == Isa::kAmx) return peak_loops_amx();
 #endif
   (void)isa;
   return peak_loops_reference();

@@ -76,6 +76,7 @@ TEST(Peaks, ReadLoopsTouchEveryByte) {
   for (Isa isa : supported_isas()) {
     if (isa == Isa::kAvx2) all.push_back(&peak_loops_avx2());
     if (isa == Isa::kAvx512) all.push_back(&peak_loops_avx512());
+    if (isa == Isa::kAmx) all.push_back(&peak_loops_amx());
   }
 #endif
   constexpr std::size_t kBytes = 2048;

@@ -47,7 +47,7 @@ class Gemm {
   virtual Status run(const GemmCall& call) = 0;
 };
 
-/// `team` is borrowed. Our own kernels for Isa::kAvx512 (bf16: where the CPU has AMX), else oneDNN. "portable" for
+/// `team` is borrowed. Our own kernels from Isa::kAvx512 on (bf16: for Isa::kAmx), else oneDNN. "portable" for
 /// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: matmuls are
 /// then computed in float, slowly, which is no error. Errors: kNoMemory.
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);

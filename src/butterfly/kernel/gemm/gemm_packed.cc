@@ -2,12 +2,6 @@
 #include <cstddef>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include "butterfly/kernel/gemm/gemm_kernels.h"
 #include "butterfly/kernel/gemm/gemm_tiles.h"
 #include "butterfly/tensor/aligned_buffer.h"
@@ -183,31 +177,13 @@ class PackedEngine final : public TileEngine {
   std::vector<Member> members_;
 };
 
-#if defined(__x86_64__)
-/// Whether the CPU has bf16 tiles and the system lets this process use them.
-bool may_use_amx() {
-  static const bool may = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    constexpr unsigned kBf16 = 1u << 22;
-    constexpr unsigned kTiles = 1u << 24;
-    if ((edx & kBf16) == 0 || (edx & kTiles) == 0) return false;
-    // https://docs.kernel.org/arch/x86/xstate.html: a process asks for the registers once.
-    constexpr long kRequestPermission = 0x1023;
-    constexpr long kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return may;
-}
-#endif
-
 }  // namespace
 
 std::unique_ptr<TileEngine> make_packed_engine([[maybe_unused]] Precision precision, [[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa != Isa::kAvx512) return nullptr;
+  if (isa < Isa::kAvx512) return nullptr;
   if (precision == Precision::kFloat32) return std::make_unique<PackedEngine>(kAvx512GemmKernels);
-  if (may_use_amx()) return std::make_unique<PackedEngine>(kAmxGemmKernels);
+  if (isa == Isa::kAmx) return std::make_unique<PackedEngine>(kAmxGemmKernels);
 #endif
   return nullptr;
 }

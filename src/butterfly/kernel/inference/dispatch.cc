@@ -3,6 +3,21 @@
 #include "butterfly/base/check.h"
 
 namespace butterfly {
+namespace {
+
+#ifdef __x86_64__
+const Kernels& amx_kernels() {
+  static const Kernels kernels = [] {
+    Kernels table = kAvx512Kernels;
+    table.name = "amx";
+    table.linear = linear_amx;
+    return table;
+  }();
+  return kernels;
+}
+#endif
+
+}  // namespace
 
 const Kernels& kernels_for(Isa isa) {
   switch (isa) {
@@ -13,6 +28,8 @@ const Kernels& kernels_for(Isa isa) {
       return kAvx2Kernels;
     case Isa::kAvx512:
       return kAvx512Kernels;
+    case Isa::kAmx:
+      return amx_kernels();
 #endif
     default:
       break;

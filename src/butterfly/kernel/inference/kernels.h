@@ -172,6 +172,8 @@ extern const Kernels kReferenceKernels;
 #ifdef __x86_64__
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+/// Kernels::linear on a machine that has AMX; all else is AVX-512's.
+void linear_amx(const LinearArgs& args);
 #endif
 
 }  // namespace butterfly

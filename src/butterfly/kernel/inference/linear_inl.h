@@ -2,7 +2,8 @@
 // is reference.cc's. Internal linkage throughout (see kernels.h).
 #pragma once
 
-#include "butterfly/kernel/inference/simd_inl.h"
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/min_inl.h"
 
 namespace butterfly {
 namespace {

@@ -5,13 +5,10 @@
 
 #include "butterfly/kernel/inference/elementwise_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/min_inl.h"
 
 namespace butterfly {
 namespace {
-
-inline long min_of(long a, long b) {
-  return a < b ? a : b;
-}
 
 // The largest float below 1/2. Added to |x| < 2^22 before truncating it rounds half away from zero: a whole 1/2 would
 // carry the float just below 1/2 up to 1.

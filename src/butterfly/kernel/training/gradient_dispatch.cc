@@ -12,6 +12,7 @@ const GradientRows& gradient_rows_for(Isa isa) {
     case Isa::kAvx2:
       return kAvx2GradientRows;
     case Isa::kAvx512:
+    case Isa::kAmx:
       return kAvx512GradientRows;
 #endif
     default:

@@ -12,6 +12,7 @@ const TrainingKernels& training_kernels(Isa isa) {
     case Isa::kAvx2:
       return kAvx2TrainingKernels;
     case Isa::kAvx512:
+    case Isa::kAmx:
       return kAvx512TrainingKernels;
 #endif
     default:

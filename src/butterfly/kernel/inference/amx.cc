@@ -1,0 +1,362 @@
+// Matmuls of quantised weights and many rows with AMX: a tile multiplies 16 rows of activations with 16 outputs over one
+// sub-block, as exact integers; what is done with those is done in the order of all others (kernels.h). Everything else
+// is AVX-512's.
+#include <immintrin.h>
+
+#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/inference/linear_inl.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
+
+namespace butterfly {
+namespace {
+
+constexpr long kTileRows = 16;
+constexpr long kWeightBytes = 32 * kPanel;  // of a block, as tiles read it: [8 quads][16 outputs][4 k]
+constexpr long kChunkBlocks = 32;           // of a panel, unpacked at a time: they stay in the first-level cache
+constexpr long kRowTiles = 16;              // that share a panel's chunk
+constexpr long kScalesMax = 16384;          // of the activations that share a panel
+constexpr int kAhead = 2;                   // blocks that are multiplied before the first of them is added up
+
+struct Vec {
+  __m512 v;
+  static Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+  static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
+  static Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+};
+
+/// https://www.intel.com/content/www/us/en/docs/intrinsics-guide: the operand of LDTILECFG. Tiles 0 and 1 are products,
+/// 4 and 5 activations, 6 and 7 weights.
+struct TileConfig {
+  explicit TileConfig(int elements) {
+    for (int i = 0; i < 2; ++i) {
+      set(i, kTileRows, 64);
+      set(4 + i, kTileRows, elements);
+      set(6 + i, elements / 4, 64);
+    }
+  }
+  unsigned char palette = 1;
+  unsigned char start_row = 0;
+  unsigned char reserved[14] = {};
+  unsigned short row_bytes[16] = {};
+  unsigned char rows[16] = {};
+
+ private:
+  void set(int tile, long tile_rows, int bytes) {
+    rows[tile] = static_cast<unsigned char>(tile_rows);
+    row_bytes[tile] = static_cast<unsigned short>(bytes);
+  }
+};
+static_assert(sizeof(TileConfig) == 64);
+
+/// What a type is once it is unpacked.
+struct Form {
+  int size;  // elements of a sub-block
+  bool minima;
+  constexpr int subs() const { return 32 / size; }
+};
+
+constexpr bool is_pairs(PackedType type) {
+  return type == PackedType::kQ8_0 || type == PackedType::kQ4_0;
+}
+
+constexpr Form form_of(PackedType type) {
+  if (is_pairs(type)) return {.size = 32, .minima = false};
+  return {.size = packed_sub_blocks(type).size, .minima = packed_sub_blocks(type).minima};
+}
+
+/// Some blocks of one panel.
+struct Weights {
+  alignas(64) signed char quants[kChunkBlocks * kWeightBytes];
+  alignas(64) float scales[kChunkBlocks * 2 * kPanel];  // [block][sub][16]
+  alignas(64) float minima[kChunkBlocks * 2 * kPanel];
+};
+
+/// Activations of up to kRowTiles tiles, of all columns.
+struct Rows {
+  long first;      // the first row
+  long last;       // behind the last
+  long tiles;
+  long blocks;     // of a row
+  alignas(64) float scales[kScalesMax];  // [tile][block][16 rows]
+  alignas(64) float sums[kScalesMax];    // likewise, of types with minima
+
+  /// The last tile ends with the last row of all, and has rows of the one before.
+  long row_of(long tile, long rows) const { return min_of(first + tile * kTileRows, rows - kTileRows); }
+};
+
+/// Where a tile of outputs stands between two chunks of a panel.
+struct Unfinished {
+  alignas(64) float waiting[(kWaitingMax + 1) * kTileRows * kPanel];  // sums of slices, the one begun at the end
+  float* begun() { return waiting + kWaitingMax * kTileRows * kPanel; }
+};
+
+template <PackedType kType>
+__m512i quant_table(const LinearArgs& a) {
+  if constexpr (kType == PackedType::kQ4_0) {
+    return _mm512_broadcast_i32x4(_mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  if (a.nibble_quants == nullptr) return _mm512_setzero_si512();
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants)));
+}
+
+template <PackedType kType, bool kNibbles, bool kTable>
+inline __attribute__((always_inline)) void unpack_quants(const unsigned char* from, __m512i table, signed char* to) {
+  const __m512i low_mask = _mm512_set1_epi8(15);
+#pragma GCC unroll 4
+  for (int quad = 0; quad < (kNibbles ? 4 : 8); ++quad) {
+    const __m512i bytes = _mm512_loadu_si512(from + quad * 64);
+    if constexpr (kNibbles) {
+      __m512i low = _mm512_and_si512(bytes, low_mask);
+      __m512i high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low_mask);
+      if constexpr (kTable) {
+        low = _mm512_shuffle_epi8(table, low);
+        high = _mm512_shuffle_epi8(table, high);
+      }
+      _mm512_store_si512(to + quad * 64, low);
+      _mm512_store_si512(to + (quad + 4) * 64, high);
+    } else {
+      _mm512_store_si512(to + quad * 64, _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)));
+    }
+  }
+}
+
+/// Quants become signed bytes, scales floats.
+template <PackedType kType>
+void unpack(const LinearArgs& a, long panel, long begin, long end, Weights& to) {
+  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const __m512i table = quant_table<kType>(a);
+  for (long block = begin; block < end; ++block) {
+    const long at = block - begin;
+    if constexpr (is_pairs(kType)) {
+      constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
+      unpack_quants<kType, kForm.nibbles, true>(w + kForm.quants_at(block), table, to.quants + at * kWeightBytes);
+      const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + kForm.scales_at(block)));
+      _mm512_store_ps(to.scales + at * kPanel, _mm512_cvtph_ps(halves));
+    } else {
+      constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+      const unsigned char* from = w + block * kForm.block_bytes();
+      unpack_quants<kType, kForm.nibbles, !kForm.minima>(from, table, to.quants + at * kWeightBytes);
+      const auto* floats = reinterpret_cast<const float*>(from + kForm.quant_bytes());
+      for (int sub = 0; sub < kForm.subs(); ++sub) {
+        const long place = (at * kForm.subs() + sub) * kPanel;
+        _mm512_store_ps(to.scales + place, _mm512_loadu_ps(floats + sub * kPanel));
+        if constexpr (kForm.minima) {
+          _mm512_store_ps(to.minima + place, _mm512_loadu_ps(floats + (kForm.subs() + sub) * kPanel));
+        }
+      }
+    }
+  }
+  // Tiles are loaded by statements of which the compiler does not know what they read.
+  asm volatile("" ::: "memory");
+}
+
+template <Form kForm>
+void gather_scales(const LinearArgs& a, Rows& rows) {
+  for (long tile = 0; tile < rows.tiles; ++tile) {
+    const long row = rows.row_of(tile, a.rows);
+    for (long m = 0; m < kTileRows; ++m) {
+      const long from = (row + m) * rows.blocks;
+      const long to = tile * rows.blocks * kTileRows + m;
+      for (long block = 0; block < rows.blocks; ++block) {
+        rows.scales[to + block * kTileRows] = a.x_scales[from + block];
+        if constexpr (kForm.minima) rows.sums[to + block * kTileRows] = static_cast<float>(a.x_sums[from + block]);
+      }
+    }
+  }
+}
+
+/// One sub-block of 16 rows and 16 outputs, as integers. Neighbours use other tiles, so that none waits for the other.
+inline __attribute__((always_inline)) void multiply_even(const signed char* x, long stride, const signed char* w,
+                                                         int* to) {
+  _tile_zero(0);
+  _tile_loadd(4, x, stride);
+  _tile_loadd(6, w, 64);
+  _tile_dpbssd(0, 4, 6);
+  _tile_stored(0, to, 64);
+}
+inline __attribute__((always_inline)) void multiply_odd(const signed char* x, long stride, const signed char* w,
+                                                        int* to) {
+  _tile_zero(1);
+  _tile_loadd(5, x, stride);
+  _tile_loadd(7, w, 64);
+  _tile_dpbssd(1, 5, 7);
+  _tile_stored(1, to, 64);
+}
+
+/// A chunk of one tile of outputs.
+template <Form kForm>
+class TileChunk {
+ public:
+  TileChunk(const LinearArgs& a, const Weights& weights, const Rows& rows, long tile, long begin)
+      : weights_(weights),
+        x_(a.xq + rows.row_of(tile, a.rows) * a.cols + begin * 32),
+        stride_(a.cols),
+        scales_(rows.scales + (tile * rows.blocks + begin) * kTileRows),
+        sums_(rows.sums + (tile * rows.blocks + begin) * kTileRows) {}
+
+  /// The integers of sub-block `number`.
+  inline __attribute__((always_inline)) void multiply(long number) {
+    int* to = products_ + number % kRing * kTileRows * kPanel;
+    const signed char* x = x_ + number * kForm.size;
+    const signed char* w = weights_.quants + number * kForm.size * kPanel;
+    if (number % 2 == 0) {
+      multiply_even(x, stride_, w, to);
+    } else {
+      multiply_odd(x, stride_, w, to);
+    }
+  }
+
+  /// acc += what sub-block `number` of the chunk gives.
+  inline __attribute__((always_inline)) void add(long number, Vec (&acc)[kTileRows][1]) const {
+    const int* products = products_ + number % kRing * kTileRows * kPanel;
+    const float* x_scales = scales_ + number / kForm.subs() * kTileRows;
+    const __m512 w_scale = _mm512_load_ps(weights_.scales + number * kPanel);
+#pragma GCC unroll 16
+    for (int m = 0; m < kTileRows; ++m) {
+      const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(products + m * kPanel));
+      const __m512 x_scale = _mm512_set1_ps(x_scales[m]);
+      acc[m][0].v = _mm512_fmadd_ps(dot, _mm512_mul_ps(w_scale, x_scale), acc[m][0].v);
+    }
+    if constexpr (kForm.minima) {
+      const float* x_sums = sums_ + number / kForm.subs() * kTileRows;
+      const __m512 w_min = _mm512_load_ps(weights_.minima + number * kPanel);
+#pragma GCC unroll 16
+      for (int m = 0; m < kTileRows; ++m) {
+        const __m512 minimum = _mm512_mul_ps(w_min, _mm512_set1_ps(x_scales[m]));
+        acc[m][0].v = _mm512_fnmadd_ps(_mm512_set1_ps(x_sums[m]), minimum, acc[m][0].v);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRing = 4;
+  static_assert(kRing > kAhead);
+  const Weights& weights_;
+  const signed char* x_;
+  long stride_;
+  const float* scales_;
+  const float* sums_;
+  alignas(64) int products_[kRing * kTileRows * kPanel];
+};
+
+/// How far a panel is: the blocks that are done, the slice that comes next or is begun, sums that wait.
+struct Progress {
+  long block;
+  int step;
+  long waiting;
+};
+
+/// Blocks [from.block, end) of one tile of outputs, slices folded as they end.
+template <Form kForm>
+Progress add_chunk(const SliceSteps& steps, const Progress& from, long end, TileChunk<kForm>& chunk, Unfinished& tile) {
+  constexpr long kSums = kTileRows * kPanel;
+  constexpr int kSubs = kForm.subs();
+  const long numbers = (end - from.block) * kSubs;
+  Vec acc[kTileRows][1];
+  if (from.block == steps.steps[from.step].begin / 32) {
+    clear_sums(acc);
+  } else {
+#pragma GCC unroll 16
+    for (int m = 0; m < kTileRows; ++m) acc[m][0] = Vec::load(tile.begun() + m * kPanel);
+  }
+  Progress now = from;
+  float* top = tile.waiting + from.waiting * kSums;
+  for (long number = 0; number < min_of(kAhead, numbers); ++number) chunk.multiply(number);
+  bool begun = true;
+  for (long number = 0; number < numbers; number += kSubs) {
+#pragma GCC unroll 2
+    for (int sub = 0; sub < kSubs; ++sub) {
+      if (number + sub + kAhead < numbers) chunk.multiply(number + sub + kAhead);
+      chunk.add(number + sub, acc);
+    }
+    begun = true;
+    if (++now.block == steps.steps[now.step].end / 32) {
+      top = push_sums(acc, steps.steps[now.step].adds, top);
+      ++now.step;
+      clear_sums(acc);
+      begun = false;
+    }
+  }
+  if (begun) {
+#pragma GCC unroll 16
+    for (int m = 0; m < kTileRows; ++m) Vec::store(tile.begun() + m * kPanel, acc[m][0]);
+  }
+  now.waiting = (top - tile.waiting) / kSums;
+  return now;
+}
+
+/// One panel of outputs of these rows.
+template <PackedType kType>
+void multiply_panel(const LinearArgs& a, const SliceSteps& steps, long panel, const Rows& rows, Weights& weights,
+                    Unfinished* tiles) {
+  constexpr Form kForm = form_of(kType);
+  const long last = steps.steps[steps.count - 1].end / 32;
+  Progress progress{.block = steps.steps[0].begin / 32, .step = 0, .waiting = 0};
+  while (progress.block < last) {
+    const long end = min_of(progress.block + kChunkBlocks, last);
+    unpack<kType>(a, panel, progress.block, end, weights);
+    Progress after = progress;
+    for (long tile = 0; tile < rows.tiles; ++tile) {
+      TileChunk<kForm> chunk(a, weights, rows, tile, progress.block);
+      after = add_chunk<kForm>(steps, progress, end, chunk, tiles[tile]);
+    }
+    progress = after;
+  }
+  for (long tile = 0; tile < rows.tiles; ++tile) {
+    const long begin = rows.first + tile * kTileRows;
+    const long skipped = begin - rows.row_of(tile, a.rows);
+    const long end = min_of(begin + kTileRows, rows.last);
+    finish_tile<Vec>(a, tiles[tile].waiting + skipped * kPanel, begin, static_cast<int>(end - begin), panel, 1);
+  }
+}
+
+template <PackedType kType>
+void multiply_rows(const LinearArgs& a) {
+  const SliceSteps steps = slice_steps(a);
+  Rows rows;
+  Weights weights;
+  Unfinished tiles[kRowTiles];
+  rows.blocks = a.cols / 32;
+  const long tiles_max = min_of(kRowTiles, kScalesMax / kTileRows / rows.blocks);
+  const TileConfig config(form_of(kType).size);
+  _tile_loadconfig(&config);
+  for (rows.first = 0; rows.first < a.rows; rows.first = rows.last) {
+    rows.last = min_of(rows.first + tiles_max * kTileRows, a.rows);
+    rows.tiles = (rows.last - rows.first + kTileRows - 1) / kTileRows;
+    gather_scales<form_of(kType)>(a, rows);
+    for (long panel = a.panel_begin; panel < a.panel_end; ++panel) {
+      multiply_panel<kType>(a, steps, panel, rows, weights, tiles);
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace
+
+void linear_amx(const LinearArgs& a) {
+  if (a.rows < kTileRows || a.panel_begin >= a.panel_end || a.cols / 32 > kScalesMax / kTileRows) {
+    return kAvx512Kernels.linear(a);
+  }
+  switch (a.type) {
+    case PackedType::kQ8_0:
+      return multiply_rows<PackedType::kQ8_0>(a);
+    case PackedType::kQ4_0:
+      return multiply_rows<PackedType::kQ4_0>(a);
+    case PackedType::kBytes16:
+      return multiply_rows<PackedType::kBytes16>(a);
+    case PackedType::kBytes32Min:
+      return multiply_rows<PackedType::kBytes32Min>(a);
+    case PackedType::kNibbles16:
+      return multiply_rows<PackedType::kNibbles16>(a);
+    case PackedType::kNibbles32:
+      return multiply_rows<PackedType::kNibbles32>(a);
+    case PackedType::kNibbles32Min:
+      return multiply_rows<PackedType::kNibbles32Min>(a);
+    default:
+      // Floats; and minima of sub-blocks of 16, whose sums nobody has yet.
+      return kAvx512Kernels.linear(a);
+  }
+}
+
+}  // namespace butterfly
