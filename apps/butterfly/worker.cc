@@ -8,7 +8,7 @@
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
 #include "butterfly/infer/config/worker_config.h"
-#include "butterfly/kernel/inference/matmul_rates.h"
+#include "butterfly/kernel/rates/matmul_rates.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "butterfly/base/json.h"
-#include "butterfly/kernel/inference/matmul_rates.h"
+#include "butterfly/kernel/rates/matmul_rates.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/machine/node.h"
 #include "butterfly/machine/peaks.h"

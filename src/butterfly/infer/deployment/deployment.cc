@@ -4,7 +4,7 @@
 
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/infer/deployment/cluster_deployment.h"
-#include "butterfly/kernel/inference/matmul_rates.h"
+#include "butterfly/kernel/rates/matmul_rates.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/plan/shares/share_groups.h"

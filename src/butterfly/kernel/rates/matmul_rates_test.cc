@@ -1,4 +1,4 @@
-#include "butterfly/kernel/inference/matmul_rates.h"
+#include "butterfly/kernel/rates/matmul_rates.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
