@@ -105,7 +105,7 @@ def measure(name: str, threads: int, arguments) -> dict:
     if name == "butterfly":
         command = [arguments.butterfly, "bench", "model", "-m", arguments.model, "--json", "--rounds"]
     else:
-        command = [arguments.peer_python, os.path.abspath(__file__), "--peer", "-m", arguments.model, "--samples"]
+        command = [arguments.peers[name], os.path.abspath(__file__), "--peer", "-m", arguments.model, "--samples"]
     return run_json([*command, str(arguments.samples), "--threads", str(threads)], name)
 
 
@@ -114,22 +114,24 @@ def of_threads(report: dict, threads: int) -> dict:
 
 
 def compare(arguments) -> dict:
-    """Samples as {threads: {program: {phase: [tokens/s]}}}, with the peer's version and flags."""
-    samples, peer = {}, {}
-    for threads in arguments.threads:
-        samples[threads] = {name: {phase: [] for phase in PHASES} for name in ("butterfly", "llama.cpp")}
+    """Samples as {threads: {program: {phase: [tokens/s]}}}, with the version and flags of each peer."""
+    names = ["butterfly", *arguments.peers]
+    samples = {threads: {name: {phase: [] for phase in PHASES} for name in names} for threads in arguments.threads}
+    peers, ours = {}, {}
     for number in range(arguments.rounds):
-        order = ("butterfly", "llama.cpp") if number % 2 == 0 else ("llama.cpp", "butterfly")
+        first = number % len(names)
         for threads in arguments.threads:
-            for name in order:
+            for name in names[first:] + names[:first]:
                 report = measure(name, threads, arguments)
-                if name == "llama.cpp":
-                    peer = {"version": report["version"], "system": report["system"]}
                 result = of_threads(report, threads)
+                if name == "butterfly":
+                    ours[threads] = result
+                else:
+                    peers[name] = {"version": report["version"], "system": report["system"]}
                 for phase in PHASES:
                     samples[threads][name][phase] += result[f"{phase}_tokens_per_s"]
         print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
-    return {"machine": machine(), "model": os.path.basename(arguments.model), "peer": peer, "samples": samples}
+    return {"machine": machine(), "model": os.path.basename(arguments.model), "peers": peers, "samples": samples, "butterfly": ours}
 
 
 def machine() -> str:
@@ -141,21 +143,27 @@ def machine() -> str:
     return f"{name}, {len(os.sched_getaffinity(0))} CPUs"
 
 
+def cell(values: list) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+
+
 def print_table(report: dict):
     print(f"machine    {report['machine']}")
     print(f"model      {report['model']}, prefill {PROMPT_TOKENS}, decode {DECODE_TOKENS}")
-    print(f"llama.cpp  llama-cpp-python {report['peer']['version']}: {report['peer']['system']}")
+    for name, peer in report["peers"].items():
+        print(f"{name}  llama-cpp-python {peer['version']}: {peer['system']}")
     print("tokens/s: median (smallest-largest)")
-    row = "{:>7}  {:<8} {:>24} {:>24}  {:>6}"
-    print(row.format("threads", "phase", "butterfly", "llama.cpp", "ratio"))
+    row = "{:>7}  {:<8} {:>24}" + " {:>24}  {:>6}" * len(report["peers"])
+    heads = [head for name in report["peers"] for head in (name, "ratio")]
+    print(row.format("threads", "phase", "butterfly", *heads))
     for threads, programs in report["samples"].items():
         for phase in PHASES:
-            cells, medians = [], []
-            for name in ("butterfly", "llama.cpp"):
-                values = programs[name][phase]
-                medians.append(statistics.median(values))
-                cells.append(f"{medians[-1]:.1f} ({min(values):.1f}-{max(values):.1f})")
-            print(row.format(threads, phase, *cells, f"{medians[0] / medians[1]:.2f}"))
+            ours = programs["butterfly"][phase]
+            cells = [cell(ours)]
+            for name in report["peers"]:
+                theirs = programs[name][phase]
+                cells += [cell(theirs), f"{statistics.median(ours) / statistics.median(theirs):.2f}"]
+            print(row.format(threads, phase, *cells))
 
 
 def main():
@@ -172,8 +180,9 @@ def main():
     if arguments.peer:
         peer_main(arguments)
         return
+    arguments.peers = {"llama.cpp": arguments.peer_python}
     report = compare(arguments)
-    if "AMX" in report["peer"]["system"]:
+    if "AMX" in report["peers"]["llama.cpp"]["system"]:
         print("note: this llama.cpp was built with AMX", file=sys.stderr)
     if arguments.json:
         print(json.dumps(report, indent=1))

@@ -137,10 +137,15 @@ std::unique_ptr<Gemm> make_tiled_gemm(Precision precision, std::unique_ptr<TileE
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team) {
   if (auto own = make_packed_engine(precision, isa)) return make_tiled_gemm(precision, std::move(own), team);
   if (isa != Isa::kReference) {
-    auto engine = make_onednn_engine(precision);
+    auto engine = make_onednn_engine(precision, isa);
     if (engine) return make_tiled_gemm(precision, std::move(*engine), team);
     if (engine.error().code != ErrorCode::kUnsupported) return tl::unexpected(std::move(engine).error());
-    log().info("{} matmuls are computed by portable code: {}", to_string(precision), engine.error().message);
+    log().info("no {} matmuls of oneDNN: {}", to_string(precision), engine.error().message);
+    if (precision == Precision::kBfloat16) {
+      if (auto fp32 = make_onednn_engine(Precision::kFloat32, isa)) {
+        return make_tiled_gemm(precision, make_widened_engine(std::move(*fp32)), team);
+      }
+    }
   }
   return make_tiled_gemm(precision, make_portable_engine(precision), team);
 }

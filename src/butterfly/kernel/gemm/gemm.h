@@ -47,7 +47,8 @@ class Gemm {
   virtual Status run(const GemmCall& call) = 0;
 };
 
-/// `team` is borrowed. Our own kernels from Isa::kAvx512 on (bf16: for Isa::kAmx), else oneDNN. "portable" for
+/// `team` is borrowed. Our own kernels from Isa::kAvx512 on (bf16 in tiles for Isa::kAmx, as fp32 where the CPU has no
+/// bf16 dot products), else oneDNN (bf16 as fp32, where it cannot). "portable" for
 /// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: matmuls are
 /// then computed in float, slowly, which is no error. Errors: kNoMemory.
 Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);

@@ -79,18 +79,18 @@ void pack_lanes_together(const PanelSource& s, long lane, long k, Bf16* tiles) {
 
 /// Along the stored rows, so that memory is read as it lies.
 template <bool kPairs>
-void pack(const PanelSource& s, long panel_bytes, void* to) {
+void pack(const PanelSource& s, long panel_stride, void* to) {
   auto* panels = static_cast<char*>(to);
   if (s.lanes_together) {
     for (long k = 0; k < s.depth; k += kDepth) {
       for (long lane = 0; lane < s.lanes; lane += kTilePanel) {
-        pack_lanes_together<kPairs>(s, lane, k, tile_of(panels + lane / kTilePanel * panel_bytes, k / kDepth, 0));
+        pack_lanes_together<kPairs>(s, lane, k, tile_of(panels + lane / kTilePanel * panel_stride, k / kDepth, 0));
       }
     }
     return;
   }
   for (long lane = 0; lane < s.lanes; lane += kTilePanel) {
-    void* panel = panels + lane / kTilePanel * panel_bytes;
+    void* panel = panels + lane / kTilePanel * panel_stride;
     for (long k = 0; k < s.depth; k += kDepth) {
       pack_lanes_apart<kPairs>(s, lane, k, tile_of(panel, k / kDepth, 0));
       pack_lanes_apart<kPairs>(s, lane + kVectorFloats, k, tile_of(panel, k / kDepth, 1));
@@ -216,7 +216,7 @@ void multiply(const PanelMatmul& p) {
 
 }  // namespace
 
-constinit const GemmKernels kAmxGemmKernels = {"amx",  2,           kTilePanel, kTilePanel,
+constinit const GemmKernels kAmxGemmKernels = {"amx",  2,           2,          kTilePanel, kTilePanel,
                                                kDepth, pack<false>, pack<true>, multiply};
 
 }  // namespace butterfly

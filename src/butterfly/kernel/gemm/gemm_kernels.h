@@ -41,18 +41,20 @@ struct PanelMatmul {
 
 struct GemmKernels {
   const char* name;
-  long element_bytes;
-  long rows, cols;  // lanes of a panel of A and of B
-  long depth_step;  // panels are padded to multiples of it
-  /// Writes as many panels as there are lanes for, rows (or cols) * depth rounded up * element_bytes bytes each,
-  /// `panel_bytes` apart, 64-byte aligned.
-  void (*pack_rows)(const PanelSource& source, long panel_bytes, void* panels);
-  void (*pack_cols)(const PanelSource& source, long panel_bytes, void* panels);
+  long source_bytes;  // of an element of A or B
+  long panel_bytes;   // of one in a panel
+  long rows, cols;    // lanes of a panel of A and of B
+  long depth_step;    // panels are padded to multiples of it
+  /// Writes as many panels as there are lanes for, rows (or cols) * depth rounded up * panel_bytes bytes each,
+  /// `panel_stride` apart, 64-byte aligned.
+  void (*pack_rows)(const PanelSource& source, long panel_stride, void* panels);
+  void (*pack_cols)(const PanelSource& source, long panel_stride, void* panels);
   void (*multiply)(const PanelMatmul& matmul);
 };
 
 #ifdef __x86_64__
-extern const GemmKernels kAvx512GemmKernels;  // fp32
+extern const GemmKernels kAvx512GemmKernels;      // fp32
+extern const GemmKernels kAvx512Bf16GemmKernels;  // bf16, which panels hold as fp32
 /// bf16 in the CPU's tile registers, which the process has to ask for: matmuls go on subnormals as zeros.
 extern const GemmKernels kAmxGemmKernels;
 #endif

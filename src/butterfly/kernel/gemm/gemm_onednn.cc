@@ -171,7 +171,9 @@ class OneDnnEngine final : public TileEngine {
 
 }  // namespace
 
-Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision) {
+Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision, Isa isa) {
+  // oneDNN takes this before its first use alone, and refuses it afterwards.
+  if (isa == Isa::kAvx2) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
   try {
     auto engine = std::make_unique<OneDnnEngine>(precision);
     // Whether this CPU can is known only by asking for a matmul.

@@ -144,20 +144,20 @@ class PackedEngine final : public TileEngine {
   /// The panel of `all`, whose lanes are apart, that begins with lane `lane`.
   PanelSource lanes_of(const PanelSource& all, std::int64_t lane) const {
     PanelSource panel = all;
-    panel.from = static_cast<const std::byte*>(all.from) + lane * all.stride * kernels_.element_bytes;
+    panel.from = static_cast<const std::byte*>(all.from) + lane * all.stride * kernels_.source_bytes;
     panel.lanes = std::min(kernels_.rows, all.lanes - lane);
     return panel;
   }
 
   std::int64_t panel_bytes(std::int64_t lanes, std::int64_t depth) const {
     constexpr std::int64_t kLine = 64;
-    return round_up(round_up(depth, kernels_.depth_step) * lanes * kernels_.element_bytes, kLine);
+    return round_up(round_up(depth, kernels_.depth_step) * lanes * kernels_.panel_bytes, kLine);
   }
 
   PanelSource source(const Operand& operand, std::int64_t lane, std::int64_t lanes, std::int64_t k,
                      std::int64_t depth) const {
     const std::int64_t at = operand.lanes_together ? k * operand.stride + lane : lane * operand.stride + k;
-    return {.from = static_cast<const std::byte*>(operand.from) + at * kernels_.element_bytes,
+    return {.from = static_cast<const std::byte*>(operand.from) + at * kernels_.source_bytes,
             .stride = operand.stride,
             .lanes_together = operand.lanes_together,
             .lanes = lanes,
@@ -167,8 +167,8 @@ class PackedEngine final : public TileEngine {
   MemoryRows memory(const PanelSource& source) const {
     const long row = source.lanes_together ? source.lanes : source.depth;
     return {.from = source.from,
-            .stride = source.stride * kernels_.element_bytes,
-            .bytes = row * kernels_.element_bytes,
+            .stride = source.stride * kernels_.source_bytes,
+            .bytes = row * kernels_.source_bytes,
             .rows = source.lanes_together ? source.depth : source.lanes};
   }
 
@@ -184,6 +184,10 @@ std::unique_ptr<TileEngine> make_packed_engine([[maybe_unused]] Precision precis
   if (isa < Isa::kAvx512) return nullptr;
   if (precision == Precision::kFloat32) return std::make_unique<PackedEngine>(kAvx512GemmKernels);
   if (isa == Isa::kAmx) return std::make_unique<PackedEngine>(kAmxGemmKernels);
+  // A CPU with bf16 dot products, but no tiles, does better in oneDNN. One with tiles is here since it was told not to
+  // use them, which oneDNN would.
+  const bool dot_products = __builtin_cpu_supports("avx512bf16") && supported_isas().back() == isa;
+  if (!dot_products) return std::make_unique<PackedEngine>(kAvx512Bf16GemmKernels);
 #endif
   return nullptr;
 }

@@ -39,8 +39,12 @@ std::unique_ptr<TileEngine> make_portable_engine(Precision precision);
 /// Our own kernels (gemm_kernels.h). Null where `isa` and this CPU have none for `precision`.
 std::unique_ptr<TileEngine> make_packed_engine(Precision precision, Isa isa);
 
-/// oneDNN. Errors: kUnsupported where it has no fast matmul of `precision` on this CPU.
-Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision);
+/// oneDNN, with no instructions beyond `isa`'s where the process has not used it before. Errors: kUnsupported where it
+/// has no fast matmul of `precision` on this CPU.
+Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision, Isa isa);
+
+/// bf16 by an engine for fp32: products of bf16 are exact there.
+std::unique_ptr<TileEngine> make_widened_engine(std::unique_ptr<TileEngine> fp32);
 
 /// `team` is borrowed.
 std::unique_ptr<Gemm> make_tiled_gemm(Precision precision, std::unique_ptr<TileEngine> engine, ThreadTeam& team);

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "butterfly/kernel/inference/parity_matrices_test.h"
 #include "butterfly/kernel/inference/parity_values_test.h"
 #include "butterfly/tensor/quantize.h"
 

@@ -96,7 +96,7 @@ TEST(RankTask, WhatIsNoTaskIsRefusedInOneSentence) {
       {"the number 0", [](auto& m) { m.set_number(0); }},
       {"the number 1025", [](auto& m) { m.set_number(1025); }},
       {"the number -1", [](auto& m) { m.set_number(-1); }},
-      {"instruction set 3", [](auto& m) { m.set_isa(3); }},
+      {"instruction set 4", [](auto& m) { m.set_isa(kAllIsas.size()); }},
       {"the model's number of layers is 0", [](auto& m) { m.clear_shape(); }},
       {"sets stepz, there is no such key", [](auto& m) { setting(m, "steps").set_key("stepz"); }},
       {"sets steps to true or false, expected a whole number", [](auto& m) { setting(m, "steps").set_flag(true); }},
