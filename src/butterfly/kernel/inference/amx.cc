@@ -367,7 +367,7 @@ void linear_amx(const LinearArgs& a) {
     case PackedType::kNibbles32Min:
       return multiply_rows<PackedType::kNibbles32Min>(a);
     default:
-      // Floats; and minima of sub-blocks of 16, whose sums nobody has yet.
+      // Floats; and minima of sub-blocks of 16, whose sums are not there yet.
       return kAvx512Kernels.linear(a);
   }
 }

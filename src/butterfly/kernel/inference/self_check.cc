@@ -241,7 +241,7 @@ constexpr std::array kTypes{NamedType{PackedType::kF32, "matmul of f32"},
 }  // namespace
 
 std::string_view first_difference(const Kernels& kernels, const Kernels& reference) {
-  // One row, a few, and as many as tiles take; the last so many that some are left over.
+  // One row, a few, and more than a tile takes, with some left over.
   for (const long count : {1, 3, 31}) {
     const Rows expected(reference, count);
     const Rows found(kernels, count);
