@@ -98,7 +98,7 @@ def inference(arguments, peers, say):
     names = list(peers)
     say(f"\n| type | threads | phase | butterfly, tokens/s | of the roof |" + "".join(f" {name} | ratio |" for name in names))
     say("|---|--:|---|--:|--:|" + "--:|--:|" * len(names))
-    flags = {}
+    flags, failures = {}, {}
     for kind in arguments.types:
         model = arguments.home / f"llama-1.1b-{kind}.gguf"
         if not model.exists():
@@ -107,6 +107,7 @@ def inference(arguments, peers, say):
         report = compare(argparse.Namespace(model=str(model), threads=arguments.threads, rounds=arguments.rounds, samples=1,
                                             butterfly=arguments.butterfly, peers={name: str(peers[name]) for name in names}))
         flags.update(report["peers"])
+        failures.update(report["failed"])
         for threads in arguments.threads:
             _, roof = roofs(arguments.butterfly, threads)
             programs = report["samples"][threads]
@@ -114,9 +115,14 @@ def inference(arguments, peers, say):
                 ours = programs["butterfly"][phase]
                 row = f"| {kind} | {threads} | {phase} | {cell(ours)} | {100 * share(kind, phase, report['butterfly'][threads], roof):.0f} % |"
                 for name in names:
-                    row += f" {cell(programs[name][phase])} | {ratio(ours, programs[name][phase])} |"
+                    if name in report["failed"]:
+                        row += " failed | |"
+                    else:
+                        row += f" {cell(programs[name][phase])} | {ratio(ours, programs[name][phase])} |"
                 say(row)
     say("")
+    for failure in failures.values():
+        say(f"{failure}.")
     for name, peer in flags.items():
         say(f"{name}: llama-cpp-python {peer['version']}, {' '.join(w for w in peer['system'].split() if w.isupper())}")
 

@@ -114,15 +114,26 @@ def of_threads(report: dict, threads: int) -> dict:
 
 
 def compare(arguments) -> dict:
-    """Samples as {threads: {program: {phase: [tokens/s]}}}, with the version and flags of each peer."""
+    """Samples as {threads: {program: {phase: [tokens/s]}}}, with the version and flags of each peer. One that fails is
+    left out from then on."""
     names = ["butterfly", *arguments.peers]
     samples = {threads: {name: {phase: [] for phase in PHASES} for name in names} for threads in arguments.threads}
     peers, ours = {}, {}
+    failed = {}
     for number in range(arguments.rounds):
         first = number % len(names)
         for threads in arguments.threads:
             for name in names[first:] + names[:first]:
-                report = measure(name, threads, arguments)
+                if name in failed:
+                    continue
+                try:
+                    report = measure(name, threads, arguments)
+                except SystemExit as failure:
+                    if name == "butterfly":
+                        raise
+                    failed[name] = str(failure).splitlines()[0].split(":")[0]
+                    print(f"left out: {failed[name]}", file=sys.stderr)
+                    continue
                 result = of_threads(report, threads)
                 if name == "butterfly":
                     ours[threads] = result
@@ -131,7 +142,11 @@ def compare(arguments) -> dict:
                 for phase in PHASES:
                     samples[threads][name][phase] += result[f"{phase}_tokens_per_s"]
         print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
-    return {"machine": machine(), "model": os.path.basename(arguments.model), "peers": peers, "samples": samples, "butterfly": ours}
+    for programs in samples.values():
+        for name in failed:
+            del programs[name]
+    return {"machine": machine(), "model": os.path.basename(arguments.model), "failed": failed, "samples": samples, "butterfly": ours,
+            "peers": {name: peer for name, peer in peers.items() if name not in failed}}
 
 
 def machine() -> str:
@@ -182,6 +197,8 @@ def main():
         return
     arguments.peers = {"llama.cpp": arguments.peer_python}
     report = compare(arguments)
+    if report["failed"]:
+        raise SystemExit(report["failed"]["llama.cpp"])
     if "AMX" in report["peers"]["llama.cpp"]["system"]:
         print("note: this llama.cpp was built with AMX", file=sys.stderr)
     if arguments.json:
