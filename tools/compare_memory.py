@@ -27,7 +27,10 @@ COMMANDS = [
 
 def peaks(butterfly, command):
     """The kernel's and the study's, in bytes."""
-    subprocess.run([butterfly, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    # Recording, too, since caches are measured for recordings alone.
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([butterfly, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+                       env={**os.environ, "BUTTERFLY_RECORD": folder})
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen([butterfly, *command], env={**os.environ, "BUTTERFLY_RECORD": folder},
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

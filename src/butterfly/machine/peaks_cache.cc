@@ -129,7 +129,9 @@ Result<std::vector<CacheRate>> cached_cache_rates(Isa isa, int threads, const To
 
 void set_cache_facts(Isa isa, int threads, const Topology& topology) {
   if (!trace::recording()) return;
+  trace::set_recording(false);  // the buffers that this reads are no part of the run
   const auto rates = cached_cache_rates(isa, threads, topology);
+  trace::set_recording(true);
   if (!rates) return;
   for (const CacheRate& rate : *rates) {
     trace::set_fact(fmt::format("cache.l{}.gb_per_s", rate.level), rate.gb_per_s);

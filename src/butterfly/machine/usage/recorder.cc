@@ -126,19 +126,25 @@ void Recorder::run(const std::stop_token& stop) {
   std::mutex of_wake;
   std::condition_variable_any wake;
   std::unique_lock lock(of_wake);
+  const std::uint64_t begun_ns = trace::now_ns();
   std::uint64_t sampled_ns = 0;
   bool was_paused = false;
   while (!stop.stop_requested()) {
     // Each look takes a core from those that compute: seldom while the rings have room for much more.
     constexpr std::size_t kFew = trace::kRingSpans / 8;
-    const int wait_ms = drain() < kFew ? 3 * options_.drain_ms : options_.drain_ms;
+    const int look_ms = drain() < kFew ? 3 * options_.drain_ms : options_.drain_ms;
+    // A run of a tenth of a second has a peak of memory, too: samples are close at first.
+    const std::uint64_t age_ms = (trace::now_ns() - begun_ns) / 1'000'000u;
+    const int apart_ms =
+        static_cast<int>(std::clamp<std::uint64_t>(age_ms / 50, 1, static_cast<std::uint64_t>(options_.sample_ms)));
+    const int wait_ms = std::min(look_ms, apart_ms);
     const bool paused = !trace::recording();  // for what is no part of the run
     if (was_paused && !paused) {
       const std::lock_guard shared(mutex_);
       samples_since_dear_ = kDearEvery;  // what the machine did meanwhile is not told of the time after it
     }
     was_paused = paused;
-    if (!paused && trace::now_ns() - sampled_ns >= static_cast<std::uint64_t>(options_.sample_ms) * 1'000'000u) {
+    if (!paused && trace::now_ns() - sampled_ns >= static_cast<std::uint64_t>(apart_ms) * 1'000'000u) {
       sampled_ns = trace::now_ns();
       sample();
     }
