@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures what a build costs: CPU seconds by module, and the headers that cost most.
 
-    tools/build_cost.py [--build DIR] [--tests] [--target T]... [--headers N] [--touch] [--json FILE]
+    tools/build_cost.py [--build DIR] [--tests] [--target T]... [--headers N] [--jobs N] [--touch] [--json FILE]
 
 Builds into a fresh folder (default build/cost, removed first) without ccache, with every compiler call and every link
 under a timer of its own, and prints a table: module, files, CPU seconds. Then the dearest headers: CPU seconds to parse
 the header alone, times the number of compiler calls whose dependencies name it (an upper bound where a precompiled
 header already holds it). --touch also rebuilds after touching each of a few source files: the median and the worst.
-Without --tests it is the build of scripts/demo.sh: the program alone.
+Without --tests it is the build of scripts/demo.sh: the program alone. Two hardware threads of one core slow each other,
+so the CPU seconds of calls beside each other may be twice those of calls alone: --jobs 1 measures the work itself.
 """
 
 import argparse
@@ -72,8 +73,8 @@ def configure(build, tests):
                    cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def run_build(build, targets):
-    command = ["cmake", "--build", str(build)]
+def run_build(build, targets, jobs=None):
+    command = ["cmake", "--build", str(build)] + (["--parallel", str(jobs)] if jobs else [])
     if targets:
         command += ["--target", *targets]
     begun = time.monotonic()
@@ -138,6 +139,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cost", help="folder to build in; removed first")
     parser.add_argument("--tests", action="store_true", help="with all tests, not the program alone")
     parser.add_argument("--target", action="append", default=[], help="build only this target")
+    parser.add_argument("--jobs", type=int, help="compiler calls at a time (default: one for each CPU)")
     parser.add_argument("--headers", type=int, default=12, help="how many headers to list")
     parser.add_argument("--touch", action="store_true", help="time rebuilds after touching one file")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures there too")
@@ -146,7 +148,7 @@ def main():
     targets = options.target or ([] if options.tests else ["butterfly"])
 
     configure(build, options.tests)
-    wall = run_build(build, targets)
+    wall = run_build(build, targets, options.jobs)
     calls = calls_of(build)
     modules = collections.defaultdict(lambda: [0, 0.0])
     for call in calls:
@@ -157,7 +159,8 @@ def main():
     print(f"{'module':<44} {'calls':>6} {'CPU s':>8}")
     for name, (count, seconds) in sorted(modules.items(), key=lambda item: -item[1][1]):
         print(f"{name:<44} {count:>6} {seconds:>8.1f}")
-    print(f"{'total':<44} {len(calls):>6} {total:>8.1f}   ({total / 60:.1f} CPU minutes, {wall:.0f} s on {os.cpu_count()} CPUs)")
+    print(f"{'total':<44} {len(calls):>6} {total:>8.1f}   ({total / 60:.1f} CPU minutes, {wall:.0f} s with "
+          f"{options.jobs or os.cpu_count()} calls at a time)")
     worst = sorted(calls, key=lambda call: -call["cpu_s"])[:8]
     print("\ndearest calls: " + ", ".join(f"{pathlib.Path(source_of(c['command'])).name} {c['cpu_s']:.1f}" for c in worst))
 

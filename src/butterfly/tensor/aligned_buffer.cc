@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 
+#include "butterfly/base/check.h"
 #include "butterfly/base/units.h"
 #include "butterfly/tensor/huge_pages.h"
 #include "butterfly/trace/trace.h"
@@ -25,6 +26,10 @@ std::optional<std::uint64_t> whole_bytes(std::uint64_t bytes) {
   const auto padded = checked_add(bytes, alignment - 1);
   if (!padded) return std::nullopt;
   return *padded / alignment * alignment;
+}
+
+std::uint64_t whole_pages(std::uint64_t bytes) {
+  return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
 /// Nothing where the system refuses it.
@@ -97,6 +102,25 @@ Result<AlignedBuffer> AlignedBuffer::create_beside_others(std::uint64_t bytes) {
 #endif
 }
 
+Result<AlignedBuffer> AlignedBuffer::create_sparse(std::uint64_t bytes, PageKind pages) {
+  AlignedBuffer buffer;
+  buffer.sparse_ = true;
+  buffer.page_bytes_ = pages == PageKind::kHuge ? kHugePageBytes : small_page_bytes();
+  if (bytes == 0) return buffer;
+  void* memory = pages == PageKind::kHuge ? map_huge(whole_pages(bytes), Commitment::kPages) : map_pages(bytes);
+  if (memory == nullptr) return refused(bytes);
+  buffer.data_ = static_cast<std::byte*>(memory);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+void AlignedBuffer::release(std::uint64_t begin, std::uint64_t end) {
+  BF_CHECK(sparse_ && begin <= end && end <= bytes_, "a range of a sparse buffer");
+  const std::uint64_t first = (begin + page_bytes_ - 1) / page_bytes_ * page_bytes_;
+  const std::uint64_t last = (end == bytes_ ? end + page_bytes_ - 1 : end) / page_bytes_ * page_bytes_;
+  if (first < last) release_pages(data_ + first, last - first);
+}
+
 Result<AlignedBuffer> AlignedBuffer::create_shared(std::uint64_t bytes) {
   AlignedBuffer buffer;
   BF_ASSIGN_OR_RETURN(buffer.shared_, SharedMemory::create(bytes));
@@ -107,6 +131,14 @@ Result<AlignedBuffer> AlignedBuffer::create_shared(std::uint64_t bytes) {
 
 AlignedBuffer::~AlignedBuffer() {
   if (data_ == nullptr || shared_.descriptor() >= 0 || neighbours_) return;
+  if (sparse_) {
+    if (page_bytes_ == kHugePageBytes) {
+      unmap_huge(data_, whole_pages(bytes_));
+    } else {
+      unmap_pages(data_, bytes_);
+    }
+    return;
+  }
   hold_mapped(bytes_, -static_cast<std::int64_t>(bytes_));
   give_back(data_, bytes_);
 }

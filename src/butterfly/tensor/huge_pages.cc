@@ -1,6 +1,7 @@
 #include "butterfly/tensor/huge_pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <limits>
 
@@ -25,6 +26,28 @@ void* map_huge(std::uint64_t bytes, Commitment commitment) {
 }
 
 void unmap_huge(void* memory, std::uint64_t bytes) {
+  munmap(memory, bytes);
+}
+
+void* map_pages(std::uint64_t bytes) {
+  void* address =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  // A huge page would take memory for what no one has written to.
+  madvise(address, bytes, MADV_NOHUGEPAGE);
+  return address;
+}
+
+void release_pages(std::byte* pages, std::uint64_t bytes) {
+  madvise(pages, bytes, MADV_DONTNEED);
+}
+
+std::uint64_t small_page_bytes() {
+  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+void unmap_pages(void* memory, std::uint64_t bytes) {
   munmap(memory, bytes);
 }
 

@@ -42,7 +42,8 @@ class ParameterSource final : public WeightSource {
 
 }  // namespace
 
-Status load_weights(const WeightSource& source, ParameterSet& parameters) {
+Status load_weights(const WeightSource& source, ParameterSet& parameters,
+                    const std::function<void(const Parameter&)>& made) {
   for (const Parameter& parameter : parameters.list()) {
     BF_ASSIGN_OR_RETURN(const WeightView view,
                         find_checked(source, {.name = parameter.name, .rows = parameter.rows, .cols = parameter.cols}));
@@ -53,6 +54,7 @@ Status load_weights(const WeightSource& source, ParameterSet& parameters) {
       decode_row(view.type, view.bytes.subspan(row * row_size, row_size), values.subspan(row * cols, cols));
     }
     source.release(view);
+    if (made) made(parameter);
   }
   return {};
 }

@@ -41,16 +41,22 @@ Result<AlignedBuffer> zeroed(std::int64_t elements) {
   return buffer;
 }
 
+Result<AlignedBuffer> zero_array(std::int64_t elements, Residency residency, PageKind pages) {
+  if (residency == Residency::kWhole) return zeroed(elements);
+  return AlignedBuffer::create_sparse(static_cast<std::uint64_t>(elements) * sizeof(float), pages);
+}
+
 /// Zero.
-Result<AlignedBuffer> gradient_buffer(std::int64_t elements, GradientMemory memory) {
-  if (memory == GradientMemory::kPrivate) return zeroed(elements);
+Result<AlignedBuffer> gradient_buffer(std::int64_t elements, const ParameterMemory& memory) {
+  const bool whole = memory.gradients == Residency::kWhole;
+  if (!whole || memory.sharing == GradientMemory::kPrivate) return zero_array(elements, memory.gradients, PageKind::kSmall);
   auto shared = AlignedBuffer::create_shared(static_cast<std::uint64_t>(elements) * sizeof(float));
   return shared ? std::move(shared) : zeroed(elements);
 }
 
 }  // namespace
 
-Result<ParameterSet> ParameterSet::create(const ModelConfig& config, GradientMemory memory) {
+Result<ParameterSet> ParameterSet::create(const ModelConfig& config, const ParameterMemory& memory) {
   BF_TRY(validate(config));
   std::vector<WeightInfo> weights =
       expected_weights(config, {.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = false});
@@ -70,12 +76,24 @@ Result<ParameterSet> ParameterSet::create(const ModelConfig& config, GradientMem
     const std::int64_t end = set.padded_size_ + weight.rows * weight.cols;
     set.padded_size_ = (end + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
   }
-  BF_TRY(check_memory(2 * static_cast<std::uint64_t>(set.padded_size_) * sizeof(float), "weights and gradients"));
-  BF_ASSIGN_OR_RETURN(set.weights_, zeroed(set.padded_size_));
+  const std::uint64_t array_bytes = static_cast<std::uint64_t>(set.padded_size_) * sizeof(float);
+  const std::uint64_t whole_weights = memory.weights == Residency::kWhole ? array_bytes : 0;
+  const std::uint64_t whole_gradients = memory.gradients == Residency::kWhole ? array_bytes : 0;
+  BF_TRY(check_memory(whole_weights + whole_gradients, "weights and gradients"));
+  BF_ASSIGN_OR_RETURN(set.weights_, zero_array(set.padded_size_, memory.weights, PageKind::kHuge));
+  if (memory.weights == Residency::kSparse) {
+    BF_ASSIGN_OR_RETURN(set.own_, AlignedBuffer::create_sparse(array_bytes, PageKind::kSmall));
+  }
   BF_ASSIGN_OR_RETURN(set.gradients_, gradient_buffer(set.padded_size_, memory));
-  set.weights_held_ = trace::Held(trace::Owner::kWeights, set.weights_.bytes());
-  set.gradients_held_ = trace::Held(trace::Owner::kGradients, set.gradients_.bytes());
+  set.weights_held_ = trace::Held(trace::Owner::kWeights, whole_weights);
+  set.gradients_held_ = trace::Held(trace::Owner::kGradients, whole_gradients);
   return set;
+}
+
+void ParameterSet::release(AlignedBuffer& array, ParameterRange range) {
+  if (!array.is_sparse() || array.bytes() == 0) return;
+  array.release(static_cast<std::uint64_t>(range.begin) * sizeof(float),
+                static_cast<std::uint64_t>(range.end) * sizeof(float));
 }
 
 Result<const Parameter*> ParameterSet::find(const std::string& name) const {

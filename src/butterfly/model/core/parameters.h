@@ -20,6 +20,16 @@ namespace butterfly {
 /// Whether other processes of this host can be given the gradients to read.
 enum class GradientMemory : std::uint8_t { kPrivate, kShared };
 
+/// Whether a flat array has memory for all of it, or for what is written to until it is released (kSparse): for a rank
+/// that holds a part of it, or has all of it for a moment at a time.
+enum class Residency : std::uint8_t { kWhole, kSparse };
+
+struct ParameterMemory {
+  GradientMemory sharing = GradientMemory::kPrivate;  // of whole gradients
+  Residency weights = Residency::kWhole;
+  Residency gradients = Residency::kWhole;
+};
+
 /// Weight decay is for matrices; norms and biases have none.
 enum class DecayGroup : std::uint8_t { kDecayed, kNotDecayed };
 
@@ -40,7 +50,7 @@ class ParameterSet {
  public:
   /// All weights of the model, zero; a tied head is its embedding. Gradients that cannot be had in shared memory are
   /// private. Errors: those of validate(), kNoMemory.
-  static Result<ParameterSet> create(const ModelConfig& config, GradientMemory memory = GradientMemory::kPrivate);
+  static Result<ParameterSet> create(const ModelConfig& config, const ParameterMemory& memory = {});
 
   const std::vector<Parameter>& list() const { return list_; }
   /// Errors: kNotFound naming the parameter.
@@ -59,6 +69,18 @@ class ParameterSet {
   std::span<float> weight(const Parameter& parameter) { return part(weights(), parameter); }
   std::span<float> gradient(const Parameter& parameter) { return part(gradients(), parameter); }
 
+  /// Where this process keeps what it has of the weights: weights() themselves, or where those are sparse, and come and
+  /// go as they are needed, an array of its own.
+  std::span<float> own_weights() { return own_.bytes() > 0 ? floats_of(own_) : weights(); }
+  std::span<const float> own_weights() const { return own_.bytes() > 0 ? floats_of(own_) : weights(); }
+
+  /// Of sparse arrays: the whole pages of the range are zero and take no memory until they are written to. Of others:
+  /// nothing.
+  void release_weights(ParameterRange range) { release(weights_, range); }
+  void release_own_weights(ParameterRange range) { release(own_, range); }
+  /// Elements of a page of sparse weights.
+  std::int64_t weight_page() const { return static_cast<std::int64_t>(weights_.page_bytes() / sizeof(float)); }
+
   /// This parameter's part of a flat array with a value for each weight.
   template <typename T>
   static std::span<T> part(std::span<T> all, const Parameter& parameter) {
@@ -69,9 +91,14 @@ class ParameterSet {
   std::string hash() const;
 
  private:
+  static void release(AlignedBuffer& array, ParameterRange range);
+  static std::span<float> floats_of(const AlignedBuffer& array) {
+    return {reinterpret_cast<float*>(array.data()), static_cast<std::size_t>(array.bytes() / sizeof(float))};
+  }
+
   std::vector<Parameter> list_;
   std::int64_t padded_size_ = 0;
-  AlignedBuffer weights_, gradients_;
+  AlignedBuffer weights_, gradients_, own_;
   trace::Held weights_held_, gradients_held_;
 };
 

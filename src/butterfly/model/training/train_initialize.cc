@@ -66,7 +66,8 @@ bool adds_to_residual(std::string_view name) {
 
 }  // namespace
 
-void initialize_parameters(const ModelConfig& config, std::uint64_t seed, ParameterSet& parameters, ThreadTeam& team) {
+void initialize_parameters(const ModelConfig& config, std::uint64_t seed, ParameterSet& parameters, ThreadTeam& team,
+                           const std::function<void(const Parameter&)>& made) {
   for (const Parameter& parameter : parameters.list()) {
     const std::span<float> values = parameters.weight(parameter);
     const std::string_view name = parameter.name;
@@ -78,6 +79,7 @@ void initialize_parameters(const ModelConfig& config, std::uint64_t seed, Parame
       const double residual = adds_to_residual(name) ? 1.0 / std::sqrt(2.0 * config.layers) : 1.0;
       fill_normal({.key = key_of(seed, name), .deviation = kDeviation * residual}, values, team);
     }
+    if (made) made(parameter);
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/config.h"
@@ -11,7 +12,9 @@
 
 namespace butterfly {
 
-/// Each value depends on (seed, name of the parameter, element) alone, the same bits on every CPU.
-void initialize_parameters(const ModelConfig& config, std::uint64_t seed, ParameterSet& parameters, ThreadTeam& team);
+/// Each value depends on (seed, name of the parameter, element) alone, the same bits on every CPU. `made` is told of each
+/// parameter, where it is something.
+void initialize_parameters(const ModelConfig& config, std::uint64_t seed, ParameterSet& parameters, ThreadTeam& team,
+                           const std::function<void(const Parameter&)>& made);
 
 }  // namespace butterfly

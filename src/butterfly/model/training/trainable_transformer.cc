@@ -70,6 +70,7 @@ class PlannedTransformer final : public TrainableTransformer {
     }
     BF_ASSIGN_OR_RETURN(embedding_and_lm_head_,
                         make_embedding_and_lm_head(config_, parameters_, blocks_.front().attention_range.begin));
+    units_ = units();
     find_matmuls();
     BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
     tokens_.resize(static_cast<std::size_t>(context_.rows()));
@@ -84,14 +85,16 @@ class PlannedTransformer final : public TrainableTransformer {
 
   TrainingMemory memory() const override {
     const std::uint64_t flat = parameters_.weights().size_bytes();
-    return {.parameter_bytes = flat + weight_copy_.bytes(),
-            .gradient_bytes = flat,
+    const auto whole = [](Residency residency) { return residency == Residency::kWhole ? 1U : 0U; };
+    return {.parameter_bytes = (flat + weight_copy_.bytes()) * whole(options_.memory.weights),
+            .gradient_bytes = flat * whole(options_.memory.gradients),
             .activation_bytes = memory_.activation_bytes(),
             .scratch_bytes = memory_.scratch_bytes() + angles_.bytes()};
   }
 
-  void initialize(std::uint64_t seed) override {
-    initialize_parameters(config_, seed, parameters_, team_);
+  using TrainableTransformer::initialize;
+  void initialize(std::uint64_t seed, const ParameterMade& made) override {
+    initialize_parameters(config_, seed, parameters_, team_, made);
     weights_changed();
   }
 
@@ -138,17 +141,21 @@ class PlannedTransformer final : public TrainableTransformer {
     const auto tell = [&](ParameterRange range) {
       if (ready) ready(range);
     };
+    BF_TRY(acquire(0, Pass::kBackward));
     BF_TRY(backward_lm_head(context_, embedding_and_lm_head_, scratch,
                             {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
+    release(0);
     tell(embedding_and_lm_head_.head_range);
     for (int layer = config_.layers - 1; layer >= 0; --layer) {
       const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
+      BF_TRY(acquire(layer + 1, Pass::kBackward));
       const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
       const BlockActivations& activations = memory_.block(layer);
       BF_TRY(recompute_block(context_, block, activations, scratch));
       BF_TRY(backward_ffn(context_, block, activations, scratch));
       if (!config_.parallel_block) tell(block.ffn_range);
       BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
+      release(layer + 1);
       if (config_.parallel_block) tell(block.ffn_range);
       tell(block.attention_range);
     }
@@ -159,16 +166,43 @@ class PlannedTransformer final : public TrainableTransformer {
   }
 
   void weights_changed() override {
-    if (!context_.bf16()) return;
-    const std::span<const float> weights = parameters_.weights();
-    const trace::Scope scope(trace::Zone::kCast, work_of({.rows = 1,
-                                                          .cols = static_cast<std::int64_t>(weights.size()),
-                                                          .bytes = sizeof(float) + sizeof(unsigned short)}));
-    auto* copy = reinterpret_cast<unsigned short*>(weight_copy_.data());
-    team_.run([&](int member) {
-      const WorkRange range = split_work(static_cast<long>(weights.size()), member, team_.size());
-      context_.kernels->floats_to_bf16(weights.data() + range.begin, range.end - range.begin, copy + range.begin);
-    });
+    // Otherwise each unit is copied when it is there.
+    if (residency_ == nullptr) copy_as_bf16({.begin = 0, .end = parameters_.padded_size()});
+  }
+
+  std::vector<ParameterUnit> units() const override {
+    std::vector<ParameterUnit> units{
+        {.ranges = {embedding_and_lm_head_.embedding_range, embedding_and_lm_head_.head_range}}};
+    for (const TrainBlock& block : blocks_) {
+      const ParameterRange &attention = block.attention_range, &ffn = block.ffn_range;
+      units.push_back({.ranges = {{.begin = std::min(attention.begin, ffn.begin),
+                                   .end = std::max(attention.end, ffn.end)}}});
+    }
+    return units;
+  }
+
+  void set_residency(WeightResidency* residency) override { residency_ = residency; }
+
+  Status idle(const GradientsReady& ready) override {
+    BF_TRY(acquire(0, Pass::kForward));
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      BF_TRY(acquire(layer + 1, Pass::kForward));
+      release(layer + 1);
+    }
+    release(0);
+    if (!ready) return {};
+    BF_TRY(acquire(0, Pass::kBackward));
+    release(0);
+    ready(embedding_and_lm_head_.head_range);
+    for (int layer = config_.layers - 1; layer >= 0; --layer) {
+      const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
+      BF_TRY(acquire(layer + 1, Pass::kBackward));
+      release(layer + 1);
+      ready(block.ffn_range);
+      ready(block.attention_range);
+    }
+    ready(embedding_and_lm_head_.embedding_range);
+    return {};
   }
 
   double forward_flops_per_token() const override { return butterfly::forward_flops_per_token(config_, options_.seq); }
@@ -179,6 +213,41 @@ class PlannedTransformer final : public TrainableTransformer {
   }
 
  private:
+  Status acquire(int unit, Pass pass) {
+    if (residency_ == nullptr) return {};
+    BF_ASSIGN_OR_RETURN(const bool others, residency_->acquire(unit, pass));
+    if (!others || !context_.bf16()) return {};
+    for (const ParameterRange& range : unit_ranges(unit)) copy_as_bf16(range);
+    return {};
+  }
+
+  void release(int unit) {
+    if (residency_ == nullptr) return;
+    residency_->release(unit);
+    if (!weight_copy_.is_sparse()) return;
+    for (const ParameterRange& range : unit_ranges(unit)) {
+      weight_copy_.release(static_cast<std::uint64_t>(range.begin) * sizeof(unsigned short),
+                           static_cast<std::uint64_t>(range.end) * sizeof(unsigned short));
+    }
+  }
+
+  const std::vector<ParameterRange>& unit_ranges(int unit) const {
+    return units_[static_cast<std::size_t>(unit)].ranges;
+  }
+
+  void copy_as_bf16(ParameterRange all) {
+    if (!context_.bf16()) return;
+    const auto count = static_cast<long>(all.size());
+    const trace::Scope scope(trace::Zone::kCast,
+                             work_of({.rows = 1, .cols = count, .bytes = sizeof(float) + sizeof(unsigned short)}));
+    const float* weights = parameters_.weights().data() + all.begin;
+    auto* copy = reinterpret_cast<unsigned short*>(weight_copy_.data()) + all.begin;
+    team_.run([&](int member) {
+      const WorkRange range = split_work(count, member, team_.size());
+      context_.kernels->floats_to_bf16(weights + range.begin, range.end - range.begin, copy + range.begin);
+    });
+  }
+
   /// The weights of which a backward pass has a matmul before anything else adds to their gradients.
   void find_matmuls() {
     const auto note = [&](const Projection& projection) {
@@ -211,10 +280,12 @@ class PlannedTransformer final : public TrainableTransformer {
   }
 
   Status copy_weights_as_bf16() {
-    BF_ASSIGN_OR_RETURN(weight_copy_, AlignedBuffer::create(parameters_.weights().size() * sizeof(unsigned short)));
-    weight_copy_held_ = trace::Held(trace::Owner::kWeights, weight_copy_.bytes());
+    const std::uint64_t bytes = parameters_.weights().size() * sizeof(unsigned short);
+    const bool whole = options_.memory.weights == Residency::kWhole;
+    BF_ASSIGN_OR_RETURN(weight_copy_, whole ? AlignedBuffer::create(bytes) : AlignedBuffer::create_sparse(bytes, PageKind::kSmall));
+    weight_copy_held_ = trace::Held(trace::Owner::kWeights, whole ? bytes : 0);
     context_.operand_weights = weight_copy_.data();
-    weights_changed();
+    if (whole) weights_changed();
     if (options_.fusion.attention) return {};
     BF_ASSIGN_OR_RETURN(exact_gemm_, make_gemm(Precision::kFloat32, options_.isa, team_));
     context_.exact_gemm = exact_gemm_.get();
@@ -270,13 +341,19 @@ class PlannedTransformer final : public TrainableTransformer {
     std::ranges::copy(targets, targets_.begin());
     tally_.clear();
     ResidualSum stream{.stream = memory_.block(0).input};
+    BF_TRY(acquire(0, Pass::kForward));
     embed(context_, embedding_and_lm_head_, tokens_, memory_.block(0).input);
     for (int layer = 0; layer < config_.layers; ++layer) {
       const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
+      BF_TRY(acquire(layer + 1, Pass::kForward));
       BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
                                                 memory_.block(layer), memory_.scratch(), stream, tally_of(layer)));
+      release(layer + 1);
     }
-    return forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_);
+    BF_ASSIGN_OR_RETURN(const double loss,
+                        forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_));
+    release(0);
+    return loss;
   }
 
   LayerTally tally_of(int layer) {
@@ -299,6 +376,8 @@ class PlannedTransformer final : public TrainableTransformer {
   std::vector<TrainBlock> blocks_;
   std::set<std::int64_t> by_matmuls_;  // offsets of parameters
   std::int64_t cleared_ = 0;           // elements of the others
+  std::vector<ParameterUnit> units_;
+  WeightResidency* residency_ = nullptr;  // borrowed
   TrainMemory memory_;
   std::vector<TokenId> tokens_, targets_;  // of the last forward
   bool kept_ = false;                      // what backward() needs
@@ -311,7 +390,7 @@ Result<std::unique_ptr<TrainableTransformer>> TrainableTransformer::create(const
   BF_TRY(validate(config));
   BF_TRY(check_trainable(config));
   BF_TRY(check_options(config, options));
-  BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.gradients));
+  BF_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::create(config, options.memory));
   auto transformer = std::make_unique<PlannedTransformer>(config, options, std::move(parameters));
   BF_TRY(transformer->plan());
   return std::unique_ptr<TrainableTransformer>(std::move(transformer));

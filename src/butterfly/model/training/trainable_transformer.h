@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "butterfly/base/ids.h"
 #include "butterfly/base/result.h"
@@ -21,6 +22,9 @@ namespace butterfly {
 /// flat array to its beginning and cover all of it.
 using GradientsReady = std::function<void(ParameterRange range)>;
 
+/// For who keeps a part of it: a whole model may be more than there is memory for.
+using ParameterMade = std::function<void(const Parameter& parameter)>;
+
 /// What the routers of a mixture of experts did in one forward pass; a function of the micro-batch and the weights.
 struct RouterReport {
   double balance_loss = 0.0;  // over the whole model that of transformers' load_balancing_loss_func; 0 without experts
@@ -29,6 +33,24 @@ struct RouterReport {
 
 struct TrainingMemory {
   std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
+};
+
+enum class Pass : std::uint8_t { kForward, kBackward };
+
+/// Whoever keeps the weights that passes compute with, unit by unit (TrainableTransformer::units()). One call at a time.
+class WeightResidency {
+ public:
+  virtual ~WeightResidency() = default;
+  /// Returns when the weights of the unit are there: whether they may be others than at its last release. A forward
+  /// pass asks for units 0, 1, ... and releases 0 last; a backward pass asks for 0, then from the last one down to 1.
+  virtual Result<bool> acquire(int unit, Pass pass) = 0;
+  /// The pass does not read them any more.
+  virtual void release(int unit) = 0;
+};
+
+/// What is needed and has its gradients together: 0 is embedding, last norm and head; the others are the layers.
+struct ParameterUnit {
+  std::vector<ParameterRange> ranges{};  // ascending, gaps included
 };
 
 class TrainableTransformer {
@@ -48,7 +70,9 @@ class TrainableTransformer {
 
   /// Normal(0, 0.02), residual matmuls scaled by 1/sqrt(2 layers) as in GPT-2, norms 1, biases 0; a counter-based
   /// generator keyed by (seed, parameter, element), so that nothing else shows in the values.
-  virtual void initialize(std::uint64_t seed) = 0;
+  /// `made`, where there is one, is told of each parameter when it has its values.
+  virtual void initialize(std::uint64_t seed, const ParameterMade& made) = 0;
+  void initialize(std::uint64_t seed) { initialize(seed, {}); }
 
   /// tokens and targets: [micro_batch, seq], a target of -1 is not counted. Returns the sum of the losses (nats) over
   /// the counted targets; keeps what backward() needs. Errors: kInvalidArgument for an id outside the vocabulary.
@@ -67,6 +91,14 @@ class TrainableTransformer {
 
   /// After weights() changed (bf16 keeps a copy of them).
   virtual void weights_changed() = 0;
+
+  /// Together they are the flat arrays.
+  virtual std::vector<ParameterUnit> units() const = 0;
+  /// From now on passes ask for the weights of each unit before they use them. Borrowed; null: all are there.
+  virtual void set_residency(WeightResidency* residency) = 0;
+  /// A forward pass and a backward pass that ask for weights and tell `ready` as others do, but compute nothing: for a
+  /// rank that others need although it has no micro-batch. Without `ready`, the forward pass alone.
+  virtual Status idle(const GradientsReady& ready) = 0;
 
   virtual double forward_flops_per_token() const = 0;
 

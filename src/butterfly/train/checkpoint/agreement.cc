@@ -71,8 +71,8 @@ Status check_same_configuration(Collectives* collectives, const std::string& fin
   return {};
 }
 
-Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays) {
-  if (ranks_of(collectives) == 1) return {};
+Result<bool> agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays) {
+  if (ranks_of(collectives) == 1) return false;
   BF_ASSIGN_OR_RETURN(
       const std::vector<Standing> standings,
       gather(*collectives, Standing{state.step, state.updates, static_cast<std::uint64_t>(state.guard.size())}));
@@ -82,7 +82,7 @@ Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<c
     all_same = all_same && standings[rank].step == standings[0].step;
     if (standings[rank].step > standings[source].step) source = rank;
   }
-  if (all_same) return {};
+  if (all_same) return false;
   const Standing& newest = standings[source];
   const int root = static_cast<int>(source);
   for (const RunArray& array : arrays) {
@@ -91,8 +91,8 @@ Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<c
   state.step = newest.step;
   state.updates = newest.updates;
   state.guard.resize(newest.guard_values);
-  if (state.guard.empty()) return {};
-  return collectives->broadcast(std::as_writable_bytes(std::span(state.guard)), root);
+  if (!state.guard.empty()) BF_TRY(collectives->broadcast(std::as_writable_bytes(std::span(state.guard)), root));
+  return true;
 }
 
 Result<Residuals> gather_residuals(Collectives* collectives, std::span<const std::span<float>> mine) {

@@ -17,8 +17,9 @@ namespace butterfly {
 Status check_same_configuration(Collectives* collectives, const std::string& fingerprint);
 
 /// All ranks end with the state of the lowest rank that has done the most steps. `state` has step, updates and guard;
-/// the arrays have the same lengths on every rank. Errors: those of the collectives.
-Status agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays);
+/// the arrays have the same lengths on every rank. Whether anything had to come from there. Errors: those of the
+/// collectives.
+Result<bool> agree_on_last_step(Collectives* collectives, RunState& state, std::span<const RunArray> arrays);
 
 /// The error-feedback residuals of each rank (GradientReducer::residuals()), by rank and array.
 using Residuals = std::vector<std::vector<AlignedBuffer>>;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -49,37 +50,79 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
+/// The part that a rank has written of an array.
+std::string part_of_rank(const std::string& array, int rank) {
+  return fmt::format("{}.{:04}.f32", array, rank);
+}
+
+json entry_of(const CheckpointFile& file) {
+  json entry{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  if (file.ranges.empty()) return entry;
+  json ranges = json::array();
+  for (const ParameterRange& range : file.ranges) {
+    ranges.push_back({static_cast<std::uint64_t>(range.begin), static_cast<std::uint64_t>(range.end)});
+  }
+  entry["ranges"] = ranges;
+  return entry;
+}
+
 /// Writes the files of a checkpoint one after another and keeps what the manifest says of each.
 class Saver {
  public:
-  Saver(CheckpointFiles& files, std::string folder) : files_(files), folder_(std::move(folder)) {}
+  Saver(CheckpointFiles& files, std::string folder, std::vector<CheckpointFile> list = {})
+      : files_(files), folder_(std::move(folder)), list_(std::move(list)) {}
 
-  Status add(const std::string& name, ByteSpan bytes) {
+  Status add(const std::string& name, ByteSpan bytes, std::vector<ParameterRange> ranges = {}) {
     BF_TRY(files_.write(folder_ + "/" + name, bytes));
-    list_.push_back({{"name", name}, {"bytes", bytes.size()}, {"sha256", to_hex(sha256(bytes))}});
+    list_.push_back({.name = name, .bytes = bytes.size(), .sha256 = to_hex(sha256(bytes)), .ranges = std::move(ranges)});
     return {};
   }
 
-  Status finish() {
-    const std::string manifest = dump_json(json{{"format", kFormat}, {"files", list_}}, {.indent = 1}) + "\n";
+  /// Configuration, state and the manifest.
+  Status finish(const RunSnapshot& run) {
+    BF_TRY(add("config.toml", as_bytes(run.config_toml)));
+    const std::string state = to_json(run.state);
+    BF_TRY(add("state.json", as_bytes(state)));
+    json entries = json::array();
+    for (const CheckpointFile& file : list_) entries.push_back(entry_of(file));
+    const std::string manifest = dump_json(json{{"format", kFormat}, {"files", entries}}, {.indent = 1}) + "\n";
     BF_TRY(files_.write(folder_ + "/manifest.json", as_bytes(manifest)));
     return files_.sync_directory(folder_);
   }
 
+  std::vector<CheckpointFile> take() { return std::move(list_); }
+
  private:
   CheckpointFiles& files_;
   std::string folder_;
-  json list_ = json::array();
+  std::vector<CheckpointFile> list_;
 };
 
 Status write_files(CheckpointFiles& files, const std::string& folder, const RunSnapshot& run) {
   BF_TRY(files.create_directory(folder));
   Saver saver(files, folder);
   for (const RunArray& array : run.arrays) BF_TRY(saver.add(file_of(array.name), std::as_bytes(array.values)));
-  BF_TRY(saver.add("config.toml", as_bytes(run.config_toml)));
-  const std::string state = to_json(run.state);
-  BF_TRY(saver.add("state.json", as_bytes(state)));
-  return saver.finish();
+  return saver.finish(run);
+}
+
+std::string unfinished_path(const std::string& directory, std::int64_t step) {
+  return fmt::format("{}/{}{}", directory, kUnfinished, step);
+}
+
+/// What is in `unfinished` becomes the checkpoint, if it was written; otherwise it goes.
+Result<std::string> put_in_place(CheckpointFiles& files, const std::string& directory, std::int64_t step,
+                                 Status written) {
+  const std::string unfinished = unfinished_path(directory, step);
+  const std::string path = checkpoint_path(directory, step);
+  if (written) written = files.replace(unfinished, path);
+  if (!written) {
+    // Room for the next attempt, where the disk was full; what cannot be removed now is removed before it.
+    (void)files.remove(unfinished);
+    return tl::unexpected(std::move(written).error());
+  }
+  BF_TRY(files.sync_directory(directory));
+  BF_TRY(files.remove(unfinished));  // the one that was replaced
+  return path;
 }
 
 Result<std::uint64_t> size_of(const std::string& path) {
@@ -158,6 +201,95 @@ std::optional<T> get(const json& object, const char* key) {
   return std::nullopt;
 }
 
+/// Whether a file is an array, or a rank's part of it.
+bool is_of(const std::string& file, const std::string& array) {
+  if (file == file_of(array)) return true;
+  const std::string_view name = file;
+  constexpr std::size_t kNumber = 5;  // ".0003"
+  return name.size() == array.size() + kNumber + 4 && name.starts_with(array + ".") && name.ends_with(".f32");
+}
+
+tl::unexpected<Error> wrong_size(const std::string& path, std::uint64_t bytes, const RunArray& array) {
+  return make_error(ErrorCode::kBadData, "{}: has {} bytes, the model needs {}", path, bytes,
+                    array.values.size_bytes());
+}
+
+/// Reads a whole file in pieces, and copies to `values` what is in `wanted`: the number of elements.
+Result<std::int64_t> copy_ranges(const std::string& folder, const CheckpointFile& file,
+                                 const std::vector<ParameterRange>& wanted, std::span<float> values) {
+  const std::string path = folder + "/" + file.name;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return make_error(ErrorCode::kIo, "{}: cannot be opened: {}", path, std::strerror(errno));
+  const ParameterRange all{.begin = 0, .end = static_cast<std::int64_t>(values.size())};
+  constexpr std::int64_t kPiece = 256 * 1024;
+  std::vector<float> piece(static_cast<std::size_t>(kPiece));
+  Sha256Hasher hasher;
+  std::int64_t copied = 0;
+  for (const ParameterRange& range : file.ranges.empty() ? std::vector{all} : file.ranges) {
+    if (range.end > all.end) {
+      return make_error(ErrorCode::kBadData, "{}: holds values up to {}, the model has {}", path, range.end, all.end);
+    }
+    for (std::int64_t at = range.begin; at < range.end; at += kPiece) {
+      const std::int64_t end = std::min(range.end, at + kPiece);
+      const auto bytes = std::as_writable_bytes(std::span(piece).first(static_cast<std::size_t>(end - at)));
+      if (!stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()))) {
+        return make_error(ErrorCode::kBadData, "{}: ends too early", path);
+      }
+      hasher.add(bytes);
+      for (const ParameterRange& want : wanted) {
+        const std::int64_t from = std::max(at, want.begin), to = std::min(end, want.end);
+        if (from >= to) continue;
+        std::copy_n(piece.begin() + (from - at), to - from, values.begin() + from);
+        copied += to - from;
+      }
+    }
+  }
+  const auto hash = hasher.finish();
+  if (hash && *hash == file.sha256) return copied;
+  return make_error(ErrorCode::kBadData, "{}: has SHA-256 {}, the manifest says {}: the file is corrupt", path,
+                    hash.value_or("none"), file.sha256);
+}
+
+/// Ascending, apart from each other, and as many values as the file has bytes for.
+Result<std::vector<ParameterRange>> parse_ranges(const json& list, const CheckpointFile& file,
+                                                 const std::string& name) {
+  std::vector<ParameterRange> ranges;
+  std::uint64_t elements = 0;
+  bool good = list.is_array() && !list.empty();
+  for (std::size_t i = 0; good && i < list.size(); ++i) {
+    const json& entry = list[i];
+    good = entry.is_array() && entry.size() == 2 && entry[0].is_number_unsigned() && entry[1].is_number_unsigned();
+    if (!good) break;
+    const auto begin = entry[0].get<std::uint64_t>(), end = entry[1].get<std::uint64_t>();
+    good = begin < end && end <= file.bytes + begin && end <= INT64_MAX / 8 &&
+           (ranges.empty() || static_cast<std::uint64_t>(ranges.back().end) <= begin);
+    elements += end - begin;
+    ranges.push_back({.begin = static_cast<std::int64_t>(begin), .end = static_cast<std::int64_t>(end)});
+  }
+  if (good && elements == file.bytes / sizeof(float) && file.bytes % sizeof(float) == 0) return ranges;
+  return make_error(ErrorCode::kBadData, "{}: file {} has ranges that do not ascend or are not its {} bytes", name,
+                    file.name, file.bytes);
+}
+
+Result<std::vector<CheckpointFile>> parse_entries(const json& list, const std::string& name) {
+  if (!list.is_array()) return make_error(ErrorCode::kBadData, "{}: lists no files", name);
+  std::vector<CheckpointFile> files;
+std::set<std::string> seen;
+  for (const json& entry : list) {
+    if (!entry.is_object()) return make_error(ErrorCode::kBadData, "{}: file {} is no object", name, files.size());
+    const auto file = get<std::string>(entry, "name");
+    const auto bytes = get<std::uint64_t>(entry, "bytes");
+    const auto hash = get<std::string>(entry, "sha256");
+    if (!file || !is_plain_name(*file) || !bytes || !hash || !is_sha256(*hash) || !seen.insert(*file).second) {
+      return make_error(ErrorCode::kBadData, "{}: file {} has no name of its own, size or SHA-256", name, files.size());
+    }
+    files.push_back({.name = *file, .bytes = *bytes, .sha256 = *hash});
+    if (!entry.contains("ranges")) continue;
+    BF_ASSIGN_OR_RETURN(files.back().ranges, parse_ranges(entry["ranges"], files.back(), name));
+  }
+  return files;
+}
+
 Result<SavedRun> open_complete(const std::string& path) {
   SavedRun run{.path = path};
   const std::string manifest = path + "/manifest.json";
@@ -187,9 +319,11 @@ Result<SavedRun> open_complete(const std::string& path) {
 }  // namespace
 
 std::optional<std::uint64_t> SavedRun::array_bytes(const std::string& name) const {
-  const CheckpointFile* file = find_file(files, file_of(name));
-  if (file == nullptr) return std::nullopt;
-  return file->bytes;
+  std::optional<std::uint64_t> bytes;
+  for (const CheckpointFile& file : files) {
+    if (is_of(file.name, name)) bytes = bytes.value_or(0) + file.bytes;
+  }
+  return bytes;
 }
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step) {
@@ -206,19 +340,47 @@ std::vector<std::int64_t> saved_steps(const std::string& directory) {
 }
 
 Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run) {
-  const std::string unfinished = fmt::format("{}/{}{}", directory, kUnfinished, run.state.step);
-  const std::string path = checkpoint_path(directory, run.state.step);
+  const std::string unfinished = unfinished_path(directory, run.state.step);
   BF_TRY(files.remove(unfinished));
-  Status written = write_files(files, unfinished, run);
-  if (written) written = files.replace(unfinished, path);
-  if (!written) {
-    // Room for the next attempt, where the disk was full; what cannot be removed now is removed before it.
-    (void)files.remove(unfinished);
-    return tl::unexpected(std::move(written).error());
+  return put_in_place(files, directory, run.state.step, write_files(files, unfinished, run));
+}
+
+Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& directory, std::int64_t step) {
+  std::string unfinished = unfinished_path(directory, step);
+  BF_TRY(files.remove(unfinished));
+  BF_TRY(files.create_directory(unfinished));
+  return unfinished;
+}
+
+Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
+                                                std::span<const RunArray> arrays) {
+  Saver saver(files, folder);
+  std::vector<float> part;
+  for (const RunArray& array : arrays) {
+    part.clear();
+    for (const ParameterRange& range : array.ranges) {
+      const auto from = array.values.begin() + range.begin;
+      part.insert(part.end(), from, from + range.size());
+    }
+    if (part.empty()) continue;
+    BF_TRY(saver.add(part_of_rank(array.name, rank), std::as_bytes(std::span(part)), array.ranges));
   }
-  BF_TRY(files.sync_directory(directory));
-  BF_TRY(files.remove(unfinished));  // the one that was replaced
-  return path;
+  return saver.take();
+}
+
+Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run,
+                                        std::vector<CheckpointFile> parts) {
+  const std::string unfinished = unfinished_path(directory, run.state.step);
+  const auto write = [&]() -> Status {
+    for (const CheckpointFile& part : parts) {
+      const auto size = size_of(unfinished + "/" + part.name);
+      if (size && *size == part.bytes) continue;
+      return make_error(ErrorCode::kIo, "{}/{}: a rank has written it, and it is not here: {} must be a folder that all "
+                        "ranks share", unfinished, part.name, directory);
+    }
+    return Saver(files, unfinished, std::move(parts)).finish(run);
+  };
+  return put_in_place(files, directory, run.state.step, write());
 }
 
 Status prune_checkpoints(CheckpointFiles& files, const std::string& directory, int keep) {
@@ -254,15 +416,27 @@ Result<SavedRun> open_run(const std::string& path) {
 
 Status read_array(const SavedRun& run, const RunArray& array) {
   const std::string name = file_of(array.name);
-  const std::string path = run.path + "/" + name;
-  const CheckpointFile* file = find_file(run.files, name);
-  if (file == nullptr) return make_error(ErrorCode::kNotFound, "{}: the checkpoint has no {}", run.path, name);
-  if (file->bytes != array.values.size_bytes()) {
-    return make_error(ErrorCode::kBadData, "{}: has {} bytes, the model needs {}", path, file->bytes,
-                      array.values.size_bytes());
+  if (const CheckpointFile* file = find_file(run.files, name); file != nullptr && array.ranges.empty()) {
+    const std::string path = run.path + "/" + name;
+    if (file->bytes != array.values.size_bytes()) return wrong_size(path, file->bytes, array);
+    BF_TRY(read_into(std::as_writable_bytes(array.values), path));
+    return check_hash(path, std::as_bytes(array.values), *file);
   }
-  BF_TRY(read_into(std::as_writable_bytes(array.values), path));
-  return check_hash(path, std::as_bytes(array.values), *file);
+  const auto bytes = run.array_bytes(array.name);
+  if (!bytes) return make_error(ErrorCode::kNotFound, "{}: the checkpoint has no {}", run.path, name);
+  if (*bytes != array.values.size_bytes()) return wrong_size(run.path + "/" + name, *bytes, array);
+  std::int64_t wanted = 0, copied = 0;
+  const ParameterRange all{.begin = 0, .end = static_cast<std::int64_t>(array.values.size())};
+  const std::vector<ParameterRange> ranges = array.ranges.empty() ? std::vector{all} : array.ranges;
+  for (const ParameterRange& range : ranges) wanted += range.size();
+  for (const CheckpointFile& file : run.files) {
+    if (!is_of(file.name, array.name)) continue;
+    BF_ASSIGN_OR_RETURN(const std::int64_t here, copy_ranges(run.path, file, ranges, array.values));
+    copied += here;
+  }
+  if (copied == wanted) return {};
+  return make_error(ErrorCode::kBadData, "{}: its files have {} of {} values of {}", run.path, copied, wanted,
+                    array.name);
 }
 
 Result<std::vector<CheckpointFile>> parse_manifest(const std::string& text, const std::string& name) {
@@ -274,20 +448,18 @@ Result<std::vector<CheckpointFile>> parse_manifest(const std::string& text, cons
                       kFormat);
   }
   const auto list = manifest.find("files");
-  if (list == manifest.end() || !list->is_array()) return make_error(ErrorCode::kBadData, "{}: lists no files", name);
-  std::vector<CheckpointFile> files;
-  std::set<std::string> seen;
-  for (const json& entry : *list) {
-    if (!entry.is_object()) return make_error(ErrorCode::kBadData, "{}: file {} is no object", name, files.size());
-    const auto file = get<std::string>(entry, "name");
-    const auto bytes = get<std::uint64_t>(entry, "bytes");
-    const auto hash = get<std::string>(entry, "sha256");
-    if (!file || !is_plain_name(*file) || !bytes || !hash || !is_sha256(*hash) || !seen.insert(*file).second) {
-      return make_error(ErrorCode::kBadData, "{}: file {} has no name of its own, size or SHA-256", name, files.size());
-    }
-    files.push_back({.name = *file, .bytes = *bytes, .sha256 = *hash});
-  }
-  return files;
+  if (list == manifest.end()) return make_error(ErrorCode::kBadData, "{}: lists no files", name);
+  return parse_entries(*list, name);
+}
+
+std::string to_json(std::span<const CheckpointFile> files) {
+  json entries = json::array();
+  for (const CheckpointFile& file : files) entries.push_back(entry_of(file));
+  return dump_json(entries, {});
+}
+
+Result<std::vector<CheckpointFile>> parse_files(const std::string& text, const std::string& name) {
+  return parse_entries(parse_json(text), name);
 }
 
 std::string to_json(const RunState& state) {

@@ -31,6 +31,7 @@ struct RunState {
 struct RunArray {
   std::string name{};
   std::span<float> values{};
+  std::vector<ParameterRange> ranges{};  // of the values, what this rank holds, ascending; empty: all
 };
 
 /// What is to be saved; borrowed.
@@ -44,6 +45,7 @@ struct CheckpointFile {
   std::string name{};
   std::uint64_t bytes = 0;
   std::string sha256{};  // lower-case hex
+  std::vector<ParameterRange> ranges{};  // of the array, what the file has of it, ascending; empty: all
 };
 
 /// A complete checkpoint: every file is there and as long as the manifest says; contents are checked when they are
@@ -54,13 +56,21 @@ struct SavedRun {
   std::vector<CheckpointFile> files{};
 
   std::string config_path() const { return path + "/config.toml"; }
-  /// Bytes of an array; nothing where there is none of this name.
+  /// Bytes of an array, in one file or in parts; nothing where there is none of this name.
   std::optional<std::uint64_t> array_bytes(const std::string& name) const;
 };
 
 /// Writes `directory`/step-NNNNNNNN and returns its path. A run that is killed at any moment leaves the directory with
 /// the complete checkpoints that it had, or with one more. Errors: kIo naming the file and the system's reason.
 Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run);
+
+/// The same where ranks write their parts: first one of them begins and all write into the folder that is returned, each
+/// under its number, then one of them completes it with all parts. Errors as above.
+Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& directory, std::int64_t step);
+Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
+                                                std::span<const RunArray> arrays);
+Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run,
+                                        std::vector<CheckpointFile> parts);
 
 /// Removes all complete checkpoints but the `keep` newest, and what interrupted saves left. Errors: kIo.
 Status prune_checkpoints(CheckpointFiles& files, const std::string& directory, int keep);
@@ -73,12 +83,16 @@ std::string checkpoint_path(const std::string& directory, std::int64_t step);
 /// kBadData naming the file and what is wrong with it.
 Result<SavedRun> open_run(const std::string& path);
 
-/// Fills the array from its file. Errors: kNotFound; kBadData naming the file (length, SHA-256); kIo.
+/// Fills the array, or its ranges, from its file or from the files of its parts, all of which are read and checked.
+/// Errors: kNotFound; kBadData naming the file (length, SHA-256) or what no file has; kIo.
 Status read_array(const SavedRun& run, const RunArray& array);
 
 /// Manifest and state as texts; nothing in them is trusted. `name` is for messages. Errors: kBadData.
 Result<std::vector<CheckpointFile>> parse_manifest(const std::string& text, const std::string& name);
 Result<RunState> parse_run_state(const std::string& text, const std::string& name);
 std::string to_json(const RunState& state);
+/// A list of files as the manifest has it, and back. Errors: kBadData.
+std::string to_json(std::span<const CheckpointFile> files);
+Result<std::vector<CheckpointFile>> parse_files(const std::string& text, const std::string& name);
 
 }  // namespace butterfly

@@ -44,6 +44,9 @@ struct ScheduleConfig {
   double decay_share = 0.2;  // WSD: of the steps, at the end
 };
 
+/// The directory of a rank on another machine, whose places are none of rank 0's: rank 0 writes for it.
+inline constexpr const char* kSavedAtRankZero = "at rank 0";
+
 struct CheckpointConfig {
   std::string directory{};  // empty: none are written
   int every_steps = 0;      // 0: at the end alone
@@ -57,8 +60,15 @@ struct GuardConfig {
   int window_steps = 128;
 };
 
+/// What of a run's state every rank has, and what each has a part of (docs/decisions/0022-sharding.md). kHybrid: as
+/// kZero3 within a group of ranks, each group with all of it.
+enum class ParallelStrategy : std::uint8_t { kDdp, kZero1, kZero2, kZero3, kHybrid };
+
 struct ParallelConfig {
   int ranks = 1;
+  ParallelStrategy strategy = ParallelStrategy::kDdp;
+  int shard_group = 0;                  // of kHybrid: ranks that hold the state together; 0: all
+  std::vector<double> state_shares{};   // of the ranks of a group, of the state; empty: equal
   RankEngine engine = RankEngine::kInproc;
   bool deterministic = false;  // canonical sums: the same bits for any number of ranks
   GradientCompression compression = GradientCompression::kOff;
@@ -67,6 +77,16 @@ struct ParallelConfig {
   std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
   std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
 };
+
+/// Of what a rank has a part alone.
+struct Sharding {
+  bool optimizer = false, gradients = false, weights = false;
+};
+inline Sharding sharding_of(ParallelStrategy strategy) {
+  return {.optimizer = strategy != ParallelStrategy::kDdp,
+          .gradients = strategy > ParallelStrategy::kZero1,
+          .weights = strategy > ParallelStrategy::kZero2};
+}
 
 /// Workers count without being counted in `ranks`; this process is rank 0.
 inline int ranks_of(const ParallelConfig& parallel) {

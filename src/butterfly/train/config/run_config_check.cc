@@ -111,6 +111,33 @@ Status check_speeds(const ParallelConfig& parallel) {
   return {};
 }
 
+Status check_sharding(const ParallelConfig& parallel) {
+  const int ranks = ranks_of(parallel);
+  const int group = parallel.shard_group == 0 ? ranks : parallel.shard_group;
+  if (group < 1 || ranks % group != 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.shard_group is {}, which does not divide the {} ranks into groups", group, ranks);
+  }
+  if (parallel.shard_group != 0 && parallel.strategy != ParallelStrategy::kHybrid) {
+    return make_error(ErrorCode::kInvalidArgument, "parallel.shard_group is {}, only hybrid has groups",
+                      parallel.shard_group);
+  }
+  if (!sharding_of(parallel.strategy).optimizer) return {};
+  if (parallel.compression != GradientCompression::kOff) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.compression packs the gradients of ddp; with a strategy that divides the state they "
+                      "travel as they are");
+  }
+  if (!parallel.state_shares.empty() && parallel.state_shares.size() != static_cast<std::size_t>(group)) {
+    return make_error(ErrorCode::kInvalidArgument, "parallel.state_shares has {} numbers for a group of {} ranks",
+                      parallel.state_shares.size(), group);
+  }
+  for (double share : parallel.state_shares) {
+    BF_TRY(check({.key = "parallel.state_shares", .value = share, .zero = Zero::kRefused}));
+  }
+  return {};
+}
+
 Status check_workers(const ParallelConfig& parallel) {
   const std::vector<std::string>& workers = parallel.workers;
   const std::set<std::string> different(workers.begin(), workers.end());
@@ -141,6 +168,7 @@ Status validate(const RunConfig& config) {
   BF_TRY(check_workers(config.parallel));
   BF_TRY(check_split(config));
   BF_TRY(check_speeds(config.parallel));
+  BF_TRY(check_sharding(config.parallel));
   if (config.shape.context > 0 && config.seq > config.shape.context) {
     return make_error(ErrorCode::kInvalidArgument, "seq is {}, the model's context has {} tokens", config.seq,
                       config.shape.context);

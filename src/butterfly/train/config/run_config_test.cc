@@ -62,7 +62,7 @@ KeyValue changed(const RunKey& key, const KeyValue& value) {
     case 2:
       return std::get<double>(value) + 0.125;
     case 3:
-      return choices({"sgd", "linear", "verbose", "tcp", "int8", "bf16", "block", "layer", "qkv,swiglu",
+      return choices({"sgd", "linear", "verbose", "tcp", "zero2", "int8", "bf16", "block", "layer", "qkv,swiglu",
                       "A \"quoted\"\\ \n\xC3\xA4"});
     case 4:
       return std::vector<std::string>{"a \"b\"", "c,d", ""};

@@ -113,7 +113,25 @@ void add_learning(std::vector<RunKey>& keys) {
 }
 
 void add_parallel(std::vector<RunKey>& keys) {
-  keys.push_back(key("parallel.ranks", "ranks", kAround, "Replicas that share each step", BF_AT(parallel.ranks)));
+  keys.push_back(key("parallel.ranks", "ranks", kAround, "Ranks that share each step", BF_AT(parallel.ranks)));
+  keys.push_back(choice("parallel.strategy", "parallel", kAround,
+                        "What each rank has a part of: nothing, the optimizer's state, gradients too, weights too, or "
+                        "that within groups of ranks",
+                        BF_AT(parallel.strategy),
+                        {{"ddp", ParallelStrategy::kDdp},
+                         {"zero1", ParallelStrategy::kZero1},
+                         {"zero2", ParallelStrategy::kZero2},
+                         {"zero3", ParallelStrategy::kZero3},
+                         {"hybrid", ParallelStrategy::kHybrid},
+                         {"NO_SHARD", ParallelStrategy::kDdp},
+                         {"SHARD_GRAD_OP", ParallelStrategy::kZero2},
+                         {"FULL_SHARD", ParallelStrategy::kZero3},
+                         {"HYBRID_SHARD", ParallelStrategy::kHybrid}}));
+  keys.push_back(key("parallel.shard_group", "shard-group", kAround,
+                     "hybrid: ranks that hold the state together; 0: all", BF_AT(parallel.shard_group)));
+  keys.push_back(key("parallel.state_shares", "", kAround,
+                     "Relative parts of the state that the ranks of a group hold; none: equal",
+                     BF_AT(parallel.state_shares)));
   keys.push_back(choice("parallel.engine", "engine", kAround, "Ranks are threads or processes", BF_AT(parallel.engine),
                         {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}}));
   keys.push_back(key("parallel.deterministic", "deterministic", kDecides,

@@ -58,16 +58,18 @@ std::unique_ptr<BucketSum> make_plain_sum(Collectives& collectives, std::span<fl
   return std::make_unique<PlainSum>(collectives, gradients);
 }
 
-BucketReducer::BucketReducer(Collectives& collectives, std::span<float> gradients, std::int64_t bucket_bytes,
-                             std::unique_ptr<BucketSum> sum, std::unique_ptr<CollectiveQueue> queue)
+BucketReducer::BucketReducer(Collectives& collectives, std::span<float> gradients, std::vector<ParameterRange> buckets,
+                             std::unique_ptr<BucketSum> sum, std::shared_ptr<CollectiveQueue> queue)
     : collectives_(collectives),
       gradients_(gradients),
-      buckets_(backward_buckets(static_cast<std::int64_t>(gradients.size()), bucket_bytes)),
+      buckets_(std::move(buckets)),
       sum_(std::move(sum)),
       queue_(std::move(queue)) {}
 
 BucketReducer::~BucketReducer() {
   if (in_step_) collectives_.abort();
+  // Others may hold the queue, too.
+  [[maybe_unused]] const Status last = queue_->wait_all();
 }
 
 void BucketReducer::begin_step(const MicroBatches& share) {

@@ -45,9 +45,9 @@ ParameterRange part_of(ParameterRange range, int member, int members);
 
 class BucketReducer final : public GradientReducer {
  public:
-  /// `collectives` is borrowed. `gradients`: the flat array.
-  BucketReducer(Collectives& collectives, std::span<float> gradients, std::int64_t bucket_bytes,
-                std::unique_ptr<BucketSum> sum, std::unique_ptr<CollectiveQueue> queue);
+  /// `collectives` is borrowed. `gradients`: the flat array. `buckets`: from its end to its beginning.
+  BucketReducer(Collectives& collectives, std::span<float> gradients, std::vector<ParameterRange> buckets,
+                std::unique_ptr<BucketSum> sum, std::shared_ptr<CollectiveQueue> queue);
   /// Aborts the collectives in the middle of a step: the other ranks wait for its buckets.
   ~BucketReducer() override;
   BucketReducer(const BucketReducer&) = delete;
@@ -74,7 +74,7 @@ class BucketReducer final : public GradientReducer {
   bool in_step_ = false;
   std::size_t submitted_ = 0;  // buckets of this step
   ReduceReport report_{};      // the queue's while buckets are on their way
-  std::unique_ptr<CollectiveQueue> queue_;
+  std::shared_ptr<CollectiveQueue> queue_;
 };
 
 /// The sum by all_reduce: its order follows the number of ranks.

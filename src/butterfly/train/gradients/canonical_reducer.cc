@@ -14,12 +14,13 @@ std::uint64_t bytes_of(std::size_t elements) {
 
 class CanonicalSum final : public BucketSum {
  public:
-  CanonicalSum(Collectives& collectives, std::span<float> gradients, ThreadTeam* team)
+  CanonicalSum(Collectives& collectives, std::span<float> gradients, const CanonicalSumOptions& options)
       : collectives_(collectives),
         members_(static_cast<std::size_t>(collectives.size())),
         me_(static_cast<std::size_t>(collectives.rank())),
         gradients_(gradients),
-        tree_(gradients, team) {}
+        shards_(options.shards),
+        tree_(gradients, options.team) {}
 
   Status begin_step(const MicroBatches& share) override {
     share_ = share;
@@ -31,15 +32,22 @@ class CanonicalSum final : public BucketSum {
   Status reduce(std::size_t index, ParameterRange bucket, ReduceReport& report) override;
 
  private:
-  std::span<float> part(ParameterRange bucket, std::size_t member) const {
-    const ParameterRange range = part_of(bucket, static_cast<int>(member), collectives_.size());
+  struct Bucket {
+    std::size_t index = 0;  // in the order of the backward pass
+    ParameterRange range{};
+  };
+  std::span<float> part(const Bucket& bucket, std::size_t member) const {
+    const auto rank = static_cast<int>(member);
+    const ParameterRange range = shards_ == nullptr ? part_of(bucket.range, rank, collectives_.size())
+                                                    : shards_->part(shards_->buckets().size() - 1 - bucket.index, rank);
     return gradients_.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
   }
-  Status exchange(ParameterRange bucket, const std::vector<SubtreeSum>& own);
+  Status exchange(const Bucket& bucket, const std::vector<SubtreeSum>& own);
 
   Collectives& collectives_;
   const std::size_t members_, me_;
   std::span<float> gradients_;
+  const ShardMap* shards_;
   GradientTree tree_;
   MicroBatches share_{};
   std::vector<std::vector<Subtree>> subtrees_;  // of each member
@@ -70,7 +78,7 @@ Status CanonicalSum::begin_exchange(ReduceReport& report) {
   return make_error(ErrorCode::kProtocol, "all ranks compute {} micro-batches of a step of {}", next, share_.total);
 }
 
-Status CanonicalSum::exchange(ParameterRange bucket, const std::vector<SubtreeSum>& own) {
+Status CanonicalSum::exchange(const Bucket& bucket, const std::vector<SubtreeSum>& own) {
   std::size_t rounds = 0;
   for (const auto& subtrees : subtrees_) rounds = std::max(rounds, subtrees.size());
   const std::size_t mine = part(bucket, me_).size();
@@ -90,7 +98,7 @@ Status CanonicalSum::exchange(ParameterRange bucket, const std::vector<SubtreeSu
       if (round < own.size()) {
         const std::span<const float> wanted = part(bucket, member);
         const auto offset =
-            static_cast<std::size_t>(wanted.data() - gradients_.data()) - static_cast<std::size_t>(bucket.begin);
+            static_cast<std::size_t>(wanted.data() - gradients_.data()) - static_cast<std::size_t>(bucket.range.begin);
         to[member] = std::as_bytes(own[round].values.subspan(offset, wanted.size()));
       }
       if (round < subtrees_[member].size()) {
@@ -102,12 +110,13 @@ Status CanonicalSum::exchange(ParameterRange bucket, const std::vector<SubtreeSu
   return {};
 }
 
-Status CanonicalSum::reduce(std::size_t /*index*/, ParameterRange bucket, ReduceReport& report) {
-  const std::vector<SubtreeSum> own = tree_.complete(bucket);
+Status CanonicalSum::reduce(std::size_t index, ParameterRange range, ReduceReport& report) {
+  const Bucket bucket{.index = index, .range = range};
+  const std::vector<SubtreeSum> own = tree_.complete(range);
   BF_TRY(exchange(bucket, own));
   const std::span<float> mine = part(bucket, me_);
   const auto offset =
-      static_cast<std::size_t>(mine.data() - gradients_.data()) - static_cast<std::size_t>(bucket.begin);
+      static_cast<std::size_t>(mine.data() - gradients_.data()) - static_cast<std::size_t>(range.begin);
   std::vector<SubtreeSum> sums;
   std::size_t next = 0;
   for (std::size_t member = 0; member < members_; ++member) {
@@ -125,21 +134,24 @@ Status CanonicalSum::reduce(std::size_t /*index*/, ParameterRange bucket, Reduce
   }
 
   std::vector<MutableByteSpan> parts;
+  std::uint64_t others = 0;
   for (std::size_t member = 0; member < members_; ++member) {
     parts.push_back(std::as_writable_bytes(part(bucket, member)));
+    if (member != me_) others += parts.back().size();
   }
-  const std::uint64_t others = bytes_of(static_cast<std::size_t>(bucket.size()) - mine.size());
-  const std::uint64_t bytes = own.size() * others + (members_ - 1) * bytes_of(mine.size());
+  const std::uint64_t gathered = shards_ == nullptr ? (members_ - 1) * bytes_of(mine.size()) : 0;
+  const std::uint64_t bytes = own.size() * others + gathered;
   report.formula_bytes += bytes;
   report.uncompressed_bytes += bytes;
   ++report.buckets[static_cast<std::size_t>(GradientCompression::kOff)];
-  return collectives_.all_gather(parts);
+  return shards_ == nullptr ? collectives_.all_gather(parts) : Status{};
 }
 
 }  // namespace
 
-std::unique_ptr<BucketSum> make_canonical_sum(Collectives& collectives, std::span<float> gradients, ThreadTeam* team) {
-  return std::make_unique<CanonicalSum>(collectives, gradients, team);
+std::unique_ptr<BucketSum> make_canonical_sum(Collectives& collectives, std::span<float> gradients,
+                                              const CanonicalSumOptions& options) {
+  return std::make_unique<CanonicalSum>(collectives, gradients, options);
 }
 
 }  // namespace butterfly

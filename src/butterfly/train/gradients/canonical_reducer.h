@@ -6,10 +6,18 @@
 #include <memory>
 
 #include "butterfly/train/gradients/bucket_reducer.h"
+#include "butterfly/train/sharding/shard_map.h"
 
 namespace butterfly {
 
-/// `collectives` and `team` are borrowed; `team` may be null.
-std::unique_ptr<BucketSum> make_canonical_sum(Collectives& collectives, std::span<float> gradients, ThreadTeam* team);
+struct CanonicalSumOptions {
+  ThreadTeam* team = nullptr;       // borrowed; null: the calling thread
+  const ShardMap* shards = nullptr;  // borrowed. The buckets are its, backward, and each rank keeps the sum of its part
+                                    // alone; null: all ranks get all of it
+};
+
+/// `collectives` is borrowed.
+std::unique_ptr<BucketSum> make_canonical_sum(Collectives& collectives, std::span<float> gradients,
+                                              const CanonicalSumOptions& options);
 
 }  // namespace butterfly

@@ -64,13 +64,19 @@ void add_to(std::span<float> into, std::span<const float> from) {
 std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums) {
   BF_CHECK(!sums.empty());
   std::vector<SubtreeSum> stack;
-  for (const SubtreeSum& sum : sums) {
-    stack.push_back(sum);
-    while (stack.size() > 1 && are_siblings(stack.end()[-2].subtree, stack.back().subtree)) {
-      merge_last(stack, parent(stack.end()[-2].subtree));
-    }
+  for (const SubtreeSum& sum : sums) push_leaf(stack, sum);
+  return fold_stack(stack);
+}
+
+void push_leaf(std::vector<SubtreeSum>& stack, const SubtreeSum& leaf) {
+  stack.push_back(leaf);
+  while (stack.size() > 1 && are_siblings(stack.end()[-2].subtree, stack.back().subtree)) {
+    merge_last(stack, parent(stack.end()[-2].subtree));
   }
-  // What is left has no right sibling: the halves beyond the last leaf are empty.
+}
+
+std::span<float> fold_stack(std::vector<SubtreeSum>& stack) {
+  // The halves beyond the last leaf are empty.
   while (stack.size() > 1) merge_last(stack, stack.end()[-2].subtree);
   return stack.back().values;
 }

@@ -37,6 +37,12 @@ struct SubtreeSum {
 /// returned; the others are scratch afterwards. At least one.
 std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums);
 
+/// The same leaf by leaf: `stack` holds the maximal subtrees of the leaves so far, ascending. A new leaf joins those that
+/// it completes, and the sum is where the leaf was.
+void push_leaf(std::vector<SubtreeSum>& stack, const SubtreeSum& leaf);
+/// What is left has no right sibling: the sum of all. At least one.
+std::span<float> fold_stack(std::vector<SubtreeSum>& stack);
+
 /// Calls `work` for one block after the other: so small that what is added to it several times stays in the cache.
 void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work);
 

@@ -7,6 +7,7 @@
 #include "butterfly/train/gradients/compressed_sum.h"
 #include "butterfly/train/gradients/gradient_codec.h"
 #include "butterfly/train/gradients/gradient_tree.h"
+#include "butterfly/train/gradients/sharded_reducer.h"
 
 namespace butterfly {
 namespace {
@@ -86,6 +87,11 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
                       "compression = {} and deterministic = true: packed sums depend on the number of ranks",
                       gradient_compression_name(options.compression));
   }
+  if (options.shards != nullptr && packs) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "compression = {}: gradients whose sums stay with their owners travel as they are",
+                      gradient_compression_name(options.compression));
+  }
   if (options.bucket_bytes < 64) {
     return make_error(ErrorCode::kInvalidArgument, "bucket_bytes = {}, the smallest bucket has 64",
                       options.bucket_bytes);
@@ -93,9 +99,10 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
   if (options.collectives == nullptr || options.collectives->size() == 1) {
     return make_local_reducer(options.gradients, options.deterministic, options.team);
   }
+  if (options.shards != nullptr) return make_sharded_reducer(options);
   std::unique_ptr<BucketSum> sum;
   if (options.deterministic) {
-    sum = make_canonical_sum(*options.collectives, options.gradients, options.team);
+    sum = make_canonical_sum(*options.collectives, options.gradients, {.team = options.team});
   } else if (packs) {
     BF_ASSIGN_OR_RETURN(
         sum,
@@ -105,8 +112,10 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& opti
     sum = make_plain_sum(*options.collectives, options.gradients);
   }
   BF_ASSIGN_OR_RETURN(auto queue, CollectiveQueue::create());
-  return std::make_unique<BucketReducer>(*options.collectives, options.gradients, options.bucket_bytes, std::move(sum),
-                                         std::move(queue));
+  return std::make_unique<BucketReducer>(
+      *options.collectives, options.gradients,
+      backward_buckets(static_cast<std::int64_t>(options.gradients.size()), options.bucket_bytes), std::move(sum),
+      std::move(queue));
 }
 
 }  // namespace butterfly

@@ -14,6 +14,8 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/sharding/shard_map.h"
+#include "butterfly/wire/collective/collective_queue.h"
 #include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
@@ -45,10 +47,13 @@ class GradientReducer {
   /// Where the gradients of the next micro-batch go, alone (TrainableTransformer::clear_gradients()); nothing: they are
   /// added to those of the one before it. Those of the last go to ParameterSet::gradients().
   virtual std::span<float> fresh_gradients(int micro_batch) = 0;
-  /// During backward() of a micro-batch, from the end of the flat array to its beginning.
+  /// During backward() of a micro-batch, from the end of the flat array to its beginning; with ShardedGradients also
+  /// during TrainableTransformer::idle(), then of kIdle, and so is what follows.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
   /// After backward() of a micro-batch.
   virtual void micro_batch_done(int micro_batch) = 0;
+  /// Seconds that calls above have waited for others since this was asked last; part of exposed_s.
+  virtual double take_waited_s() { return 0.0; }
   /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any
   /// more.
   virtual Result<ReduceReport> finish() = 0;
@@ -60,6 +65,16 @@ class GradientReducer {
   virtual std::uint64_t residual_bytes() const { return 0; }
 };
 
+/// Each rank keeps the sum of its part alone.
+struct ShardedGradients {
+  const ShardMap& map;
+  std::shared_ptr<CollectiveQueue> queue;  // of everything that these ranks' collectives do during a step
+  /// kStep: a rank's micro-batches add up and go to the owners once, so each rank holds all gradients. kMicroBatch:
+  /// those of each go there at once (micro_batches_in_rounds()), and its memory is given back.
+  enum class Exchange : std::uint8_t { kStep, kMicroBatch } exchange = Exchange::kStep;
+  std::vector<MicroBatches> shares{};  // of all ranks
+};
+
 struct ReducerOptions {
   std::span<float> gradients{};        // ParameterSet::gradients()
   Collectives* collectives = nullptr;  // borrowed, used between begin_step() and finish() alone; null: one rank
@@ -67,10 +82,12 @@ struct ReducerOptions {
   GradientCompression compression = GradientCompression::kOff;
   std::int64_t bucket_bytes = 4 << 20;
   Isa isa = Isa::kReference;   // of the codecs
+  const ShardedGradients* shards = nullptr;  // borrowed; null: all ranks get all of the sum
   ThreadTeam* team = nullptr;  // borrowed, used by micro_batch_done() alone; null: the calling thread
 };
 
-/// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic, a bucket without elements),
+/// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic or each rank keeps its part, a
+/// bucket without elements),
 /// kNoMemory, kIo where no thread can be started.
 Result<std::unique_ptr<GradientReducer>> make_reducer(const ReducerOptions& options);
 

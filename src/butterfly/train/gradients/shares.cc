@@ -64,4 +64,27 @@ Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std
   return shares;
 }
 
+std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank) {
+  std::vector<int> mine;
+  int next = 0;
+  for (int round = 0, active = 1; active > 0; ++round) {
+    active = 0;
+    int of_rank = kIdle;
+    for (std::size_t of = 0; of < shares.size(); ++of) {
+      if (shares[of].last - shares[of].first <= round) continue;
+      if (static_cast<int>(of) == rank) of_rank = next;
+      ++active;
+      ++next;
+    }
+    if (active > 0) mine.push_back(of_rank);
+  }
+  return mine;
+}
+
+std::vector<int> micro_batches_in_order(const MicroBatches& share) {
+  std::vector<int> mine(static_cast<std::size_t>(share.last - share.first));
+  std::iota(mine.begin(), mine.end(), share.first);
+  return mine;
+}
+
 }  // namespace butterfly

@@ -15,4 +15,12 @@ namespace butterfly {
 /// number of speeds than ranks, or a speed that is not above 0.
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
 
+/// Where the ranks of a step go through their micro-batches together, round by round: which one `rank` has in each, or
+/// kIdle where it has no more. Numbered along the rounds, and by rank within one.
+inline constexpr int kIdle = -1;
+std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank);
+
+/// One after the other.
+std::vector<int> micro_batches_in_order(const MicroBatches& share);
+
 }  // namespace butterfly

@@ -24,7 +24,7 @@ void leave_at_rank_zero(RunConfig& config) {
                              &config.events_dir, &config.sample_prompt}) {
     place->clear();
   }
-  if (!config.checkpoint.directory.empty()) config.checkpoint.directory = "at rank 0";
+  if (!config.checkpoint.directory.empty()) config.checkpoint.directory = kSavedAtRankZero;
   config.parallel.workers.clear();
   config.log = LogLevel::kSilent;
   config.threads = 0;

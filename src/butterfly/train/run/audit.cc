@@ -69,6 +69,10 @@ std::string hash_of(std::span<const float> values) {
   return to_hex(sha256(std::as_bytes(values)));
 }
 
+std::span<const float> in(std::span<const float> all, ParameterRange range) {
+  return all.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
 /// The first names and how many there are.
 std::string some(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 3;
@@ -158,10 +162,18 @@ std::string to_string(const AuditVerdict& verdict) {
   return text;
 }
 
-Audit::Audit(const ParameterSet& parameters) {
+Audit::Audit(const ParameterSet& parameters, const std::vector<ParameterRange>& owned) {
   for (const Parameter& parameter : parameters.list()) {
+    ParameterRange range{.begin = parameter.offset, .end = parameter.offset + parameter.size()};
+    if (!owned.empty()) {
+      const auto mine = std::ranges::find_if(
+          owned, [&](const ParameterRange& one) { return one.end > range.begin && one.begin < range.end; });
+      if (mine == owned.end()) continue;
+      // Its first part speaks for all of it.
+      range = {.begin = std::max(range.begin, mine->begin), .end = std::min(range.end, mine->end)};
+    }
     parameters_.push_back(
-        {.parameter = parameter, .first_hash = hash_of(ParameterSet::part(parameters.weights(), parameter))});
+        {.parameter = parameter, .range = range, .first_hash = hash_of(in(parameters.own_weights(), range))});
   }
 }
 
@@ -192,7 +204,7 @@ void Audit::step(const StepReport& report, const ParameterSet& parameters) {
   for (std::size_t i = 0; i < expert_tokens_.size(); ++i) expert_tokens_[i] += report.expert_tokens[i];
   for (Watched& watched : parameters_) {
     if (watched.gradient_seen) continue;
-    const std::span<const float> gradient = ParameterSet::part(parameters.gradients(), watched.parameter);
+    const std::span<const float> gradient = in(parameters.gradients(), watched.range);
     watched.gradient_seen =
         std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
   }
@@ -206,7 +218,7 @@ AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& fac
   }
   std::vector<std::string> without_gradient, unmoved, moved_though_frozen, without_tokens;
   for (const Watched& watched : parameters_) {
-    const bool moved = hash_of(ParameterSet::part(parameters.weights(), watched.parameter)) != watched.first_hash;
+    const bool moved = hash_of(in(parameters.own_weights(), watched.range)) != watched.first_hash;
     if (watched.parameter.frozen) {
       if (moved) moved_though_frozen.push_back(watched.parameter.name);
       continue;

@@ -36,8 +36,9 @@ struct AuditFacts {
 
 class Audit {
  public:
-  /// Remembers a hash of every parameter: what the run begins with.
-  explicit Audit(const ParameterSet& parameters);
+  /// Remembers a hash of every parameter: what the run begins with. Of a rank that has a part of the state, what is in
+  /// `owned` (ascending) alone; empty: all.
+  explicit Audit(const ParameterSet& parameters, const std::vector<ParameterRange>& owned = {});
 
   /// After each step: the gradients of `parameters` are those of the step, summed.
   void step(const StepReport& report, const ParameterSet& parameters);
@@ -47,6 +48,7 @@ class Audit {
  private:
   struct Watched {
     Parameter parameter{};
+    ParameterRange range{};  // of it, in the flat arrays
     std::string first_hash{};
     bool gradient_seen = false;  // one that is neither zero nor infinite nor NaN
   };

@@ -32,6 +32,10 @@ Result<double> validation_loss(TrainableTransformer& transformer, const Dataset&
     both[1] =
         static_cast<double>(std::count_if(targets.begin(), targets.end(), [](TokenId id) { return id.value >= 0; }));
   }
+  // Ranks that hold parts of the weights need each other in every pass.
+  const int ranks = collectives == nullptr ? 1 : collectives->size();
+  const long passes = (batches + ranks - 1) / ranks;
+  for (long pass = mine.end - mine.begin; pass < passes; ++pass) BF_TRY(transformer.idle({}));
   BF_TRY(share_numbers(collectives, numbers));
   double losses = 0.0, targets_counted = 0.0;
   for (std::size_t i = 0; i < numbers.size(); i += 2) {

@@ -10,6 +10,7 @@
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/checkpoint/resume.h"
+#include "butterfly/train/run/rank_shards.h"
 
 namespace butterfly {
 namespace {
@@ -91,14 +92,26 @@ Result<int> threads_of(const RunConfig& config) {
   return std::max(1, topology.usable_threads / ranks_here(config.parallel));
 }
 
-/// Where ranks are processes, those of one host may read each other's.
-GradientMemory gradient_memory_of(const RunConfig& config, const TrainRank& rank) {
-  const bool may_be_read = rank.size > 1 && config.parallel.engine == RankEngine::kTcp && config.parallel.shared_memory;
-  return may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate;
+/// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
+/// the workers' parts come from here.
+ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, TrainableTransformer& transformer) {
+  if (parameter_memory_of(config, rank).weights == Residency::kWhole) return {};
+  ParameterSet& parameters = transformer.parameters();
+  const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
+  auto kept = config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).owned(rank.rank)
+                                              : all;
+  return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
+    for (const ParameterRange& range : kept) {
+      const std::int64_t begin = std::max(range.begin, parameter.offset);
+      const std::int64_t end = std::min(range.end, parameter.offset + parameter.size());
+      if (begin >= end) continue;
+      std::copy_n(parameters.weights().begin() + begin, end - begin, parameters.own_weights().begin() + begin);
+    }
+    parameters.release_weights({.begin = 0, .end = parameter.offset + parameter.size()});
+  };
 }
 
-Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa,
-                                                               GradientMemory gradients,
+Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa, const TrainRank& rank,
                                                                const std::optional<Checkpoint>& continued) {
   BF_ASSIGN_OR_RETURN(
       std::unique_ptr<TrainableTransformer> transformer,
@@ -109,15 +122,16 @@ Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& 
                                                   .seq = config.seq,
                                                   .threads = config.threads,
                                                   .isa = isa,
-                                                  .gradients = gradients,
+                                                  .memory = parameter_memory_of(config, rank),
                                                   .router_aux_loss = config.router_aux_loss_coef,
                                                   .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
+  const ParameterMade made = keeping_part(config, rank, *transformer);
   if (continued) {
-    BF_TRY(load_weights(*continued->weights, transformer->parameters()));
+    BF_TRY(load_weights(*continued->weights, transformer->parameters(), made));
     transformer->weights_changed();
   } else {
-    transformer->initialize(config.seed);
+    transformer->initialize(config.seed, made);
   }
   return transformer;
 }
@@ -152,10 +166,12 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
     BF_ASSIGN_OR_RETURN(parts.data_digest, parts.data->digest());
   }
   BF_ASSIGN_OR_RETURN(parts.transformer,
-                      make_transformer(parts.config, parts.isa, gradient_memory_of(config, rank), continued));
+                      make_transformer(parts.config, parts.isa, rank, continued));
   ParameterSet& parameters = parts.transformer->parameters();
+  const bool divided = rank.size > 1 && sharding_of(config.parallel.strategy).optimizer;
   BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
-                                                      parts.transformer->team()));
+                                                      parts.transformer->team(),
+                                                      divided ? Residency::kSparse : Residency::kWhole));
   if (parts.resumed) {
     BF_TRY(check_same_run(*parts.resumed, parts.config, {.stats = parts.data->stats(), .digest = parts.data_digest},
                           parameters));

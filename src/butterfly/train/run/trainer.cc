@@ -4,15 +4,18 @@
 #include <filesystem>
 #include <utility>
 
+#include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/model/core/parameter_weights.h"
 #include "butterfly/plan/cost/load_balance.h"
 #include "butterfly/train/checkpoint/agreement.h"
 #include "butterfly/train/checkpoint/checkpoint_writer.h"
 #include "butterfly/train/checkpoint/resume.h"
+#include "butterfly/train/checkpoint/sharded_save.h"
 #include "butterfly/train/checkpoint/trained_model.h"
 #include "butterfly/train/gradients/shares.h"
 #include "butterfly/train/run/evaluate.h"
+#include "butterfly/train/run/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
 #include "butterfly/train/step/step_facts.h"
@@ -59,11 +62,20 @@ class RunTrainer final : public RankTrainer {
   Error with_last_good(Error error);
   Error ended_by(Error error);
 
+  void keep_part();
+  Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
   Status agree(const TrainObserver& observer);
+  Status save_parts(const TrainObserver& observer);
+  Status write_model();
+  /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
+  Status gather_weights();
+  void release_weights();
   Status share_gradients(const TrainObserver& observer);
   RunState state() const;
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
+  /// What this rank has of a flat array, in bytes.
+  std::uint64_t held_bytes() const;
   StepContext context();
   Checkpoint checkpoint() { return trained_checkpoint(transformer_.parameters(), config_.shape, parts_.vocabulary); }
   std::uint64_t allocated_bytes() const;
@@ -75,8 +87,10 @@ class RunTrainer final : public RankTrainer {
   const RunConfig& config_;
   TrainableTransformer& transformer_;
   TrainRank rank_;
+  std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
+  std::vector<int> rounds_;
   StepBuffers buffers_;
   OutlierGuard guard_;
   CheckpointWriter writer_;
@@ -99,6 +113,8 @@ class RunTrainer final : public RankTrainer {
 Status RunTrainer::adopt(const TrainRank& rank) {
   const int total = config_.global_batch / config_.micro_batch;
   BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, rank.size, rank.speeds));
+  BF_TRY(divide(rank, shares));
+  const ShardedGradients* divided = shards_ == nullptr ? nullptr : &shards_->gradients;
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
                       parts_.make_reducer({.gradients = transformer_.parameters().gradients(),
                                            .collectives = rank.collectives,
@@ -106,6 +122,7 @@ Status RunTrainer::adopt(const TrainRank& rank) {
                                            .compression = config_.parallel.compression,
                                            .bucket_bytes = config_.parallel.bucket_bytes,
                                            .isa = parts_.isa,
+                                           .shards = divided,
                                            .team = &transformer_.team()}));
   if (reducer_ != nullptr) {
     // This rank's residuals go on in the new epoch.
@@ -115,8 +132,26 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   reducer_ = std::move(reducer);
   rank_ = rank;
   share_ = shares[static_cast<std::size_t>(rank.rank)];
+  rounds_ = divided != nullptr && divided->exchange == ShardedGradients::Exchange::kMicroBatch
+                ? micro_batches_in_rounds(shares, rank.rank)
+                : micro_batches_in_order(share_);
   agreed_ = false;
   last_saved_ = -1;  // ranks may have been apart
+  return {};
+}
+
+/// Who holds what in this epoch.
+Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
+  const bool held_a_part = shards_ != nullptr;
+  if (held_a_part) {
+    return make_error(ErrorCode::kUnsupported,
+                      "a rank is gone, and with it its part of the run's state; go on from a checkpoint with --resume");
+  }
+  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, rank, transformer_));
+  if (shards_ == nullptr) return {};
+  parts_.optimizer->own(shards_->owned, shards_->is_counted(rank.rank));
+  transformer_.set_residency(&shards_->weights);
+  if (!shards_->sharding.weights) shards_->weights.set_whole();
   return {};
 }
 
@@ -125,8 +160,9 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   RunState now = state();
   BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
   BF_TRY(share_gradients(observer));
-  BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
+  BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
   if (now.step != step_) BF_TRY(set_state(now));
+  if (received && shards_ != nullptr) keep_part();
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
   agreed_ = true;
@@ -160,11 +196,12 @@ Status RunTrainer::set_state(const RunState& state) {
   step_ = state.step;
   parts_.optimizer->set_updates(state.updates);
   transformer_.weights_changed();
+  if (shards_ != nullptr && !shards_->sharding.weights) shards_->weights.set_whole();
   return {};
 }
 
 std::vector<RunArray> RunTrainer::arrays() {
-  std::vector<RunArray> all{{"weights", transformer_.parameters().weights()}};
+  std::vector<RunArray> all{{"weights", transformer_.parameters().own_weights()}};
   for (const std::span<float> moment : parts_.optimizer->moments()) {
     all.push_back({fmt::format("moment-{}", all.size() - 1), moment});
   }
@@ -202,7 +239,13 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
 
 Status RunTrainer::restore() {
   const SavedRun& saved = *parts_.resumed;
-  for (const RunArray& array : arrays()) BF_TRY(read_array(saved, array));
+  // Where the others cannot see the checkpoint, all of it is read here and goes to them.
+  const bool reads_part = shards_ != nullptr && config_.parallel.workers.empty();
+  for (RunArray array : arrays()) {
+    const bool whole = !reads_part || (array.name == "weights" && !shards_->sharding.weights);
+    if (!whole) array.ranges = shards_->owned;
+    BF_TRY(read_array(saved, array));
+  }
   BF_ASSIGN_OR_RETURN(saved_residuals_, read_residuals(saved));
   last_good_ = saved.path;
   last_good_step_ = saved.state.step;
@@ -219,21 +262,53 @@ StepContext RunTrainer::context() {
           .buffers = buffers_,
           .collectives = rank_.collectives,
           .share = share_,
+          .rounds = rounds_,
+          .weights = shards_ == nullptr ? nullptr : &shards_->weights,
           .micro_batch = config_.micro_batch};
+}
+
+std::uint64_t RunTrainer::held_bytes() const {
+  std::int64_t elements = shards_ == nullptr ? transformer_.parameters().padded_size() : 0;
+  for (std::size_t i = 0; shards_ != nullptr && i < shards_->owned.size(); ++i) elements += shards_->owned[i].size();
+  return static_cast<std::uint64_t>(elements) * sizeof(float);
 }
 
 std::uint64_t RunTrainer::allocated_bytes() const {
   const TrainingMemory memory = transformer_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
                         memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
-  for (const std::span<float> moment : parts_.optimizer->moments()) bytes += moment.size_bytes();
-  return bytes;
+  const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
+  const std::size_t arrays = parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
+  return bytes + arrays * held_bytes();
+}
+
+Status RunTrainer::gather_weights() {
+  if (shards_ == nullptr) return {};
+  for (int unit = 0; unit < shards_->map.units(); ++unit) {
+    BF_TRY(shards_->weights.gather(unit));
+    if (!is_first()) shards_->weights.release(unit);
+  }
+  return {};
+}
+
+/// What came, or was read, is all of it; what is another rank's goes.
+void RunTrainer::keep_part() {
+  parts_.optimizer->own(shards_->owned, shards_->is_counted(rank_.rank));
+  ParameterSet& parameters = transformer_.parameters();
+  for_each_gap(shards_->owned, {.begin = 0, .end = parameters.padded_size()},
+               [&](ParameterRange gap) { parameters.release_own_weights(gap); });
+}
+
+void RunTrainer::release_weights() {
+  for (int unit = 0; shards_ != nullptr && unit < shards_->map.units(); ++unit) shards_->weights.release(unit);
 }
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
   BF_TRY(agree(observer));
   stopped_ = false;
-  if (!audit_) audit_.emplace(transformer_.parameters());
+  if (!audit_) {
+    audit_.emplace(transformer_.parameters(), shards_ == nullptr ? std::vector<ParameterRange>() : shards_->owned);
+  }
   BF_TRY(take_steps(observer, stop));
   return finish(observer);
 }
@@ -275,13 +350,15 @@ Status RunTrainer::evaluate(const TrainObserver& observer) {
 }
 
 Status RunTrainer::sample(const TrainObserver& observer) {
-  if (!is_first() || !observer.sampled) return {};
+  BF_TRY(gather_weights());
+  if (!is_first() || !observer.sampled) return release_weights(), Status{};
   const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
   const auto text =
       sample_text(checkpoint(), {.prompt = config_.sample_prompt, .threads = config_.threads, .seed = config_.seed});
   // A text is no reason to lose a run.
   if (text) observer.sampled(step_, *text);
   if (!text && observer.note) observer.note(fmt::format("step {}: no sample: {}", step_, text.error().message));
+  release_weights();
   return {};
 }
 
@@ -291,6 +368,7 @@ Status RunTrainer::save(const TrainObserver& observer) {
   const trace::Scope scope(trace::Zone::kCheckpoint, {.number = static_cast<std::uint32_t>(step_)});
   if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
   last_saved_ = step_;
+  if (shards_ != nullptr) return save_parts(observer);
   BF_ASSIGN_OR_RETURN(const Residuals residuals, gather_residuals(rank_.collectives, reducer_->residuals()));
   if (!is_first()) return {};
   tell(observer, writer_.wait());
@@ -300,6 +378,23 @@ Status RunTrainer::save(const TrainObserver& observer) {
   const Status begun = writer_.save({.state = now, .config_toml = toml_, .arrays = all});
   if (!begun) tell(observer, SaveOutcome{.step = step_, .path = tl::unexpected(begun.error())});
   if (!config_.checkpoint.asynchronous) tell(observer, writer_.wait());
+  return {};
+}
+
+Status RunTrainer::save_parts(const TrainObserver& observer) {
+  const RunState now = state();
+  std::vector<RunArray> all = arrays();
+  for (RunArray& array : all) array.ranges = shards_->owned;
+  const bool at_rank_zero = !config_.parallel.workers.empty() || config_.checkpoint.directory == kSavedAtRankZero;
+  auto path = save_shards({.collectives = *rank_.collectives,
+                           .files = *parts_.files,
+                           .directory = config_.checkpoint.directory,
+                           .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
+                           .writes = shards_->is_counted(rank_.rank),
+                           .keep = config_.checkpoint.keep},
+                          {.state = now, .config_toml = toml_, .arrays = all});
+  if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
+  if (is_first()) tell(observer, SaveOutcome{.step = step_, .path = std::move(path)});
   return {};
 }
 
@@ -358,6 +453,17 @@ Result<double> RunTrainer::balance_of_ranks(const StepPhases& phases) const {
   return load_balance_factor(rank_s);
 }
 
+/// Rank 0 knows whether there is a place for it, and needs the others' weights.
+Status RunTrainer::write_model() {
+  double wanted = is_first() && !config_.out.empty() ? 1.0 : 0.0;
+  if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, std::span(&wanted, 1)));
+  if (wanted == 0.0) return {};
+  BF_TRY(gather_weights());
+  const Status written = is_first() ? write_trained_model(checkpoint(), config_.out) : Status{};
+  release_weights();
+  return written;
+}
+
 Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const bool complete = step_ == config_.steps;
   if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
@@ -366,11 +472,12 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     if (config_.sample_every > 0) BF_TRY(sample(observer));
   }
   BF_TRY(save(observer));
-  if (complete && is_first() && !config_.out.empty()) {
-    BF_TRY(write_trained_model(checkpoint(), config_.out));
+  if (complete) BF_TRY(write_model());
+  TrainResult result{.steps_done = step_, .validation_loss = validation_loss_};
+  result.weights_hash = transformer_.parameters().hash();
+  if (shards_ != nullptr) {
+    BF_ASSIGN_OR_RETURN(result.weights_hash, shards_->weights.hash());
   }
-  TrainResult result{
-      .weights_hash = transformer_.parameters().hash(), .steps_done = step_, .validation_loss = validation_loss_};
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
   const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
   const double forward_flops = transformer_.forward_flops_per_token();
@@ -393,7 +500,8 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
 }  // namespace
 
 Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRank& rank) {
-  const bool resumes = parts.resumed && rank.rank == 0;
+  const bool divided = rank.size > 1 && sharding_of(parts.config.parallel.strategy).optimizer;
+  const bool resumes = parts.resumed && (rank.rank == 0 || divided);
   if (rank.rank == 0)
     BF_TRY(check_directory(parts.config.checkpoint.directory, resumes ? parts.resumed->state.step : 0));
   const FirstState first_state = parts.first_state;

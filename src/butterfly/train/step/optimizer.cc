@@ -7,29 +7,27 @@
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/kernel/training/training_kernels.h"
 #include "butterfly/trace/held.h"
+#include "butterfly/train/gradients/share_numbers.h"
+#include "butterfly/train/sharding/shard_map.h"
 
 namespace butterfly {
 namespace {
-
-/// Elements that one kernel call takes: cuts are a property of the parameters, never of the number of threads. 64 KiB
-/// each of weight, gradient and two moments pass through a core's second cache.
-constexpr std::int64_t kChunk = 16 * 1024;
 
 struct Chunk {
   std::int64_t begin = 0;
   std::int64_t size = 0;
   bool decayed = false;
+  std::size_t number = 0;  // of all that are not frozen
 };
 
 std::vector<Chunk> chunks_of(const ParameterSet& parameters) {
   std::vector<Chunk> chunks;
-  for (const Parameter& parameter : parameters.list()) {
-    if (parameter.frozen) continue;
-    for (std::int64_t at = 0; at < parameter.size(); at += kChunk) {
-      chunks.push_back({.begin = parameter.offset + at,
-                        .size = std::min(kChunk, parameter.size() - at),
-                        .decayed = parameter.decay == DecayGroup::kDecayed});
-    }
+  for (const UpdateChunk& chunk : update_chunks(parameters)) {
+    if (chunk.frozen) continue;
+    chunks.push_back({.begin = chunk.range.begin,
+                      .size = chunk.range.size(),
+                      .decayed = chunk.decayed,
+                      .number = chunks.size()});
   }
   return chunks;
 }
@@ -51,15 +49,31 @@ class FlatOptimizer : public Optimizer {
         team_(team),
         chunks_(chunks_of(parameters)),
         partial_sums_(chunks_.size()) {
-    for (const Chunk& chunk : chunks_) elements_ += chunk.size;
+    count_elements();
   }
 
-  double gradient_norm() override {
+  void own(std::vector<ParameterRange> owned, bool counted) override {
+    chunks_ = chunks_of(parameters_);
+    std::erase_if(chunks_, [&](const Chunk& chunk) {
+      const auto after = std::ranges::upper_bound(owned, chunk.begin, {}, &ParameterRange::begin);
+      return after == owned.begin() || std::prev(after)->end <= chunk.begin;
+    });
+    counted_ = counted;
+    shared_ = true;
+    count_elements();
+    release_moments(owned);
+  }
+
+  Result<double> gradient_norm(Collectives* collectives) override {
     const trace::Scope scope(trace::Zone::kGradientNorm, work(sizeof(float)));
     const float* gradients = parameters_.gradients().data();
-    each_chunk([&](const Chunk& chunk, std::size_t index) {
-      partial_sums_[index] = kernels_.sum_of_squares(gradients + chunk.begin, chunk.size);
-    });
+    std::ranges::fill(partial_sums_, 0.0);
+    if (counted_) {
+      each_chunk([&](const Chunk& chunk) {
+        partial_sums_[chunk.number] = kernels_.sum_of_squares(gradients + chunk.begin, chunk.size);
+      });
+    }
+    if (shared_) BF_TRY(share_numbers(collectives, partial_sums_));
     return std::sqrt(tree_sum(partial_sums_));
   }
 
@@ -80,13 +94,15 @@ class FlatOptimizer : public Optimizer {
     return spans;
   }
 
-  Status allocate_moments(int count) {
+  Status allocate_moments(int count, Residency residency) {
     for (int i = 0; i < count; ++i) {
       const auto bytes = static_cast<std::uint64_t>(parameters_.padded_size()) * sizeof(float);
-      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(bytes));
-      std::memset(buffer.data(), 0, bytes);
+      const bool whole = residency == Residency::kWhole;
+      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer,
+                          whole ? AlignedBuffer::create(bytes) : AlignedBuffer::create_sparse(bytes, PageKind::kSmall));
+      if (whole) std::memset(buffer.data(), 0, bytes);
       moments_.push_back(std::move(buffer));
-      moments_held_.emplace_back(trace::Owner::kOptimizer, bytes);
+      moments_held_.emplace_back(trace::Owner::kOptimizer, whole ? bytes : 0);
     }
     return {};
   }
@@ -96,13 +112,13 @@ class FlatOptimizer : public Optimizer {
   /// Read and written for one element.
   virtual std::uint64_t update_bytes() const = 0;
 
-  /// work(chunk, its index) on the team.
+  /// work(chunk) on the team.
   template <typename Work>
   void each_chunk(const Work& work) {
     team_.run([&](int member) {
       const WorkRange range = split_work(static_cast<long>(chunks_.size()), member, team_.size());
       for (long i = range.begin; i < range.end; ++i) {
-        work(chunks_[static_cast<std::size_t>(i)], static_cast<std::size_t>(i));
+        work(chunks_[static_cast<std::size_t>(i)]);
       }
     });
   }
@@ -116,6 +132,30 @@ class FlatOptimizer : public Optimizer {
   ThreadTeam& team_;
 
  private:
+  void count_elements() {
+    elements_ = 0;
+    for (const Chunk& chunk : chunks_) elements_ += chunk.size;
+  }
+
+  void release_moments(const std::vector<ParameterRange>& owned) {
+    std::int64_t begin = 0, held = 0;
+    const auto release = [&](std::int64_t end) {
+      for (AlignedBuffer& moment : moments_) {
+        if (!moment.is_sparse()) continue;
+        moment.release(static_cast<std::uint64_t>(begin) * sizeof(float), static_cast<std::uint64_t>(end) * sizeof(float));
+      }
+    };
+    for (const ParameterRange& range : owned) {
+      release(range.begin);
+      begin = range.end;
+      held += range.size();
+    }
+    release(parameters_.padded_size());
+    for (trace::Held& moment : moments_held_) {
+      moment = trace::Held(trace::Owner::kOptimizer, static_cast<std::uint64_t>(held) * sizeof(float));
+    }
+  }
+
   trace::Work work(std::uint64_t bytes_each) const {
     return {.number = static_cast<std::uint32_t>(chunks_.size()),
             .bytes = static_cast<std::uint64_t>(elements_) * bytes_each};
@@ -123,7 +163,9 @@ class FlatOptimizer : public Optimizer {
 
   std::vector<Chunk> chunks_;
   std::int64_t elements_ = 0;  // of all chunks
-  std::vector<double> partial_sums_;
+  std::vector<double> partial_sums_;  // of every chunk that is not frozen
+  bool counted_ = true;               // those of its own
+  bool shared_ = false;               // other ranks have the rest
   std::vector<AlignedBuffer> moments_;
   std::vector<trace::Held> moments_held_;
   std::int64_t updates_ = 0;
@@ -151,8 +193,8 @@ class Adamw : public FlatOptimizer {
   void apply(float rate, float gradient_scale) override {
     const AdamwArgs common = arguments(rate, gradient_scale);
     const float* gradients = parameters_.gradients().data();
-    float* weights = parameters_.weights().data();
-    each_chunk([&](const Chunk& chunk, std::size_t) {
+    float* weights = parameters_.own_weights().data();
+    each_chunk([&](const Chunk& chunk) {
       AdamwArgs args = common;
       args.decay = decay_of(chunk);
       const std::int64_t at = chunk.begin;
@@ -171,7 +213,7 @@ class UnfusedAdamw final : public Adamw {
   void apply(float rate, float gradient_scale) override {
     const AdamwArgs args = arguments(rate, gradient_scale);
     const float* gradients = parameters_.gradients().data();
-    float* weights = parameters_.weights().data();
+    float* weights = parameters_.own_weights().data();
     each_element([&](std::int64_t i, float) {
       moment(0)[i] = args.beta1 * moment(0)[i] + (1.0f - args.beta1) * (gradients[i] * args.gradient_scale);
     });
@@ -189,7 +231,7 @@ class UnfusedAdamw final : public Adamw {
  private:
   template <typename Work>
   void each_element(const Work& work) {
-    each_chunk([&](const Chunk& chunk, std::size_t) {
+    each_chunk([&](const Chunk& chunk) {
       const float decay = decay_of(chunk);
       for (std::int64_t i = chunk.begin; i < chunk.begin + chunk.size; ++i) work(i, decay);
     });
@@ -205,8 +247,8 @@ class Sgd final : public FlatOptimizer {
   void apply(float rate, float gradient_scale) override {
     const auto momentum = static_cast<float>(config_.momentum);
     const float* gradients = parameters_.gradients().data();
-    float* weights = parameters_.weights().data();
-    each_chunk([&](const Chunk& chunk, std::size_t) {
+    float* weights = parameters_.own_weights().data();
+    each_chunk([&](const Chunk& chunk) {
       const std::int64_t at = chunk.begin;
       float* buffer = config_.momentum > 0 ? moment(0) + at : nullptr;
       kernels_.sgd(rate, momentum, decay_of(chunk), gradient_scale, chunk.size, gradients + at, weights + at, buffer);
@@ -215,20 +257,22 @@ class Sgd final : public FlatOptimizer {
 };
 
 template <typename Kind>
-Result<std::unique_ptr<Optimizer>> make(int moments, const OptimizerConfig& config, Isa isa, ParameterSet& parameters,
-                                        ThreadTeam& team) {
+Result<std::unique_ptr<Optimizer>> make(int moments, Residency residency, const OptimizerConfig& config, Isa isa,
+                                        ParameterSet& parameters, ThreadTeam& team) {
   auto optimizer = std::make_unique<Kind>(config, isa, parameters, team);
-  BF_TRY(optimizer->allocate_moments(moments));
+  BF_TRY(optimizer->allocate_moments(moments, residency));
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Optimizer>> make_optimizer(const OptimizerConfig& config, const Fusion& fusion, Isa isa,
-                                                  ParameterSet& parameters, ThreadTeam& team) {
-  if (config.kind == OptimizerKind::kSgd) return make<Sgd>(config.momentum > 0 ? 1 : 0, config, isa, parameters, team);
-  if (fusion.adamw) return make<Adamw>(2, config, isa, parameters, team);
-  return make<UnfusedAdamw>(2, config, isa, parameters, team);
+                                                  ParameterSet& parameters, ThreadTeam& team, Residency moments) {
+  if (config.kind == OptimizerKind::kSgd) {
+    return make<Sgd>(config.momentum > 0 ? 1 : 0, moments, config, isa, parameters, team);
+  }
+  if (fusion.adamw) return make<Adamw>(2, moments, config, isa, parameters, team);
+  return make<UnfusedAdamw>(2, moments, config, isa, parameters, team);
 }
 
 }  // namespace butterfly

@@ -13,6 +13,7 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
 
@@ -20,23 +21,31 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite
-  /// or NaN where one of them is.
-  virtual double gradient_norm() = 0;
+  /// From now on this optimizer updates the given chunks alone (ShardMap::owned(), ascending), and `counted` says whether
+  /// its part of the norm counts: of several ranks that hold the same, one does. Moments of other chunks are released.
+  virtual void own(std::vector<ParameterRange> owned, bool counted) = 0;
 
-  /// One update of every parameter that is not frozen; `gradient_scale` multiplies the gradients first.
+  /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite
+  /// or NaN where one of them is. Of chunks that this rank does not own, the others' sums: all ranks call it then.
+  /// Errors: those of the collectives, which may be null for one that owns all.
+  virtual Result<double> gradient_norm(Collectives* collectives) = 0;
+
+  /// One update of every parameter that is owned and not frozen; `gradient_scale` multiplies the gradients first.
   virtual void update(double rate, double gradient_scale) = 0;
 
   /// Updates so far: the t of the bias corrections.
   virtual std::int64_t updates() const = 0;
   virtual void set_updates(std::int64_t updates) = 0;
 
-  /// For checkpoints: each is as long as the flat parameters. AdamW has two, SGD with momentum one.
+  /// For checkpoints: each is as long as the flat parameters, zero where it is not owned. AdamW has two, SGD with
+  /// momentum one.
   virtual std::vector<std::span<float>> moments() = 0;
 };
 
 /// `parameters` and `team` are borrowed; which of them are frozen is looked at here. Errors: kNoMemory.
+/// `moments`: kSparse for a run that calls own().
 Result<std::unique_ptr<Optimizer>> make_optimizer(const OptimizerConfig& config, const Fusion& fusion, Isa isa,
-                                                  ParameterSet& parameters, ThreadTeam& team);
+                                                  ParameterSet& parameters, ThreadTeam& team,
+                                                  Residency moments = Residency::kWhole);
 
 }  // namespace butterfly

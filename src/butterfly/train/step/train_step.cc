@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "butterfly/trace/trace.h"
 #include "butterfly/train/config/learning_rate.h"
@@ -24,11 +23,13 @@ constexpr Phase kOptimizer{trace::Zone::kPhaseOptimizer, &StepPhases::optimizer_
 class PhaseClock {
  public:
   explicit PhaseClock(StepReport& report) : report_(report) {}
-  void lap(const Phase& phase, int micro_batch = 0) {
+  void lap(const Phase& phase, int micro_batch = 0) { end(phase, micro_batch, trace::now_ns()); }
+  /// Of which `waited_s` were spent waiting for other ranks: as its end, wherever in it they were.
+  void lap_of_pass(const Phase& phase, int micro_batch, double waited_s) {
     const std::uint64_t now = trace::now_ns();
-    trace::record(phase.zone, last_, now, {.number = static_cast<std::uint32_t>(micro_batch)});
-    report_.phases.*phase.sum += static_cast<double>(now - last_) * 1e-9;
-    last_ = now;
+    const auto waited = std::min(now - last_, static_cast<std::uint64_t>(waited_s * 1e9));
+    end(phase, micro_batch, now - waited);
+    if (waited > 0) end(kCommunication, micro_batch, now);
   }
   void stop(const StepContext& context) {
     const std::uint64_t now = trace::now_ns();
@@ -43,10 +44,21 @@ class PhaseClock {
   }
 
  private:
+  void end(const Phase& phase, int micro_batch, std::uint64_t now) {
+    trace::record(phase.zone, last_, now, {.number = static_cast<std::uint32_t>(micro_batch)});
+    report_.phases.*phase.sum += static_cast<double>(now - last_) * 1e-9;
+    last_ = now;
+  }
+
   StepReport& report_;
   const std::uint64_t begin_ = trace::now_ns();
   std::uint64_t last_ = begin_;
 };
+
+/// What a pass has waited for the weights of others, and for room for its gradients.
+double waited_s(StepContext& context) {
+  return context.reducer.take_waited_s() + (context.weights == nullptr ? 0.0 : context.weights->take_waited_s());
+}
 
 std::int64_t tokens_of_step(const StepContext& context) {
   return static_cast<std::int64_t>(context.config.global_batch) * context.transformer.options().seq;
@@ -116,6 +128,30 @@ double clip_factor(const StepContext& context, double norm) {
   return most > 0 && norm > most ? most / norm : 1.0;
 }
 
+/// This rank has no micro-batch in a round in which others have: they need its part of the weights, and it theirs of the
+/// gradients.
+Status serve_others(StepContext& context) {
+  return context.transformer.idle([&](ParameterRange range) { context.reducer.gradients_ready(kIdle, range); });
+}
+
+Status finish_gradients(StepContext& context, ReduceReport& report) {
+  BF_ASSIGN_OR_RETURN(report, context.reducer.finish());
+  if (context.weights == nullptr) return {};
+  const GatherStats gathered = context.weights->take_stats();
+  report.bytes_sent += gathered.bytes_sent;
+  report.formula_bytes += gathered.formula_bytes;
+  report.uncompressed_bytes += gathered.formula_bytes;
+  report.communication_s += gathered.communication_s;
+  report.exposed_s += gathered.exposed_s;
+  return {};
+}
+
+void update(StepContext& context, const StepReport& report) {
+  context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
+  context.transformer.weights_changed();
+  if (context.weights != nullptr) context.weights->updated();
+}
+
 void begin(StepContext& context) {
   std::fill(context.buffers.numbers.begin(), context.buffers.numbers.end(), 0.0);
   context.reducer.begin_step(context.share);
@@ -128,27 +164,28 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
   PhaseClock clock(report);
   begin(context);
   clock.lap(kOptimizer);
-  for (int micro = context.share.first; micro < context.share.last; ++micro) {
-    read_batch(context, step, micro);
-    clock.lap(kData, micro);
-    BF_TRY(forward(context, micro));
-    clock.lap(kForwardPass, micro);
-    BF_TRY(backward(context, micro));
-    clock.lap(kBackwardPass, micro);
+  for (const int micro : context.rounds) {
+    if (micro != kIdle) {
+      read_batch(context, step, micro);
+      clock.lap(kData, micro);
+      BF_TRY(forward(context, micro));
+      clock.lap_of_pass(kForwardPass, micro, waited_s(context));
+      BF_TRY(backward(context, micro));
+      clock.lap_of_pass(kBackwardPass, micro, waited_s(context));
+    } else {
+      BF_TRY(serve_others(context));
+    }
     context.reducer.micro_batch_done(micro);
     clock.lap(kCommunication, micro);
   }
-  BF_ASSIGN_OR_RETURN(report.reduced, context.reducer.finish());
+  BF_TRY(finish_gradients(context, report.reduced));
   BF_TRY(share_losses(context, wish, report));
   clock.lap(kCommunication, context.share.last);
 
-  report.gradient_norm = context.optimizer.gradient_norm();
+  BF_ASSIGN_OR_RETURN(report.gradient_norm, context.optimizer.gradient_norm(context.collectives));
   BF_TRY(check_finite(report));
   report.left_out = context.guard.is_outlier(report.loss, report.gradient_norm);
-  if (!report.left_out) {
-    context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
-    context.transformer.weights_changed();
-  }
+  if (!report.left_out) update(context, report);
   clock.lap(kOptimizer);
   clock.stop(context);
   return report;
@@ -171,20 +208,6 @@ ExpertLoad expert_load(const StepReport& report) {
         load.largest_over_mean, static_cast<double>(largest) * static_cast<double>(experts) / static_cast<double>(sum));
   }
   return load;
-}
-
-Status share_numbers(Collectives* collectives, std::span<double> numbers) {
-  if (collectives == nullptr || collectives->size() == 1) return {};
-  const ReduceFunction add = [](MutableByteSpan into, ByteSpan from) {
-    for (std::size_t at = 0; at < into.size(); at += sizeof(double)) {
-      double sum = 0.0, term = 0.0;
-      std::memcpy(&sum, into.data() + at, sizeof(double));
-      std::memcpy(&term, from.data() + at, sizeof(double));
-      sum += term;
-      std::memcpy(into.data() + at, &sum, sizeof(double));
-    }
-  };
-  return collectives->all_reduce(std::as_writable_bytes(numbers), sizeof(double), add, AllReduceAlgorithm::kAuto);
 }
 
 }  // namespace butterfly

@@ -13,6 +13,9 @@
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/gradients/guard.h"
 #include "butterfly/train/gradients/reducer.h"
+#include "butterfly/train/gradients/share_numbers.h"
+#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/sharding/sharded_weights.h"
 #include "butterfly/train/step/optimizer.h"
 #include "butterfly/wire/collective/collectives.h"
 
@@ -80,6 +83,8 @@ struct StepContext {
   StepBuffers& buffers;
   Collectives* collectives = nullptr;  // null for one rank
   MicroBatches share{};
+  std::vector<int> rounds{};          // this rank's micro-batch in each, or kIdle
+  ShardedWeights* weights = nullptr;  // null: every rank has all of them
   int micro_batch = 1;  // sequences
 };
 
@@ -89,9 +94,5 @@ enum class StopWish : std::uint8_t { kGoOn, kStop };
 /// Errors: those of the transformer, the reducer and the collectives; kInvalidArgument naming loss and norm where one
 /// is not finite. Then neither weights nor moments have changed.
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
-
-/// The sum over all ranks of numbers of which each is zero but on one rank, or a count, so no order of addition shows.
-/// Nothing to do for null. Errors: those of the collectives.
-Status share_numbers(Collectives* collectives, std::span<double> numbers);
 
 }  // namespace butterfly

@@ -23,10 +23,17 @@ CollectiveQueue::~CollectiveQueue() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CollectiveQueue::submit(std::function<Status()> operation) {
+std::uint64_t CollectiveQueue::submit(std::function<Status()> operation) {
   const std::lock_guard lock(mutex_);
   waiting_.push_back(std::move(operation));
   changed_.notify_all();
+  return ++submitted_;
+}
+
+Status CollectiveQueue::wait(std::uint64_t operation) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ >= operation; });
+  return outcome_;
 }
 
 Status CollectiveQueue::wait_all() {
@@ -43,6 +50,7 @@ void CollectiveQueue::run() {
     const std::function<Status()> operation = std::move(waiting_.front());
     waiting_.pop_front();
     if (!outcome_) {
+      ++done_;
       changed_.notify_all();
       continue;
     }
@@ -51,6 +59,7 @@ void CollectiveQueue::run() {
     Status status = operation();
     lock.lock();
     busy_ = false;
+    ++done_;
     if (!status) outcome_ = std::move(status);
     changed_.notify_all();
   }

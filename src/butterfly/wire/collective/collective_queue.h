@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -23,8 +24,11 @@ class CollectiveQueue {
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
 
-  /// Never waits. What the operation uses stays as it is until wait_all() returns.
-  void submit(std::function<Status()> operation);
+  /// Never waits. What the operation uses stays as it is until it has run. Returns its number, from 1.
+  std::uint64_t submit(std::function<Status()> operation);
+
+  /// Returns when the operation of this number has run: the first error since the last wait_all(), which stays.
+  Status wait(std::uint64_t operation);
 
   /// Returns when all that was submitted has run or been left out: the first error since the last call, after which
   /// operations were left out until this call.
@@ -38,6 +42,7 @@ class CollectiveQueue {
   std::condition_variable changed_;
   std::deque<std::function<Status()>> waiting_;
   bool busy_ = false;  // one runs, outside the lock
+  std::uint64_t submitted_ = 0, done_ = 0;
   bool ending_ = false;
   Status outcome_;
   std::thread thread_;

@@ -41,7 +41,7 @@ struct TransformerOptions {
   int seq = 0;          // tokens of each
   int threads = 1;
   Isa isa = Isa::kReference;
-  GradientMemory gradients = GradientMemory::kPrivate;
+  ParameterMemory memory{};
   /// Coefficient of the load-balance loss of a mixture of experts: backward() gives the gradients of the losses plus
   /// this times the rows of the micro-batch times RouterReport::balance_loss.
   double router_aux_loss = 0.0;

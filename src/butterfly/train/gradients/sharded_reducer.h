@@ -1,0 +1,14 @@
+// Gradients of which each rank keeps the sum of its part alone (ShardMap): a reduce-scatter for each bucket, hidden behind
+// the backward pass. Used by the training thread; collectives run on the queue's.
+#pragma once
+
+#include <memory>
+
+#include "butterfly/train/gradients/reducer.h"
+
+namespace butterfly {
+
+/// `options.shards` and `options.collectives` are there. Errors: kNoMemory.
+Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptions& options);
+
+}  // namespace butterfly

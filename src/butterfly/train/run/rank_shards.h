@@ -1,0 +1,56 @@
+// What a rank needs for a run whose state is divided among ranks: who holds what, and the weights of which it has a part.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "butterfly/base/result.h"
+#include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/train/config/run_config.h"
+#include "butterfly/train/gradients/reducer.h"
+#include "butterfly/train/run/trainer.h"
+#include "butterfly/train/sharding/shard_map.h"
+#include "butterfly/train/sharding/sharded_weights.h"
+
+namespace butterfly {
+
+/// Who holds what among `ranks` ranks. The same on every rank.
+ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTransformer& transformer);
+
+/// What of the flat arrays a rank of this run has memory for.
+ParameterMemory parameter_memory_of(const RunConfig& config, const TrainRank& rank);
+
+struct RankShards {
+  RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,
+             std::vector<MicroBatches> shares, const TrainRank& rank, TrainableTransformer& transformer);
+  RankShards(const RankShards&) = delete;
+  RankShards& operator=(const RankShards&) = delete;
+
+  bool is_counted(int rank) const { return rank < map.group(); }  // its part of a sum over all that is held
+
+  const ShardMap map;
+  const std::shared_ptr<CollectiveQueue> queue;
+  const Sharding sharding;
+  const ShardedGradients gradients;
+  const std::vector<ParameterRange> owned;
+  ShardedWeights weights;
+};
+
+/// Null for a run whose ranks each have all. Errors: those of CollectiveQueue.
+Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
+                                                     const TrainRank& rank, TrainableTransformer& transformer);
+
+/// A part of the flat arrays that `owned` leaves out, range by range.
+template <typename Work>
+void for_each_gap(const std::vector<ParameterRange>& owned, ParameterRange within, const Work& work) {
+  std::int64_t begin = within.begin;
+  for (const ParameterRange& range : owned) {
+    if (range.end <= within.begin) continue;
+    if (range.begin >= within.end) break;
+    if (begin < range.begin) work(ParameterRange{.begin = begin, .end = range.begin});
+    begin = range.end;
+  }
+  if (begin < within.end) work(ParameterRange{.begin = begin, .end = within.end});
+}
+
+}  // namespace butterfly
