@@ -15,17 +15,11 @@
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/sharding/shard_map.h"
+#include "butterfly/train/sharding/shares.h"
 #include "butterfly/wire/collective/collective_queue.h"
 #include "butterfly/wire/collective/collectives.h"
 
 namespace butterfly {
-
-/// The micro-batches [first, last) of a step's `total` that this rank computes; at least one.
-struct MicroBatches {
-  int first = 0;
-  int last = 0;
-  int total = 0;
-};
 
 inline constexpr std::size_t kGradientCompressions = 7;  // values of GradientCompression
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "butterfly/train/gradients/reducer.h"
-#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/sharding/shares.h"
 
 namespace butterfly {
 

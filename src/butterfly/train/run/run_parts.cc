@@ -10,7 +10,7 @@
 #include "butterfly/model/format/vocabulary_file.h"
 #include "butterfly/text/tokenizer.h"
 #include "butterfly/train/checkpoint/resume.h"
-#include "butterfly/train/run/rank_shards.h"
+#include "butterfly/train/gradients/rank_shards.h"
 
 namespace butterfly {
 namespace {
@@ -95,7 +95,7 @@ Result<int> threads_of(const RunConfig& config) {
 /// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
 /// the workers' parts come from here.
 ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, TrainableTransformer& transformer) {
-  if (parameter_memory_of(config, rank).weights == Residency::kWhole) return {};
+  if (parameter_memory_of(config.parallel, rank.size).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
   auto kept = config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).owned(rank.rank)
@@ -122,7 +122,7 @@ Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& 
                                                   .seq = config.seq,
                                                   .threads = config.threads,
                                                   .isa = isa,
-                                                  .memory = parameter_memory_of(config, rank),
+                                                  .memory = parameter_memory_of(config.parallel, rank.size),
                                                   .router_aux_loss = config.router_aux_loss_coef,
                                                   .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));

@@ -13,9 +13,9 @@
 #include "butterfly/train/checkpoint/resume.h"
 #include "butterfly/train/checkpoint/sharded_save.h"
 #include "butterfly/train/checkpoint/trained_model.h"
-#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/sharding/shares.h"
 #include "butterfly/train/run/evaluate.h"
-#include "butterfly/train/run/rank_shards.h"
+#include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
 #include "butterfly/train/step/step_facts.h"
@@ -147,7 +147,7 @@ Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>
     return make_error(ErrorCode::kUnsupported,
                       "a rank is gone, and with it its part of the run's state; go on from a checkpoint with --resume");
   }
-  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, rank, transformer_));
+  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, rank.collectives, transformer_));
   if (shards_ == nullptr) return {};
   parts_.optimizer->own(shards_->owned, shards_->is_counted(rank.rank));
   transformer_.set_residency(&shards_->weights);

@@ -7,7 +7,7 @@
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/kernel/training/training_kernels.h"
 #include "butterfly/trace/held.h"
-#include "butterfly/train/gradients/share_numbers.h"
+#include "butterfly/train/sharding/share_numbers.h"
 #include "butterfly/train/sharding/shard_map.h"
 
 namespace butterfly {

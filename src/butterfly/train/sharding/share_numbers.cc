@@ -1,4 +1,4 @@
-#include "butterfly/train/gradients/share_numbers.h"
+#include "butterfly/train/sharding/share_numbers.h"
 
 #include <cstring>
 

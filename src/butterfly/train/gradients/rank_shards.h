@@ -8,7 +8,6 @@
 #include "butterfly/model/training/trainable_transformer.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/gradients/reducer.h"
-#include "butterfly/train/run/trainer.h"
 #include "butterfly/train/sharding/shard_map.h"
 #include "butterfly/train/sharding/sharded_weights.h"
 
@@ -18,11 +17,11 @@ namespace butterfly {
 ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTransformer& transformer);
 
 /// What of the flat arrays a rank of this run has memory for.
-ParameterMemory parameter_memory_of(const RunConfig& config, const TrainRank& rank);
+ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 
 struct RankShards {
   RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,
-             std::vector<MicroBatches> shares, const TrainRank& rank, TrainableTransformer& transformer);
+             std::vector<MicroBatches> shares, Collectives& collectives, TrainableTransformer& transformer);
   RankShards(const RankShards&) = delete;
   RankShards& operator=(const RankShards&) = delete;
 
@@ -36,9 +35,9 @@ struct RankShards {
   ShardedWeights weights;
 };
 
-/// Null for a run whose ranks each have all. Errors: those of CollectiveQueue.
+/// Null for a run whose ranks each have all; `collectives` is null for one rank. Errors: those of CollectiveQueue.
 Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                                                     const TrainRank& rank, TrainableTransformer& transformer);
+                                                     Collectives* collectives, TrainableTransformer& transformer);
 
 /// A part of the flat arrays that `owned` leaves out, range by range.
 template <typename Work>

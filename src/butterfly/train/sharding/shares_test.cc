@@ -1,4 +1,4 @@
-#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/sharding/shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,6 +57,14 @@ TEST(Shares, ImpossibleOnesAreRefusedWithBothNumbers) {
     ASSERT_FALSE(refused) << bad;
     EXPECT_THAT(refused.error().message, HasSubstr("rank 1 has speed"));
   }
+}
+
+TEST(Shares, RoundsNumberMicroBatchesAlongTheRanks) {
+  const auto shares = divide_micro_batches(6, 3, std::vector<double>{3, 1, 2}).value();
+  EXPECT_THAT(micro_batches_in_rounds(shares, 0), ElementsAre(0, 3, 5));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 1), ElementsAre(1, kIdle, kIdle));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 2), ElementsAre(2, 4, kIdle));
+  EXPECT_THAT(micro_batches_in_order(shares[2]), ElementsAre(4, 5));
 }
 
 }  // namespace

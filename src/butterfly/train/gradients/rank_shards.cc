@@ -1,4 +1,4 @@
-#include "butterfly/train/run/rank_shards.h"
+#include "butterfly/train/gradients/rank_shards.h"
 
 #include <utility>
 
@@ -13,19 +13,19 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTran
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }
 
-ParameterMemory parameter_memory_of(const RunConfig& config, const TrainRank& rank) {
-  const bool several = rank.size > 1;
-  const Sharding sharding = several ? sharding_of(config.parallel.strategy) : Sharding{};
+ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
+  const bool several = ranks > 1;
+  const Sharding sharding = several ? sharding_of(parallel.strategy) : Sharding{};
   // Where ranks are processes, those of one host may read each other's gradients.
-  const bool may_be_read = several && config.parallel.engine == RankEngine::kTcp && config.parallel.shared_memory;
+  const bool may_be_read = several && parallel.engine == RankEngine::kTcp && parallel.shared_memory;
   return {.sharing = may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate,
           .weights = sharding.weights ? Residency::kSparse : Residency::kWhole,
           .gradients = sharding.gradients ? Residency::kSparse : Residency::kWhole};
 }
 
 RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue,
-                       const ParallelConfig& parallel, std::vector<MicroBatches> shares, const TrainRank& rank,
-                       TrainableTransformer& transformer)
+                       const ParallelConfig& parallel, std::vector<MicroBatches> shares,
+                       Collectives& collectives, TrainableTransformer& transformer)
     : map(std::move(shard_map)),
       queue(std::move(shared_queue)),
       sharding(sharding_of(parallel.strategy)),
@@ -34,16 +34,18 @@ RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shar
                 .exchange = sharding.gradients ? ShardedGradients::Exchange::kMicroBatch
                                                : ShardedGradients::Exchange::kStep,
                 .shares = std::move(shares)},
-      owned(map.owned(rank.rank)),
-      weights(map, *rank.collectives, *queue, transformer.parameters(),
+      owned(map.owned(collectives.rank())),
+      weights(map, collectives, *queue, transformer.parameters(),
               sharding.weights ? AfterUse::kReleased : AfterUse::kKept) {}
 
 Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                                                     const TrainRank& rank, TrainableTransformer& transformer) {
-  if (rank.size == 1 || !sharding_of(parallel.strategy).optimizer) return std::unique_ptr<RankShards>();
+                                                     Collectives* collectives, TrainableTransformer& transformer) {
+  if (collectives == nullptr || collectives->size() == 1 || !sharding_of(parallel.strategy).optimizer) {
+    return std::unique_ptr<RankShards>();
+  }
   BF_ASSIGN_OR_RETURN(std::shared_ptr<CollectiveQueue> queue, CollectiveQueue::create());
-  return std::make_unique<RankShards>(make_shard_map(parallel, rank.size, transformer), std::move(queue), parallel,
-                                      std::move(shares), rank, transformer);
+  return std::make_unique<RankShards>(make_shard_map(parallel, collectives->size(), transformer), std::move(queue),
+                                      parallel, std::move(shares), *collectives, transformer);
 }
 
 }  // namespace butterfly

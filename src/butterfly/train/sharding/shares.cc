@@ -1,4 +1,4 @@
-#include "butterfly/train/gradients/shares.h"
+#include "butterfly/train/sharding/shares.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,9 +6,15 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/train/gradients/reducer.h"
 
 namespace butterfly {
+
+/// The micro-batches [first, last) of a step's `total` that this rank computes; at least one.
+struct MicroBatches {
+  int first = 0;
+  int last = 0;
+  int total = 0;
+};
 
 /// The micro-batches of each rank, in rank order, in proportion to `speeds` (empty: equal) by largest remainders; each
 /// rank has at least one. The same on every rank. Errors: kInvalidArgument for fewer micro-batches than ranks, another

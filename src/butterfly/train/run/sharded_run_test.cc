@@ -1,0 +1,244 @@
+// Runs whose ranks hold parts of the state end with the weights of the run on one rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "butterfly/train/checkpoint/run_checkpoint.h"
+#include "butterfly/train/run/tiny_run_test.h"
+#include "butterfly/wire/collective/collectives.h"
+
+namespace butterfly {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Parameters of several chunks, so that ranks have something to divide.
+ModelConfig divisible_shape() {
+  ModelConfig config = tiny_shape();
+  config.layers = 2;
+  config.model_dim = 64;
+  config.head_dim = 32;
+  config.rope.dim = 32;
+  config.ff_dim = 320;
+  return config;
+}
+
+RunConfig divided_run(ParallelStrategy strategy, int ranks) {
+  RunConfig config = tiny_run();
+  config.shape = divisible_shape();
+  config.global_batch = 12;
+  config.micro_batch = 1;
+  config.steps = 4;
+  config.parallel.strategy = strategy;
+  config.parallel.ranks = ranks;
+  config.parallel.bucket_bytes = 64 * 1024;
+  return config;
+}
+
+struct RankResult {
+  Result<TrainResult> result = make_error(ErrorCode::kUnavailable, "did not run");
+  std::vector<StepReport> steps{};
+};
+
+/// Each rank as a thread; rank 0's observer counts its steps.
+std::vector<RankResult> run_ranks(const RunConfig& config) {
+  const int ranks = config.parallel.ranks;
+  const auto collectives = make_inproc_collectives(ranks);
+  std::vector<RankResult> results(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankResult& mine = results[static_cast<std::size_t>(rank)];
+      Collectives* of_rank = collectives[static_cast<std::size_t>(rank)].get();
+      auto trainer = RankTrainer::create(
+          config, {.rank = rank, .size = ranks, .collectives = ranks == 1 ? nullptr : of_rank,
+                   .speeds = config.parallel.speeds});
+      if (!trainer) {
+        mine.result = tl::unexpected(trainer.error());
+        return of_rank->abort();
+      }
+      TrainObserver observer;
+      observer.step = [&](const StepReport& report, std::int64_t) { mine.steps.push_back(report); };
+      mine.result = (*trainer)->run(observer, {});
+      if (!mine.result) of_rank->abort();
+    });
+  }
+  threads.clear();
+  return results;
+}
+
+std::string hash_of(const RunConfig& config) {
+  const auto results = run_ranks(config);
+  for (const RankResult& rank : results) {
+    EXPECT_TRUE(rank.result) << (rank.result ? "" : rank.result.error().message);
+    if (!rank.result) return "failed";
+    EXPECT_EQ(rank.result->weights_hash, results[0].result->weights_hash);
+    EXPECT_EQ(rank.steps.back().loss, results[0].steps.back().loss);
+  }
+  return results[0].result->weights_hash;
+}
+
+constexpr ParallelStrategy kDivided[] = {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3,
+                                         ParallelStrategy::kHybrid};
+
+TEST(ShardedRun, EndsWithTheBitsOfOneRank) {
+  const std::string one = hash_of(divided_run(ParallelStrategy::kDdp, 1));
+  for (const ParallelStrategy strategy : kDivided) {
+    for (const int ranks : {2, 3, 4}) {
+      EXPECT_EQ(hash_of(divided_run(strategy, ranks)), one) << static_cast<int>(strategy) << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(ShardedRun, UnevenSharesAndGroupsDoNotShow) {
+  const std::string one = hash_of(divided_run(ParallelStrategy::kDdp, 1));
+  for (const ParallelStrategy strategy : kDivided) {
+    RunConfig config = divided_run(strategy, 3);
+    config.parallel.speeds = {1, 5, 2};
+    config.parallel.state_shares = {3, 1, 2};
+    EXPECT_EQ(hash_of(config), one) << static_cast<int>(strategy);
+  }
+  RunConfig groups = divided_run(ParallelStrategy::kHybrid, 4);
+  groups.parallel.shard_group = 2;
+  EXPECT_EQ(hash_of(groups), one);
+}
+
+TEST(ShardedRun, HoldsForEveryKindOfModelAndPrecision) {
+  const auto check = [](const char* what, const std::function<void(RunConfig&)>& change) {
+    RunConfig config = divided_run(ParallelStrategy::kDdp, 1);
+    change(config);
+    const std::string one = hash_of(config);
+    for (const ParallelStrategy strategy : {ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
+      config.parallel.strategy = strategy;
+      config.parallel.ranks = 2;
+      EXPECT_EQ(hash_of(config), one) << what << ", " << static_cast<int>(strategy);
+    }
+  };
+  check("bf16", [](RunConfig& config) { config.precision = Precision::kBfloat16; });
+  check("recomputed", [](RunConfig& config) { config.recompute = Recompute::kBlock; });
+  check("tied", [](RunConfig& config) { config.shape.tied_head = true; });
+  check("sgd", [](RunConfig& config) { config.optimizer.kind = OptimizerKind::kSgd; });
+  check("frozen", [](RunConfig& config) { config.frozen = {"blk.0."}; });
+  check("evaluated", [](RunConfig& config) { config.evaluate_every = 1; });
+  check("experts", [](RunConfig& config) { config.shape = tiny_expert_shape(); });
+}
+
+TEST(ShardedRun, ItsVerdictIsValidAndItsBytesAreTheFormulas) {
+  // What a rank sends of (n - 1) / n of the parameters: gradients once, weights once or twice.
+  const std::pair<ParallelStrategy, double> kTimes[] = {
+      {ParallelStrategy::kZero1, 2.0}, {ParallelStrategy::kZero2, 2.0}, {ParallelStrategy::kZero3, 3.0}};
+  for (const auto& [strategy, times] : kTimes) {
+    for (const int ranks : {2, 4}) {
+      RunConfig config = divided_run(strategy, ranks);
+      config.shape.ff_dim = 2048;
+      config.global_batch = ranks;
+      config.parallel.deterministic = false;
+      const auto results = run_ranks(config);
+      double bytes = 0.0;
+      for (const RankResult& rank : results) {
+        ASSERT_TRUE(rank.result) << rank.result.error().message;
+        EXPECT_TRUE(rank.result->verdict.valid) << to_string(rank.result->verdict);
+        bytes += static_cast<double>(rank.steps.back().reduced.bytes_sent);
+      }
+      const ParameterSet parameters = ParameterSet::create(config.shape).value();
+      const double expected = times * (ranks - 1) * static_cast<double>(parameters.weights().size_bytes());
+      EXPECT_NEAR(bytes, expected, 0.01 * expected) << static_cast<int>(strategy) << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(ShardedRun, WithoutDeterminismTheLossesAreThoseOfOneRankWithinRounding) {
+  RunConfig config = divided_run(ParallelStrategy::kDdp, 1);
+  config.parallel.deterministic = false;
+  const double one = run_ranks(config)[0].steps.back().loss;
+  for (const ParallelStrategy strategy : kDivided) {
+    config.parallel.strategy = strategy;
+    config.parallel.ranks = 3;
+    EXPECT_NEAR(run_ranks(config)[0].steps.back().loss, one, 1e-5) << static_cast<int>(strategy);
+  }
+}
+
+class ShardedCheckpoint : public ::testing::Test {
+ protected:
+  RunConfig saved(ParallelStrategy strategy, int ranks) {
+    RunConfig config = divided_run(strategy, ranks);
+    config.checkpoint.directory = folder_.path() + "/run";
+    config.checkpoint.every_steps = 2;
+    config.checkpoint.keep = 9;
+    return config;
+  }
+  std::string middle() const { return checkpoint_path(folder_.path() + "/run", 2); }
+
+  TestFolder folder_;
+};
+
+TEST_F(ShardedCheckpoint, IsReadByAnotherNumberOfRanksAndAnotherStrategy) {
+  const std::string whole = hash_of(saved(ParallelStrategy::kZero3, 3));
+  EXPECT_FALSE(std::filesystem::exists(middle() + "/weights.f32"));
+  EXPECT_TRUE(std::filesystem::exists(middle() + "/moment-1.0002.f32"));
+  const std::pair<ParallelStrategy, int> kOthers[] = {{ParallelStrategy::kDdp, 1},
+                                                      {ParallelStrategy::kZero1, 4},
+                                                      {ParallelStrategy::kZero2, 2},
+                                                      {ParallelStrategy::kZero3, 2}};
+  for (const auto& [strategy, ranks] : kOthers) {
+    RunConfig next = divided_run(strategy, ranks);
+    next.resume = middle();
+    EXPECT_EQ(hash_of(next), whole) << static_cast<int>(strategy) << ", " << ranks << " ranks";
+  }
+}
+
+TEST_F(ShardedCheckpoint, OfOneRankIsReadByRanksThatHoldParts) {
+  const std::string whole = hash_of(saved(ParallelStrategy::kDdp, 1));
+  for (const ParallelStrategy strategy : kDivided) {
+    RunConfig next = divided_run(strategy, 3);
+    next.resume = middle();
+    EXPECT_EQ(hash_of(next), whole) << static_cast<int>(strategy);
+  }
+}
+
+TEST_F(ShardedCheckpoint, AChangedByteOfAPartIsNamed) {
+  (void)hash_of(saved(ParallelStrategy::kZero2, 2));
+  const std::string part = middle() + "/moment-0.0001.f32";
+  {
+    std::fstream file(part, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(100);
+    file.put('x');
+  }
+  RunConfig next = divided_run(ParallelStrategy::kDdp, 1);
+  next.resume = middle();
+  const auto refused = run_ranks(next)[0].result;
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr(part));
+  EXPECT_THAT(refused.error().message, HasSubstr("corrupt"));
+}
+
+TEST_F(ShardedCheckpoint, AMissingPartIsNamed) {
+  (void)hash_of(saved(ParallelStrategy::kZero2, 2));
+  std::filesystem::remove(middle() + "/weights.0001.f32");
+  RunConfig next = divided_run(ParallelStrategy::kDdp, 1);
+  next.resume = middle();
+  const auto refused = run_ranks(next)[0].result;
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("weights.0001.f32: is missing"));
+}
+
+TEST(ShardedRunConfig, WhatDoesNotGoTogetherIsRefused) {
+  RunConfig config = divided_run(ParallelStrategy::kZero1, 2);
+  config.parallel.deterministic = false;
+  config.parallel.compression = GradientCompression::kInt8;
+  EXPECT_THAT(validate(config).error().message, HasSubstr("packs the gradients of ddp"));
+  config = divided_run(ParallelStrategy::kHybrid, 3);
+  config.parallel.shard_group = 2;
+  EXPECT_THAT(validate(config).error().message, HasSubstr("does not divide the 3 ranks"));
+  config = divided_run(ParallelStrategy::kZero3, 2);
+  config.parallel.shard_group = 2;
+  EXPECT_THAT(validate(config).error().message, HasSubstr("only hybrid has groups"));
+  config = divided_run(ParallelStrategy::kZero3, 2);
+  config.parallel.state_shares = {1, 2, 3};
+  EXPECT_THAT(validate(config).error().message, HasSubstr("3 numbers for a group of 2"));
+}
+
+}  // namespace
+}  // namespace butterfly
