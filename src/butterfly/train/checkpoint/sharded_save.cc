@@ -72,7 +72,7 @@ class PartsToRankZero {
   /// Of what `rank` holds and writes, known to all.
   Result<std::vector<ParameterRange>> ranges_of(int rank, std::span<const RunArray> arrays) {
     std::string mine;
-    if (save_.collectives.rank() == rank && save_.writes) {
+    if (save_.collectives.rank() == rank) {
       mine.resize(arrays[0].ranges.size() * sizeof(ParameterRange));
       std::memcpy(mine.data(), arrays[0].ranges.data(), mine.size());
     }
@@ -129,10 +129,8 @@ Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run)
   if (save.folder == FolderOf::kRankZero) {
     mine = PartsToRankZero(save).write(folders[0], run.arrays);
     if (!mine && ends_epoch(mine.error())) return tl::unexpected(mine.error());
-  } else if (save.writes) {
-    mine = write_parts(save.files, folders[0], save.collectives.rank(), run.arrays);
   } else {
-    mine = std::vector<CheckpointFile>();
+    mine = write_parts(save.files, folders[0], save.collectives.rank(), run.arrays);
   }
   const Status written = mine ? Status{} : Status(tl::unexpected(mine.error()));
   if (const Status all = agree(save.collectives, written); !all) {

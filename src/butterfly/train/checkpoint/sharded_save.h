@@ -20,11 +20,10 @@ struct ShardedSave {
   CheckpointFiles& files;
   const std::string& directory;  // rank 0's; with kAllRanks everyone's
   FolderOf folder = FolderOf::kAllRanks;
-  bool writes = true;  // false: another rank holds the same and writes it
   int keep = 1;
 };
 
-/// The arrays of `run` have ranges. On every rank the path, or what went wrong first on one of them: nothing of a
+/// The arrays of `run` have ranges, none of them on two ranks. On every rank the path, or what went wrong first on one of them: nothing of a
 /// checkpoint is left then. Errors: those of write_checkpoint(), and those of the collectives (ends_epoch()).
 Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run);
 

@@ -52,6 +52,7 @@ Status check_counts(const RunConfig& config) {
   BF_TRY(check_at_least("evaluate_every", config.evaluate_every, 0, kIntMax));
   BF_TRY(check_at_least("sample_every", config.sample_every, 0, kIntMax));
   BF_TRY(check_at_least("parallel.ranks", config.parallel.ranks, 1, 1024));
+  BF_TRY(check_at_least("parallel.mirror", config.parallel.mirror, 0, 16));
   BF_TRY(check_at_least("parallel.bucket_bytes", config.parallel.bucket_bytes, 1024, std::int64_t{1} << 32));
   BF_TRY(check_at_least("schedule.warmup_steps", config.schedule.warmup_steps, 0, config.steps));
   BF_TRY(check_at_least("guard.window_steps", config.guard.window_steps, 2, kIntMax));

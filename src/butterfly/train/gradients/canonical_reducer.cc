@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/train/gradients/gradient_tree.h"
+#include "butterfly/train/gradients/sharded_reducer.h"
 
 namespace butterfly {
 namespace {
@@ -144,7 +145,8 @@ Status CanonicalSum::reduce(std::size_t index, ParameterRange range, ReduceRepor
   report.formula_bytes += bytes;
   report.uncompressed_bytes += bytes;
   ++report.buckets[static_cast<std::size_t>(GradientCompression::kOff)];
-  return shards_ == nullptr ? collectives_.all_gather(parts) : Status{};
+  if (shards_ == nullptr) return collectives_.all_gather(parts);
+  return send_to_mirrors(*shards_, collectives_, shards_->buckets().size() - 1 - index, gradients_, report);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTran
   const bool hybrid = parallel.strategy == ParallelStrategy::kHybrid && parallel.shard_group > 0;
   // After a loss the ranks that remain may not be whole groups.
   const int group = hybrid && ranks % parallel.shard_group == 0 ? parallel.shard_group : ranks;
-  ShardOptions options{.ranks = ranks, .group = group, .bucket_bytes = parallel.bucket_bytes};
+  ShardOptions options{.ranks = ranks, .group = group, .mirrors = parallel.mirror, .bucket_bytes = parallel.bucket_bytes};
   if (parallel.state_shares.size() == static_cast<std::size_t>(group)) options.shares = parallel.state_shares;
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }
@@ -25,8 +25,9 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
 
 RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue,
                        const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                       Collectives& collectives, TrainableTransformer& transformer)
-    : map(std::move(shard_map)),
+                       Collectives& ranks, TrainableTransformer& transformer)
+    : collectives(ranks),
+      map(std::move(shard_map)),
       queue(std::move(shared_queue)),
       sharding(sharding_of(parallel.strategy)),
       gradients{.map = map,
@@ -34,18 +35,16 @@ RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shar
                 .exchange = sharding.gradients ? ShardedGradients::Exchange::kMicroBatch
                                                : ShardedGradients::Exchange::kStep,
                 .shares = std::move(shares)},
-      owned(map.owned(collectives.rank())),
-      weights(map, collectives, *queue, transformer.parameters(),
+      held(map.held(ranks.rank())),
+      counted(ranks.rank() < map.group() ? map.owned(ranks.rank()) : std::vector<ParameterRange>()),
+      weights(map, ranks, *queue, transformer.parameters(),
               sharding.weights ? AfterUse::kReleased : AfterUse::kKept) {}
 
 Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                                                     Collectives* collectives, TrainableTransformer& transformer) {
-  if (collectives == nullptr || collectives->size() == 1 || !sharding_of(parallel.strategy).optimizer) {
-    return std::unique_ptr<RankShards>();
-  }
+                                                     Collectives& collectives, TrainableTransformer& transformer) {
   BF_ASSIGN_OR_RETURN(std::shared_ptr<CollectiveQueue> queue, CollectiveQueue::create());
-  return std::make_unique<RankShards>(make_shard_map(parallel, collectives->size(), transformer), std::move(queue),
-                                      parallel, std::move(shares), *collectives, transformer);
+  return std::make_unique<RankShards>(make_shard_map(parallel, collectives.size(), transformer), std::move(queue),
+                                      parallel, std::move(shares), collectives, transformer);
 }
 
 }  // namespace butterfly

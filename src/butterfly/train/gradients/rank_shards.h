@@ -21,23 +21,23 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 
 struct RankShards {
   RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,
-             std::vector<MicroBatches> shares, Collectives& collectives, TrainableTransformer& transformer);
+             std::vector<MicroBatches> shares, Collectives& ranks, TrainableTransformer& transformer);
   RankShards(const RankShards&) = delete;
   RankShards& operator=(const RankShards&) = delete;
 
-  bool is_counted(int rank) const { return rank < map.group(); }  // its part of a sum over all that is held
-
+  Collectives& collectives;
   const ShardMap map;
   const std::shared_ptr<CollectiveQueue> queue;
   const Sharding sharding;
   const ShardedGradients gradients;
-  const std::vector<ParameterRange> owned;
+  const std::vector<ParameterRange> held;     // with what this rank mirrors
+  const std::vector<ParameterRange> counted;  // owned, and by no rank of another group before this one
   ShardedWeights weights;
 };
 
-/// Null for a run whose ranks each have all; `collectives` is null for one rank. Errors: those of CollectiveQueue.
+/// Errors: those of CollectiveQueue.
 Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                                                     Collectives* collectives, TrainableTransformer& transformer);
+                                                     Collectives& collectives, TrainableTransformer& transformer);
 
 /// A part of the flat arrays that `owned` leaves out, range by range.
 template <typename Work>

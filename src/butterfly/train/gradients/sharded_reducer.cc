@@ -75,6 +75,7 @@ class ScatterSum final : public BucketSum {
  public:
   ScatterSum(const ShardMap& map, Collectives& collectives, std::span<float> gradients)
       : map_(map),
+        collectives_(collectives),
         rank_(collectives.rank()),
         gradients_(gradients),
         all_(static_cast<std::size_t>(collectives.size()), true),
@@ -85,20 +86,21 @@ class ScatterSum final : public BucketSum {
     BF_ASSIGN_OR_RETURN(const std::vector<std::span<float>> brought,
                         exchange_.exchange(bucket, all_, gradients_, report));
     const std::span<float> mine = in(gradients_, map_.part(bucket, rank_));
-    // Its own values are in the way of the sum in rank order: two values add to the same bits either way round.
     if (brought.size() == 2) {
-      add_to(mine, brought[rank_ == 0 ? 1 : 0]);
-      return {};
+      add_to(mine, brought[rank_ == 0 ? 1 : 0]);  // the same bits either way round
+    } else {
+      // Its own values are in the way of the sum in rank order.
+      own_.assign(mine.begin(), mine.end());
+      std::vector<std::span<float>> ordered = brought;
+      ordered[static_cast<std::size_t>(rank_)] = own_;
+      add_all(ordered, mine, false);
     }
-    own_.assign(mine.begin(), mine.end());
-    std::vector<std::span<float>> ordered = brought;
-    ordered[static_cast<std::size_t>(rank_)] = own_;
-    add_all(ordered, mine, false);
-    return {};
+    return send_to_mirrors(map_, collectives_, bucket, gradients_, report);
   }
 
  private:
   const ShardMap& map_;
+  Collectives& collectives_;
   const int rank_;
   std::span<float> gradients_;
   const std::vector<bool> all_;
@@ -214,6 +216,7 @@ class RoundReducer final : public GradientReducer {
       add_all(brought, in(gradients_, mine), round > 0);
     }
     release_from(shards_.map.buckets()[bucket].begin);
+    if (round + 1 == rounds_) BF_TRY(send_to_mirrors(shards_.map, collectives_, bucket, gradients_, report_));
     const std::uint64_t sent = collectives_.stats().bytes_sent - before;
     report_.bytes_sent += sent;
     span.set_work({.number = static_cast<std::uint32_t>(bucket), .bytes = sent});
@@ -284,6 +287,23 @@ std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
 }
 
 }  // namespace
+
+Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_t bucket, std::span<float> gradients,
+                       ReduceReport& report) {
+  const int me = collectives.rank();
+  if (map.mirrors_of(me).empty()) return {};
+  std::vector<ByteSpan> to(static_cast<std::size_t>(map.ranks()));
+  std::vector<MutableByteSpan> from(to.size());
+  for (const int mirror : map.mirrors_of(me)) {
+    to[static_cast<std::size_t>(mirror)] = std::as_bytes(in(gradients, map.part(bucket, me)));
+    report.formula_bytes += to[static_cast<std::size_t>(mirror)].size();
+    report.uncompressed_bytes += to[static_cast<std::size_t>(mirror)].size();
+  }
+  for (const int other : map.mirrored_by(me)) {
+    from[static_cast<std::size_t>(other)] = std::as_writable_bytes(in(gradients, map.part(bucket, other)));
+  }
+  return collectives.all_to_all(to, from);
+}
 
 Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptions& options) {
   const ShardedGradients& shards = *options.shards;

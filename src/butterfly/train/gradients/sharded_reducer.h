@@ -8,6 +8,11 @@
 
 namespace butterfly {
 
+/// This rank's sum of a bucket, in the flat gradients, to its mirrors, and theirs whose mirror it is to here. Adds to
+/// report. Errors: those of the collectives.
+Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_t bucket, std::span<float> gradients,
+                       ReduceReport& report);
+
 /// `options.shards` and `options.collectives` are there. Errors: kNoMemory.
 Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptions& options);
 

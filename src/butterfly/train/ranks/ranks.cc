@@ -26,8 +26,9 @@ const Error& cause(const std::vector<Result<TrainResult>>& results) {
   return *found;
 }
 
-Result<TrainResult> train_with_threads(const RunConfig& config, const TrainObserver& observer,
-                                       const std::stop_token& stop, const RanksOptions& options) {
+Result<TrainResult> train_with_threads(RunConfig config, const TrainObserver& observer, const std::stop_token& stop,
+                                       const RanksOptions& options) {
+  config.parallel.mirror = 0;  // they share their fate
   const int ranks = config.parallel.ranks;
   const auto collectives = make_inproc_collectives(ranks);
   std::vector<Result<TrainResult>> results(collectives.size());

@@ -65,12 +65,14 @@ std::optional<OfExpert> expert_of(std::string_view name) {
   return of;
 }
 
-std::string hash_of(std::span<const float> values) {
-  return to_hex(sha256(std::as_bytes(values)));
-}
-
 std::span<const float> in(std::span<const float> all, ParameterRange range) {
   return all.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
+std::string hash_of(std::span<const float> all, const std::vector<ParameterRange>& ranges) {
+  Sha256Hasher hasher;
+  for (const ParameterRange& range : ranges) hasher.add(std::as_bytes(in(all, range)));
+  return hasher.finish().value_or("");
 }
 
 /// The first names and how many there are.
@@ -164,16 +166,14 @@ std::string to_string(const AuditVerdict& verdict) {
 
 Audit::Audit(const ParameterSet& parameters, const std::vector<ParameterRange>& owned) {
   for (const Parameter& parameter : parameters.list()) {
-    ParameterRange range{.begin = parameter.offset, .end = parameter.offset + parameter.size()};
-    if (!owned.empty()) {
-      const auto mine = std::ranges::find_if(
-          owned, [&](const ParameterRange& one) { return one.end > range.begin && one.begin < range.end; });
-      if (mine == owned.end()) continue;
-      // Its first part speaks for all of it.
-      range = {.begin = std::max(range.begin, mine->begin), .end = std::min(range.end, mine->end)};
+    const ParameterRange all{.begin = parameter.offset, .end = parameter.offset + parameter.size()};
+    Watched watched{.parameter = parameter};
+    for (const ParameterRange& one : owned.empty() ? std::vector{all} : owned) {
+      const ParameterRange mine{.begin = std::max(all.begin, one.begin), .end = std::min(all.end, one.end)};
+      if (mine.begin < mine.end) watched.ranges.push_back(mine);
     }
-    parameters_.push_back(
-        {.parameter = parameter, .range = range, .first_hash = hash_of(in(parameters.own_weights(), range))});
+    watched.first_hash = hash_of(parameters.own_weights(), watched.ranges);
+    parameters_.push_back(std::move(watched));
   }
 }
 
@@ -204,10 +204,22 @@ void Audit::step(const StepReport& report, const ParameterSet& parameters) {
   for (std::size_t i = 0; i < expert_tokens_.size(); ++i) expert_tokens_[i] += report.expert_tokens[i];
   for (Watched& watched : parameters_) {
     if (watched.gradient_seen) continue;
-    const std::span<const float> gradient = in(parameters.gradients(), watched.range);
-    watched.gradient_seen =
-        std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
+    for (const ParameterRange& range : watched.ranges) {
+      const std::span<const float> gradient = in(parameters.gradients(), range);
+      watched.gradient_seen =
+          watched.gradient_seen ||
+          std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
+    }
   }
+}
+
+std::vector<double> Audit::seen(const ParameterSet& parameters) const {
+  std::vector<double> seen;
+  for (const Watched& watched : parameters_) seen.push_back(watched.gradient_seen ? 1.0 : 0.0);
+  for (const Watched& watched : parameters_) {
+    seen.push_back(hash_of(parameters.own_weights(), watched.ranges) != watched.first_hash ? 1.0 : 0.0);
+  }
+  return seen;
 }
 
 AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& facts) const {
@@ -217,17 +229,19 @@ AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& fac
     return findings.take();
   }
   std::vector<std::string> without_gradient, unmoved, moved_though_frozen, without_tokens;
-  for (const Watched& watched : parameters_) {
-    const bool moved = hash_of(in(parameters.own_weights(), watched.range)) != watched.first_hash;
+  const std::vector<double> seen = facts.seen.empty() ? this->seen(parameters) : facts.seen;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Watched& watched = parameters_[i];
+    const bool gradient_seen = seen[i] != 0.0, moved = seen[parameters_.size() + i] != 0.0;
     if (watched.parameter.frozen) {
       if (moved) moved_though_frozen.push_back(watched.parameter.name);
       continue;
     }
-    if (!watched.gradient_seen && waits_for_tokens(watched)) {
+    if (!gradient_seen && waits_for_tokens(watched)) {
       without_tokens.push_back(watched.parameter.name);
       continue;
     }
-    if (!watched.gradient_seen) without_gradient.push_back(watched.parameter.name);
+    if (!gradient_seen) without_gradient.push_back(watched.parameter.name);
     if (!moved) unmoved.push_back(watched.parameter.name);
   }
   check_names(findings, without_gradient,

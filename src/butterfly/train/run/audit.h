@@ -32,6 +32,7 @@ struct AuditFacts {
   double mfu = 0.0;                        // 0: the peak is not known
   std::int64_t bucket_bytes = 0;           // of the gradients' reduction
   std::vector<std::string> rank_hashes{};  // of the weights, in rank order
+  std::vector<double> seen{};              // Audit::seen(), added up over ranks that hold parts; empty: this rank's
 };
 
 class Audit {
@@ -43,12 +44,16 @@ class Audit {
   /// After each step: the gradients of `parameters` are those of the step, summed.
   void step(const StepReport& report, const ParameterSet& parameters);
 
+  /// For each parameter whether it received a gradient, then for each whether it moved: 1 or 0, of what this rank has of
+  /// it. Ranks that hold parts of the state add theirs up.
+  std::vector<double> seen(const ParameterSet& parameters) const;
+
   AuditVerdict finish(const ParameterSet& parameters, const AuditFacts& facts) const;
 
  private:
   struct Watched {
     Parameter parameter{};
-    ParameterRange range{};  // of it, in the flat arrays
+    std::vector<ParameterRange> ranges{};  // what this rank has of it, in the flat arrays
     std::string first_hash{};
     bool gradient_seen = false;  // one that is neither zero nor infinite nor NaN
   };

@@ -135,6 +135,7 @@ TEST(ShardedRun, ItsVerdictIsValidAndItsBytesAreTheFormulas) {
       config.shape.ff_dim = 2048;
       config.global_batch = ranks;
       config.parallel.deterministic = false;
+      config.parallel.mirror = 0;
       const auto results = run_ranks(config);
       double bytes = 0.0;
       for (const RankResult& rank : results) {

@@ -1,9 +1,13 @@
 #include "butterfly/train/run/trainer.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
+#include "butterfly/base/check.h"
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/model/core/parameter_weights.h"
@@ -15,9 +19,11 @@
 #include "butterfly/train/checkpoint/trained_model.h"
 #include "butterfly/train/sharding/shares.h"
 #include "butterfly/train/run/evaluate.h"
+#include "butterfly/train/config/learning_rate.h"
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
+#include "butterfly/train/sharding/takeover.h"
 #include "butterfly/train/step/step_facts.h"
 
 namespace butterfly {
@@ -63,6 +69,9 @@ class RunTrainer final : public RankTrainer {
   Error ended_by(Error error);
 
   void keep_part();
+  Status take_over(const TrainObserver& observer);
+  Status finish_last_step(const TrainObserver& observer);
+  Status go_back(const TrainObserver& observer, const Error& why);
   Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
   Status agree(const TrainObserver& observer);
   Status save_parts(const TrainObserver& observer);
@@ -87,6 +96,13 @@ class RunTrainer final : public RankTrainer {
   const RunConfig& config_;
   TrainableTransformer& transformer_;
   TrainRank rank_;
+  /// Who held what when a rank was lost, until the others have taken over.
+  struct Before {
+    ShardMap map;
+    int rank = 0;
+  };
+  std::optional<Before> before_;
+  std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
@@ -98,6 +114,7 @@ class RunTrainer final : public RankTrainer {
   Residuals saved_residuals_;  // read, not yet given to the ranks
 
   std::int64_t step_ = 0;  // done
+  StepReport last_report_{};
   bool agreed_ = false;    // on the state, in this epoch
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
@@ -140,18 +157,84 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   return {};
 }
 
-/// Who holds what in this epoch.
+/// Who holds what in this epoch. After the first one, the state goes there in take_over().
 Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
-  const bool held_a_part = shards_ != nullptr;
-  if (held_a_part) {
-    return make_error(ErrorCode::kUnsupported,
-                      "a rank is gone, and with it its part of the run's state; go on from a checkpoint with --resume");
+  const bool first = shards_ == nullptr && !before_;
+  if (first && (rank.size == 1 || !sharding_of(config_.parallel.strategy).optimizer)) return {};
+  if (!first && !before_) before_.emplace(Before{.map = shards_->map, .rank = rank_.rank});
+  transformer_.set_residency(nullptr);
+  reducer_.reset();
+  shards_.reset();
+  Collectives* ranks = rank.collectives;
+  if (ranks == nullptr) {
+    alone_ = std::move(make_inproc_collectives(1)[0]);
+    ranks = alone_.get();
   }
-  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, rank.collectives, transformer_));
-  if (shards_ == nullptr) return {};
-  parts_.optimizer->own(shards_->owned, shards_->is_counted(rank.rank));
+  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, *ranks, transformer_));
   transformer_.set_residency(&shards_->weights);
+  if (!first) return {};
+  parts_.optimizer->own(shards_->held, shards_->counted);
   if (!shards_->sharding.weights) shards_->weights.set_whole();
+  return {};
+}
+
+/// The ranks that are left finish the step that one of them has finished, and divide the state anew.
+Status RunTrainer::take_over(const TrainObserver& observer) {
+  BF_TRY(finish_last_step(observer));
+  std::vector<double> old_ranks(static_cast<std::size_t>(rank_.size), 0.0);
+  old_ranks[static_cast<std::size_t>(rank_.rank)] = before_->rank;
+  BF_TRY(share_numbers(rank_.collectives, old_ranks));
+  const std::vector<int> old(old_ranks.begin(), old_ranks.end());
+  const auto moves = plan_takeover(before_->map, old, shards_->map);
+  if (!moves) return go_back(observer, moves.error());
+  std::vector<std::span<float>> all;
+  for (const RunArray& array : arrays()) all.push_back(array.values);
+  BF_TRY(move_state(shards_->collectives, *moves, all));
+  keep_part();
+  before_.reset();
+  return {};
+}
+
+Status RunTrainer::finish_last_step(const TrainObserver& observer) {
+  std::vector<double> steps(static_cast<std::size_t>(rank_.size), 0.0);
+  steps[static_cast<std::size_t>(rank_.rank)] = static_cast<double>(step_);
+  BF_TRY(share_numbers(rank_.collectives, steps));
+  const auto newest = std::ranges::max_element(steps);
+  const bool behind = static_cast<double>(step_) < *newest;
+  // Whoever has finished it knows that all others had their sums, and waits with the next one.
+  std::array<double, 2> numbers{last_report_.loss, last_report_.gradient_norm};
+  if (newest - steps.begin() != rank_.rank) numbers = {};
+  BF_TRY(share_numbers(rank_.collectives, numbers));
+  if (!behind) return {};
+  BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest, "a step that others have finished");
+  StepReport report{.step = step_, .loss = numbers[0], .gradient_norm = numbers[1],
+                    .rate = rate_of_step(config_, step_), .tokens = std::int64_t{config_.global_batch} * config_.seq};
+  StepContext step = context();
+  end_step(step, report);
+  ++step_;
+  last_report_ = report;
+  if (observer.step) observer.step(report, config_.steps);
+  return {};
+}
+
+/// More is lost than copies can make up for.
+Status RunTrainer::go_back(const TrainObserver& observer, const Error& why) {
+  std::string path(4096, '\0');
+  if (is_first()) last_good_.copy(path.data(), path.size() - 1);
+  if (rank_.collectives != nullptr) {
+    BF_TRY(rank_.collectives->broadcast(std::as_writable_bytes(std::span(path)), 0));
+  }
+  path.resize(std::strlen(path.c_str()));
+  if (path.empty()) {
+    return make_error(ErrorCode::kNotFound, "{}, and there is no checkpoint to go back to", why.message);
+  }
+  BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
+  parts_.resumed = std::move(saved);
+  parts_.optimizer->own(shards_->held, shards_->counted);
+  BF_TRY(restore());
+  keep_part();
+  before_.reset();
+  if (observer.note) observer.note(fmt::format("{}: the run goes back to {}", why.message, path));
   return {};
 }
 
@@ -160,9 +243,13 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   RunState now = state();
   BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
   BF_TRY(share_gradients(observer));
-  BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
-  if (now.step != step_) BF_TRY(set_state(now));
-  if (received && shards_ != nullptr) keep_part();
+  if (before_) {
+    BF_TRY(take_over(observer));
+  } else {
+    BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
+    if (now.step != step_) BF_TRY(set_state(now));
+    if (received && shards_ != nullptr) keep_part();
+  }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
   agreed_ = true;
@@ -243,7 +330,7 @@ Status RunTrainer::restore() {
   const bool reads_part = shards_ != nullptr && config_.parallel.workers.empty();
   for (RunArray array : arrays()) {
     const bool whole = !reads_part || (array.name == "weights" && !shards_->sharding.weights);
-    if (!whole) array.ranges = shards_->owned;
+    if (!whole) array.ranges = shards_->held;
     BF_TRY(read_array(saved, array));
   }
   BF_ASSIGN_OR_RETURN(saved_residuals_, read_residuals(saved));
@@ -269,7 +356,7 @@ StepContext RunTrainer::context() {
 
 std::uint64_t RunTrainer::held_bytes() const {
   std::int64_t elements = shards_ == nullptr ? transformer_.parameters().padded_size() : 0;
-  for (std::size_t i = 0; shards_ != nullptr && i < shards_->owned.size(); ++i) elements += shards_->owned[i].size();
+  for (std::size_t i = 0; shards_ != nullptr && i < shards_->held.size(); ++i) elements += shards_->held[i].size();
   return static_cast<std::uint64_t>(elements) * sizeof(float);
 }
 
@@ -293,9 +380,9 @@ Status RunTrainer::gather_weights() {
 
 /// What came, or was read, is all of it; what is another rank's goes.
 void RunTrainer::keep_part() {
-  parts_.optimizer->own(shards_->owned, shards_->is_counted(rank_.rank));
+  parts_.optimizer->own(shards_->held, shards_->counted);
   ParameterSet& parameters = transformer_.parameters();
-  for_each_gap(shards_->owned, {.begin = 0, .end = parameters.padded_size()},
+  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()},
                [&](ParameterRange gap) { parameters.release_own_weights(gap); });
 }
 
@@ -307,7 +394,7 @@ Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_tok
   BF_TRY(agree(observer));
   stopped_ = false;
   if (!audit_) {
-    audit_.emplace(transformer_.parameters(), shards_ == nullptr ? std::vector<ParameterRange>() : shards_->owned);
+    audit_.emplace(transformer_.parameters(), shards_ == nullptr ? std::vector<ParameterRange>() : shards_->held);
   }
   BF_TRY(take_steps(observer, stop));
   return finish(observer);
@@ -332,6 +419,7 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
 }
 
 Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {
+  last_report_ = report;
   audit_->step(report, transformer_.parameters());
   statistics_.add(report, allocated_bytes(), resident_bytes());
   if (observer.step) observer.step(report, config_.steps);
@@ -384,13 +472,12 @@ Status RunTrainer::save(const TrainObserver& observer) {
 Status RunTrainer::save_parts(const TrainObserver& observer) {
   const RunState now = state();
   std::vector<RunArray> all = arrays();
-  for (RunArray& array : all) array.ranges = shards_->owned;
+  for (RunArray& array : all) array.ranges = shards_->counted;
   const bool at_rank_zero = !config_.parallel.workers.empty() || config_.checkpoint.directory == kSavedAtRankZero;
-  auto path = save_shards({.collectives = *rank_.collectives,
+  auto path = save_shards({.collectives = shards_->collectives,
                            .files = *parts_.files,
                            .directory = config_.checkpoint.directory,
                            .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
-                           .writes = shards_->is_counted(rank_.rank),
                            .keep = config_.checkpoint.keep},
                           {.state = now, .config_toml = toml_, .arrays = all});
   if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
@@ -483,6 +570,8 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer, rank_share);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
+  std::vector<double> seen = audit_->seen(transformer_.parameters());
+  if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, seen));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
   result.verdict =
       audit_->finish(transformer_.parameters(), {.data = parts_.data->stats(),
@@ -491,7 +580,8 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
                                                  .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
                                                  .mfu = result.summary.mfu,
                                                  .bucket_bytes = config_.parallel.bucket_bytes,
-                                                 .rank_hashes = std::move(hashes)});
+                                                 .rank_hashes = std::move(hashes),
+                                                 .seen = std::move(seen)});
   if (is_first()) tell(observer, writer_.wait());
   if (save_error_) return tl::unexpected(*save_error_);
   return result;

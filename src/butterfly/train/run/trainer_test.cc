@@ -463,7 +463,9 @@ TEST(Trainer, ANetworkThatDoesNotLearnEndsInvalid) {
    public:
     explicit Idle(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
     Result<double> gradient_norm(Collectives* ranks) override { return inner_->gradient_norm(ranks); }
-    void own(std::vector<ParameterRange> owned, bool counted) override { inner_->own(std::move(owned), counted); }
+    void own(const std::vector<ParameterRange>& held, const std::vector<ParameterRange>& counted) override {
+      inner_->own(held, counted);
+    }
     void update(double, double) override {}
     std::int64_t updates() const override { return inner_->updates(); }
     void set_updates(std::int64_t updates) override { inner_->set_updates(updates); }

@@ -100,17 +100,58 @@ ParameterRange ShardMap::part(std::size_t bucket, int rank) const {
 }
 
 std::vector<ParameterRange> ShardMap::owned(int rank) const {
+  return parts_of({rank});
+}
+
+std::vector<ParameterRange> ShardMap::held(int rank) const {
+  std::vector<int> all = mirrored_by(rank);
+  all.push_back(rank);
+  return parts_of(all);
+}
+
+std::vector<ParameterRange> ShardMap::parts_of(const std::vector<int>& ranks) const {
   std::vector<ParameterRange> ranges;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const ParameterRange mine = part(bucket, rank);
-    if (mine.size() == 0) continue;
-    if (!ranges.empty() && ranges.back().end == mine.begin) {
-      ranges.back().end = mine.end;
-    } else {
-      ranges.push_back(mine);
+    std::vector<ParameterRange> here;
+    for (const int rank : ranks) here.push_back(part(bucket, rank));
+    std::ranges::sort(here, {}, &ParameterRange::begin);
+    for (const ParameterRange& one : here) {
+      if (one.size() == 0) continue;
+      if (!ranges.empty() && ranges.back().end == one.begin) {
+        ranges.back().end = one.end;
+      } else {
+        ranges.push_back(one);
+      }
     }
   }
   return ranges;
+}
+
+std::vector<int> ShardMap::mirrors_of(int rank) const {
+  std::vector<int> mirrors;
+  const int group = options_.group, first = rank / group * group;
+  for (int i = 1; i <= std::min(options_.mirrors, group - 1); ++i) mirrors.push_back(first + (rank - first + i) % group);
+  return mirrors;
+}
+
+std::vector<int> ShardMap::mirrored_by(int rank) const {
+  std::vector<int> mirrored;
+  const int group = options_.group, first = rank / group * group;
+  for (int i = 1; i <= std::min(options_.mirrors, group - 1); ++i) {
+    mirrored.push_back(first + (rank - first + group - i) % group);
+  }
+  return mirrored;
+}
+
+std::vector<int> ShardMap::holders(int rank) const {
+  std::vector<int> holders;
+  const int group = options_.group, first = rank / group * group;
+  for (int i = 0; i < options_.ranks / group; ++i) {
+    const int same = (first + i * group) % options_.ranks + (rank - first);
+    holders.push_back(same);
+    for (const int mirror : mirrors_of(same)) holders.push_back(mirror);
+  }
+  return holders;
 }
 
 std::int64_t ShardMap::owned_elements(int rank) const {

@@ -28,6 +28,8 @@ struct ShardOptions {
   int ranks = 1;
   /// Ranks [k group, (k + 1) group) hold all of the state together, each group of them the same. Divides `ranks`.
   int group = 1;
+  /// How many of the next members of its group hold a copy of a rank's part, and update it as the rank does.
+  int mirrors = 0;
   std::vector<double> shares{};  // of a group's members, relative; empty: equal
   std::int64_t bucket_bytes = 4 << 20;
 };
@@ -48,8 +50,16 @@ class ShardMap {
   /// All parts of a rank, ascending, neighbours joined.
   std::vector<ParameterRange> owned(int rank) const;
   std::int64_t owned_elements(int rank) const;
+  /// The ranks that hold what `rank` owns: itself, its mirrors, and the same of other groups.
+  std::vector<int> holders(int rank) const;
+  std::vector<int> mirrors_of(int rank) const;
+  /// Whose mirror `rank` is.
+  std::vector<int> mirrored_by(int rank) const;
+  /// What `rank` owns or mirrors, ascending, neighbours joined.
+  std::vector<ParameterRange> held(int rank) const;
 
  private:
+  std::vector<ParameterRange> parts_of(const std::vector<int>& ranks) const;
   void cut(std::span<const UpdateChunk> chunks);
 
   ShardOptions options_;

@@ -18,6 +18,7 @@ struct Chunk {
   std::int64_t size = 0;
   bool decayed = false;
   std::size_t number = 0;  // of all that are not frozen
+  bool counted = true;     // in the norm
 };
 
 std::vector<Chunk> chunks_of(const ParameterSet& parameters) {
@@ -52,27 +53,26 @@ class FlatOptimizer : public Optimizer {
     count_elements();
   }
 
-  void own(std::vector<ParameterRange> owned, bool counted) override {
+  void own(const std::vector<ParameterRange>& held, const std::vector<ParameterRange>& counted) override {
     chunks_ = chunks_of(parameters_);
-    std::erase_if(chunks_, [&](const Chunk& chunk) {
-      const auto after = std::ranges::upper_bound(owned, chunk.begin, {}, &ParameterRange::begin);
-      return after == owned.begin() || std::prev(after)->end <= chunk.begin;
-    });
-    counted_ = counted;
+    const auto is_in = [](const std::vector<ParameterRange>& ranges, const Chunk& chunk) {
+      const auto after = std::ranges::upper_bound(ranges, chunk.begin, {}, &ParameterRange::begin);
+      return after != ranges.begin() && std::prev(after)->end > chunk.begin;
+    };
+    std::erase_if(chunks_, [&](const Chunk& chunk) { return !is_in(held, chunk); });
+    for (Chunk& chunk : chunks_) chunk.counted = is_in(counted, chunk);
     shared_ = true;
     count_elements();
-    release_moments(owned);
+    release_moments(held);
   }
 
   Result<double> gradient_norm(Collectives* collectives) override {
     const trace::Scope scope(trace::Zone::kGradientNorm, work(sizeof(float)));
     const float* gradients = parameters_.gradients().data();
     std::ranges::fill(partial_sums_, 0.0);
-    if (counted_) {
-      each_chunk([&](const Chunk& chunk) {
-        partial_sums_[chunk.number] = kernels_.sum_of_squares(gradients + chunk.begin, chunk.size);
-      });
-    }
+    each_chunk([&](const Chunk& chunk) {
+      if (chunk.counted) partial_sums_[chunk.number] = kernels_.sum_of_squares(gradients + chunk.begin, chunk.size);
+    });
     if (shared_) BF_TRY(share_numbers(collectives, partial_sums_));
     return std::sqrt(tree_sum(partial_sums_));
   }
@@ -164,7 +164,6 @@ class FlatOptimizer : public Optimizer {
   std::vector<Chunk> chunks_;
   std::int64_t elements_ = 0;  // of all chunks
   std::vector<double> partial_sums_;  // of every chunk that is not frozen
-  bool counted_ = true;               // those of its own
   bool shared_ = false;               // other ranks have the rest
   std::vector<AlignedBuffer> moments_;
   std::vector<trace::Held> moments_held_;

@@ -21,9 +21,10 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// From now on this optimizer updates the given chunks alone (ShardMap::owned(), ascending), and `counted` says whether
-  /// its part of the norm counts: of several ranks that hold the same, one does. Moments of other chunks are released.
-  virtual void own(std::vector<ParameterRange> owned, bool counted) = 0;
+  /// From now on this optimizer updates the chunks in `held` alone, and those in `counted` are its part of the norm: of
+  /// several ranks that hold the same, one counts it. Both ascending, with borders at chunks (ShardMap). Moments of other
+  /// chunks are released.
+  virtual void own(const std::vector<ParameterRange>& held, const std::vector<ParameterRange>& counted) = 0;
 
   /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite
   /// or NaN where one of them is. Of chunks that this rank does not own, the others' sums: all ranks call it then.

@@ -134,8 +134,9 @@ Status serve_others(StepContext& context) {
   return context.transformer.idle([&](ParameterRange range) { context.reducer.gradients_ready(kIdle, range); });
 }
 
-Status finish_gradients(StepContext& context, ReduceReport& report) {
+Status finish_gradients(StepContext& context, std::int64_t step, ReduceReport& report) {
   BF_ASSIGN_OR_RETURN(report, context.reducer.finish());
+  context.buffers.summed_step = step;
   if (context.weights == nullptr) return {};
   const GatherStats gathered = context.weights->take_stats();
   report.bytes_sent += gathered.bytes_sent;
@@ -144,12 +145,6 @@ Status finish_gradients(StepContext& context, ReduceReport& report) {
   report.communication_s += gathered.communication_s;
   report.exposed_s += gathered.exposed_s;
   return {};
-}
-
-void update(StepContext& context, const StepReport& report) {
-  context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
-  context.transformer.weights_changed();
-  if (context.weights != nullptr) context.weights->updated();
 }
 
 void begin(StepContext& context) {
@@ -178,17 +173,24 @@ Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish 
     context.reducer.micro_batch_done(micro);
     clock.lap(kCommunication, micro);
   }
-  BF_TRY(finish_gradients(context, report.reduced));
+  BF_TRY(finish_gradients(context, step, report.reduced));
   BF_TRY(share_losses(context, wish, report));
   clock.lap(kCommunication, context.share.last);
 
   BF_ASSIGN_OR_RETURN(report.gradient_norm, context.optimizer.gradient_norm(context.collectives));
   BF_TRY(check_finite(report));
-  report.left_out = context.guard.is_outlier(report.loss, report.gradient_norm);
-  if (!report.left_out) update(context, report);
+  end_step(context, report);
   clock.lap(kOptimizer);
   clock.stop(context);
   return report;
+}
+
+void end_step(StepContext& context, StepReport& report) {
+  report.left_out = context.guard.is_outlier(report.loss, report.gradient_norm);
+  if (report.left_out) return;
+  context.optimizer.update(report.rate, clip_factor(context, report.gradient_norm));
+  context.transformer.weights_changed();
+  if (context.weights != nullptr) context.weights->updated();
 }
 
 ExpertLoad expert_load(const StepReport& report) {

@@ -65,6 +65,7 @@ struct StepBuffers {
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
+  std::int64_t summed_step = -1;         // the last whose gradients are summed here, and at this rank's mirrors
   std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
   std::vector<double> numbers;           // what ranks share: the following, then the wish to stop
   std::span<double> losses;              // of each micro-batch of the step
@@ -94,5 +95,8 @@ enum class StopWish : std::uint8_t { kGoOn, kStop };
 /// Errors: those of the transformer, the reducer and the collectives; kInvalidArgument naming loss and norm where one
 /// is not finite. Then neither weights nor moments have changed.
 Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
+
+/// The end of a step whose gradients are summed: the guard's verdict on `report`'s loss and norm, and the update.
+void end_step(StepContext& context, StepReport& report);
 
 }  // namespace butterfly
