@@ -75,6 +75,17 @@ std::string hash_of(std::span<const float> all, const std::vector<ParameterRange
   return hasher.finish().value_or("");
 }
 
+/// What of a parameter is in `held`; all of it where that is empty.
+std::vector<ParameterRange> parts_in(const Parameter& parameter, const std::vector<ParameterRange>& held) {
+  const ParameterRange all{.begin = parameter.offset, .end = parameter.offset + parameter.size()};
+  std::vector<ParameterRange> parts;
+  for (const ParameterRange& one : held.empty() ? std::vector{all} : held) {
+    const ParameterRange mine{.begin = std::max(all.begin, one.begin), .end = std::min(all.end, one.end)};
+    if (mine.begin < mine.end) parts.push_back(mine);
+  }
+  return parts;
+}
+
 /// The first names and how many there are.
 std::string some(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 3;
@@ -166,14 +177,20 @@ std::string to_string(const AuditVerdict& verdict) {
 
 Audit::Audit(const ParameterSet& parameters, const std::vector<ParameterRange>& owned) {
   for (const Parameter& parameter : parameters.list()) {
-    const ParameterRange all{.begin = parameter.offset, .end = parameter.offset + parameter.size()};
-    Watched watched{.parameter = parameter};
-    for (const ParameterRange& one : owned.empty() ? std::vector{all} : owned) {
-      const ParameterRange mine{.begin = std::max(all.begin, one.begin), .end = std::min(all.end, one.end)};
-      if (mine.begin < mine.end) watched.ranges.push_back(mine);
-    }
+    Watched watched{.parameter = parameter, .ranges = parts_in(parameter, owned)};
     watched.first_hash = hash_of(parameters.own_weights(), watched.ranges);
     parameters_.push_back(std::move(watched));
+  }
+}
+
+void Audit::hold(const ParameterSet& parameters, const std::vector<ParameterRange>& held,
+                 const std::vector<double>& seen) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Watched& watched = parameters_[i];
+    watched.gradient_seen = seen[i] != 0.0;
+    watched.moved = seen[parameters_.size() + i] != 0.0;
+    watched.ranges = parts_in(watched.parameter, held);
+    watched.first_hash = hash_of(parameters.own_weights(), watched.ranges);
   }
 }
 
@@ -217,7 +234,8 @@ std::vector<double> Audit::seen(const ParameterSet& parameters) const {
   std::vector<double> seen;
   for (const Watched& watched : parameters_) seen.push_back(watched.gradient_seen ? 1.0 : 0.0);
   for (const Watched& watched : parameters_) {
-    seen.push_back(hash_of(parameters.own_weights(), watched.ranges) != watched.first_hash ? 1.0 : 0.0);
+    const bool moved = watched.moved || hash_of(parameters.own_weights(), watched.ranges) != watched.first_hash;
+    seen.push_back(moved ? 1.0 : 0.0);
   }
   return seen;
 }

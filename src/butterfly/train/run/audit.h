@@ -41,6 +41,9 @@ class Audit {
   /// `owned` (ascending) alone; empty: all.
   explicit Audit(const ParameterSet& parameters, const std::vector<ParameterRange>& owned = {});
 
+  /// From now on this rank has `held` of the state; `seen` is what all ranks that are left had seen().
+  void hold(const ParameterSet& parameters, const std::vector<ParameterRange>& held, const std::vector<double>& seen);
+
   /// After each step: the gradients of `parameters` are those of the step, summed.
   void step(const StepReport& report, const ParameterSet& parameters);
 
@@ -56,6 +59,7 @@ class Audit {
     std::vector<ParameterRange> ranges{};  // what this rank has of it, in the flat arrays
     std::string first_hash{};
     bool gradient_seen = false;  // one that is neither zero nor infinite nor NaN
+    bool moved = false;          // before first_hash
   };
   bool waits_for_tokens(const Watched& watched) const;
 

@@ -98,7 +98,7 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, Train
   if (parameter_memory_of(config.parallel, rank.size).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
-  auto kept = config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).owned(rank.rank)
+  auto kept = config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).held(rank.rank)
                                               : all;
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
     for (const ParameterRange& range : kept) {

@@ -185,12 +185,16 @@ Status RunTrainer::take_over(const TrainObserver& observer) {
   old_ranks[static_cast<std::size_t>(rank_.rank)] = before_->rank;
   BF_TRY(share_numbers(rank_.collectives, old_ranks));
   const std::vector<int> old(old_ranks.begin(), old_ranks.end());
+  std::vector<double> seen;
+  if (audit_) seen = audit_->seen(transformer_.parameters());
+  BF_TRY(share_numbers(rank_.collectives, seen));
   const auto moves = plan_takeover(before_->map, old, shards_->map);
   if (!moves) return go_back(observer, moves.error());
   std::vector<std::span<float>> all;
   for (const RunArray& array : arrays()) all.push_back(array.values);
   BF_TRY(move_state(shards_->collectives, *moves, all));
   keep_part();
+  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
   before_.reset();
   return {};
 }
