@@ -196,5 +196,57 @@ TEST(TrainRanks, ARunThatLostARankIsValid) {
   EXPECT_EQ(to_string(survivors.result.verdict), "valid");
 }
 
+RunConfig divided_run_of(ParallelStrategy strategy, int ranks) {
+  RunConfig config = large_run_of(ranks, RankEngine::kTcp);
+  config.parallel.strategy = strategy;
+  return config;
+}
+
+TEST(TrainRanks, ProcessesThatHoldPartsEndWithTheSameWeights) {
+  const std::string one = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  for (const auto strategy : {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
+    for (const int ranks : {2, 3}) {
+      EXPECT_EQ(train(divided_run_of(strategy, ranks)).result.weights_hash, one)
+          << static_cast<int>(strategy) << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(TrainRanks, TheMirrorOfAKilledRankGoesOnWithItsPart) {
+  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  for (const auto strategy : {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
+    for (const int delay_us : {0, 1500, 5000}) {
+      std::jthread killer;
+      const Outcome survivors =
+          train(divided_run_of(strategy, 3), [&](std::int64_t step, const Outcome& so_far) {
+            killer = {};
+            if (step != 2 && step != 4) return;  // the second leaves rank 0 alone
+            killer = std::jthread([=, victim = process_of(so_far, step == 2 ? 1 : 2)] {
+              std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+              ::kill(victim, SIGKILL);
+            });
+          });
+      EXPECT_EQ(survivors.result.steps_done, 8);
+      EXPECT_EQ(survivors.result.weights_hash, undisturbed) << static_cast<int>(strategy) << ", " << delay_us << " us";
+    }
+  }
+}
+
+TEST(TrainRanks, WithoutMirrorsTheRunGoesBackToItsCheckpoint) {
+  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  const TestFolder folder;
+  RunConfig config = divided_run_of(ParallelStrategy::kZero2, 3);
+  config.parallel.mirror = 0;
+  config.checkpoint.directory = folder.path() + "/run";
+  config.checkpoint.every_steps = 3;
+  bool killed = false;
+  const Outcome survivors = train(config, [&](std::int64_t step, const Outcome& so_far) {
+    if (step == 4 && !killed) ::kill(process_of(so_far, 2), SIGKILL);
+    killed = killed || step == 4;
+  });
+  EXPECT_EQ(survivors.result.weights_hash, undisturbed);
+  EXPECT_THAT(survivors.notes, ::testing::Contains(::testing::HasSubstr("the run goes back to")));
+}
+
 }  // namespace
 }  // namespace butterfly

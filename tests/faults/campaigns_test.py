@@ -28,6 +28,9 @@ class EveryCampaignCanFail(unittest.TestCase):
     def test_hygiene(self):
         self.fails("hygiene.py")
 
+    def test_training_kills(self):
+        self.fails("training_kills.py", "--quick")
+
     def test_serving(self):
         self.fails("serving.py", "--quick")
 

@@ -71,7 +71,7 @@ class RunTrainer final : public RankTrainer {
   void keep_part();
   Status take_over(const TrainObserver& observer);
   Status finish_last_step(const TrainObserver& observer);
-  Status go_back(const TrainObserver& observer, const Error& why);
+  Status go_back(const TrainObserver& observer, const Error& why, const std::vector<double>& seen);
   Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
   Status agree(const TrainObserver& observer);
   Status save_parts(const TrainObserver& observer);
@@ -189,7 +189,7 @@ Status RunTrainer::take_over(const TrainObserver& observer) {
   if (audit_) seen = audit_->seen(transformer_.parameters());
   BF_TRY(share_numbers(rank_.collectives, seen));
   const auto moves = plan_takeover(before_->map, old, shards_->map);
-  if (!moves) return go_back(observer, moves.error());
+  if (!moves) return go_back(observer, moves.error(), seen);
   std::vector<std::span<float>> all;
   for (const RunArray& array : arrays()) all.push_back(array.values);
   BF_TRY(move_state(shards_->collectives, *moves, all));
@@ -222,7 +222,7 @@ Status RunTrainer::finish_last_step(const TrainObserver& observer) {
 }
 
 /// More is lost than copies can make up for.
-Status RunTrainer::go_back(const TrainObserver& observer, const Error& why) {
+Status RunTrainer::go_back(const TrainObserver& observer, const Error& why, const std::vector<double>& seen) {
   std::string path(4096, '\0');
   if (is_first()) last_good_.copy(path.data(), path.size() - 1);
   if (rank_.collectives != nullptr) {
@@ -237,6 +237,7 @@ Status RunTrainer::go_back(const TrainObserver& observer, const Error& why) {
   parts_.optimizer->own(shards_->held, shards_->counted);
   BF_TRY(restore());
   keep_part();
+  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
   before_.reset();
   if (observer.note) observer.note(fmt::format("{}: the run goes back to {}", why.message, path));
   return {};
