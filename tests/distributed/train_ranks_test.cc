@@ -217,15 +217,14 @@ TEST(TrainRanks, TheMirrorOfAKilledRankGoesOnWithItsPart) {
   for (const auto strategy : {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
     for (const int delay_us : {0, 1500, 5000}) {
       std::jthread killer;
-      const Outcome survivors =
-          train(divided_run_of(strategy, 3), [&](std::int64_t step, const Outcome& so_far) {
-            killer = {};
-            if (step != 2 && step != 4) return;  // the second leaves rank 0 alone
-            killer = std::jthread([=, victim = process_of(so_far, step == 2 ? 1 : 2)] {
-              std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-              ::kill(victim, SIGKILL);
-            });
-          });
+      const Outcome survivors = train(divided_run_of(strategy, 3), [&](std::int64_t step, const Outcome& so_far) {
+        killer = {};
+        if (step != 2 && step != 4) return;  // the second leaves rank 0 alone
+        killer = std::jthread([=, victim = process_of(so_far, step == 2 ? 1 : 2)] {
+          std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+          ::kill(victim, SIGKILL);
+        });
+      });
       EXPECT_EQ(survivors.result.steps_done, 8);
       EXPECT_EQ(survivors.result.weights_hash, undisturbed) << static_cast<int>(strategy) << ", " << delay_us << " us";
     }

@@ -241,7 +241,7 @@ void add_plan(Command app, Action& action) {
   const std::vector<Option> nodes = add_model_options(sub, *command);
   add_split_options(sub, *command);
   auto train = sub.add_flag("--train", command->train,
-                            "Predict a training step, replicated (ddp) and sharded (shard_grad_op, full_shard)");
+                            "Predict a training step, replicated (ddp) and sharded (zero1, shard_grad_op, full_shard)");
   train.excludes(add_simulation_options(sub, *command));
   auto world_size = add_world_options(sub, command->world, train);
   for (const Option& one : nodes) world_size.excludes(one);

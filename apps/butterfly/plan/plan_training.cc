@@ -227,9 +227,7 @@ std::string training_text(const Planned& planned) {
   if (planned.world && planned.world->ranks_that_fit > 0) {
     text += fmt::format("full_shard would fit on {} such ranks\n", planned.world->ranks_that_fit);
   }
-  return text +
-         "`butterfly train` runs ddp today (--ranks, --workers); shard_grad_op and full_shard are estimates, it cannot "
-         "run them yet.\n";
+  return text + "`butterfly train --parallel STRATEGY` runs each of them (--ranks, --workers).\n";
 }
 
 void add_training_json(const Planned& planned, nlohmann::ordered_json& json) {
@@ -241,7 +239,6 @@ void add_training_json(const Planned& planned, nlohmann::ordered_json& json) {
                                              {"tokens_per_s", finite_number(p.tokens_per_s)},
                                              {"flops", p.flops},
                                              {"bytes_sent_per_node", p.bytes_sent_per_node},
-                                             {"implemented", is_implemented(strategy)},
                                              {"nodes", nodes_json(planned, p)}};
   }
   json["training"] = std::move(all);

@@ -131,7 +131,6 @@ std::string verdict_text(const ScaleVerdict& verdict) {
   const TrainChoice& choice = verdict.choice;
   if (!choice.fits) return text + fmt::format("verdict: neither: {}\n", choice.reason);
   text += fmt::format("verdict: {} ({}): {}\n", scheme_of(choice.strategy), to_string(choice.strategy), choice.reason);
-  if (!is_implemented(choice.strategy)) text += "`butterfly train` runs ddp alone today; that is an estimate\n";
   return text;
 }
 
@@ -149,8 +148,7 @@ nlohmann::ordered_json verdict_json(const ScaleVerdict& verdict) {
                                                {"activation_bytes", step.activation_bytes},
                                                {"gathered_bytes", step.gathered_bytes},
                                                {"memory_bytes", step.memory_bytes()},
-                                               {"missing_bytes", step.missing_bytes},
-                                               {"implemented", is_implemented(strategy)}};
+                                               {"missing_bytes", step.missing_bytes}};
   }
   const TrainChoice& choice = verdict.choice;
   const auto of = [&choice](const std::string& name) {

@@ -30,8 +30,7 @@ void unmap_huge(void* memory, std::uint64_t bytes) {
 }
 
 void* map_pages(std::uint64_t bytes) {
-  void* address =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return nullptr;
   // A huge page would take memory for what no one has written to.
   madvise(address, bytes, MADV_NOHUGEPAGE);

@@ -49,7 +49,8 @@ Result<AlignedBuffer> zero_array(std::int64_t elements, Residency residency, Pag
 /// Zero.
 Result<AlignedBuffer> gradient_buffer(std::int64_t elements, const ParameterMemory& memory) {
   const bool whole = memory.gradients == Residency::kWhole;
-  if (!whole || memory.sharing == GradientMemory::kPrivate) return zero_array(elements, memory.gradients, PageKind::kSmall);
+  if (!whole || memory.sharing == GradientMemory::kPrivate)
+    return zero_array(elements, memory.gradients, PageKind::kSmall);
   auto shared = AlignedBuffer::create_shared(static_cast<std::uint64_t>(elements) * sizeof(float));
   return shared ? std::move(shared) : zeroed(elements);
 }

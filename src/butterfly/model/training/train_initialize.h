@@ -12,8 +12,8 @@
 
 namespace butterfly {
 
-/// Each value depends on (seed, name of the parameter, element) alone, the same bits on every CPU. `made` is told of each
-/// parameter, where it is something.
+/// Each value depends on (seed, name of the parameter, element) alone, the same bits on every CPU. `made` is told of
+/// each parameter, where it is something.
 void initialize_parameters(const ModelConfig& config, std::uint64_t seed, ParameterSet& parameters, ThreadTeam& team,
                            const std::function<void(const Parameter&)>& made);
 

@@ -175,8 +175,8 @@ class PlannedTransformer final : public TrainableTransformer {
         {.ranges = {embedding_and_lm_head_.embedding_range, embedding_and_lm_head_.head_range}}};
     for (const TrainBlock& block : blocks_) {
       const ParameterRange &attention = block.attention_range, &ffn = block.ffn_range;
-      units.push_back({.ranges = {{.begin = std::min(attention.begin, ffn.begin),
-                                   .end = std::max(attention.end, ffn.end)}}});
+      units.push_back(
+          {.ranges = {{.begin = std::min(attention.begin, ffn.begin), .end = std::max(attention.end, ffn.end)}}});
     }
     return units;
   }
@@ -282,7 +282,8 @@ class PlannedTransformer final : public TrainableTransformer {
   Status copy_weights_as_bf16() {
     const std::uint64_t bytes = parameters_.weights().size() * sizeof(unsigned short);
     const bool whole = options_.memory.weights == Residency::kWhole;
-    BF_ASSIGN_OR_RETURN(weight_copy_, whole ? AlignedBuffer::create(bytes) : AlignedBuffer::create_sparse(bytes, PageKind::kSmall));
+    BF_ASSIGN_OR_RETURN(weight_copy_,
+                        whole ? AlignedBuffer::create(bytes) : AlignedBuffer::create_sparse(bytes, PageKind::kSmall));
     weight_copy_held_ = trace::Held(trace::Owner::kWeights, whole ? bytes : 0);
     context_.operand_weights = weight_copy_.data();
     if (whole) weights_changed();

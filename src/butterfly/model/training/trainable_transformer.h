@@ -37,7 +37,8 @@ struct TrainingMemory {
 
 enum class Pass : std::uint8_t { kForward, kBackward };
 
-/// Whoever keeps the weights that passes compute with, unit by unit (TrainableTransformer::units()). One call at a time.
+/// What keeps the weights that passes compute with, unit by unit (TrainableTransformer::units()). One call at a
+/// time.
 class WeightResidency {
  public:
   virtual ~WeightResidency() = default;

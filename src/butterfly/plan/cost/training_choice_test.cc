@@ -9,8 +9,10 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-std::array<TrainCandidate, 3> candidates(std::array<double, 3> step_s, std::array<std::uint64_t, 3> missing) {
-  std::array<TrainCandidate, 3> all{};
+using Candidates = std::array<TrainCandidate, kTrainStrategies.size()>;
+
+Candidates candidates(std::array<double, 4> step_s, std::array<std::uint64_t, 4> missing) {
+  Candidates all{};
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i] = {.strategy = kTrainStrategies[i],
               .step_s = step_s[i],
@@ -22,12 +24,12 @@ std::array<TrainCandidate, 3> candidates(std::array<double, 3> step_s, std::arra
 }
 
 TEST(TrainingChoice, TheSimplestStaysUnlessAnotherIsClearlyFaster) {
-  EXPECT_EQ(choose_training(candidates({1.0, 0.91, 1.2}, {})).strategy, TrainStrategy::kDdp);
-  EXPECT_EQ(choose_training(candidates({1.0, 0.89, 1.2}, {})).strategy, TrainStrategy::kShardGradOp);
+  EXPECT_EQ(choose_training(candidates({1.0, 0.91, 0.91, 1.2}, {})).strategy, TrainStrategy::kDdp);
+  EXPECT_EQ(choose_training(candidates({1.0, 0.89, 0.85, 1.2}, {})).strategy, TrainStrategy::kZero1);
 }
 
 TEST(TrainingChoice, WhatDoesNotFitIsNamedWithItsMissingBytes) {
-  const TrainChoice choice = choose_training(candidates({1.0, 1.0, 1.5}, {8 * kMiB, 3 * kMiB, 0}));
+  const TrainChoice choice = choose_training(candidates({1.0, 1.0, 1.0, 1.5}, {8 * kMiB, 5 * kMiB, 3 * kMiB, 0}));
   EXPECT_EQ(choice.strategy, TrainStrategy::kFullShard);
   EXPECT_TRUE(choice.fits);
   EXPECT_NE(choice.reason.find("ddp lacks 8.0 MiB"), std::string::npos) << choice.reason;
@@ -35,7 +37,8 @@ TEST(TrainingChoice, WhatDoesNotFitIsNamedWithItsMissingBytes) {
 }
 
 TEST(TrainingChoice, WhereNothingFitsTheOneThatLacksLeastIsNamed) {
-  const TrainChoice choice = choose_training(candidates({1.0, 1.0, 1.5}, {8 * kMiB, 3 * kMiB, 5 * kMiB}));
+  const TrainChoice choice =
+      choose_training(candidates({1.0, 1.0, 1.0, 1.5}, {8 * kMiB, 6 * kMiB, 3 * kMiB, 5 * kMiB}));
   EXPECT_FALSE(choice.fits);
   EXPECT_EQ(choice.strategy, TrainStrategy::kShardGradOp);
   EXPECT_NE(choice.reason.find("3.0 MiB"), std::string::npos) << choice.reason;

@@ -65,6 +65,8 @@ RingHalves ring_halves(TrainStrategy strategy, int micro_batches) {
       return {.forward = 1, .backward = micro_batches};
     case TrainStrategy::kFullShard:  // weights for each pass, and the sums
       return {.forward = micro_batches, .backward = 2 * micro_batches};
+    case TrainStrategy::kZero1:
+      return {.forward = 1, .backward = 1, .backward_share = 1.0 / micro_batches};
     case TrainStrategy::kDdp:
       break;
   }
@@ -118,7 +120,7 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
 }  // namespace
 
 std::string_view to_string(TrainStrategy strategy) {
-  constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "shard_grad_op", "full_shard"};
+  constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "zero1", "shard_grad_op", "full_shard"};
   return kNames[static_cast<std::size_t>(strategy)];
 }
 
@@ -129,7 +131,8 @@ Result<TrainStrategy> parse_train_strategy(std::string_view name) {
   if (name == "zero2") return TrainStrategy::kShardGradOp;
   if (name == "zero3" || name == "sharded") return TrainStrategy::kFullShard;
   return make_error(ErrorCode::kInvalidArgument,
-                    "unknown training strategy '{}', known are ddp, shard_grad_op (zero2), full_shard (zero3)", name);
+                    "unknown training strategy '{}', known are ddp, zero1, shard_grad_op (zero2), full_shard (zero3)",
+                    name);
 }
 
 double ring_half_s(const LinkDescriptor& link, int ranks, double bytes) {
@@ -160,6 +163,7 @@ Result<TrainNodePrediction> predict_rank(TrainStrategy strategy, int ranks, cons
   const auto n = static_cast<std::uint64_t>(ranks);
   const std::uint64_t share = (work.parameters + n - 1) / n;
   const bool weights_whole = strategy != TrainStrategy::kFullShard, state_whole = strategy == TrainStrategy::kDdp;
+  const bool gradients_whole = state_whole || strategy == TrainStrategy::kZero1;
   TrainNodePrediction one{
       .forward_s = work.forward_s, .backward_s = work.backward_s, .bytes_sent = moved.bytes_sent_per_node};
   one.optimizer_s = state_whole ? work.optimizer_s : work.optimizer_s / ranks;
@@ -172,10 +176,10 @@ Result<TrainNodePrediction> predict_rank(TrainStrategy strategy, int ranks, cons
   one.step_low_s = (1.0 - work.uncertainty) * (computing_s + exposed_s);
   one.step_high_s = (1.0 + work.uncertainty) * one.step_s();
   one.weight_bytes = (weights_whole ? work.parameters : share) * kFloat;
-  one.gradient_bytes = (state_whole ? work.parameters : share) * kFloat;
+  one.gradient_bytes = (gradients_whole ? work.parameters : share) * kFloat;
   one.optimizer_bytes = 2 * (state_whole ? work.parameters : share) * kFloat;
   one.activation_bytes = work.activation_bytes;
-  if (ranks > 1 && !state_whole) one.gathered_bytes = (weights_whole ? 1 : 2) * work.largest_part_bytes;
+  if (ranks > 1 && !gradients_whole) one.gathered_bytes = (weights_whole ? 1 : 2) * work.largest_part_bytes;
   if (work.memory_bytes > 0 && one.memory_bytes() > work.memory_bytes) {
     one.missing_bytes = one.memory_bytes() - work.memory_bytes;
   }

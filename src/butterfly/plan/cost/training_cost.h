@@ -12,20 +12,17 @@
 
 namespace butterfly {
 
-/// kDdp: every node has the whole model and sums gradients by ring all-reduce. kShardGradOp (stage 2 of ZeRO):
-/// gradients and moments are divided; weights are whole, gathered once a step. kFullShard (stage 3): weights are
-/// divided, too, and gathered part by part for each pass. Gradients are scattered as sums in both.
-enum class TrainStrategy : std::uint8_t { kDdp, kShardGradOp, kFullShard };
-inline constexpr std::array kTrainStrategies{TrainStrategy::kDdp, TrainStrategy::kShardGradOp,
+/// kDdp: every node has the whole model and sums gradients by ring all-reduce. kZero1 (stage 1 of ZeRO): moments are
+/// divided, so sums go to their owners, and weights are gathered once a step. kShardGradOp (stage 2): gradients, too.
+/// kFullShard (stage 3): weights are divided, too, and gathered part by part for each pass. Gradients are scattered as
+/// sums in all but the first.
+enum class TrainStrategy : std::uint8_t { kDdp, kZero1, kShardGradOp, kFullShard };
+inline constexpr std::array kTrainStrategies{TrainStrategy::kDdp, TrainStrategy::kZero1, TrainStrategy::kShardGradOp,
                                              TrainStrategy::kFullShard};
-/// "ddp", "shard_grad_op", "full_shard".
+/// "ddp", "zero1", "shard_grad_op", "full_shard".
 std::string_view to_string(TrainStrategy strategy);
 /// Also "zero2", and "zero3" or "sharded".
 Result<TrainStrategy> parse_train_strategy(std::string_view name);
-/// Whether `butterfly train` has it; the others are estimates.
-constexpr bool is_implemented(TrainStrategy strategy) {
-  return strategy == TrainStrategy::kDdp;
-}
 
 struct TrainOptions {
   TrainStrategy strategy = TrainStrategy::kDdp;
@@ -42,9 +39,10 @@ struct TrainCommunication {
   int messages = 0;  // that a node sends one after another
 };
 
-/// Of f32 gradients and weights, b bytes of each, with k = (n-1)/n and m micro-batches: ddp 2 k b, as gradients are
-/// summed after the last of them; shard_grad_op k b (m + 1), full_shard 3 m k b, as the sums of each are scattered
-/// (https://arxiv.org/abs/1910.02054, section 7). Errors: kInvalidArgument for fewer than one node or micro-batch.
+/// Of f32 gradients and weights, b bytes of each, with k = (n-1)/n and m micro-batches: ddp and zero1 2 k b, as
+/// gradients are summed after the last of them; shard_grad_op k b (m + 1), full_shard 3 m k b, as the sums of each are
+/// scattered (https://arxiv.org/abs/1910.02054, section 7). Errors: kInvalidArgument for fewer than one node or
+/// micro-batch.
 Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters,
                                                int micro_batches = 1);
 

@@ -128,6 +128,8 @@ TEST(TrainingCost, BytesSentAreThoseOfTheFormulas) {
     return train_communication(strategy, 4, 1000, micro_batches)->bytes_sent_per_node;
   };
   EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kDdp, 1), 6000.0);
+  EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kZero1, 1), 6000.0);
+  EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kZero1, 2), 6000.0);
   EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kShardGradOp, 1), 6000.0);
   EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kFullShard, 1), 9000.0);
   EXPECT_DOUBLE_EQ(bytes(TrainStrategy::kDdp, 2), 6000.0);
@@ -144,6 +146,7 @@ TEST(TrainingCost, MemoryOfARankIsDividedAsTheStrategySays) {
   const TrainNodePrediction ddp = rank(TrainStrategy::kDdp);
   EXPECT_EQ(ddp.memory_bytes(), 4000u + 4000 + 8000 + 5000);
   EXPECT_EQ(ddp.missing_bytes, 9000u);
+  EXPECT_EQ(rank(TrainStrategy::kZero1).memory_bytes(), 4000u + 4000 + 2000 + 5000);
   const TrainNodePrediction grad = rank(TrainStrategy::kShardGradOp);
   EXPECT_EQ(grad.memory_bytes(), 4000u + 1000 + 2000 + 5000 + 300);
   EXPECT_EQ(grad.missing_bytes, 300u);
@@ -162,6 +165,7 @@ TEST(TrainingCost, TheIntervalReachesFromAllHiddenToNothingHidden) {
   const auto rank = [&](TrainStrategy strategy) { return *predict_rank(strategy, 4, link, work); };
   EXPECT_NEAR(rank(TrainStrategy::kDdp).step_s(), 0.007 + 0.006, 1e-12);
   EXPECT_NEAR(rank(TrainStrategy::kDdp).step_low_s, 0.007 + (0.006 - 0.002), 1e-12);
+  EXPECT_NEAR(rank(TrainStrategy::kZero1).step_s(), 0.003 + 0.001 + 0.006, 1e-12);
   EXPECT_NEAR(rank(TrainStrategy::kShardGradOp).step_s(), 0.003 + 0.001 + 0.006, 1e-12);
   EXPECT_NEAR(rank(TrainStrategy::kShardGradOp).step_low_s, 0.004 + 0.002 + 0.001, 1e-12);
   EXPECT_NEAR(rank(TrainStrategy::kFullShard).step_s(), 0.004 + 0.009, 1e-12);

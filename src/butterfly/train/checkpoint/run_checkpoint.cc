@@ -74,7 +74,8 @@ class Saver {
 
   Status add(const std::string& name, ByteSpan bytes, std::vector<ParameterRange> ranges = {}) {
     BF_TRY(files_.write(folder_ + "/" + name, bytes));
-    list_.push_back({.name = name, .bytes = bytes.size(), .sha256 = to_hex(sha256(bytes)), .ranges = std::move(ranges)});
+    list_.push_back(
+        {.name = name, .bytes = bytes.size(), .sha256 = to_hex(sha256(bytes)), .ranges = std::move(ranges)});
     return {};
   }
 
@@ -274,7 +275,7 @@ Result<std::vector<ParameterRange>> parse_ranges(const json& list, const Checkpo
 Result<std::vector<CheckpointFile>> parse_entries(const json& list, const std::string& name) {
   if (!list.is_array()) return make_error(ErrorCode::kBadData, "{}: lists no files", name);
   std::vector<CheckpointFile> files;
-std::set<std::string> seen;
+  std::set<std::string> seen;
   for (const json& entry : list) {
     if (!entry.is_object()) return make_error(ErrorCode::kBadData, "{}: file {} is no object", name, files.size());
     const auto file = get<std::string>(entry, "name");
@@ -375,8 +376,10 @@ Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::strin
     for (const CheckpointFile& part : parts) {
       const auto size = size_of(unfinished + "/" + part.name);
       if (size && *size == part.bytes) continue;
-      return make_error(ErrorCode::kIo, "{}/{}: a rank has written it, and it is not here: {} must be a folder that all "
-                        "ranks share", unfinished, part.name, directory);
+      return make_error(ErrorCode::kIo,
+                        "{}/{}: a rank has written it, and it is not here: {} must be a folder that all "
+                        "ranks share",
+                        unfinished, part.name, directory);
     }
     return Saver(files, unfinished, std::move(parts)).finish(run);
   };

@@ -44,7 +44,7 @@ struct RunSnapshot {
 struct CheckpointFile {
   std::string name{};
   std::uint64_t bytes = 0;
-  std::string sha256{};  // lower-case hex
+  std::string sha256{};                  // lower-case hex
   std::vector<ParameterRange> ranges{};  // of the array, what the file has of it, ascending; empty: all
 };
 
@@ -64,8 +64,8 @@ struct SavedRun {
 /// the complete checkpoints that it had, or with one more. Errors: kIo naming the file and the system's reason.
 Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run);
 
-/// The same where ranks write their parts: first one of them begins and all write into the folder that is returned, each
-/// under its number, then one of them completes it with all parts. Errors as above.
+/// The same where ranks write their parts: first one of them begins and all write into the folder that is returned,
+/// each under its number, then one of them completes it with all parts. Errors as above.
 Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& directory, std::int64_t step);
 Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
                                                 std::span<const RunArray> arrays);

@@ -53,8 +53,9 @@ class PartsToRankZero {
       for (const RunArray& array : arrays) {
         BF_ASSIGN_OR_RETURN(std::vector<float> values, send(rank, array, ranges));
         if (save_.collectives.rank() != 0 || !status || values.empty()) continue;
-        const RunArray part{
-            .name = array.name, .values = values, .ranges = {{.begin = 0, .end = static_cast<std::int64_t>(values.size())}}};
+        const RunArray part{.name = array.name,
+                            .values = values,
+                            .ranges = {{.begin = 0, .end = static_cast<std::int64_t>(values.size())}}};
         auto files = write_parts(save_.files, folder, rank, std::span(&part, 1));
         if (!files) {
           status = tl::unexpected(files.error());  // the others go on sending

@@ -23,8 +23,9 @@ struct ShardedSave {
   int keep = 1;
 };
 
-/// The arrays of `run` have ranges, none of them on two ranks. On every rank the path, or what went wrong first on one of them: nothing of a
-/// checkpoint is left then. Errors: those of write_checkpoint(), and those of the collectives (ends_epoch()).
+/// The arrays of `run` have ranges, none of them on two ranks. On every rank the path, or what went wrong first on one
+/// of them: nothing of a checkpoint is left then. Errors: those of write_checkpoint(), and those of the collectives
+/// (ends_epoch()).
 Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run);
 
 }  // namespace butterfly

@@ -67,9 +67,9 @@ enum class ParallelStrategy : std::uint8_t { kDdp, kZero1, kZero2, kZero3, kHybr
 struct ParallelConfig {
   int ranks = 1;
   ParallelStrategy strategy = ParallelStrategy::kDdp;
-  int shard_group = 0;                  // of kHybrid: ranks that hold the state together; 0: all
-  int mirror = 1;                       // copies of each rank's part on other processes, where the strategy divides state
-  std::vector<double> state_shares{};   // of the ranks of a group, of the state; empty: equal
+  int shard_group = 0;  // of kHybrid: ranks that hold the state together; 0: all
+  int mirror = 1;       // copies of each rank's part on other processes, where the strategy divides state
+  std::vector<double> state_shares{};  // of the ranks of a group, of the state; empty: equal
   RankEngine engine = RankEngine::kInproc;
   bool deterministic = false;  // canonical sums: the same bits for any number of ranks
   GradientCompression compression = GradientCompression::kOff;

@@ -131,7 +131,8 @@ void add_parallel(std::vector<RunKey>& keys) {
                      "hybrid: ranks that hold the state together; 0: all", BF_AT(parallel.shard_group)));
   keys.push_back(key("parallel.mirror", "mirror", kAround,
                      "Copies of each rank's part of the state on other ranks, so that a lost process costs no step; 0: "
-                     "none. Ranks that are threads have none", BF_AT(parallel.mirror)));
+                     "none. Ranks that are threads have none",
+                     BF_AT(parallel.mirror)));
   keys.push_back(key("parallel.state_shares", "", kAround,
                      "Relative parts of the state that the ranks of a group hold; none: equal",
                      BF_AT(parallel.state_shares)));

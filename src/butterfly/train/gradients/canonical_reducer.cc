@@ -116,8 +116,7 @@ Status CanonicalSum::reduce(std::size_t index, ParameterRange range, ReduceRepor
   const std::vector<SubtreeSum> own = tree_.complete(range);
   BF_TRY(exchange(bucket, own));
   const std::span<float> mine = part(bucket, me_);
-  const auto offset =
-      static_cast<std::size_t>(mine.data() - gradients_.data()) - static_cast<std::size_t>(range.begin);
+  const auto offset = static_cast<std::size_t>(mine.data() - gradients_.data()) - static_cast<std::size_t>(range.begin);
   std::vector<SubtreeSum> sums;
   std::size_t next = 0;
   for (std::size_t member = 0; member < members_; ++member) {

@@ -11,9 +11,9 @@
 namespace butterfly {
 
 struct CanonicalSumOptions {
-  ThreadTeam* team = nullptr;       // borrowed; null: the calling thread
+  ThreadTeam* team = nullptr;        // borrowed; null: the calling thread
   const ShardMap* shards = nullptr;  // borrowed. The buckets are its, backward, and each rank keeps the sum of its part
-                                    // alone; null: all ranks get all of it
+                                     // alone; null: all ranks get all of it
 };
 
 /// `collectives` is borrowed.

@@ -37,8 +37,8 @@ struct SubtreeSum {
 /// returned; the others are scratch afterwards. At least one.
 std::span<float> fold_subtrees(const std::vector<SubtreeSum>& sums);
 
-/// The same leaf by leaf: `stack` holds the maximal subtrees of the leaves so far, ascending. A new leaf joins those that
-/// it completes, and the sum is where the leaf was.
+/// The same leaf by leaf: `stack` holds the maximal subtrees of the leaves so far, ascending. A new leaf joins those
+/// that it completes, and the sum is where the leaf was.
 void push_leaf(std::vector<SubtreeSum>& stack, const SubtreeSum& leaf);
 /// What is left has no right sibling: the sum of all. At least one.
 std::span<float> fold_stack(std::vector<SubtreeSum>& stack);

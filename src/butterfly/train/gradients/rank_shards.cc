@@ -8,7 +8,8 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTran
   const bool hybrid = parallel.strategy == ParallelStrategy::kHybrid && parallel.shard_group > 0;
   // After a loss the ranks that remain may not be whole groups.
   const int group = hybrid && ranks % parallel.shard_group == 0 ? parallel.shard_group : ranks;
-  ShardOptions options{.ranks = ranks, .group = group, .mirrors = parallel.mirror, .bucket_bytes = parallel.bucket_bytes};
+  ShardOptions options{
+      .ranks = ranks, .group = group, .mirrors = parallel.mirror, .bucket_bytes = parallel.bucket_bytes};
   if (parallel.state_shares.size() == static_cast<std::size_t>(group)) options.shares = parallel.state_shares;
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }
@@ -24,21 +25,20 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
 }
 
 RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue,
-                       const ParallelConfig& parallel, std::vector<MicroBatches> shares,
-                       Collectives& ranks, TrainableTransformer& transformer)
+                       const ParallelConfig& parallel, std::vector<MicroBatches> shares, Collectives& ranks,
+                       TrainableTransformer& transformer)
     : collectives(ranks),
       map(std::move(shard_map)),
       queue(std::move(shared_queue)),
       sharding(sharding_of(parallel.strategy)),
-      gradients{.map = map,
-                .queue = queue,
-                .exchange = sharding.gradients ? ShardedGradients::Exchange::kMicroBatch
-                                               : ShardedGradients::Exchange::kStep,
-                .shares = std::move(shares)},
+      gradients{
+          .map = map,
+          .queue = queue,
+          .exchange = sharding.gradients ? ShardedGradients::Exchange::kMicroBatch : ShardedGradients::Exchange::kStep,
+          .shares = std::move(shares)},
       held(map.held(ranks.rank())),
       counted(ranks.rank() < map.group() ? map.owned(ranks.rank()) : std::vector<ParameterRange>()),
-      weights(map, ranks, *queue, transformer.parameters(),
-              sharding.weights ? AfterUse::kReleased : AfterUse::kKept) {}
+      weights(map, ranks, *queue, transformer.parameters(), sharding.weights ? AfterUse::kReleased : AfterUse::kKept) {}
 
 Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
                                                      Collectives& collectives, TrainableTransformer& transformer) {

@@ -1,4 +1,5 @@
-// What a rank needs for a run whose state is divided among ranks: who holds what, and the weights of which it has a part.
+// What a rank needs for a run whose state is divided among ranks: who holds what, and the weights of which it has a
+// part.
 #pragma once
 
 #include <memory>

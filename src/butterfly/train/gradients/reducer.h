@@ -75,9 +75,9 @@ struct ReducerOptions {
   bool deterministic = false;
   GradientCompression compression = GradientCompression::kOff;
   std::int64_t bucket_bytes = 4 << 20;
-  Isa isa = Isa::kReference;   // of the codecs
+  Isa isa = Isa::kReference;                 // of the codecs
   const ShardedGradients* shards = nullptr;  // borrowed; null: all ranks get all of the sum
-  ThreadTeam* team = nullptr;  // borrowed, used by micro_batch_done() alone; null: the calling thread
+  ThreadTeam* team = nullptr;                // borrowed, used by micro_batch_done() alone; null: the calling thread
 };
 
 /// Errors: kInvalidArgument (lossy or changing codecs where sums are to be deterministic or each rank keeps its part, a

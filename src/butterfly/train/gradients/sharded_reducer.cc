@@ -237,7 +237,8 @@ class RoundReducer final : public GradientReducer {
     bool last = false;  // these are the last of the step
   };
   void add_to_tree(ParameterRange mine, const std::vector<std::span<float>>& brought, const Leaves& leaves) {
-    const trace::Scope scope(trace::Zone::kGradientSum, sum_work(static_cast<std::size_t>(mine.size()) * brought.size()));
+    const trace::Scope scope(trace::Zone::kGradientSum,
+                             sum_work(static_cast<std::size_t>(mine.size()) * brought.size()));
     std::vector<SubtreeSum> stack;
     for (const Subtree& subtree : maximal_subtrees(0, leaves.first)) {
       stack.push_back({.subtree = subtree, .values = in(floats_of(held_[stack.size()]), mine)});
@@ -260,7 +261,7 @@ class RoundReducer final : public GradientReducer {
   const std::span<float> gradients_;
   const ShardedGradients shards_;
   const bool deterministic_;
-  AlignedBuffer workspace_;               // sparse, flat
+  AlignedBuffer workspace_;                // sparse, flat
   const std::vector<AlignedBuffer> held_;  // likewise; the subtrees of the rounds so far, in this rank's part
   PartExchange exchange_;
   std::uint64_t released_from_ = workspace_.bytes();  // of the workspace, in this round; the queue's
@@ -271,7 +272,7 @@ class RoundReducer final : public GradientReducer {
   bool in_step_ = false;
   std::deque<OnItsWay> on_their_way_;
   double exposed_s_ = 0.0, waited_s_ = 0.0;  // so far in the step; since it was asked
-  ReduceReport report_{};  // the queue's while buckets are on their way
+  ReduceReport report_{};                    // the queue's while buckets are on their way
 };
 
 /// How many subtrees are held between the rounds of a step at most.
@@ -315,13 +316,15 @@ Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptio
       sum = std::make_unique<ScatterSum>(shards.map, *options.collectives, options.gradients);
     }
     std::vector<ParameterRange> backward(shards.map.buckets().rbegin(), shards.map.buckets().rend());
-    return std::make_unique<BucketReducer>(*options.collectives, options.gradients, std::move(backward),
-                                           std::move(sum), shards.queue);
+    return std::make_unique<BucketReducer>(*options.collectives, options.gradients, std::move(backward), std::move(sum),
+                                           shards.queue);
   }
-  BF_ASSIGN_OR_RETURN(AlignedBuffer workspace, AlignedBuffer::create_sparse(options.gradients.size_bytes(), PageKind::kHuge));
+  BF_ASSIGN_OR_RETURN(AlignedBuffer workspace,
+                      AlignedBuffer::create_sparse(options.gradients.size_bytes(), PageKind::kHuge));
   std::vector<AlignedBuffer> held;
   for (std::size_t i = 0; options.deterministic && i < held_between_rounds(shards.shares); ++i) {
-    BF_ASSIGN_OR_RETURN(AlignedBuffer made, AlignedBuffer::create_sparse(options.gradients.size_bytes(), PageKind::kSmall));
+    BF_ASSIGN_OR_RETURN(AlignedBuffer made,
+                        AlignedBuffer::create_sparse(options.gradients.size_bytes(), PageKind::kSmall));
     held.push_back(std::move(made));
   }
   return std::make_unique<RoundReducer>(options, std::move(workspace), std::move(held));

@@ -1,5 +1,5 @@
-// Gradients of which each rank keeps the sum of its part alone (ShardMap): a reduce-scatter for each bucket, hidden behind
-// the backward pass. Used by the training thread; collectives run on the queue's.
+// Gradients of which each rank keeps the sum of its part alone (ShardMap): a reduce-scatter for each bucket, hidden
+// behind the backward pass. Used by the training thread; collectives run on the queue's.
 #pragma once
 
 #include <memory>

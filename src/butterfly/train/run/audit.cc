@@ -223,9 +223,9 @@ void Audit::step(const StepReport& report, const ParameterSet& parameters) {
     if (watched.gradient_seen) continue;
     for (const ParameterRange& range : watched.ranges) {
       const std::span<const float> gradient = in(parameters.gradients(), range);
-      watched.gradient_seen =
-          watched.gradient_seen ||
-          std::any_of(gradient.begin(), gradient.end(), [](float g) { return g != 0.0f && std::isfinite(g); });
+      watched.gradient_seen = watched.gradient_seen || std::any_of(gradient.begin(), gradient.end(), [](float g) {
+                                return g != 0.0f && std::isfinite(g);
+                              });
     }
   }
 }

@@ -47,8 +47,8 @@ class Audit {
   /// After each step: the gradients of `parameters` are those of the step, summed.
   void step(const StepReport& report, const ParameterSet& parameters);
 
-  /// For each parameter whether it received a gradient, then for each whether it moved: 1 or 0, of what this rank has of
-  /// it. Ranks that hold parts of the state add theirs up.
+  /// For each parameter whether it received a gradient, then for each whether it moved: 1 or 0, of what this rank has
+  /// of it. Ranks that hold parts of the state add theirs up.
   std::vector<double> seen(const ParameterSet& parameters) const;
 
   AuditVerdict finish(const ParameterSet& parameters, const AuditFacts& facts) const;

@@ -98,8 +98,8 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, Train
   if (parameter_memory_of(config.parallel, rank.size).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
-  auto kept = config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).held(rank.rank)
-                                              : all;
+  auto kept =
+      config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).held(rank.rank) : all;
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
     for (const ParameterRange& range : kept) {
       const std::int64_t begin = std::max(range.begin, parameter.offset);
@@ -165,13 +165,12 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   if (rank.rank == 0 && (parts.resumed || !config.checkpoint.directory.empty())) {
     BF_ASSIGN_OR_RETURN(parts.data_digest, parts.data->digest());
   }
-  BF_ASSIGN_OR_RETURN(parts.transformer,
-                      make_transformer(parts.config, parts.isa, rank, continued));
+  BF_ASSIGN_OR_RETURN(parts.transformer, make_transformer(parts.config, parts.isa, rank, continued));
   ParameterSet& parameters = parts.transformer->parameters();
   const bool divided = rank.size > 1 && sharding_of(config.parallel.strategy).optimizer;
-  BF_ASSIGN_OR_RETURN(parts.optimizer, make_optimizer(config.optimizer, config.fusion, parts.isa, parameters,
-                                                      parts.transformer->team(),
-                                                      divided ? Residency::kSparse : Residency::kWhole));
+  BF_ASSIGN_OR_RETURN(parts.optimizer,
+                      make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.transformer->team(),
+                                     divided ? Residency::kSparse : Residency::kWhole));
   if (parts.resumed) {
     BF_TRY(check_same_run(*parts.resumed, parts.config, {.stats = parts.data->stats(), .digest = parts.data_digest},
                           parameters));

@@ -52,9 +52,10 @@ std::vector<RankResult> run_ranks(const RunConfig& config) {
     threads.emplace_back([&, rank] {
       RankResult& mine = results[static_cast<std::size_t>(rank)];
       Collectives* of_rank = collectives[static_cast<std::size_t>(rank)].get();
-      auto trainer = RankTrainer::create(
-          config, {.rank = rank, .size = ranks, .collectives = ranks == 1 ? nullptr : of_rank,
-                   .speeds = config.parallel.speeds});
+      auto trainer = RankTrainer::create(config, {.rank = rank,
+                                                  .size = ranks,
+                                                  .collectives = ranks == 1 ? nullptr : of_rank,
+                                                  .speeds = config.parallel.speeds});
       if (!trainer) {
         mine.result = tl::unexpected(trainer.error());
         return of_rank->abort();

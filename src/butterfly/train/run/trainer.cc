@@ -17,12 +17,12 @@
 #include "butterfly/train/checkpoint/resume.h"
 #include "butterfly/train/checkpoint/sharded_save.h"
 #include "butterfly/train/checkpoint/trained_model.h"
-#include "butterfly/train/sharding/shares.h"
-#include "butterfly/train/run/evaluate.h"
 #include "butterfly/train/config/learning_rate.h"
 #include "butterfly/train/gradients/rank_shards.h"
+#include "butterfly/train/run/evaluate.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/training_peak.h"
+#include "butterfly/train/sharding/shares.h"
 #include "butterfly/train/sharding/takeover.h"
 #include "butterfly/train/step/step_facts.h"
 
@@ -115,7 +115,7 @@ class RunTrainer final : public RankTrainer {
 
   std::int64_t step_ = 0;  // done
   StepReport last_report_{};
-  bool agreed_ = false;    // on the state, in this epoch
+  bool agreed_ = false;  // on the state, in this epoch
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   double validation_loss_ = 0.0;
@@ -205,14 +205,18 @@ Status RunTrainer::finish_last_step(const TrainObserver& observer) {
   BF_TRY(share_numbers(rank_.collectives, steps));
   const auto newest = std::ranges::max_element(steps);
   const bool behind = static_cast<double>(step_) < *newest;
-  // Whoever has finished it knows that all others had their sums, and waits with the next one.
+  // A rank that has finished it knows that all others had their sums, and waits with the next one.
   std::array<double, 2> numbers{last_report_.loss, last_report_.gradient_norm};
   if (newest - steps.begin() != rank_.rank) numbers = {};
   BF_TRY(share_numbers(rank_.collectives, numbers));
   if (!behind) return {};
-  BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest, "a step that others have finished");
-  StepReport report{.step = step_, .loss = numbers[0], .gradient_norm = numbers[1],
-                    .rate = rate_of_step(config_, step_), .tokens = std::int64_t{config_.global_batch} * config_.seq};
+  BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest,
+           "a step that others have finished");
+  StepReport report{.step = step_,
+                    .loss = numbers[0],
+                    .gradient_norm = numbers[1],
+                    .rate = rate_of_step(config_, step_),
+                    .tokens = std::int64_t{config_.global_batch} * config_.seq};
   StepContext step = context();
   end_step(step, report);
   ++step_;
@@ -370,7 +374,8 @@ std::uint64_t RunTrainer::allocated_bytes() const {
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
                         memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
   const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
-  const std::size_t arrays = parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
+  const std::size_t arrays =
+      parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
   return bytes + arrays * held_bytes();
 }
 

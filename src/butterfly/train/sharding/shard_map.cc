@@ -20,8 +20,8 @@ std::vector<std::int64_t> borders_of(std::span<const UpdateChunk> chunks, Parame
 }
 
 std::int64_t nearest(const std::vector<std::int64_t>& borders, double place) {
-  return *std::ranges::min_element(
-      borders, {}, [&](std::int64_t border) { return std::abs(static_cast<double>(border) - place); });
+  return *std::ranges::min_element(borders, {},
+                                   [&](std::int64_t border) { return std::abs(static_cast<double>(border) - place); });
 }
 
 /// A unit's range in pieces of whole chunks: each ends with the chunk that makes it as large as a bucket.
@@ -130,7 +130,8 @@ std::vector<ParameterRange> ShardMap::parts_of(const std::vector<int>& ranks) co
 std::vector<int> ShardMap::mirrors_of(int rank) const {
   std::vector<int> mirrors;
   const int group = options_.group, first = rank / group * group;
-  for (int i = 1; i <= std::min(options_.mirrors, group - 1); ++i) mirrors.push_back(first + (rank - first + i) % group);
+  for (int i = 1; i <= std::min(options_.mirrors, group - 1); ++i)
+    mirrors.push_back(first + (rank - first + i) % group);
   return mirrors;
 }
 

@@ -1,6 +1,6 @@
-// Which rank holds which part of a run's state. The flat arrays are cut into buckets, none of which crosses the border of
-// a unit (TrainableTransformer::units()), and each bucket into a part for every rank, at borders of the optimizer's
-// chunks: so whoever holds a part computes its update and its part of the gradients' norm as one rank would.
+// Which rank holds which part of a run's state. The flat arrays are cut into buckets, none of which crosses the border
+// of a unit (TrainableTransformer::units()), and each bucket into a part for every rank, at borders of the optimizer's
+// chunks: so a rank computes its update and its part of the gradients' norm as one rank would.
 // Immutable.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace butterfly {
 
-/// What one call of an optimizer's kernel takes: part of a single parameter. Cuts are a property of the parameters, never
-/// of threads or ranks. 64 KiB each of weight, gradient and two moments pass through a core's second cache.
+/// What one call of an optimizer's kernel takes: part of a single parameter. Cuts are a property of the parameters,
+/// never of threads or ranks. 64 KiB each of weight, gradient and two moments pass through a core's second cache.
 struct UpdateChunk {
   static constexpr std::int64_t kElements = 16 * 1024;  // at most
   ParameterRange range{};
@@ -64,8 +64,8 @@ class ShardMap {
 
   ShardOptions options_;
   std::vector<ParameterRange> buckets_;
-  std::vector<std::vector<std::int64_t>> cuts_;   // of each bucket: group + 1 borders
-  std::vector<std::vector<std::size_t>> units_;   // buckets of each
+  std::vector<std::vector<std::int64_t>> cuts_;  // of each bucket: group + 1 borders
+  std::vector<std::vector<std::size_t>> units_;  // buckets of each
 };
 
 }  // namespace butterfly

@@ -127,8 +127,8 @@ Status ShardedWeights::run(std::size_t bucket) {
   const int me = collectives_.rank(), first = me / map_.group() * map_.group();
   const auto bytes_of = [&](int rank) {
     const ParameterRange range = map_.part(bucket, rank);
-    return std::as_writable_bytes(parameters_.weights().subspan(static_cast<std::size_t>(range.begin),
-                                                                static_cast<std::size_t>(range.size())));
+    return std::as_writable_bytes(
+        parameters_.weights().subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size())));
   };
   const std::uint64_t before = collectives_.stats().bytes_sent;
   if (const std::span<const float> own = std::as_const(parameters_).own_weights();

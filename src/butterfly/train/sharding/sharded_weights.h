@@ -1,7 +1,7 @@
-// The weights of a run whose optimizer's state is divided among ranks: each rank updates its part, and a unit's parts are
-// gathered before a pass computes with it, one unit ahead of the pass. With kZero3 a unit that was used goes back to
-// this rank's part of it. Collectives run on the queue's thread in the order of the calls, which is the same on every
-// rank; used by the thread that trains.
+// The weights of a run whose optimizer's state is divided among ranks: each rank updates its part, and a unit's parts
+// are gathered before a pass computes with it, one unit ahead of the pass. With kZero3 a unit that was used goes back
+// to this rank's part of it. Collectives run on the queue's thread in the order of the calls, which is the same on
+// every rank; used by the thread that trains.
 #pragma once
 
 #include <vector>

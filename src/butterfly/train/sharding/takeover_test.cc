@@ -28,14 +28,14 @@ class Takeovers : public ::testing::Test {
     std::vector<std::vector<float>> arrays(old_ranks.size(), std::vector<float>(elements(), 0.0F));
     for (std::size_t rank = 0; rank < old_ranks.size(); ++rank) {
       for (const ParameterRange& range : before.held(old_ranks[rank])) {
-        std::iota(arrays[rank].begin() + range.begin, arrays[rank].begin() + range.end, static_cast<float>(range.begin));
+        std::iota(arrays[rank].begin() + range.begin, arrays[rank].begin() + range.end,
+                  static_cast<float>(range.begin));
       }
     }
     std::vector<std::jthread> threads;
     for (std::size_t rank = 0; rank < old_ranks.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        EXPECT_TRUE(move_state(*collectives[rank], *moves, {std::span(arrays[rank])}));
-      });
+      threads.emplace_back(
+          [&, rank] { EXPECT_TRUE(move_state(*collectives[rank], *moves, {std::span(arrays[rank])})); });
     }
     threads.clear();
     for (std::size_t rank = 0; rank < old_ranks.size(); ++rank) {

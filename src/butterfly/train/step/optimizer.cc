@@ -7,8 +7,8 @@
 #include "butterfly/kernel/training/training_dispatch.h"
 #include "butterfly/kernel/training/training_kernels.h"
 #include "butterfly/trace/held.h"
-#include "butterfly/train/sharding/share_numbers.h"
 #include "butterfly/train/sharding/shard_map.h"
+#include "butterfly/train/sharding/share_numbers.h"
 
 namespace butterfly {
 namespace {
@@ -25,10 +25,8 @@ std::vector<Chunk> chunks_of(const ParameterSet& parameters) {
   std::vector<Chunk> chunks;
   for (const UpdateChunk& chunk : update_chunks(parameters)) {
     if (chunk.frozen) continue;
-    chunks.push_back({.begin = chunk.range.begin,
-                      .size = chunk.range.size(),
-                      .decayed = chunk.decayed,
-                      .number = chunks.size()});
+    chunks.push_back(
+        {.begin = chunk.range.begin, .size = chunk.range.size(), .decayed = chunk.decayed, .number = chunks.size()});
   }
   return chunks;
 }
@@ -142,7 +140,8 @@ class FlatOptimizer : public Optimizer {
     const auto release = [&](std::int64_t end) {
       for (AlignedBuffer& moment : moments_) {
         if (!moment.is_sparse()) continue;
-        moment.release(static_cast<std::uint64_t>(begin) * sizeof(float), static_cast<std::uint64_t>(end) * sizeof(float));
+        moment.release(static_cast<std::uint64_t>(begin) * sizeof(float),
+                       static_cast<std::uint64_t>(end) * sizeof(float));
       }
     };
     for (const ParameterRange& range : owned) {
@@ -162,7 +161,7 @@ class FlatOptimizer : public Optimizer {
   }
 
   std::vector<Chunk> chunks_;
-  std::int64_t elements_ = 0;  // of all chunks
+  std::int64_t elements_ = 0;         // of all chunks
   std::vector<double> partial_sums_;  // of every chunk that is not frozen
   bool shared_ = false;               // other ranks have the rest
   std::vector<AlignedBuffer> moments_;

@@ -22,8 +22,8 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// From now on this optimizer updates the chunks in `held` alone, and those in `counted` are its part of the norm: of
-  /// several ranks that hold the same, one counts it. Both ascending, with borders at chunks (ShardMap). Moments of other
-  /// chunks are released.
+  /// several ranks that hold the same, one counts it. Both ascending, with borders at chunks (ShardMap). Moments of
+  /// other chunks are released.
   virtual void own(const std::vector<ParameterRange>& held, const std::vector<ParameterRange>& counted) = 0;
 
   /// The norm of all gradients that are not frozen: sums of squares of fixed chunks, added in a binary tree. Infinite

@@ -128,8 +128,8 @@ double clip_factor(const StepContext& context, double norm) {
   return most > 0 && norm > most ? most / norm : 1.0;
 }
 
-/// This rank has no micro-batch in a round in which others have: they need its part of the weights, and it theirs of the
-/// gradients.
+/// This rank has no micro-batch in a round in which others have: they need its part of the weights, and it theirs of
+/// the gradients.
 Status serve_others(StepContext& context) {
   return context.transformer.idle([&](ParameterRange range) { context.reducer.gradients_ready(kIdle, range); });
 }

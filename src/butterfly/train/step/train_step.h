@@ -13,9 +13,9 @@
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/gradients/guard.h"
 #include "butterfly/train/gradients/reducer.h"
+#include "butterfly/train/sharding/sharded_weights.h"
 #include "butterfly/train/sharding/share_numbers.h"
 #include "butterfly/train/sharding/shares.h"
-#include "butterfly/train/sharding/sharded_weights.h"
 #include "butterfly/train/step/optimizer.h"
 #include "butterfly/wire/collective/collectives.h"
 
@@ -86,7 +86,7 @@ struct StepContext {
   MicroBatches share{};
   std::vector<int> rounds{};          // this rank's micro-batch in each, or kIdle
   ShardedWeights* weights = nullptr;  // null: every rank has all of them
-  int micro_batch = 1;  // sequences
+  int micro_batch = 1;                // sequences
 };
 
 /// Whether this rank wants to end its run after the step; all ranks learn of it and end after the same one.
