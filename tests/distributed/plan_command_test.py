@@ -171,7 +171,7 @@ class Plans(unittest.TestCase):
         self.assertEqual(none["full_shard_fits_on_ranks"], 8)
         shown = plan(*self.WORLD, "--memory", "1200MiB", model="gpt2-124m", cluster=None)
         self.assertIn("recommended: full_shard", shown.stdout)
-        self.assertIn("runs ddp today", shown.stdout)
+        self.assertIn("--parallel STRATEGY", shown.stdout)
 
     def test_this_machine_stands_for_the_ranks(self):
         found = planned("--train", "--world-size", "2", model="tinytransformer-tiny", cluster=None)
