@@ -4,6 +4,7 @@
     python3 tools/bench_training.py --python PEER/bin/python               some shapes; --full: all of them; --quick: one
     python3 tools/bench_training.py --python PEER/bin/python --memory      peak memory against the length of the sequences
     python3 tools/bench_training.py --python PEER/bin/python --scaling     two ranks of one thread; DDP over Gloo
+    python3 tools/bench_training.py --python PEER/bin/python --sharded     ranks that hold parts of the state; FSDP2 over Gloo
     python3 tools/bench_training.py --ablation                             fused against unfused
     python3 tools/bench_training.py --deterministic                        what --deterministic costs
 
@@ -200,6 +201,35 @@ def scaling(arguments):
             show_scaling(samples, 2 * batch * seq)
 
 
+def sharded(arguments):
+    """Two ranks of one thread, as processes: each strategy beside PyTorch's."""
+    pairs = {"ddp": "none", "zero2": "grad", "zero3": "full"}
+    for name in arguments.shapes or ("small-8x128",):
+        model, batch, seq = SHAPES[name]
+        for precision in arguments.precisions:
+            one = {"model": model, "batch": batch, "seq": seq, "precision": precision, "threads": 1}
+            two = {**one, "batch": 2 * batch}
+            ways = {}
+            with contextlib.ExitStack() as stack:
+                for strategy, theirs in pairs.items():
+                    ours = Butterfly(arguments, **two, extra=["--ranks", "2", "--engine", "tcp", "--micro-batch", str(batch),
+                                                              "--parallel", strategy, "--mirror", "0"])
+                    ways[strategy] = lambda ours=ours: ours.steps(arguments.steps)
+                    if arguments.python:
+                        peers = stack.enter_context(Peers(arguments, 2, sharding=theirs, **one))
+                        ways[f"PyTorch {strategy}"] = lambda peers=peers: peers.steps(arguments.steps, "steps")
+                samples = in_turns(ways, arguments.rounds)
+            title(f"parts of the state, {name} on each of 2 ranks (processes), {precision}, 1 thread each")
+            for way, of_way in samples.items():
+                line = f"  {way:<16} {of_way.cells(2 * batch * seq)}"
+                ours = samples.get(way.removeprefix("PyTorch "))
+                if way.startswith("PyTorch") and not of_way.failure and not ours.failure:
+                    line += f"  ratio {of_way.median_s / ours.median_s:.2f}"
+                elif not of_way.failure:
+                    line += f"  exposed {1e3 * of_way.mean_of('communication_exposed_s'):.1f} ms"
+                print(line + of_way.notes(), flush=True)
+
+
 def show_scaling(samples, tokens):
     alone = {True: samples["2 runs of 1"], False: samples.get("PyTorch, no exchange")}
     for way, of_way in samples.items():
@@ -271,7 +301,7 @@ def commit():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, what in (("memory", "peak memory against the length of sequences"), ("ablation", "fused against unfused"),
-                       ("scaling", "two ranks against two runs"), ("deterministic", "cost of --deterministic")):
+                       ("scaling", "two ranks against two runs"), ("sharded", "strategies against FSDP2"), ("deterministic", "cost of --deterministic")):
         parser.add_argument(f"--{name}", action="store_true", help=what)
     parser.add_argument("--full", action="store_true", help="all shapes (hours in fp32)")
     parser.add_argument("--quick", action="store_true", help="one little shape, to see that all works")
@@ -287,7 +317,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 1, 2
-        arguments.shapes = arguments.shapes or (["tiny-8x128"] if arguments.ablation or arguments.scaling or arguments.deterministic else None)
+        arguments.shapes = arguments.shapes or (["tiny-8x128"] if arguments.ablation or arguments.scaling or arguments.sharded or arguments.deterministic else None)
     arguments.cells = cells_of(arguments)
     version = torch_version(arguments.python)
     print(f"machine {machine()}\ncommit  {commit()}\ncommand {' '.join(sys.argv)}\n{arguments.rounds} rounds of {arguments.steps} steps")
@@ -301,7 +331,7 @@ def main():
         os.environ["XDG_CACHE_HOME"] = cache
         for threads in (1, 2):  # into the cache: measuring takes memory, which is not that of training
             Butterfly(arguments, *SHAPES["tiny-8x128"], "fp32", threads).steps(1)
-        chosen = [mode for mode in (memory, ablation, scaling, deterministic) if getattr(arguments, mode.__name__)]
+        chosen = [mode for mode in (memory, ablation, scaling, sharded, deterministic) if getattr(arguments, mode.__name__)]
         for mode in chosen or [shapes]:
             mode(arguments)
 

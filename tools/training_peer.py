@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 WARM_UP_STEPS = 3
 PRODUCT_ROUNDS = 3
@@ -168,12 +169,18 @@ class Peer:
         self.arguments, self.shape = arguments, SHAPES[arguments.model]
         torch.manual_seed(arguments.rank)
         self.model = Model(self.shape, arguments.seq)
+        if arguments.sharding != "none":  # FSDP2: a unit for each block, and one of the rest
+            mesh = torch.distributed.init_device_mesh("cpu", (arguments.ranks,))
+            again = arguments.sharding == "full"
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh, reshard_after_forward=again)
+            fully_shard(self.model, mesh=mesh, reshard_after_forward=again)
         matrices = [value for value in self.model.parameters() if value.dim() > 1]
         vectors = [value for value in self.model.parameters() if value.dim() == 1]
         self.optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
                                            lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
         self.loss = self.model
-        if arguments.ranks > 1:
+        if arguments.ranks > 1 and arguments.sharding == "none":
             self.loss = nn.parallel.DistributedDataParallel(self.model)
         if arguments.compile:
             self.loss = torch.compile(self.loss)
@@ -217,6 +224,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--ranks", type=int, default=1, help="DistributedDataParallel over Gloo")
+    parser.add_argument("--sharding", choices=("none", "grad", "full"), default="none", help="FSDP2: SHARD_GRAD_OP, FULL_SHARD")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--rendezvous", help="file that the ranks meet in")
     parser.add_argument("--warm-up", type=int, default=WARM_UP_STEPS, help="untimed steps")

@@ -137,12 +137,12 @@ class Peer:
 
 
 class Peers:
-    """Ranks of DistributedDataParallel over Gloo; a context."""
+    """Ranks of DistributedDataParallel over Gloo, or of FSDP2; a context."""
 
-    def __init__(self, arguments, count, **cell):
+    def __init__(self, arguments, count, sharding="none", **cell):
         self.folder = tempfile.TemporaryDirectory()
         meeting = os.path.join(self.folder.name, "rendezvous")
-        self.peers = [Peer(arguments, **cell, group=["--ranks", str(count), "--rank", str(rank), "--rendezvous", meeting])
+        self.peers = [Peer(arguments, **cell, group=["--ranks", str(count), "--rank", str(rank), "--rendezvous", meeting, "--sharding", sharding])
                       for rank in range(count)]
 
     def __enter__(self):

@@ -83,6 +83,40 @@ class FromTextToText(Folder):
         self.assertEqual(json.loads(run.stdout)["num_steps"], 2, run.stderr)
 
 
+class Parts(Folder):
+    RUN = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "6", "--micro-batch", "1", "--threads", "1",
+           "--data", "synthetic:markov", "--steps", "4", "--deterministic", "true", "--json"]
+
+    def weights(self, *arguments):
+        run = train(*self.RUN, *arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return json.loads(run.stdout)["weights_hash"], run.stderr
+
+    def test_each_strategy_by_each_name_ends_with_the_same_weights_and_model(self):
+        one, _ = self.weights("--out", self.place("one.gguf"))
+        for number, name in enumerate(["zero1", "SHARD_GRAD_OP", "FULL_SHARD", "hybrid"]):
+            out = self.place(f"{number}.gguf")
+            self.assertEqual(self.weights("--parallel", name, "--ranks", "3", "--engine", "tcp", "--out", out)[0], one, name)
+            with open(out, "rb") as divided, open(self.place("one.gguf"), "rb") as whole:
+                self.assertTrue(divided.read() == whole.read(), name)
+
+    def test_auto_says_what_it_takes_and_why(self):
+        one, _ = self.weights()
+        same, said = self.weights("--parallel", "auto", "--ranks", "2")
+        self.assertEqual(same, one)
+        self.assertRegex(said, r"(?m)^strategy +(ddp|zero1|shard_grad_op|full_shard): it fits")
+
+    def test_what_cannot_be_is_one_sentence(self):
+        for flags, part in ((["--parallel", "hybrid", "--ranks", "3", "--shard-group", "2"], "into groups"),
+                            (["--parallel", "zero4"], "zero4"),
+                            (["--parallel", "zero1", "--ranks", "2", "--deterministic", "false", "--compression", "int8"],
+                             "packs the gradients of ddp")):
+            run = train(*self.RUN, *flags)
+            self.assertEqual(run.returncode, 2, run.stderr)
+            self.assertIn(part, run.stderr)
+            self.assertEqual(run.stdout, "")
+
+
 class Statuses(Folder):
     def test_a_run_that_cannot_have_learned_is_invalid_with_status_3(self):
         run = train(*SMALL, "--data", "synthetic:markov", "--steps", "4", "--lr", "1e-12", "--json")

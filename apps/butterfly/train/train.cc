@@ -53,10 +53,14 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
 }
 
 Result<int> run_train(const TrainCommand& command) {
-  BF_ASSIGN_OR_RETURN(const RunConfig config, config_of(command));
+  BF_ASSIGN_OR_RETURN(RunConfig config, config_of(command));
   if (command.find_batch) {
     BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));
     return kExitOk;
+  }
+  if (config.parallel.strategy == ParallelStrategy::kAuto) {
+    BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config));
+    if (config.log != LogLevel::kSilent) std::fprintf(stderr, "strategy        %s\n", why.c_str());
   }
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   TrainDisplay display(config, *log);
@@ -104,6 +108,7 @@ void add_train(Command app, Action& action) {
       "  butterfly generate -m small.gguf -p 'ROMEO:' -n 50\n"
       "  butterfly train -c run.toml --ranks 2 --deterministic --checkpoints saved --save-every 100\n"
       "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
+      "  butterfly train -c run.toml --ranks 4 --engine tcp --parallel zero3   (parts of the state; auto: as it fits)\n"
       "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
       "HOST:7000)\n"
       "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"

@@ -60,6 +60,10 @@ class TrainDisplay {
 /// rank) and of memory; nothing where one of them is not known, or ranks are on other machines.
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
 
+/// With parallel.strategy = auto: what the cost model recommends for ranks like this machine, and why, as a sentence.
+/// Errors: those of shape_of_run() and measure_node(); kNoMemory where none of them fits.
+Result<std::string> choose_strategy(RunConfig& config);
+
 /// What a run cost outside its steps, and what was expected of them.
 struct TrainAside {
   double display_s = 0.0;

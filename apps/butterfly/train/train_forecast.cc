@@ -1,4 +1,5 @@
 #include "butterfly/machine/node.h"
+#include "butterfly/plan/cost/training_choice.h"
 #include "butterfly/plan/cost/training_cost.h"
 #include "train/train.h"
 
@@ -15,31 +16,72 @@ TrainStrategy planned_as(ParallelStrategy strategy) {
       return TrainStrategy::kShardGradOp;
     case ParallelStrategy::kZero3:
     case ParallelStrategy::kHybrid:
+    case ParallelStrategy::kAuto:
       break;
   }
   return TrainStrategy::kFullShard;
+}
+
+ParallelStrategy run_as(TrainStrategy strategy) {
+  switch (strategy) {
+    case TrainStrategy::kDdp:
+      return ParallelStrategy::kDdp;
+    case TrainStrategy::kZero1:
+      return ParallelStrategy::kZero1;
+    case TrainStrategy::kShardGradOp:
+      return ParallelStrategy::kZero2;
+    case TrainStrategy::kFullShard:
+      break;
+  }
+  return ParallelStrategy::kZero3;
+}
+
+TrainOptions options_of(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops) {
+  return {.strategy = strategy,
+          .batch = config.global_batch,
+          .micro_batch = config.micro_batch,
+          .seq = config.seq,
+          .matmuls_gflops = matmuls_gflops};
+}
+
+/// Ranks of this machine share it; workers have one each.
+Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
+  const int here = ranks_here(config.parallel);
+  BF_ASSIGN_OR_RETURN(NodeDescriptor rank, measure_node({.threads = threads_of_run(config) * here}));
+  rank.memory_read_gb_per_s /= here;
+  rank.memory_bytes /= static_cast<std::uint64_t>(here);
+  PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks_of(config.parallel)), rank));
+  if (here > 1) cluster.default_link = memory_link(rank.memory_read_gb_per_s);
+  return cluster;
 }
 
 }  // namespace
 
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
   if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
-  const int ranks = config.parallel.ranks;
   const auto shape = shape_of_run(config);
-  const auto node = measure_node({.threads = threads_of_run(config) * ranks});
-  if (!shape || !node || peak_gflops <= 0.0) return std::nullopt;
-  NodeDescriptor rank = *node;
-  rank.memory_read_gb_per_s /= ranks;
-  PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks), rank));
-  cluster.default_link = memory_link(rank.memory_read_gb_per_s);
-  const auto prediction = predict_training(*shape, cluster,
-                                           {.strategy = planned_as(config.parallel.strategy),
-                                            .batch = config.global_batch,
-                                            .micro_batch = config.micro_batch,
-                                            .seq = config.seq,
-                                            .matmuls_gflops = peak_gflops});
+  const auto cluster = ranks_like_this_machine(config);
+  if (!shape || !cluster || peak_gflops <= 0.0) return std::nullopt;
+  const auto prediction =
+      predict_training(*shape, *cluster, options_of(config, planned_as(config.parallel.strategy), peak_gflops));
   if (!prediction) return std::nullopt;
   return prediction->step_s;
+}
+
+Result<std::string> choose_strategy(RunConfig& config) {
+  BF_ASSIGN_OR_RETURN(const ModelConfig shape, shape_of_run(config));
+  BF_ASSIGN_OR_RETURN(const PlanCluster cluster, ranks_like_this_machine(config));
+  std::vector<TrainCandidate> candidates;
+  for (const TrainStrategy strategy : kTrainStrategies) {
+    BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,
+                        predict_training(shape, cluster, options_of(config, strategy, 0.0)));
+    candidates.push_back(candidate(strategy, prediction, cluster));
+  }
+  const TrainChoice choice = choose_training(candidates);
+  if (!choice.fits) return make_error(ErrorCode::kNoMemory, "no strategy fits: {}", choice.reason);
+  config.parallel.strategy = run_as(choice.strategy);
+  return fmt::format("{}: {}{}", to_string(choice.strategy), choice.reason,
+                     config.parallel.workers.empty() ? "" : "; workers are taken to be like this machine");
 }
 
 }  // namespace butterfly::app

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "butterfly/base/units.h"
 #include "butterfly/plan/simulation/forecast.h"
 #include "train/train.h"
@@ -32,15 +34,42 @@ std::string work(const RunSummary& s) {
                      : flops;
 }
 
+/// One line for each rank, and what differs among them.
+std::string rank_table(const std::vector<RankRow>& rows) {
+  std::string text =
+      fmt::format("\n{:<5} {:>13} {:>8} {:>10} {:>10} {:>10} {:>10} {:>12} {:>11} {:>11}\n", "rank", "micro-batches",
+                  "samples", "compute", "exposed", "network", "packing", "sent", "allocated", "reserved");
+  for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+    const RankRow& row = rows[rank];
+    text += fmt::format("{:<5} {:>13} {:>8} {:>10} {:>10} {:>10} {:>10} {:>7.0f} KB/s {:>11} {:>11}\n", rank,
+                        row.micro_batches, row.samples, format_seconds(row.compute_s),
+                        format_seconds(row.communication_exposed_s), format_seconds(row.network_s),
+                        format_seconds(row.compression_s), row.network_kb_per_s,
+                        format_bytes(row.peak_memory_allocated), format_bytes(row.peak_memory_reserved));
+  }
+  const RankSpread spread = spread_of(rows);
+  text += fmt::format(
+      "a step's means; sent: best {:.0f}, worst {:.0f}, mean {:.0f} KB/s; deviation across ranks: compute {}, network "
+      "{}, "
+      "packing {}{}\n\n",
+      spread.best_kb_per_s, spread.worst_kb_per_s, spread.mean_kb_per_s, format_seconds(spread.compute_s_deviation),
+      format_seconds(spread.network_s_deviation), format_seconds(spread.compression_s_deviation),
+      spread.straggler < 0 ? "; no straggler" : fmt::format("; rank {} is the straggler", spread.straggler));
+  return text;
+}
+
 }  // namespace
 
 std::string describe(const TrainResult& result, const RunConfig& config, const TrainAside& aside) {
   const RunSummary& s = result.summary;
-  std::string text = "\n";
+  std::string text = result.ranks.empty() ? "\n" : rank_table(result.ranks);
   text += row("steps", result.steps_done == config.steps ? fmt::format("{}", result.steps_done)
                                                          : fmt::format("{} of {}", result.steps_done, config.steps));
-  text += row("time per step", fmt::format("{} on average, {} to {}", format_seconds(s.avg_step_time),
-                                           format_seconds(s.min_step_time), format_seconds(s.max_step_time)));
+  text += row("time per step",
+              fmt::format("{} on average (deviation {}), {} to {}{}", format_seconds(s.avg_step_time),
+                          format_seconds(std::sqrt(s.step_time_variance)), format_seconds(s.min_step_time),
+                          format_seconds(s.max_step_time),
+                          s.warmup_steps > 0 ? fmt::format(", without the first {}", s.warmup_steps) : std::string()));
   if (aside.step) {
     const Judged& step = *aside.step;
     text += row("predicted", fmt::format("{} per step ({} to {}), measured {:+.0f} %{}", format_seconds(step.predicted),

@@ -115,14 +115,15 @@ void add_learning(std::vector<RunKey>& keys) {
 void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(key("parallel.ranks", "ranks", kAround, "Ranks that share each step", BF_AT(parallel.ranks)));
   keys.push_back(choice("parallel.strategy", "parallel", kAround,
-                        "What each rank has a part of: nothing, the optimizer's state, gradients too, weights too, or "
-                        "that within groups of ranks",
+                        "What each rank has a part of: nothing, the optimizer's state, gradients too, weights too, "
+                        "that within groups of ranks, or what the cost model recommends",
                         BF_AT(parallel.strategy),
                         {{"ddp", ParallelStrategy::kDdp},
                          {"zero1", ParallelStrategy::kZero1},
                          {"zero2", ParallelStrategy::kZero2},
                          {"zero3", ParallelStrategy::kZero3},
                          {"hybrid", ParallelStrategy::kHybrid},
+                         {"auto", ParallelStrategy::kAuto},
                          {"NO_SHARD", ParallelStrategy::kDdp},
                          {"SHARD_GRAD_OP", ParallelStrategy::kZero2},
                          {"FULL_SHARD", ParallelStrategy::kZero3},

@@ -23,6 +23,8 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 struct RankShards {
   RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,
              std::vector<MicroBatches> shares, Collectives& ranks, TrainableTransformer& transformer);
+  /// Waits for collectives that are under way: they use what is here.
+  ~RankShards() { [[maybe_unused]] const Status last = queue->wait_all(); }
   RankShards(const RankShards&) = delete;
   RankShards& operator=(const RankShards&) = delete;
 

@@ -31,6 +31,7 @@ struct AuditFacts {
   double forward_flops_per_step = 0.0;     // of this rank
   double mfu = 0.0;                        // 0: the peak is not known
   std::int64_t bucket_bytes = 0;           // of the gradients' reduction
+  bool divided = false;                    // ranks hold parts of the state
   std::vector<std::string> rank_hashes{};  // of the weights, in rank order
   std::vector<double> seen{};              // Audit::seen(), added up over ranks that hold parts; empty: this rank's
 };

@@ -25,6 +25,25 @@ ordered_json to_json(const RunConfig& config) {
   return json;
 }
 
+ordered_json to_json(const std::vector<RankRow>& rows) {
+  ordered_json list = ordered_json::array();
+  for (const RankRow& row : rows) {
+    list.push_back({{"rank", list.size()},
+                    {"micro_batches", row.micro_batches},
+                    {"samples", row.samples},
+                    {"compute_s", row.compute_s},
+                    {"communication_exposed_s", row.communication_exposed_s},
+                    {"network_s", row.network_s},
+                    {"network_s_variance", row.network_s_variance},
+                    {"compression_s", row.compression_s},
+                    {"compression_s_variance", row.compression_s_variance},
+                    {"network_kb_per_s", row.network_kb_per_s},
+                    {"peak_memory_allocated", row.peak_memory_allocated},
+                    {"peak_memory_reserved", row.peak_memory_reserved}});
+  }
+  return list;
+}
+
 ordered_json to_json(const StepReport& report) {
   const StepPhases& phases = report.phases;
   const ReduceReport& reduced = report.reduced;
@@ -59,6 +78,17 @@ ordered_json to_json(const StepReport& report) {
 
 std::string to_json(const TrainResult& result) {
   ordered_json json = parse_ordered_json(to_json(result.summary));
+  if (!result.ranks.empty()) {
+    json["ranks"] = to_json(result.ranks);
+    const RankSpread spread = spread_of(result.ranks);
+    json["network_kb_per_s_best"] = spread.best_kb_per_s;
+    json["network_kb_per_s_worst"] = spread.worst_kb_per_s;
+    json["network_kb_per_s_mean"] = spread.mean_kb_per_s;
+    json["network_s_std_across_ranks"] = spread.network_s_deviation;
+    json["compression_s_std_across_ranks"] = spread.compression_s_deviation;
+    json["compute_s_std_across_ranks"] = spread.compute_s_deviation;
+    json["straggler"] = spread.straggler < 0 ? ordered_json(nullptr) : ordered_json(spread.straggler);
+  }
   json["steps_done"] = result.steps_done;
   json["validation_loss"] = nullptr;
   if (result.validation_loss > 0.0) json["validation_loss"] = result.validation_loss;  // else nothing was evaluated

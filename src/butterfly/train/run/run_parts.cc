@@ -148,6 +148,9 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   RunParts parts{.config = config};
   if (known.shape) parts.config.shape = *known.shape;
   BF_TRY(validate(parts.config));
+  if (config.parallel.strategy == ParallelStrategy::kAuto) {
+    return make_error(ErrorCode::kInvalidArgument, "parallel.strategy is auto, which is chosen before a run begins");
+  }
   if (rank.rank == 0) BF_TRY(claim_places(config, parts));
   BF_ASSIGN_OR_RETURN(parts.isa, known.isa ? *known.isa : choose_isa());
   BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));

@@ -87,7 +87,7 @@ constexpr ParallelStrategy kDivided[] = {ParallelStrategy::kZero1, ParallelStrat
 TEST(ShardedRun, EndsWithTheBitsOfOneRank) {
   const std::string one = hash_of(divided_run(ParallelStrategy::kDdp, 1));
   for (const ParallelStrategy strategy : kDivided) {
-    for (const int ranks : {2, 3, 4}) {
+    for (const int ranks : {2, 3}) {
       EXPECT_EQ(hash_of(divided_run(strategy, ranks)), one) << static_cast<int>(strategy) << ", " << ranks << " ranks";
     }
   }
@@ -111,11 +111,9 @@ TEST(ShardedRun, HoldsForEveryKindOfModelAndPrecision) {
     RunConfig config = divided_run(ParallelStrategy::kDdp, 1);
     change(config);
     const std::string one = hash_of(config);
-    for (const ParallelStrategy strategy : {ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
-      config.parallel.strategy = strategy;
-      config.parallel.ranks = 2;
-      EXPECT_EQ(hash_of(config), one) << what << ", " << static_cast<int>(strategy);
-    }
+    config.parallel.strategy = ParallelStrategy::kZero3;
+    config.parallel.ranks = 2;
+    EXPECT_EQ(hash_of(config), one) << what;
   };
   check("bf16", [](RunConfig& config) { config.precision = Precision::kBfloat16; });
   check("recomputed", [](RunConfig& config) { config.recompute = Recompute::kBlock; });
@@ -130,24 +128,24 @@ TEST(ShardedRun, ItsVerdictIsValidAndItsBytesAreTheFormulas) {
   // What a rank sends of (n - 1) / n of the parameters: gradients once, weights once or twice.
   const std::pair<ParallelStrategy, double> kTimes[] = {
       {ParallelStrategy::kZero1, 2.0}, {ParallelStrategy::kZero2, 2.0}, {ParallelStrategy::kZero3, 3.0}};
+  constexpr int kRanks = 3;
   for (const auto& [strategy, times] : kTimes) {
-    for (const int ranks : {2, 4}) {
-      RunConfig config = divided_run(strategy, ranks);
-      config.shape.ff_dim = 2048;
-      config.global_batch = ranks;
-      config.parallel.deterministic = false;
-      config.parallel.mirror = 0;
-      const auto results = run_ranks(config);
-      double bytes = 0.0;
-      for (const RankResult& rank : results) {
-        ASSERT_TRUE(rank.result) << rank.result.error().message;
-        EXPECT_TRUE(rank.result->verdict.valid) << to_string(rank.result->verdict);
-        bytes += static_cast<double>(rank.steps.back().reduced.bytes_sent);
-      }
-      const ParameterSet parameters = ParameterSet::create(config.shape).value();
-      const double expected = times * (ranks - 1) * static_cast<double>(parameters.weights().size_bytes());
-      EXPECT_NEAR(bytes, expected, 0.01 * expected) << static_cast<int>(strategy) << ", " << ranks << " ranks";
+    RunConfig config = divided_run(strategy, kRanks);
+    config.steps = 2;
+    config.shape.ff_dim = 2048;
+    config.global_batch = kRanks;
+    config.parallel.deterministic = false;
+    config.parallel.mirror = 0;
+    const auto results = run_ranks(config);
+    double bytes = 0.0;
+    for (const RankResult& rank : results) {
+      ASSERT_TRUE(rank.result) << rank.result.error().message;
+      EXPECT_TRUE(rank.result->verdict.valid) << to_string(rank.result->verdict);
+      bytes += static_cast<double>(rank.steps.back().reduced.bytes_sent);
     }
+    const ParameterSet parameters = ParameterSet::create(config.shape).value();
+    const double expected = times * (kRanks - 1) * static_cast<double>(parameters.weights().size_bytes());
+    EXPECT_NEAR(bytes, expected, 0.01 * expected) << static_cast<int>(strategy);
   }
 }
 

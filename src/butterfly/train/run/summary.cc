@@ -1,7 +1,9 @@
 #include "butterfly/train/run/summary.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "butterfly/base/check.h"
 #include "butterfly/base/json.h"
 
 namespace butterfly {
@@ -14,6 +16,9 @@ constexpr const char* kFlopsConvention =
 
 double mean(double sum, std::int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : 0.0;
+}
+double gigabytes(std::uint64_t bytes) {
+  return static_cast<double>(bytes) * 1e-9;
 }
 double variance(double sum, double squares, std::int64_t count) {
   const double average = mean(sum, count);
@@ -33,6 +38,7 @@ void Statistics::Times::add(const StepReport& report) {
   phases.communication_exposed_s += report.phases.communication_exposed_s;
   phases.optimizer_s += report.phases.optimizer_s;
   phases.total_s += total;
+  squares += total * total;
   tokens += report.tokens;
   bytes_sent += report.reduced.bytes_sent;
   hidden_s += std::max(0.0, report.reduced.communication_s - report.reduced.exposed_s);
@@ -56,9 +62,11 @@ void Statistics::add(const StepReport& report, std::uint64_t allocated, std::uin
 RunSummary Statistics::summary(const SummaryFacts& facts) const {
   const Times& times = rest_.steps > 0 ? rest_ : first_;
   RunSummary summary{.num_steps = steps_,
+                     .warmup_steps = rest_.steps > 0 ? first_.steps : 0,
                      .avg_step_time = mean(times.phases.total_s, times.steps),
                      .min_step_time = times.least_s,
                      .max_step_time = times.most_s,
+                     .step_time_variance = variance(times.phases.total_s, times.squares, times.steps),
                      .avg_loss = mean(losses_, steps_),
                      .final_loss = last_loss_,
                      .peak_memory_allocated = allocated_peak_,
@@ -98,14 +106,21 @@ std::string to_json(const RunSummary& s) {
                                     {"avg_step_time", s.avg_step_time},
                                     {"min_step_time", s.min_step_time},
                                     {"max_step_time", s.max_step_time},
+                                    {"step_time_std", std::sqrt(s.step_time_variance)},
+                                    {"warmup_steps", s.warmup_steps},
                                     {"tokens_per_sec", s.tokens_per_sec},
                                     {"samples_per_sec", s.samples_per_sec},
+                                    {"throughput_samples_per_sec", s.samples_per_sec},
                                     {"avg_loss", s.avg_loss},
                                     {"final_loss", s.final_loss},
                                     {"peak_memory_allocated", s.peak_memory_allocated},
                                     {"avg_memory_allocated", s.avg_memory_allocated},
                                     {"peak_memory_reserved", s.peak_memory_reserved},
                                     {"avg_memory_reserved", s.avg_memory_reserved},
+                                    {"peak_memory_allocated_gb", gigabytes(s.peak_memory_allocated)},
+                                    {"avg_memory_allocated_gb", gigabytes(s.avg_memory_allocated)},
+                                    {"peak_memory_reserved_gb", gigabytes(s.peak_memory_reserved)},
+                                    {"avg_memory_reserved_gb", gigabytes(s.avg_memory_reserved)},
                                     {"data_s", s.phases.data_s},
                                     {"forward_s", s.phases.forward_s},
                                     {"backward_s", s.phases.backward_s},
@@ -125,6 +140,64 @@ std::string to_json(const RunSummary& s) {
                                     {"compression_s", s.compression_s},
                                     {"compression_s_variance", s.compression_s_variance}};
   return dump_json(json);
+}
+
+std::vector<double> to_numbers(const RankRow& row) {
+  return {static_cast<double>(row.micro_batches),
+          static_cast<double>(row.samples),
+          row.compute_s,
+          row.communication_exposed_s,
+          row.network_s,
+          row.network_s_variance,
+          row.compression_s,
+          row.compression_s_variance,
+          row.network_kb_per_s,
+          static_cast<double>(row.peak_memory_allocated),
+          static_cast<double>(row.peak_memory_reserved)};
+}
+
+RankRow rank_row(std::span<const double> numbers) {
+  BF_CHECK(numbers.size() == kRankNumbers, "the numbers of a rank");
+  return {.micro_batches = static_cast<int>(numbers[0]),
+          .samples = static_cast<int>(numbers[1]),
+          .compute_s = numbers[2],
+          .communication_exposed_s = numbers[3],
+          .network_s = numbers[4],
+          .network_s_variance = numbers[5],
+          .compression_s = numbers[6],
+          .compression_s_variance = numbers[7],
+          .network_kb_per_s = numbers[8],
+          .peak_memory_allocated = static_cast<std::uint64_t>(numbers[9]),
+          .peak_memory_reserved = static_cast<std::uint64_t>(numbers[10])};
+}
+
+RankSpread spread_of(std::span<const RankRow> rows) {
+  RankSpread spread;
+  if (rows.empty()) return spread;
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto mean_of = [&](double RankRow::*field) {
+    double sum = 0.0;
+    for (const RankRow& row : rows) sum += row.*field;
+    return mean(sum, count);
+  };
+  const auto deviation_of = [&](double RankRow::*field) {
+    double sum = 0.0, squares = 0.0;
+    for (const RankRow& row : rows) sum += row.*field, squares += row.*field * row.*field;
+    return std::sqrt(variance(sum, squares, count));
+  };
+  const auto by_rate = [](const RankRow& a, const RankRow& b) { return a.network_kb_per_s < b.network_kb_per_s; };
+  spread.best_kb_per_s = std::ranges::max_element(rows, by_rate)->network_kb_per_s;
+  spread.worst_kb_per_s = std::ranges::min_element(rows, by_rate)->network_kb_per_s;
+  spread.mean_kb_per_s = mean_of(&RankRow::network_kb_per_s);
+  spread.network_s_deviation = deviation_of(&RankRow::network_s);
+  spread.compression_s_deviation = deviation_of(&RankRow::compression_s);
+  spread.compute_s_deviation = deviation_of(&RankRow::compute_s);
+  const auto slowest = std::ranges::max_element(rows, {}, &RankRow::compute_s);
+  const double usual = mean_of(&RankRow::compute_s);
+  if (rows.size() > 1 && slowest->compute_s > (1.0 + kStraggles) * usual) {
+    spread.straggler = static_cast<int>(slowest - rows.begin());
+  }
+  return spread;
 }
 
 }  // namespace butterfly

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace butterfly {
 
 struct RunSummary {
   std::int64_t num_steps = 0;
-  double avg_step_time = 0.0, min_step_time = 0.0, max_step_time = 0.0;  // s, without the first two steps
-  double tokens_per_sec = 0.0, samples_per_sec = 0.0;                    // all ranks together
+  std::int64_t warmup_steps = 0;  // of them, which do not count for times
+  double avg_step_time = 0.0, min_step_time = 0.0, max_step_time = 0.0, step_time_variance = 0.0;  // s, s^2
+  double tokens_per_sec = 0.0, samples_per_sec = 0.0;                                              // all ranks together
   double avg_loss = 0.0, final_loss = 0.0;
   std::uint64_t peak_memory_allocated = 0, avg_memory_allocated = 0;  // bytes that the run asked for, on this rank
   std::uint64_t peak_memory_reserved = 0,
@@ -35,6 +37,30 @@ struct RunSummary {
 
 std::string to_json(const RunSummary& summary);
 
+/// What one rank did, means of a step unless said otherwise.
+struct RankRow {
+  int micro_batches = 0;
+  int samples = 0;         // sequences
+  double compute_s = 0.0;  // forward and backward passes
+  double communication_exposed_s = 0.0;
+  double network_s = 0.0, network_s_variance = 0.0, compression_s = 0.0, compression_s_variance = 0.0;
+  double network_kb_per_s = 0.0;
+  std::uint64_t peak_memory_allocated = 0, peak_memory_reserved = 0;
+};
+/// A row as numbers that ranks can share, and back.
+std::vector<double> to_numbers(const RankRow& row);
+inline constexpr std::size_t kRankNumbers = 11;
+RankRow rank_row(std::span<const double> numbers);
+
+/// Best, worst and mean of what ranks send, the spread of their times, and who is slowest.
+struct RankSpread {
+  double best_kb_per_s = 0.0, worst_kb_per_s = 0.0, mean_kb_per_s = 0.0;
+  double network_s_deviation = 0.0, compression_s_deviation = 0.0, compute_s_deviation = 0.0;  // across ranks
+  int straggler = -1;  // the rank whose passes take kStraggles longer than the mean of all, and longest
+};
+inline constexpr double kStraggles = 0.1;
+RankSpread spread_of(std::span<const RankRow> rows);
+
 /// What the steps themselves do not tell.
 struct SummaryFacts {
   std::int64_t sequences_per_step = 0;  // all ranks
@@ -55,7 +81,7 @@ class Statistics {
   /// Sums over steps that count for times.
   struct Times {
     std::int64_t steps = 0;
-    double least_s = 0.0, most_s = 0.0;
+    double least_s = 0.0, most_s = 0.0, squares = 0.0;
     StepPhases phases{};
     std::int64_t tokens = 0;
     std::uint64_t bytes_sent = 0;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "butterfly/base/json.h"
 
 namespace butterfly {
@@ -21,7 +23,9 @@ TEST(Summary, CountsAllStepsAndTimesThoseAfterTheFirstTwo) {
   const RunSummary summary = statistics.summary(
       {.sequences_per_step = 10, .rank_share = 0.5, .forward_flops_per_token = 2e9, .peak_gflops = 600});
   EXPECT_EQ(summary.num_steps, 4);
+  EXPECT_EQ(summary.warmup_steps, 2);
   EXPECT_DOUBLE_EQ(summary.avg_step_time, 2.0);
+  EXPECT_DOUBLE_EQ(summary.step_time_variance, 1.0);
   EXPECT_DOUBLE_EQ(summary.min_step_time, 1.0);
   EXPECT_DOUBLE_EQ(summary.max_step_time, 3.0);
   EXPECT_DOUBLE_EQ(summary.tokens_per_sec, 50.0);
@@ -96,6 +100,31 @@ TEST(Summary, HasTheFieldsKeys) {
                           "compression_s_variance"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
+}
+
+TEST(Summary, RowsOfRanksSurviveBeingSharedAndTheSlowestIsNamed) {
+  std::vector<RankRow> rows(3, {.micro_batches = 2, .samples = 8, .compute_s = 1.0, .network_kb_per_s = 10.0});
+  rows[1] = {.micro_batches = 1,
+             .samples = 4,
+             .compute_s = 1.3,
+             .communication_exposed_s = 0.25,
+             .network_s = 0.5,
+             .network_s_variance = 0.125,
+             .compression_s = 0.75,
+             .compression_s_variance = 0.0625,
+             .network_kb_per_s = 4.0,
+             .peak_memory_allocated = 1u << 30,
+             .peak_memory_reserved = 1u << 31};
+  EXPECT_EQ(to_numbers(rows[1]).size(), kRankNumbers);
+  EXPECT_EQ(to_numbers(rank_row(to_numbers(rows[1]))), to_numbers(rows[1]));
+  const RankSpread spread = spread_of(rows);
+  EXPECT_EQ(spread.straggler, 1);
+  EXPECT_DOUBLE_EQ(spread.best_kb_per_s, 10.0);
+  EXPECT_DOUBLE_EQ(spread.worst_kb_per_s, 4.0);
+  EXPECT_DOUBLE_EQ(spread.mean_kb_per_s, 8.0);
+  EXPECT_NEAR(spread.network_s_deviation, std::sqrt(0.25 / 3 - 0.25 / 9), 1e-12);
+  rows[1].compute_s = 1.1;
+  EXPECT_EQ(spread_of(rows).straggler, -1);
 }
 
 }  // namespace

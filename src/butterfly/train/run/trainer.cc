@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/units.h"
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/model/core/parameter_weights.h"
@@ -64,6 +65,7 @@ class RunTrainer final : public RankTrainer {
   void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
   RunSummary summarize(const TrainObserver& observer, double rank_share) const;
   Result<double> balance_of_ranks(const StepPhases& phases) const;
+  Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
   Result<TrainResult> finish(const TrainObserver& observer);
   Error with_last_good(Error error);
   Error ended_by(Error error);
@@ -74,6 +76,8 @@ class RunTrainer final : public RankTrainer {
   Status go_back(const TrainObserver& observer, const Error& why, const std::vector<double>& seen);
   Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
   Status agree(const TrainObserver& observer);
+  void tell_parts(const TrainObserver& observer) const;
+  std::size_t arrays_of_a_part() const;
   Status save_parts(const TrainObserver& observer);
   Status write_model();
   /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
@@ -262,7 +266,31 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
   agreed_ = true;
+  tell_parts(observer);
   return {};
+}
+
+/// What this rank holds, and what copies of parts cost.
+void RunTrainer::tell_parts(const TrainObserver& observer) const {
+  if (shards_ == nullptr || !observer.note) return;
+  const ShardMap& map = shards_->map;
+  const auto mirrors = map.mirrors_of(rank_.rank).size();
+  const auto bytes = static_cast<std::uint64_t>(map.owned_elements(rank_.rank)) * sizeof(float);
+  std::string text = fmt::format("rank {} holds {} of {} parameters' state", rank_.rank, map.owned_elements(rank_.rank),
+                                 transformer_.parameters().padded_size());
+  if (mirrors > 0) {
+    const std::size_t arrays = arrays_of_a_part();
+    text +=
+        fmt::format("; {} other{} a copy of it (--mirror): {} more memory for each, {} more sent a step", mirrors,
+                    mirrors == 1 ? " holds" : "s hold", format_bytes(arrays * bytes), format_bytes(mirrors * bytes));
+  }
+  observer.note(text);
+}
+
+/// Of which a rank has its part alone.
+std::size_t RunTrainer::arrays_of_a_part() const {
+  const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
+  return parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
 }
 
 Status RunTrainer::share_gradients(const TrainObserver& observer) {
@@ -373,10 +401,7 @@ std::uint64_t RunTrainer::allocated_bytes() const {
   const TrainingMemory memory = transformer_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
                         memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
-  const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
-  const std::size_t arrays =
-      parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
-  return bytes + arrays * held_bytes();
+  return bytes + arrays_of_a_part() * held_bytes();
 }
 
 Status RunTrainer::gather_weights() {
@@ -550,6 +575,29 @@ Result<double> RunTrainer::balance_of_ranks(const StepPhases& phases) const {
   return load_balance_factor(rank_s);
 }
 
+Result<std::vector<RankRow>> RunTrainer::rows_of_ranks(const RunSummary& summary) const {
+  std::vector<RankRow> rows;
+  if (rank_.size == 1) return rows;
+  const std::vector<double> mine = to_numbers({.micro_batches = share_.last - share_.first,
+                                               .samples = (share_.last - share_.first) * config_.micro_batch,
+                                               .compute_s = summary.phases.forward_s + summary.phases.backward_s,
+                                               .communication_exposed_s = summary.phases.communication_exposed_s,
+                                               .network_s = summary.network_s,
+                                               .network_s_variance = summary.network_s_variance,
+                                               .compression_s = summary.compression_s,
+                                               .compression_s_variance = summary.compression_s_variance,
+                                               .network_kb_per_s = summary.network_kb_per_s,
+                                               .peak_memory_allocated = summary.peak_memory_allocated,
+                                               .peak_memory_reserved = summary.peak_memory_reserved});
+  std::vector<double> all(kRankNumbers * static_cast<std::size_t>(rank_.size), 0.0);
+  std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(kRankNumbers) * rank_.rank);
+  BF_TRY(share_numbers(rank_.collectives, all));
+  for (std::size_t at = 0; at < all.size(); at += kRankNumbers) {
+    rows.push_back(rank_row(std::span(all).subspan(at, kRankNumbers)));
+  }
+  return rows;
+}
+
 /// Rank 0 knows whether there is a place for it, and needs the others' weights.
 Status RunTrainer::write_model() {
   double wanted = is_first() && !config_.out.empty() ? 1.0 : 0.0;
@@ -580,6 +628,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer, rank_share);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
+  BF_ASSIGN_OR_RETURN(result.ranks, rows_of_ranks(result.summary));
   std::vector<double> seen = audit_->seen(transformer_.parameters());
   if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, seen));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
@@ -590,6 +639,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
                                                  .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
                                                  .mfu = result.summary.mfu,
                                                  .bucket_bytes = config_.parallel.bucket_bytes,
+                                                 .divided = shards_ != nullptr,
                                                  .rank_hashes = std::move(hashes),
                                                  .seen = std::move(seen)});
   if (is_first()) tell(observer, writer_.wait());

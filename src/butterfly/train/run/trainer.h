@@ -29,6 +29,7 @@ struct TrainObserver {
 
 struct TrainResult {
   RunSummary summary{};
+  std::vector<RankRow> ranks{};  // of the last epoch, in rank order; empty for one rank
   AuditVerdict verdict{};
   std::string weights_hash{};
   std::int64_t steps_done = 0;   // fewer than the configuration says where the run was stopped
