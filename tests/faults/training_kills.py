@@ -59,7 +59,7 @@ class Run:
             time.sleep(0.002)
         return lines_of(self.log) >= count
 
-    def kill(self, generator, count):
+    def kill(self, generator, count, waits):
         """The ranks that died, at most `count`."""
         victims = generator.sample(children(self.process.pid), k=min(count, len(children(self.process.pid))))
         for victim in victims:
@@ -68,6 +68,8 @@ class Run:
             except ProcessLookupError:
                 pass
         began, seen = time.monotonic(), lines_of(self.log)
+        if not waits:
+            return len(victims)
         # The one under way when the stroke came may be written yet.
         if victims and self.wait_for_lines(seen + 2, 60):
             self.recoveries.append(time.monotonic() - began)
@@ -92,7 +94,11 @@ def one_run(generator, expected):
             time.sleep(0.002)  # until there is a checkpoint to go back to
         while run.going_on() and killed < ranks - 1 and lines_of(run.log) < 32:
             time.sleep(generator.uniform(0.0, 0.15))
-            killed += run.kill(generator, 2 if generator.random() < 0.2 else 1)
+            again = generator.random() < 0.4  # while the others find together, or divide the state anew
+            killed += run.kill(generator, 2 if generator.random() < 0.2 else 1, waits=not again)
+            if again:
+                time.sleep(generator.uniform(0.0, 0.02))
+                killed += run.kill(generator, 1, waits=True)
         got = run.result()
     same = got == expected
     print(f"{strategy:7} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)

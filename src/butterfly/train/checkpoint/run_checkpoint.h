@@ -91,6 +91,7 @@ Status read_array(const SavedRun& run, const RunArray& array);
 Result<std::vector<CheckpointFile>> parse_manifest(const std::string& text, const std::string& name);
 Result<RunState> parse_run_state(const std::string& text, const std::string& name);
 std::string to_json(const RunState& state);
+std::string manifest_of(std::span<const CheckpointFile> files);
 /// A list of files as the manifest has it, and back. Errors: kBadData.
 std::string to_json(std::span<const CheckpointFile> files);
 Result<std::vector<CheckpointFile>> parse_files(const std::string& text, const std::string& name);

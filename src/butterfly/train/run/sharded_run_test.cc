@@ -160,6 +160,96 @@ TEST(ShardedRun, WithoutDeterminismTheLossesAreThoseOfOneRankWithinRounding) {
   }
 }
 
+/// Passes on what another does, but the member does not hear that a barrier was passed: it was cut off at that moment.
+class UnheardBarrier final : public Collectives {
+ public:
+  explicit UnheardBarrier(Collectives& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Status all_reduce(MutableByteSpan data, int element_bytes, const ReduceFunction& reduce,
+                    AllReduceAlgorithm algorithm) override {
+    return inner_.all_reduce(data, element_bytes, reduce, algorithm);
+  }
+  std::uint64_t all_reduce_bytes(std::uint64_t bytes, AllReduceAlgorithm algorithm) const override {
+    return inner_.all_reduce_bytes(bytes, algorithm);
+  }
+  Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) override {
+    return inner_.all_to_all(parts, mine);
+  }
+  Status all_gather(std::span<const MutableByteSpan> parts) override { return inner_.all_gather(parts); }
+  Status broadcast(MutableByteSpan data, int root) override { return inner_.broadcast(data, root); }
+  Status barrier() override {
+    BF_TRY(inner_.barrier());
+    inner_.abort();
+    return make_error(ErrorCode::kUnavailable, "cut off");
+  }
+  CollectiveStats stats() const override { return inner_.stats(); }
+  void abort() override { inner_.abort(); }
+
+ private:
+  Collectives& inner_;
+};
+
+/// Ranks whose epochs the test begins and ends.
+struct EpochRanks {
+  std::vector<std::unique_ptr<RankTrainer>> trainers{};
+  std::vector<std::unique_ptr<Collectives>> kept{};  // trainers hold those of the epoch before
+
+  /// All take part; after step `last` (-1: never) rank 0 ends the epoch. `unheard`: the rank that does not hear of a
+  /// barrier. The hashes of those who came to the end.
+  std::vector<std::string> epoch(const RunConfig& config, std::int64_t last, int unheard = -1) {
+    const auto size = static_cast<int>(trainers.size());
+    auto made = make_inproc_collectives(size);
+    if (unheard >= 0) {
+      auto& cut_off = made[static_cast<std::size_t>(unheard)];
+      kept.push_back(std::move(cut_off));
+      cut_off = std::make_unique<UnheardBarrier>(*kept.back());
+    }
+    std::vector<std::string> hashes(trainers.size());
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto at = static_cast<std::size_t>(rank);
+        const TrainRank place{.rank = rank, .size = size, .collectives = made[at].get()};
+        if (trainers[at] == nullptr) {
+          trainers[at] = RankTrainer::create(config, place).value();
+        } else {
+          ASSERT_TRUE(trainers[at]->adopt(place));
+        }
+        TrainObserver observer;
+        observer.step = [&](const StepReport& report, std::int64_t) {
+          if (rank == 0 && report.step == last) made[at]->abort();
+        };
+        const auto result = trainers[at]->run(observer, {});
+        if (result) hashes[at] = result->weights_hash;
+        if (!result) made[at]->abort();
+      });
+    }
+    threads.clear();
+    for (auto& collectives : made) kept.push_back(std::move(collectives));
+    return hashes;
+  }
+  void lose(int rank) { trainers.erase(trainers.begin() + rank); }
+};
+
+TEST(ShardedRun, ARankThatDidNotHearThatAllHadTakenOverLearnsItInTheNextEpoch) {
+  for (const ParallelStrategy strategy :
+       {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3}) {
+    RunConfig config = divided_run(strategy, 4);
+    config.steps = 8;
+    RunConfig alone = divided_run(ParallelStrategy::kDdp, 1);
+    alone.steps = 8;
+    EpochRanks ranks;
+    ranks.trainers.resize(4);
+    (void)ranks.epoch(config, 2);
+    ranks.lose(3);
+    (void)ranks.epoch(config, -1, 1);  // ends at the barrier: ranks 0 and 2 have passed it, rank 1 does not know
+    ranks.lose(2);
+    const std::vector<std::string> hashes = ranks.epoch(config, -1);
+    EXPECT_EQ(hashes, std::vector<std::string>(2, hash_of(alone))) << static_cast<int>(strategy);
+  }
+}
+
 class ShardedCheckpoint : public ::testing::Test {
  protected:
   RunConfig saved(ParallelStrategy strategy, int ranks) {

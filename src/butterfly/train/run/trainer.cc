@@ -1,30 +1,16 @@
 #include "butterfly/train/run/trainer.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
-#include "butterfly/base/check.h"
-#include "butterfly/base/units.h"
-#include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/machine/usage/process_usage.h"
-#include "butterfly/model/core/parameter_weights.h"
 #include "butterfly/plan/cost/load_balance.h"
-#include "butterfly/train/checkpoint/agreement.h"
-#include "butterfly/train/checkpoint/checkpoint_writer.h"
 #include "butterfly/train/checkpoint/resume.h"
-#include "butterfly/train/checkpoint/sharded_save.h"
 #include "butterfly/train/checkpoint/trained_model.h"
-#include "butterfly/train/config/learning_rate.h"
-#include "butterfly/train/gradients/rank_shards.h"
-#include "butterfly/train/run/evaluate.h"
-#include "butterfly/train/run/run_parts.h"
+#include "butterfly/train/run/run_trainer.h"
 #include "butterfly/train/run/training_peak.h"
-#include "butterfly/train/sharding/shares.h"
-#include "butterfly/train/sharding/takeover.h"
+#include "butterfly/train/step/evaluate.h"
 #include "butterfly/train/step/step_facts.h"
 
 namespace butterfly {
@@ -34,102 +20,36 @@ bool is_due(std::int64_t step, int every) {
   return every > 0 && step % every == 0;
 }
 
-class RunTrainer final : public RankTrainer {
- public:
-  explicit RunTrainer(RunParts parts)
-      : parts_(std::move(parts)),
-        config_(parts_.config),
-        transformer_(*parts_.transformer),
-        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch,
-                 transformer_.router_report().tokens.size()),
-        guard_(config_.guard),
-        writer_(config_.checkpoint, *parts_.files),
-        toml_(to_toml(config_)) {}
+std::string residual_name(std::size_t rank, std::size_t index) {
+  return fmt::format("residual-{}-{}", rank, index);
+}
 
-  Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) override;
-  Status adopt(const TrainRank& rank) override;
-  const ParameterSet& parameters() const override { return transformer_.parameters(); }
+/// Appends the residuals of all ranks.
+void add_residuals(const Residuals& residuals, std::vector<RunArray>& arrays) {
+  for (std::size_t rank = 0; rank < residuals.size(); ++rank) {
+    for (std::size_t i = 0; i < residuals[rank].size(); ++i) {
+      const AlignedBuffer& buffer = residuals[rank][i];
+      arrays.push_back(
+          {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}});
+    }
+  }
+}
 
-  /// The saved run's state, on the rank that resumes.
-  Status restore();
+Result<Residuals> read_residuals(const SavedRun& saved) {
+  Residuals residuals;
+  for (std::size_t rank = 0; saved.array_bytes(residual_name(rank, 0)); ++rank) {
+    residuals.emplace_back();
+    for (std::size_t i = 0; const auto bytes = saved.array_bytes(residual_name(rank, i)); ++i) {
+      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(*bytes));
+      BF_TRY(read_array(
+          saved, {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}}));
+      residuals.back().push_back(std::move(buffer));
+    }
+  }
+  return residuals;
+}
 
-  /// Behind all others: agree() gives it their state.
-  void wait_for_state() { step_ = kNoStep; }
-
- private:
-  Status take_steps(const TrainObserver& observer, const std::stop_token& stop);
-  Status after_step(const TrainObserver& observer, const StepReport& report);
-  Status evaluate(const TrainObserver& observer);
-  Status sample(const TrainObserver& observer);
-  Status save(const TrainObserver& observer);
-  void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
-  RunSummary summarize(const TrainObserver& observer, double rank_share) const;
-  Result<double> balance_of_ranks(const StepPhases& phases) const;
-  Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
-  Result<TrainResult> finish(const TrainObserver& observer);
-  Error with_last_good(Error error);
-  Error ended_by(Error error);
-
-  void keep_part();
-  Status take_over(const TrainObserver& observer);
-  Status finish_last_step(const TrainObserver& observer);
-  Status go_back(const TrainObserver& observer, const Error& why, const std::vector<double>& seen);
-  Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
-  Status agree(const TrainObserver& observer);
-  void tell_parts(const TrainObserver& observer) const;
-  std::size_t arrays_of_a_part() const;
-  Status save_parts(const TrainObserver& observer);
-  Status write_model();
-  /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
-  Status gather_weights();
-  void release_weights();
-  Status share_gradients(const TrainObserver& observer);
-  RunState state() const;
-  Status set_state(const RunState& state);
-  std::vector<RunArray> arrays();
-  /// What this rank has of a flat array, in bytes.
-  std::uint64_t held_bytes() const;
-  StepContext context();
-  Checkpoint checkpoint() { return trained_checkpoint(transformer_.parameters(), config_.shape, parts_.vocabulary); }
-  std::uint64_t allocated_bytes() const;
-  bool is_first() const { return rank_.rank == 0; }
-
-  static constexpr std::int64_t kNoStep = -1;
-
-  RunParts parts_;
-  const RunConfig& config_;
-  TrainableTransformer& transformer_;
-  TrainRank rank_;
-  /// Who held what when a rank was lost, until the others have taken over.
-  struct Before {
-    ShardMap map;
-    int rank = 0;
-  };
-  std::optional<Before> before_;
-  std::unique_ptr<Collectives> alone_;  // of the last rank that is left
-  std::unique_ptr<RankShards> shards_;  // null: each rank has all
-  std::unique_ptr<GradientReducer> reducer_;
-  MicroBatches share_;
-  std::vector<int> rounds_;
-  StepBuffers buffers_;
-  OutlierGuard guard_;
-  CheckpointWriter writer_;
-  const std::string toml_;
-  Residuals saved_residuals_;  // read, not yet given to the ranks
-
-  std::int64_t step_ = 0;  // done
-  StepReport last_report_{};
-  bool agreed_ = false;  // on the state, in this epoch
-  bool stopped_ = false;
-  std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
-  double validation_loss_ = 0.0;
-  std::string last_good_;    // checkpoint
-  std::string good_before_;  // the one before it
-  std::int64_t last_good_step_ = -1;
-  std::optional<Error> save_error_;  // of the last save
-  std::optional<Audit> audit_;
-  Statistics statistics_;
-};
+}  // namespace
 
 Status RunTrainer::adopt(const TrainRank& rank) {
   const int total = config_.global_batch / config_.micro_batch;
@@ -161,96 +81,6 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   return {};
 }
 
-/// Who holds what in this epoch. After the first one, the state goes there in take_over().
-Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
-  const bool first = shards_ == nullptr && !before_;
-  if (first && (rank.size == 1 || !sharding_of(config_.parallel.strategy).optimizer)) return {};
-  if (!first && !before_) before_.emplace(Before{.map = shards_->map, .rank = rank_.rank});
-  transformer_.set_residency(nullptr);
-  reducer_.reset();
-  shards_.reset();
-  Collectives* ranks = rank.collectives;
-  if (ranks == nullptr) {
-    alone_ = std::move(make_inproc_collectives(1)[0]);
-    ranks = alone_.get();
-  }
-  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, *ranks, transformer_));
-  transformer_.set_residency(&shards_->weights);
-  if (!first) return {};
-  parts_.optimizer->own(shards_->held, shards_->counted);
-  if (!shards_->sharding.weights) shards_->weights.set_whole();
-  return {};
-}
-
-/// The ranks that are left finish the step that one of them has finished, and divide the state anew.
-Status RunTrainer::take_over(const TrainObserver& observer) {
-  BF_TRY(finish_last_step(observer));
-  std::vector<double> old_ranks(static_cast<std::size_t>(rank_.size), 0.0);
-  old_ranks[static_cast<std::size_t>(rank_.rank)] = before_->rank;
-  BF_TRY(share_numbers(rank_.collectives, old_ranks));
-  const std::vector<int> old(old_ranks.begin(), old_ranks.end());
-  std::vector<double> seen;
-  if (audit_) seen = audit_->seen(transformer_.parameters());
-  BF_TRY(share_numbers(rank_.collectives, seen));
-  const auto moves = plan_takeover(before_->map, old, shards_->map);
-  if (!moves) return go_back(observer, moves.error(), seen);
-  std::vector<std::span<float>> all;
-  for (const RunArray& array : arrays()) all.push_back(array.values);
-  BF_TRY(move_state(shards_->collectives, *moves, all));
-  keep_part();
-  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
-  before_.reset();
-  return {};
-}
-
-Status RunTrainer::finish_last_step(const TrainObserver& observer) {
-  std::vector<double> steps(static_cast<std::size_t>(rank_.size), 0.0);
-  steps[static_cast<std::size_t>(rank_.rank)] = static_cast<double>(step_);
-  BF_TRY(share_numbers(rank_.collectives, steps));
-  const auto newest = std::ranges::max_element(steps);
-  const bool behind = static_cast<double>(step_) < *newest;
-  // A rank that has finished it knows that all others had their sums, and waits with the next one.
-  std::array<double, 2> numbers{last_report_.loss, last_report_.gradient_norm};
-  if (newest - steps.begin() != rank_.rank) numbers = {};
-  BF_TRY(share_numbers(rank_.collectives, numbers));
-  if (!behind) return {};
-  BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest,
-           "a step that others have finished");
-  StepReport report{.step = step_,
-                    .loss = numbers[0],
-                    .gradient_norm = numbers[1],
-                    .rate = rate_of_step(config_, step_),
-                    .tokens = std::int64_t{config_.global_batch} * config_.seq};
-  StepContext step = context();
-  end_step(step, report);
-  ++step_;
-  last_report_ = report;
-  if (observer.step) observer.step(report, config_.steps);
-  return {};
-}
-
-/// More is lost than copies can make up for.
-Status RunTrainer::go_back(const TrainObserver& observer, const Error& why, const std::vector<double>& seen) {
-  std::string path(4096, '\0');
-  if (is_first()) last_good_.copy(path.data(), path.size() - 1);
-  if (rank_.collectives != nullptr) {
-    BF_TRY(rank_.collectives->broadcast(std::as_writable_bytes(std::span(path)), 0));
-  }
-  path.resize(std::strlen(path.c_str()));
-  if (path.empty()) {
-    return make_error(ErrorCode::kNotFound, "{}, and there is no checkpoint to go back to", why.message);
-  }
-  BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
-  parts_.resumed = std::move(saved);
-  parts_.optimizer->own(shards_->held, shards_->counted);
-  BF_TRY(restore());
-  keep_part();
-  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
-  before_.reset();
-  if (observer.note) observer.note(fmt::format("{}: the run goes back to {}", why.message, path));
-  return {};
-}
-
 Status RunTrainer::agree(const TrainObserver& observer) {
   if (agreed_) return {};
   RunState now = state();
@@ -268,29 +98,6 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   agreed_ = true;
   tell_parts(observer);
   return {};
-}
-
-/// What this rank holds, and what copies of parts cost.
-void RunTrainer::tell_parts(const TrainObserver& observer) const {
-  if (shards_ == nullptr || !observer.note) return;
-  const ShardMap& map = shards_->map;
-  const auto mirrors = map.mirrors_of(rank_.rank).size();
-  const auto bytes = static_cast<std::uint64_t>(map.owned_elements(rank_.rank)) * sizeof(float);
-  std::string text = fmt::format("rank {} holds {} of {} parameters' state", rank_.rank, map.owned_elements(rank_.rank),
-                                 transformer_.parameters().padded_size());
-  if (mirrors > 0) {
-    const std::size_t arrays = arrays_of_a_part();
-    text +=
-        fmt::format("; {} other{} a copy of it (--mirror): {} more memory for each, {} more sent a step", mirrors,
-                    mirrors == 1 ? " holds" : "s hold", format_bytes(arrays * bytes), format_bytes(mirrors * bytes));
-  }
-  observer.note(text);
-}
-
-/// Of which a rank has its part alone.
-std::size_t RunTrainer::arrays_of_a_part() const {
-  const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
-  return parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
 }
 
 Status RunTrainer::share_gradients(const TrainObserver& observer) {
@@ -332,35 +139,6 @@ std::vector<RunArray> RunTrainer::arrays() {
   return all;
 }
 
-std::string residual_name(std::size_t rank, std::size_t index) {
-  return fmt::format("residual-{}-{}", rank, index);
-}
-
-/// Appends the residuals of all ranks.
-void add_residuals(const Residuals& residuals, std::vector<RunArray>& arrays) {
-  for (std::size_t rank = 0; rank < residuals.size(); ++rank) {
-    for (std::size_t i = 0; i < residuals[rank].size(); ++i) {
-      const AlignedBuffer& buffer = residuals[rank][i];
-      arrays.push_back(
-          {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}});
-    }
-  }
-}
-
-Result<Residuals> read_residuals(const SavedRun& saved) {
-  Residuals residuals;
-  for (std::size_t rank = 0; saved.array_bytes(residual_name(rank, 0)); ++rank) {
-    residuals.emplace_back();
-    for (std::size_t i = 0; const auto bytes = saved.array_bytes(residual_name(rank, i)); ++i) {
-      BF_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::create(*bytes));
-      BF_TRY(read_array(
-          saved, {residual_name(rank, i), {reinterpret_cast<float*>(buffer.data()), buffer.bytes() / sizeof(float)}}));
-      residuals.back().push_back(std::move(buffer));
-    }
-  }
-  return residuals;
-}
-
 Status RunTrainer::restore() {
   const SavedRun& saved = *parts_.resumed;
   // Where the others cannot see the checkpoint, all of it is read here and goes to them.
@@ -391,38 +169,11 @@ StepContext RunTrainer::context() {
           .micro_batch = config_.micro_batch};
 }
 
-std::uint64_t RunTrainer::held_bytes() const {
-  std::int64_t elements = shards_ == nullptr ? transformer_.parameters().padded_size() : 0;
-  for (std::size_t i = 0; shards_ != nullptr && i < shards_->held.size(); ++i) elements += shards_->held[i].size();
-  return static_cast<std::uint64_t>(elements) * sizeof(float);
-}
-
 std::uint64_t RunTrainer::allocated_bytes() const {
   const TrainingMemory memory = transformer_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
                         memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
   return bytes + arrays_of_a_part() * held_bytes();
-}
-
-Status RunTrainer::gather_weights() {
-  if (shards_ == nullptr) return {};
-  for (int unit = 0; unit < shards_->map.units(); ++unit) {
-    BF_TRY(shards_->weights.gather(unit));
-    if (!is_first()) shards_->weights.release(unit);
-  }
-  return {};
-}
-
-/// What came, or was read, is all of it; what is another rank's goes.
-void RunTrainer::keep_part() {
-  parts_.optimizer->own(shards_->held, shards_->counted);
-  ParameterSet& parameters = transformer_.parameters();
-  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()},
-               [&](ParameterRange gap) { parameters.release_own_weights(gap); });
-}
-
-void RunTrainer::release_weights() {
-  for (int unit = 0; shards_ != nullptr && unit < shards_->map.units(); ++unit) shards_->weights.release(unit);
 }
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
@@ -504,22 +255,6 @@ Status RunTrainer::save(const TrainObserver& observer) {
   return {};
 }
 
-Status RunTrainer::save_parts(const TrainObserver& observer) {
-  const RunState now = state();
-  std::vector<RunArray> all = arrays();
-  for (RunArray& array : all) array.ranges = shards_->counted;
-  const bool at_rank_zero = !config_.parallel.workers.empty() || config_.checkpoint.directory == kSavedAtRankZero;
-  auto path = save_shards({.collectives = shards_->collectives,
-                           .files = *parts_.files,
-                           .directory = config_.checkpoint.directory,
-                           .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
-                           .keep = config_.checkpoint.keep},
-                          {.state = now, .config_toml = toml_, .arrays = all});
-  if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
-  if (is_first()) tell(observer, SaveOutcome{.step = step_, .path = std::move(path)});
-  return {};
-}
-
 void RunTrainer::tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome) {
   if (!outcome) return;
   if (outcome->path) {
@@ -598,17 +333,6 @@ Result<std::vector<RankRow>> RunTrainer::rows_of_ranks(const RunSummary& summary
   return rows;
 }
 
-/// Rank 0 knows whether there is a place for it, and needs the others' weights.
-Status RunTrainer::write_model() {
-  double wanted = is_first() && !config_.out.empty() ? 1.0 : 0.0;
-  if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, std::span(&wanted, 1)));
-  if (wanted == 0.0) return {};
-  BF_TRY(gather_weights());
-  const Status written = is_first() ? write_trained_model(checkpoint(), config_.out) : Status{};
-  release_weights();
-  return written;
-}
-
 Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   const bool complete = step_ == config_.steps;
   if (const Status same = parts_.data->unchanged(); !same) return tl::unexpected(with_last_good(same.error()));
@@ -646,8 +370,6 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   if (save_error_) return tl::unexpected(*save_error_);
   return result;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRank& rank) {
   const bool divided = rank.size > 1 && sharding_of(parts.config.parallel.strategy).optimizer;

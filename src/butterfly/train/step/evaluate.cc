@@ -1,4 +1,4 @@
-#include "butterfly/train/run/evaluate.h"
+#include "butterfly/train/step/evaluate.h"
 
 #include <algorithm>
 #include <vector>

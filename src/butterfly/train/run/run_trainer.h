@@ -1,0 +1,122 @@
+// A run on one rank: what trainer.h promises. Steps, evaluation and the end are in trainer.cc, what is different where
+// ranks hold parts of the state in trainer_shards.cc. Used by the thread that trains.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "butterfly/model/core/parameter_weights.h"
+#include "butterfly/train/checkpoint/agreement.h"
+#include "butterfly/train/checkpoint/checkpoint_writer.h"
+#include "butterfly/train/gradients/rank_shards.h"
+#include "butterfly/train/run/run_parts.h"
+#include "butterfly/train/run/trainer.h"
+
+namespace butterfly {
+
+class RunTrainer final : public RankTrainer {
+ public:
+  explicit RunTrainer(RunParts parts)
+      : parts_(std::move(parts)),
+        config_(parts_.config),
+        transformer_(*parts_.transformer),
+        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch,
+                 transformer_.router_report().tokens.size()),
+        guard_(config_.guard),
+        writer_(config_.checkpoint, *parts_.files),
+        toml_(to_toml(config_)) {}
+
+  Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) override;
+  Status adopt(const TrainRank& rank) override;
+  const ParameterSet& parameters() const override { return transformer_.parameters(); }
+
+  /// The saved run's state, on the rank that resumes.
+  Status restore();
+
+  /// Behind all others: agree() gives it their state.
+  void wait_for_state() { step_ = kNoStep; }
+
+ private:
+  Status take_steps(const TrainObserver& observer, const std::stop_token& stop);
+  Status after_step(const TrainObserver& observer, const StepReport& report);
+  Status evaluate(const TrainObserver& observer);
+  Status sample(const TrainObserver& observer);
+  Status save(const TrainObserver& observer);
+  void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
+  RunSummary summarize(const TrainObserver& observer, double rank_share) const;
+  Result<double> balance_of_ranks(const StepPhases& phases) const;
+  Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
+  Result<TrainResult> finish(const TrainObserver& observer);
+  Error with_last_good(Error error);
+  Error ended_by(Error error);
+
+  struct Holding {
+    ShardMap map;
+    int rank = 0;
+  };
+  void keep_part();
+  Status catch_up();
+  Status settle(const std::vector<double>& seen);
+  Status take_over(const TrainObserver& observer);
+  Status finish_last_step(const TrainObserver& observer);
+  Status go_back(const TrainObserver& observer, const std::string& why);
+  Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
+  Status agree(const TrainObserver& observer);
+  void tell_parts(const TrainObserver& observer) const;
+  std::size_t arrays_of_a_part() const;
+  Status save_parts(const TrainObserver& observer);
+  Status write_model();
+  /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
+  Status gather_weights();
+  void release_weights();
+  Status share_gradients(const TrainObserver& observer);
+  RunState state() const;
+  Status set_state(const RunState& state);
+  std::vector<RunArray> arrays();
+  /// What this rank has of a flat array, in bytes.
+  std::uint64_t held_bytes() const;
+  StepContext context();
+  Checkpoint checkpoint() { return trained_checkpoint(transformer_.parameters(), config_.shape, parts_.vocabulary); }
+  std::uint64_t allocated_bytes() const;
+  bool is_first() const { return rank_.rank == 0; }
+
+  static constexpr std::int64_t kNoStep = -1;
+
+  RunParts parts_;
+  const RunConfig& config_;
+  TrainableTransformer& transformer_;
+  TrainRank rank_;
+  /// Who held what when a rank was lost, until the others have taken over.
+  std::optional<Holding> before_;
+  std::optional<Holding> moved_;        // what this rank holds besides, with all others that were there to take over
+  int takeovers_ = 0;                   // that all ranks have completed, as far as this one knows
+  bool going_back_ = false;             // to a checkpoint: what was held before is overwritten
+  std::unique_ptr<Collectives> alone_;  // of the last rank that is left
+  std::unique_ptr<RankShards> shards_;  // null: each rank has all
+  std::unique_ptr<GradientReducer> reducer_;
+  MicroBatches share_;
+  std::vector<int> rounds_;
+  StepBuffers buffers_;
+  OutlierGuard guard_;
+  CheckpointWriter writer_;
+  const std::string toml_;
+  Residuals saved_residuals_;  // read, not yet given to the ranks
+
+  std::int64_t step_ = 0;  // done
+  StepReport last_report_{};
+  bool agreed_ = false;  // on the state, in this epoch
+  bool stopped_ = false;
+  std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
+  double validation_loss_ = 0.0;
+  std::string last_good_;    // checkpoint
+  std::string good_before_;  // the one before it
+  std::int64_t last_good_step_ = -1;
+  std::optional<Error> save_error_;  // of the last save
+  std::optional<Audit> audit_;
+  Statistics statistics_;
+};
+
+}  // namespace butterfly

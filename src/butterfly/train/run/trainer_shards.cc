@@ -1,0 +1,215 @@
+// What a run does differently where ranks hold parts of its state.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "butterfly/base/check.h"
+#include "butterfly/base/units.h"
+#include "butterfly/cluster/membership/cluster_session.h"
+#include "butterfly/train/checkpoint/sharded_save.h"
+#include "butterfly/train/checkpoint/trained_model.h"
+#include "butterfly/train/config/learning_rate.h"
+#include "butterfly/train/run/run_trainer.h"
+#include "butterfly/train/sharding/takeover.h"
+
+namespace butterfly {
+
+/// Who holds what in this epoch. After the first one, the state goes there in take_over().
+Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
+  const bool first = shards_ == nullptr && !before_;
+  if (first && (rank.size == 1 || !sharding_of(config_.parallel.strategy).optimizer)) return {};
+  if (!first && !before_) before_.emplace(Holding{.map = shards_->map, .rank = rank_.rank});
+  transformer_.set_residency(nullptr);
+  reducer_.reset();
+  shards_.reset();
+  Collectives* ranks = rank.collectives;
+  if (ranks == nullptr) {
+    alone_ = std::move(make_inproc_collectives(1)[0]);
+    ranks = alone_.get();
+  }
+  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, *ranks, transformer_));
+  transformer_.set_residency(&shards_->weights);
+  if (!first) return {};
+  parts_.optimizer->own(shards_->held, shards_->counted);
+  if (!shards_->sharding.weights) shards_->weights.set_whole();
+  return {};
+}
+
+/// The ranks that are left finish the step that one of them has finished, and divide the state anew. Another rank may be
+/// lost meanwhile: then some have settled and others have not, and the next epoch begins here.
+Status RunTrainer::take_over(const TrainObserver& observer) {
+  BF_TRY(catch_up());
+  std::vector<double> lost{going_back_ ? 1.0 : 0.0};
+  BF_TRY(share_numbers(rank_.collectives, lost));
+  if (lost[0] == 0.0) BF_TRY(finish_last_step(observer));
+  std::vector<double> old_ranks(static_cast<std::size_t>(rank_.size), 0.0);
+  old_ranks[static_cast<std::size_t>(rank_.rank)] = before_->rank;
+  BF_TRY(share_numbers(rank_.collectives, old_ranks));
+  const std::vector<int> old(old_ranks.begin(), old_ranks.end());
+  std::vector<double> seen;
+  if (audit_) seen = audit_->seen(transformer_.parameters());
+  BF_TRY(share_numbers(rank_.collectives, seen));
+  const auto moves = plan_takeover(before_->map, old, shards_->map);
+  const bool overwritten = lost[0] != 0.0;
+  if (!moves || overwritten) {
+    BF_TRY(go_back(observer, moves ? "ranks were lost on the way back" : moves.error().message));
+  } else {
+    std::vector<std::span<float>> all;
+    for (const RunArray& array : arrays()) all.push_back(array.values);
+    BF_TRY(move_state(shards_->collectives, *moves, all));
+  }
+  return settle(seen);
+}
+
+/// A rank that has settled knows that all others had what they need: those that did not hear of it settle now.
+Status RunTrainer::catch_up() {
+  std::vector<double> counts(static_cast<std::size_t>(rank_.size), 0.0);
+  counts[static_cast<std::size_t>(rank_.rank)] = takeovers_;
+  BF_TRY(share_numbers(rank_.collectives, counts));
+  if (static_cast<double>(takeovers_) == *std::ranges::max_element(counts)) {
+    moved_.reset();
+    return {};
+  }
+  BF_CHECK(moved_.has_value(), "a takeover that others have completed");
+  before_ = std::exchange(moved_, std::nullopt);
+  going_back_ = false;
+  ++takeovers_;
+  return {};
+}
+
+/// Everyone has what it needs of the state before anyone gives up what it had.
+Status RunTrainer::settle(const std::vector<double>& seen) {
+  moved_.emplace(Holding{.map = shards_->map, .rank = rank_.rank});
+  BF_TRY(shards_->collectives.barrier());
+  ++takeovers_;
+  moved_.reset();
+  before_.reset();
+  going_back_ = false;
+  keep_part();
+  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
+  return {};
+}
+
+Status RunTrainer::finish_last_step(const TrainObserver& observer) {
+  std::vector<double> steps(static_cast<std::size_t>(rank_.size), 0.0);
+  steps[static_cast<std::size_t>(rank_.rank)] = static_cast<double>(step_);
+  BF_TRY(share_numbers(rank_.collectives, steps));
+  const auto newest = std::ranges::max_element(steps);
+  const bool behind = static_cast<double>(step_) < *newest;
+  // A rank that has finished it knows that all others had their sums, and waits with the next one.
+  std::array<double, 2> numbers{last_report_.loss, last_report_.gradient_norm};
+  if (newest - steps.begin() != rank_.rank) numbers = {};
+  BF_TRY(share_numbers(rank_.collectives, numbers));
+  if (!behind) return {};
+  BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest,
+           "a step that others have finished");
+  StepReport report{.step = step_,
+                    .loss = numbers[0],
+                    .gradient_norm = numbers[1],
+                    .rate = rate_of_step(config_, step_),
+                    .tokens = std::int64_t{config_.global_batch} * config_.seq};
+  StepContext step = context();
+  end_step(step, report);
+  ++step_;
+  last_report_ = report;
+  if (observer.step) observer.step(report, config_.steps);
+  return {};
+}
+
+/// More is lost than copies can make up for.
+Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why) {
+  std::string path(4096, '\0');
+  if (is_first()) last_good_.copy(path.data(), path.size() - 1);
+  if (rank_.collectives != nullptr) {
+    BF_TRY(rank_.collectives->broadcast(std::as_writable_bytes(std::span(path)), 0));
+  }
+  path.resize(std::strlen(path.c_str()));
+  if (path.empty()) {
+    return make_error(ErrorCode::kNotFound, "{}, and there is no checkpoint to go back to", why);
+  }
+  BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
+  parts_.resumed = std::move(saved);
+  going_back_ = true;
+  BF_TRY(restore());
+  if (observer.note) observer.note(fmt::format("{}: the run goes back to {}", why, path));
+  return {};
+}
+
+/// What this rank holds, and what copies of parts cost.
+void RunTrainer::tell_parts(const TrainObserver& observer) const {
+  if (shards_ == nullptr || !observer.note) return;
+  const ShardMap& map = shards_->map;
+  const auto mirrors = map.mirrors_of(rank_.rank).size();
+  const auto bytes = static_cast<std::uint64_t>(map.owned_elements(rank_.rank)) * sizeof(float);
+  std::string text = fmt::format("rank {} holds {} of {} parameters' state", rank_.rank, map.owned_elements(rank_.rank),
+                                 transformer_.parameters().padded_size());
+  if (mirrors > 0) {
+    const std::size_t arrays = arrays_of_a_part();
+    text +=
+        fmt::format("; {} other{} a copy of it (--mirror): {} more memory for each, {} more sent a step", mirrors,
+                    mirrors == 1 ? " holds" : "s hold", format_bytes(arrays * bytes), format_bytes(mirrors * bytes));
+  }
+  observer.note(text);
+}
+
+/// Of which a rank has its part alone.
+std::size_t RunTrainer::arrays_of_a_part() const {
+  const Sharding sharding = shards_ == nullptr ? Sharding{} : shards_->sharding;
+  return parts_.optimizer->moments().size() + (sharding.gradients ? 1 : 0) + (sharding.weights ? 1 : 0);
+}
+
+std::uint64_t RunTrainer::held_bytes() const {
+  std::int64_t elements = shards_ == nullptr ? transformer_.parameters().padded_size() : 0;
+  for (std::size_t i = 0; shards_ != nullptr && i < shards_->held.size(); ++i) elements += shards_->held[i].size();
+  return static_cast<std::uint64_t>(elements) * sizeof(float);
+}
+
+Status RunTrainer::gather_weights() {
+  if (shards_ == nullptr) return {};
+  for (int unit = 0; unit < shards_->map.units(); ++unit) {
+    BF_TRY(shards_->weights.gather(unit));
+    if (!is_first()) shards_->weights.release(unit);
+  }
+  return {};
+}
+
+/// What came, or was read, is all of it; what is another rank's goes.
+void RunTrainer::keep_part() {
+  parts_.optimizer->own(shards_->held, shards_->counted);
+  ParameterSet& parameters = transformer_.parameters();
+  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()},
+               [&](ParameterRange gap) { parameters.release_own_weights(gap); });
+}
+
+void RunTrainer::release_weights() {
+  for (int unit = 0; shards_ != nullptr && unit < shards_->map.units(); ++unit) shards_->weights.release(unit);
+}
+
+Status RunTrainer::save_parts(const TrainObserver& observer) {
+  const RunState now = state();
+  std::vector<RunArray> all = arrays();
+  for (RunArray& array : all) array.ranges = shards_->counted;
+  const bool at_rank_zero = !config_.parallel.workers.empty() || config_.checkpoint.directory == kSavedAtRankZero;
+  auto path = save_shards({.collectives = shards_->collectives,
+                           .files = *parts_.files,
+                           .directory = config_.checkpoint.directory,
+                           .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
+                           .keep = config_.checkpoint.keep},
+                          {.state = now, .config_toml = toml_, .arrays = all});
+  if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
+  if (is_first()) tell(observer, SaveOutcome{.step = step_, .path = std::move(path)});
+  return {};
+}
+
+/// Rank 0 knows whether there is a place for it, and needs the others' weights.
+Status RunTrainer::write_model() {
+  double wanted = is_first() && !config_.out.empty() ? 1.0 : 0.0;
+  if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, std::span(&wanted, 1)));
+  if (wanted == 0.0) return {};
+  BF_TRY(gather_weights());
+  const Status written = is_first() ? write_trained_model(checkpoint(), config_.out) : Status{};
+  release_weights();
+  return written;
+}
+
+}  // namespace butterfly
