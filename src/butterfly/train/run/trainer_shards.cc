@@ -35,8 +35,8 @@ Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>
   return {};
 }
 
-/// The ranks that are left finish the step that one of them has finished, and divide the state anew. Another rank may be
-/// lost meanwhile: then some have settled and others have not, and the next epoch begins here.
+/// The ranks that are left finish the step that one of them has finished, and divide the state anew. Another rank may
+/// be lost meanwhile: then some have settled and others have not, and the next epoch begins here.
 Status RunTrainer::take_over(const TrainObserver& observer) {
   BF_TRY(catch_up());
   std::vector<double> lost{going_back_ ? 1.0 : 0.0};
