@@ -65,7 +65,7 @@ Result<int> run_train(const TrainCommand& command) {
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   TrainDisplay display(config, *log);
   RanksOptions options;
-  if (!config.parallel.workers.empty()) {
+  if (has_ranks_elsewhere(config.parallel)) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
   const StolenTime training;

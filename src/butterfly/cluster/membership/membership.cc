@@ -11,65 +11,14 @@
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/node_status.h"
+#include "butterfly/cluster/membership/doorman.h"
 #include "butterfly/cluster/membership/remote_cluster.h"
 #include "butterfly/cluster/membership/worker_recordings.h"
 #include "butterfly/cluster/membership/worker_registry.h"
-#include "butterfly/cluster/worker/status_server.h"
 #include "butterfly/machine/usage/recorded_process.h"
-#include "butterfly/wire/channel/address.h"
 
 namespace butterfly {
 namespace {
-
-/// Takes announcements (each is a connection whose label is the address that the worker listens on) and status_server.
-class Doorman {
- public:
-  Doorman(std::unique_ptr<Listener> listener, WorkerRegistry& registry, const std::atomic<std::uint32_t>& epoch,
-          std::function<Result<std::string>()> rebalance)
-      : listener_(std::move(listener)),
-        registry_(registry),
-        status_server_(registry.options().access, {.status =
-                                                       [&registry, &epoch](control::ControlMessage& answer) {
-                                                         answer.mutable_coordinator_status()->set_epoch(epoch);
-                                                         registry.describe(*answer.mutable_coordinator_status());
-                                                       },
-                                                   .rebalance = std::move(rebalance)}),
-        thread_([this] { run(); }) {}
-  ~Doorman() {
-    listener_->close();
-    thread_.join();
-  }
-  std::string address() const { return listener_->address(); }
-
- private:
-  void run() {
-    for (;;) {
-      auto arrival = listener_->accept(after_ms(3'600'000));
-      if (arrival) {
-        meet(*arrival);
-      } else if (arrival.error().code != ErrorCode::kTimeout) {
-        if (arrival.error().code != ErrorCode::kCancelled) log().error("{}", arrival.error().message);
-        return;
-      }
-    }
-  }
-
-  void meet(Arrival& arrival) {
-    if (status_server_.receive(arrival)) return;
-    if (arrival.introduction.role != ConnectionRole::kJoin) return;
-    // Numbers alone: nobody makes us ask a resolver, and one address has one form.
-    const auto address = canonical_address(arrival.introduction.label);
-    if (!address) return;
-    const std::string from = arrival.channel->peer();
-    log().info("{} asks to join from {}", *address, from);
-    registry_.want(*address, arrival.node.empty() ? from.substr(0, from.rfind(':')) : "node " + arrival.node);
-  }
-
-  const std::unique_ptr<Listener> listener_;
-  WorkerRegistry& registry_;
-  StatusServer status_server_;
-  std::thread thread_;
-};
 
 class TcpMembership final : public Membership {
  public:
@@ -79,7 +28,8 @@ class TcpMembership final : public Membership {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, epoch_, options.rebalance);
+    doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, [this] { return Epoch(epoch_); },
+                                         options.rebalance);
     return {};
   }
 

@@ -77,7 +77,27 @@ struct ParallelConfig {
   bool shared_memory = true;           // processes of one host read each other's gradients; no bit depends on it
   std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
   std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
+  std::string join_at{};     // "host:port" where workers may join the run; empty: nowhere
+  std::string rendezvous{};  // the same, where every process of the run is started alike; who can listen there leads
+  std::string nnodes{};      // of a run that can be joined: "MIN:MAX" ranks, or "N"; empty: 1 and as many as come
 };
+
+/// How few ranks a run that can be joined begins with, and how many it takes at most.
+struct RankLimits {
+  int least = 1, most = 1024;
+};
+/// Of `nnodes`. Errors: kInvalidArgument saying what would do.
+Result<RankLimits> rank_limits(const std::string& nnodes);
+
+/// Where other processes ask to take part; empty: nowhere.
+inline const std::string& door_of(const ParallelConfig& parallel) {
+  return parallel.rendezvous.empty() ? parallel.join_at : parallel.rendezvous;
+}
+
+/// Ranks that may see neither this process's files nor its memory.
+inline bool has_ranks_elsewhere(const ParallelConfig& parallel) {
+  return !parallel.workers.empty() || !door_of(parallel).empty();
+}
 
 /// Of what a rank has a part alone.
 struct Sharding {
@@ -96,7 +116,7 @@ inline int ranks_of(const ParallelConfig& parallel) {
 
 /// Ranks that share this machine's cores and memory with this process; workers have their own.
 inline int ranks_here(const ParallelConfig& parallel) {
-  return parallel.workers.empty() ? parallel.ranks : 1;
+  return has_ranks_elsewhere(parallel) ? 1 : parallel.ranks;
 }
 
 struct RunConfig {

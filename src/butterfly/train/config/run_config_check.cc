@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "butterfly/base/settings/key_value.h"
 #include "butterfly/train/config/run_config.h"
 
 namespace butterfly {
@@ -115,7 +116,7 @@ Status check_speeds(const ParallelConfig& parallel) {
 Status check_sharding(const ParallelConfig& parallel) {
   const int ranks = ranks_of(parallel);
   const int group = parallel.shard_group == 0 ? ranks : parallel.shard_group;
-  if (group < 1 || ranks % group != 0) {
+  if (group < 1 || (ranks % group != 0 && door_of(parallel).empty())) {
     return make_error(ErrorCode::kInvalidArgument,
                       "parallel.shard_group is {}, which does not divide the {} ranks into groups", group, ranks);
   }
@@ -139,6 +140,35 @@ Status check_sharding(const ParallelConfig& parallel) {
   return {};
 }
 
+/// Who may come while a run goes on, and what cannot be said of those that nobody knows yet.
+Status check_door(const ParallelConfig& parallel) {
+  const std::string& door = door_of(parallel);
+  if (door.empty()) {
+    if (parallel.nnodes.empty()) return {};
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.nnodes is {}, and neither parallel.rendezvous nor parallel.join_at says where ranks meet",
+                      parallel.nnodes);
+  }
+  if (!parallel.rendezvous.empty() && !(parallel.join_at.empty() && parallel.workers.empty())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.rendezvous is {}: all ranks meet there, parallel.join_at and parallel.workers are for "
+                      "runs without one",
+                      parallel.rendezvous);
+  }
+  BF_TRY(rank_limits(parallel.nnodes));
+  if (parallel.workers.empty() && parallel.ranks != 1) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.ranks is {}, and others join at {}: parallel.nnodes says how many ranks there may be",
+                      parallel.ranks, door);
+  }
+  if (!parallel.speeds.empty() || !parallel.state_shares.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.{} is of ranks that are known before the run begins, and others join at {}",
+                      parallel.speeds.empty() ? "state_shares" : "speeds", door);
+  }
+  return {};
+}
+
 Status check_workers(const ParallelConfig& parallel) {
   const std::vector<std::string>& workers = parallel.workers;
   const std::set<std::string> different(workers.begin(), workers.end());
@@ -154,6 +184,23 @@ Status check_workers(const ParallelConfig& parallel) {
 
 }  // namespace
 
+Result<RankLimits> rank_limits(const std::string& nnodes) {
+  RankLimits limits;
+  if (nnodes.empty()) return limits;
+  const std::size_t colon = nnodes.find(':');
+  const auto number = [](const std::string& text) {
+    const auto value = parse_value(text, std::int64_t{0});
+    return value ? std::get<std::int64_t>(*value) : 0;
+  };
+  const std::int64_t least = number(nnodes.substr(0, colon));
+  const std::int64_t most = colon == std::string::npos ? least : number(nnodes.substr(colon + 1));
+  if (least < 1 || most < least || most > limits.most) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.nnodes is {}, expected N or MIN:MAX with 1 <= MIN <= MAX <= {}", nnodes, limits.most);
+  }
+  return RankLimits{.least = static_cast<int>(least), .most = static_cast<int>(most)};
+}
+
 Status validate(const RunConfig& config) {
   if (config.model.empty() && config.shape.layers == 0) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -166,6 +213,7 @@ Status validate(const RunConfig& config) {
   }
   BF_TRY(check_counts(config));
   BF_TRY(check_rates(config));
+  BF_TRY(check_door(config.parallel));
   BF_TRY(check_workers(config.parallel));
   BF_TRY(check_split(config));
   BF_TRY(check_speeds(config.parallel));

@@ -160,6 +160,18 @@ void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(key("parallel.workers", "workers", kAround,
                      "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",
                      BF_AT(parallel.workers)));
+  keys.push_back(key("parallel.join_at", "join-at", kAround,
+                     "HOST:PORT where workers may join the run while it goes on (butterfly worker --join HOST:PORT); this "
+                     "process is rank 0",
+                     BF_AT(parallel.join_at)));
+  keys.push_back(key("parallel.rendezvous", "rendezvous", kAround,
+                     "HOST:PORT where the processes of a run meet that are all started with the same command, one for "
+                     "each rank: the one that can listen there is rank 0, and the others join it",
+                     BF_AT(parallel.rendezvous)));
+  keys.push_back(key("parallel.nnodes", "nnodes", kAround,
+                     "With --join-at or --rendezvous: how many ranks the run waits for before it begins, and has at most: "
+                     "N or MIN:MAX; empty: 1, and as many as come",
+                     BF_AT(parallel.nnodes)));
   keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
                      BF_AT(checkpoint.directory)));
   keys.push_back(

@@ -33,13 +33,14 @@ class Leader {
       if (!ends_epoch(result.error())) return result;
       const std::size_t before = others_.size();
       BF_TRY(gather_survivors(epoch));
-      unharmed = others_.size() == before ? unharmed + 1 : 0;
+      const std::size_t left = others_.size();
+      admit();
+      unharmed = left == before && others_.size() == left ? unharmed + 1 : 0;
       if (unharmed == kUnharmedEpochsMax) {
         return make_error(ErrorCode::kUnavailable, "{} epochs ended although no rank is lost, the last one by: {}",
                           unharmed, result.error().message);
       }
-      note("epoch {} ended ({}); {} of {} ranks go on", epoch.value, result.error().message, others_.size() + 1,
-           config_.parallel.ranks);
+      note("epoch {} ended ({}); {} of {} ranks go on", epoch.value, result.error().message, left + 1, before + 1);
     }
   }
 
@@ -52,6 +53,7 @@ class Leader {
   Result<TrainResult> run_epoch(Epoch epoch);
   Status nothing_new();
   Status gather_survivors(Epoch epoch);
+  void admit();
   Result<bool> survives(LedRank& rank, Epoch epoch, Deadline deadline);
 
   OtherRanks& source_;
@@ -76,7 +78,8 @@ Result<TrainResult> Leader::run_epoch(Epoch epoch) {
     epochs_.push_back(std::move(made));
     collectives = epochs_.back().get();
   }
-  const TrainRank place = train_rank(config_, members, 0, collectives);
+  TrainRank place = train_rank(config_, members, 0, collectives);
+  place.others_wait = [this] { return source_.others_ready(others_.size()); };
   if (trainer_) {
     BF_TRY(trainer_->adopt(place));
     // With them goes what this process has mapped of lost ranks' memory.
@@ -112,6 +115,13 @@ Status Leader::gather_survivors(Epoch epoch) {
     rank = goes_on ? std::next(rank) : others_.erase(rank);
   }
   return {};
+}
+
+void Leader::admit() {
+  for (LedRank& rank : source_.admit(others_.size())) {
+    note("rank {} is {}, which joins", rank.number, rank.title);
+    others_.push_back(std::move(rank));
+  }
 }
 
 Result<bool> Leader::survives(LedRank& rank, Epoch epoch, Deadline deadline) {

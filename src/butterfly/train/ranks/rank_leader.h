@@ -39,7 +39,13 @@ class OtherRanks {
   /// Gone, or silent for too long, which comes to the same: makes sure of it. How it ended, for people.
   virtual std::string terminate(LedRank& rank, const Error& cause) = 0;
 
-  /// What connect() gave is about to end.
+  /// Whether more are ready to join than the ranks that take part beside rank 0; asked in each step.
+  virtual bool others_ready([[maybe_unused]] std::size_t taking_part) { return false; }
+
+  /// Those, ready for an epoch, with numbers above all before, as far as there is room for them.
+  virtual std::vector<LedRank> admit([[maybe_unused]] std::size_t taking_part) { return {}; }
+
+  /// What connect() gave is about to end, and rank 0's trainer is.
   virtual void run_is_over() {}
 };
 

@@ -26,6 +26,9 @@ void leave_at_rank_zero(RunConfig& config) {
   }
   if (!config.checkpoint.directory.empty()) config.checkpoint.directory = kSavedAtRankZero;
   config.parallel.workers.clear();
+  config.parallel.join_at.clear();
+  config.parallel.rendezvous.clear();
+  config.parallel.nnodes.clear();
   config.log = LogLevel::kSilent;
   config.threads = 0;
 }

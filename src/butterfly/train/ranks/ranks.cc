@@ -56,7 +56,7 @@ Result<TrainResult> train_with_threads(RunConfig config, const TrainObserver& ob
 
 Result<TrainResult> train_with_ranks(const RunConfig& config, const TrainObserver& observer,
                                      const std::stop_token& stop, const RanksOptions& options) {
-  if (!config.parallel.workers.empty()) return train_with_workers(config, observer, stop, options);
+  if (has_ranks_elsewhere(config.parallel)) return train_with_workers(config, observer, stop, options);
   if (config.parallel.ranks == 1) return run_rank(config, TrainRank{}, observer, stop, options);
   if (config.parallel.engine == RankEngine::kTcp) return train_with_processes(config, observer, stop, options);
   return train_with_threads(config, observer, stop, options);

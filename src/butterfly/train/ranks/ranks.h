@@ -26,6 +26,8 @@ struct RanksOptions {
   /// For the next bytes of a rank, and for its answer when an epoch has ended. Who is silent longer is lost.
   std::chrono::milliseconds member_timeout{60'000};
   NodeAccess access{};                                        // to workers
+  /// Where ranks join, for a caller that listens there already; null: parallel.rendezvous or join_at is opened.
+  std::function<Result<std::unique_ptr<Listener>>()> open_door{};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with other ranks on this host, where the run does not
                                                               // forbid it
 };

@@ -61,11 +61,12 @@ Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& 
 }
 
 /// As many sequences as divide the step and leave a micro-batch to every rank. Where the bits may not depend on the
-/// ranks, this may not either: then a step has at least 16 micro-batches, if it has as many sequences, and more ranks
-/// than micro-batches are refused.
+/// ranks, or others may join, this may not either: then a step has at least 16 micro-batches, if it has as many
+/// sequences, and more ranks than micro-batches are refused.
 int micro_batch_of(const RunConfig& config, int ranks) {
-  constexpr int kDeterministicParts = 16;
-  const int parts = config.parallel.deterministic ? kDeterministicParts : ranks;
+  constexpr int kPartsForAnyRanks = 16;
+  const bool for_any = config.parallel.deterministic || !door_of(config.parallel).empty();
+  const int parts = for_any ? kPartsForAnyRanks : ranks;
   int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / parts));
   while (config.global_batch % most != 0) --most;
   return most;
@@ -99,7 +100,7 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, Train
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
   auto kept =
-      config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, transformer).held(rank.rank) : all;
+      has_ranks_elsewhere(config.parallel) ? all : make_shard_map(config.parallel, rank.size, transformer).held(rank.rank);
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
     for (const ParameterRange& range : kept) {
       const std::int64_t begin = std::max(range.begin, parameter.offset);

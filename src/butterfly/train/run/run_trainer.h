@@ -41,6 +41,7 @@ class RunTrainer final : public RankTrainer {
 
  private:
   Status take_steps(const TrainObserver& observer, const std::stop_token& stop);
+  StepWish wish(const std::stop_token& stop) const;
   Status after_step(const TrainObserver& observer, const StepReport& report);
   Status evaluate(const TrainObserver& observer);
   Status sample(const TrainObserver& observer);
@@ -58,6 +59,9 @@ class RunTrainer final : public RankTrainer {
     int rank = 0;
   };
   void keep_part();
+  Result<bool> state_is_divided();
+  Result<std::vector<int>> old_ranks();
+  bool is_newcomer() const { return !before_ || before_->rank == kNewcomer; }
   Status catch_up();
   Status settle(const std::vector<double>& seen);
   Status take_over(const TrainObserver& observer);
@@ -84,6 +88,7 @@ class RunTrainer final : public RankTrainer {
   bool is_first() const { return rank_.rank == 0; }
 
   static constexpr std::int64_t kNoStep = -1;
+  static constexpr int kNewcomer = -1;  // that had no rank when the state was divided
 
   RunParts parts_;
   const RunConfig& config_;
@@ -92,6 +97,7 @@ class RunTrainer final : public RankTrainer {
   /// Who held what when a rank was lost, until the others have taken over.
   std::optional<Holding> before_;
   std::optional<Holding> moved_;        // what this rank holds besides, with all others that were there to take over
+  std::optional<Holding> undivided_;    // what this rank holds if others have begun an epoch that it could not begin
   int takeovers_ = 0;                   // that all ranks have completed, as far as this one knows
   bool going_back_ = false;             // to a checkpoint: what was held before is overwritten
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left

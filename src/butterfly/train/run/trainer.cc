@@ -86,15 +86,19 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   RunState now = state();
   BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
   BF_TRY(share_gradients(observer));
-  if (before_) {
+  BF_ASSIGN_OR_RETURN(const bool divided, state_is_divided());
+  if (divided) {
     BF_TRY(take_over(observer));
   } else {
+    // Whatever epochs came to nothing before, each rank still has all that it began with.
+    if (undivided_ && parts_.resumed) BF_TRY(restore());
     BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
-    if (received && shards_ != nullptr) keep_part();
+    if ((received || undivided_) && shards_ != nullptr) keep_part();
   }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
+  undivided_.reset();
   agreed_ = true;
   tell_parts(observer);
   return {};
@@ -142,7 +146,7 @@ std::vector<RunArray> RunTrainer::arrays() {
 Status RunTrainer::restore() {
   const SavedRun& saved = *parts_.resumed;
   // Where the others cannot see the checkpoint, all of it is read here and goes to them.
-  const bool reads_part = shards_ != nullptr && config_.parallel.workers.empty();
+  const bool reads_part = shards_ != nullptr && !has_ranks_elsewhere(config_.parallel);
   for (RunArray array : arrays()) {
     const bool whole = !reads_part || (array.name == "weights" && !shards_->sharding.weights);
     if (!whole) array.ranges = shards_->held;
@@ -192,7 +196,7 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
   trace::name_thread(fmt::format("rank {}", rank_.rank));
   while (step_ < config_.steps && !stopped_) {
     tell(observer, writer_.finished());
-    auto report = train_step(step, step_, stop.stop_requested() ? StopWish::kStop : StopWish::kGoOn);
+    auto report = train_step(step, step_, wish(stop));
     if (!report) {
       tell(observer, writer_.wait());
       return tl::unexpected(ended_by(std::move(report).error()));
@@ -200,8 +204,15 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
     ++step_;
     stopped_ = report->stop;
     BF_TRY(after_step(observer, *report));
+    const bool ends = step_ == config_.steps || stopped_;
+    if (report->regroup && !ends) return make_error(ErrorCode::kUnavailable, "others join after step {}", step_);
   }
   return {};
+}
+
+StepWish RunTrainer::wish(const std::stop_token& stop) const {
+  if (stop.stop_requested()) return StepWish::kStop;
+  return rank_.others_wait && rank_.others_wait() ? StepWish::kRegroup : StepWish::kGoOn;
 }
 
 Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {

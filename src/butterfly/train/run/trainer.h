@@ -41,6 +41,9 @@ struct TrainRank {
   int size = 1;
   Collectives* collectives = nullptr;  // null for one rank
   std::vector<double> speeds{};        // of all ranks of this epoch; empty: equal. divide_micro_batches() takes them
+  /// Rank 0's, asked in each step: whether others wait to take part. run() then ends with an error that ends_epoch()
+  /// after the step. Null: nobody does.
+  std::function<bool()> others_wait{};
 };
 
 class RankTrainer {

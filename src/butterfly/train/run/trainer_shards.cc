@@ -16,9 +16,9 @@ namespace butterfly {
 
 /// Who holds what in this epoch. After the first one, the state goes there in take_over().
 Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
-  const bool first = shards_ == nullptr && !before_;
-  if (first && (rank.size == 1 || !sharding_of(config_.parallel.strategy).optimizer)) return {};
-  if (!first && !before_) before_.emplace(Holding{.map = shards_->map, .rank = rank_.rank});
+  const bool may_be_several = rank.size > 1 || !door_of(config_.parallel).empty() || shards_ != nullptr || before_;
+  if (!may_be_several || !sharding_of(config_.parallel.strategy).optimizer) return {};
+  if (shards_ != nullptr && !before_) (agreed_ ? before_ : undivided_).emplace(Holding{shards_->map, rank_.rank});
   transformer_.set_residency(nullptr);
   reducer_.reset();
   shards_.reset();
@@ -29,24 +29,35 @@ Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>
   }
   BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, *ranks, transformer_));
   transformer_.set_residency(&shards_->weights);
-  if (!first) return {};
-  parts_.optimizer->own(shards_->held, shards_->counted);
+  if (before_) return {};
+  if (!undivided_) parts_.optimizer->own(shards_->held, shards_->counted);
   if (!shards_->sharding.weights) shards_->weights.set_whole();
   return {};
 }
 
-/// The ranks that are left finish the step that one of them has finished, and divide the state anew. Another rank may
-/// be lost meanwhile: then some have settled and others have not, and the next epoch begins here.
+/// Whether ranks hold parts of the state. Else each has all of it, or waits for it.
+Result<bool> RunTrainer::state_is_divided() {
+  std::vector<double> divided{before_ ? 1.0 : 0.0};
+  BF_TRY(share_numbers(rank_.collectives, divided));
+  if (divided[0] == 0.0) return false;
+  if (!before_ && step_ != kNoStep) before_ = undivided_;
+  if (!before_) wait_for_state();
+  return true;
+}
+
+/// The ranks that are left finish the step that one of them has finished, and divide the state anew among themselves
+/// and those that have joined. Another rank may be lost meanwhile: then some have settled and others have not, and the
+/// next epoch begins here.
 Status RunTrainer::take_over(const TrainObserver& observer) {
   BF_TRY(catch_up());
+  BF_ASSIGN_OR_RETURN(const std::vector<int> old, old_ranks());
   std::vector<double> lost{going_back_ ? 1.0 : 0.0};
   BF_TRY(share_numbers(rank_.collectives, lost));
   if (lost[0] == 0.0) BF_TRY(finish_last_step(observer));
-  std::vector<double> old_ranks(static_cast<std::size_t>(rank_.size), 0.0);
-  old_ranks[static_cast<std::size_t>(rank_.rank)] = before_->rank;
-  BF_TRY(share_numbers(rank_.collectives, old_ranks));
-  const std::vector<int> old(old_ranks.begin(), old_ranks.end());
-  std::vector<double> seen;
+  RunState now = state();
+  BF_TRY(agree_on_last_step(rank_.collectives, now, {}));
+  if (now.step != step_) BF_TRY(set_state(now));
+  std::vector<double> seen(2 * transformer_.parameters().list().size(), 0.0);
   if (audit_) seen = audit_->seen(transformer_.parameters());
   BF_TRY(share_numbers(rank_.collectives, seen));
   const auto moves = plan_takeover(before_->map, old, shards_->map);
@@ -66,27 +77,48 @@ Status RunTrainer::catch_up() {
   std::vector<double> counts(static_cast<std::size_t>(rank_.size), 0.0);
   counts[static_cast<std::size_t>(rank_.rank)] = takeovers_;
   BF_TRY(share_numbers(rank_.collectives, counts));
-  if (static_cast<double>(takeovers_) == *std::ranges::max_element(counts)) {
+  const int most = static_cast<int>(*std::ranges::max_element(counts));
+  if (takeovers_ == most || !moved_) {
+    BF_CHECK(takeovers_ == most || is_newcomer(), "a takeover that others have completed");
+    takeovers_ = most;
     moved_.reset();
     return {};
   }
-  BF_CHECK(moved_.has_value(), "a takeover that others have completed");
   before_ = std::exchange(moved_, std::nullopt);
   going_back_ = false;
   ++takeovers_;
   return {};
 }
 
+/// What the ranks of this epoch were when the state was divided last, kNewcomer for those that have joined since; they
+/// learn how it was.
+Result<std::vector<int>> RunTrainer::old_ranks() {
+  std::vector<double> ranks(static_cast<std::size_t>(rank_.size), 0.0);
+  std::vector<double> sizes = ranks;
+  const auto me = static_cast<std::size_t>(rank_.rank);
+  ranks[me] = is_newcomer() ? kNewcomer : before_->rank;
+  sizes[me] = is_newcomer() ? 0 : before_->map.ranks();
+  BF_TRY(share_numbers(rank_.collectives, ranks));
+  BF_TRY(share_numbers(rank_.collectives, sizes));
+  if (is_newcomer()) {
+    const int size = static_cast<int>(*std::ranges::max_element(sizes));
+    before_.emplace(Holding{make_shard_map(config_.parallel, size, transformer_), kNewcomer});
+  }
+  return std::vector<int>(ranks.begin(), ranks.end());
+}
+
 /// Everyone has what it needs of the state before anyone gives up what it had.
 Status RunTrainer::settle(const std::vector<double>& seen) {
-  moved_.emplace(Holding{.map = shards_->map, .rank = rank_.rank});
+  moved_.emplace(Holding{shards_->map, rank_.rank});
   BF_TRY(shards_->collectives.barrier());
   ++takeovers_;
   moved_.reset();
   before_.reset();
   going_back_ = false;
+  shards_->weights.updated();
   keep_part();
-  if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
+  if (!audit_) audit_.emplace(transformer_.parameters(), shards_->held);
+  audit_->hold(transformer_.parameters(), shards_->held, seen);
   return {};
 }
 
@@ -100,7 +132,7 @@ Status RunTrainer::finish_last_step(const TrainObserver& observer) {
   std::array<double, 2> numbers{last_report_.loss, last_report_.gradient_norm};
   if (newest - steps.begin() != rank_.rank) numbers = {};
   BF_TRY(share_numbers(rank_.collectives, numbers));
-  if (!behind) return {};
+  if (!behind || is_newcomer()) return {};
   BF_CHECK(buffers_.summed_step == step_ && static_cast<double>(step_ + 1) == *newest,
            "a step that others have finished");
   StepReport report{.step = step_,
@@ -189,7 +221,7 @@ Status RunTrainer::save_parts(const TrainObserver& observer) {
   const RunState now = state();
   std::vector<RunArray> all = arrays();
   for (RunArray& array : all) array.ranges = shards_->counted;
-  const bool at_rank_zero = !config_.parallel.workers.empty() || config_.checkpoint.directory == kSavedAtRankZero;
+  const bool at_rank_zero = has_ranks_elsewhere(config_.parallel) || config_.checkpoint.directory == kSavedAtRankZero;
   auto path = save_shards({.collectives = shards_->collectives,
                            .files = *parts_.files,
                            .directory = config_.checkpoint.directory,

@@ -103,15 +103,18 @@ double sum_of(std::span<const double> values) {
 }
 
 /// The losses of all micro-batches, added in their order: no number of ranks shows in the mean.
-Status share_losses(StepContext& context, StopWish wish, StepReport& report) {
+Status share_losses(StepContext& context, StepWish wish, StepReport& report) {
   StepBuffers& buffers = context.buffers;
-  buffers.numbers.back() = wish == StopWish::kStop ? 1.0 : 0.0;
+  const std::span<double> wishes = std::span(buffers.numbers).last(StepBuffers::kWishes);
+  wishes[0] = wish == StepWish::kStop ? 1.0 : 0.0;
+  wishes[1] = wish == StepWish::kRegroup ? 1.0 : 0.0;
   BF_TRY(share_numbers(context.collectives, buffers.numbers));
   report.loss = sum_of(buffers.losses) / static_cast<double>(report.tokens);
   report.router_aux_loss = sum_of(buffers.balance_losses) / static_cast<double>(buffers.losses.size());
   report.expert_tokens.assign(buffers.expert_tokens.begin(), buffers.expert_tokens.end());
   report.experts = context.transformer.config().moe.experts;
-  report.stop = buffers.numbers.back() != 0.0;
+  report.stop = wishes[0] != 0.0;
+  report.regroup = wishes[1] != 0.0;
   return {};
 }
 
@@ -154,7 +157,7 @@ void begin(StepContext& context) {
 
 }  // namespace
 
-Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish) {
+Result<StepReport> train_step(StepContext& context, std::int64_t step, StepWish wish) {
   StepReport report{.step = step, .rate = rate_of_step(context.config, step), .tokens = tokens_of_step(context)};
   PhaseClock clock(report);
   begin(context);

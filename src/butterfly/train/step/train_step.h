@@ -36,6 +36,7 @@ struct StepReport {
   double rate = 0.0;
   bool left_out = false;  // by the guard: no update
   bool stop = false;      // a rank wants this step to be the last
+  bool regroup = false;   // others wait to take part: the epoch ends with this step
   std::int64_t tokens = 0;
   double router_aux_loss = 0.0;  // mean of the micro-batches' load-balance losses, without its coefficient
   /// By layer, then by expert: tokens that went through it in this step, on all ranks. Empty without experts.
@@ -58,7 +59,7 @@ struct StepBuffers {
   StepBuffers(int micro_batch, int seq, int micro_batches, std::size_t expert_counts)
       : tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(seq)),
         targets(tokens.size()),
-        numbers(2 * static_cast<std::size_t>(micro_batches) + expert_counts + 1),
+        numbers(2 * static_cast<std::size_t>(micro_batches) + expert_counts + kWishes),
         losses(std::span(numbers).first(static_cast<std::size_t>(micro_batches))),
         balance_losses(std::span(numbers).subspan(losses.size(), losses.size())),
         expert_tokens(std::span(numbers).subspan(2 * losses.size(), expert_counts)) {}
@@ -67,7 +68,8 @@ struct StepBuffers {
 
   std::int64_t summed_step = -1;         // the last whose gradients are summed here, and at this rank's mirrors
   std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
-  std::vector<double> numbers;           // what ranks share: the following, then the wish to stop
+  static constexpr std::size_t kWishes = 2;
+  std::vector<double> numbers;           // what ranks share: the following, then the wishes to stop and to regroup
   std::span<double> losses;              // of each micro-batch of the step
   std::span<double> balance_losses;      // likewise
   std::span<double> expert_tokens;       // sums over micro-batches
@@ -89,12 +91,13 @@ struct StepContext {
   int micro_batch = 1;                // sequences
 };
 
-/// Whether this rank wants to end its run after the step; all ranks learn of it and end after the same one.
-enum class StopWish : std::uint8_t { kGoOn, kStop };
+/// What shall follow the step, as this rank wants it: the next one, the end of the run, or another epoch, since others
+/// wait to take part. All ranks learn of it and do so after the same step.
+enum class StepWish : std::uint8_t { kGoOn, kStop, kRegroup };
 
 /// Errors: those of the transformer, the reducer and the collectives; kInvalidArgument naming loss and norm where one
 /// is not finite. Then neither weights nor moments have changed.
-Result<StepReport> train_step(StepContext& context, std::int64_t step, StopWish wish);
+Result<StepReport> train_step(StepContext& context, std::int64_t step, StepWish wish);
 
 /// The end of a step whose gradients are summed: the guard's verdict on `report`'s loss and norm, and the update.
 void end_step(StepContext& context, StepReport& report);

@@ -57,7 +57,7 @@ struct Steps {
         buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch,
                 parts.transformer->router_report().tokens.size()) {}
 
-  Result<StepReport> take(std::int64_t step, StopWish wish = StopWish::kGoOn) {
+  Result<StepReport> take(std::int64_t step, StepWish wish = StepWish::kGoOn) {
     const int total = parts.config.global_batch / parts.config.micro_batch;
     StepContext context{.config = parts.config,
                         .transformer = transformer,
@@ -223,7 +223,7 @@ TEST(TrainStep, AnOutlierIsLeftOut) {
 TEST(TrainStep, AWishToStopIsReported) {
   Steps steps(tiny_run());
   EXPECT_FALSE(steps.take(0)->stop);
-  EXPECT_TRUE(steps.take(1, StopWish::kStop)->stop);
+  EXPECT_TRUE(steps.take(1, StepWish::kStop)->stop);
 }
 
 }  // namespace
