@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "options/key_flags.h"
 #include "shared/access.h"
+#include "train/train_rendezvous.h"
 
 namespace butterfly::app {
 namespace {
@@ -54,6 +55,16 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
 
 Result<int> run_train(const TrainCommand& command) {
   BF_ASSIGN_OR_RETURN(RunConfig config, config_of(command));
+  RanksOptions options;
+  if (has_ranks_elsewhere(config.parallel)) {
+    BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
+  }
+  std::unique_ptr<Listener> door;
+  if (const std::string& meeting = config.parallel.rendezvous; !meeting.empty()) {
+    BF_ASSIGN_OR_RETURN(door, listen_at_rendezvous(meeting, options.access));
+    if (door == nullptr) return take_part_at_rendezvous(config, options.access);
+    options.open_door = [&door]() -> Result<std::unique_ptr<Listener>> { return std::move(door); };
+  }
   if (command.find_batch) {
     BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));
     return kExitOk;
@@ -64,10 +75,6 @@ Result<int> run_train(const TrainCommand& command) {
   }
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   TrainDisplay display(config, *log);
-  RanksOptions options;
-  if (has_ranks_elsewhere(config.parallel)) {
-    BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
-  }
   const StolenTime training;
   const CpuShortage shortage;
   const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
@@ -111,6 +118,9 @@ void add_train(Command app, Action& action) {
       "  butterfly train -c run.toml --ranks 4 --engine tcp --parallel zero3   (parts of the state; auto: as it fits)\n"
       "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
       "HOST:7000)\n"
+      "  butterfly train -c run.toml --join-at 10.0.0.1:7300   (butterfly worker --join 10.0.0.1:7300 takes a share at "
+      "any time)\n"
+      "  butterfly train -c run.toml --rendezvous node-a:7300 --nnodes 2:8   (the same command on every machine)\n"
       "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"
       "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no "
       "gradient\n"

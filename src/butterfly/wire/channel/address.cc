@@ -12,6 +12,9 @@
 #include <system_error>
 #include <thread>
 
+#include "butterfly/base/descriptor.h"
+#include "butterfly/wire/channel/socket.h"
+
 namespace butterfly {
 namespace {
 
@@ -166,6 +169,23 @@ Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline 
   }
   if (result.empty()) return make_error(ErrorCode::kNotFound, "{} has no IPv4 or IPv6 address", parsed.host);
   return result;
+}
+
+Result<std::string> own_address_towards(const std::string& address, Deadline deadline) {
+  BF_ASSIGN_OR_RETURN(const std::vector<SocketAddress> targets, resolve(address, deadline));
+  int failed = 0;
+  for (const SocketAddress& target : targets) {
+    const Descriptor fd(::socket(target.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    SocketAddress own{.length = sizeof(sockaddr_storage)};
+    if (!fd.valid() || ::connect(fd.get(), target.get(), target.length) != 0 ||
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0) {
+      failed = errno;
+      continue;
+    }
+    const std::string text = to_string(own);
+    return text.substr(0, text.rfind(':')) + ":0";
+  }
+  return make_error(ErrorCode::kUnavailable, "there is no way to {}: {}", address, system_message(failed));
 }
 
 }  // namespace butterfly

@@ -42,4 +42,8 @@ bool is_loopback(const SocketAddress& address);
 Result<std::vector<SocketAddress>> resolve(const std::string& address, Deadline deadline,
                                            const std::stop_token& stop = {});
 
+/// The address of this machine with which it reaches `address`, and port 0: "10.0.0.2:0". Nothing is sent. Errors:
+/// those of resolve(); kUnavailable where there is no way there.
+Result<std::string> own_address_towards(const std::string& address, Deadline deadline);
+
 }  // namespace butterfly

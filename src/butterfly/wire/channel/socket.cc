@@ -85,7 +85,8 @@ Result<Descriptor> listen_on(const SocketAddress& address, const std::string& na
     if (errno == EADDRINUSE) {
       return make_error(ErrorCode::kUnavailable, "cannot listen on {}: another program uses that port", name);
     }
-    return make_error(ErrorCode::kIo, "cannot listen on {}: {}", name, system_message(errno));
+    const ErrorCode code = errno == EADDRNOTAVAIL ? ErrorCode::kNotFound : ErrorCode::kIo;
+    return make_error(code, "cannot listen on {}: {}", name, system_message(errno));
   }
   if (::listen(fd.get(), 128) != 0) {
     if (errno == EADDRINUSE) {

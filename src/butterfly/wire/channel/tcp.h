@@ -49,7 +49,8 @@ struct Arrival {
 
 class Listener {
  public:
-  /// Errors: kInvalidArgument (form, policy), kNotFound (host), kUnavailable (port in use), kIo.
+  /// Errors: kInvalidArgument (form, policy), kNotFound (host, or one of another machine), kUnavailable (port in use),
+  /// kIo.
   static Result<std::unique_ptr<Listener>> create(const ListenOptions& options);
   virtual ~Listener() = default;
 
