@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -166,6 +167,74 @@ class Faults(WorkersCase):
         while run.returncode != 0 and time.monotonic() < end:
             run = train(*MARKOV, "--steps", 30, "--workers", addresses(workers))
         self.result(run)
+
+
+class Joins(WorkersCase):
+    def start(self, *arguments):
+        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, *arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        return process
+
+    def wait_for(self, process, words):
+        """The line of stderr that has them."""
+        for line in process.stderr:
+            if words in line:
+                return line
+        self.fail(f"{words} was not said")
+
+    def end(self, process):
+        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        self.assertEqual(process.returncode, 0, stderr)
+        return stdout
+
+    # Fails when a newcomer's state is not that of the others, or a step is lost or done twice.
+    def test_workers_that_join_leave_and_come_back_are_not_seen_in_the_weights(self):
+        expected = self.hash_of(*MARKOV, "--steps", 120)
+        for strategy in ("ddp", "zero3"):
+            process = self.start("--steps", "120", "--parallel", strategy, "--join-at", "127.0.0.1:0")
+            door = self.wait_for(process, "workers may join at").split()[-1]
+            first, = self.workers(1, "--join", door)
+            self.wait_for(process, "which joins")
+            second, = self.workers(1, "--join", door)
+            self.wait_for(process, f"{second.address}, which joins")
+            first.process.kill()
+            self.wait_for(process, "is lost")
+            back, = self.workers(1, "--join", door)
+            self.wait_for(process, f"{back.address}, which joins")
+            result = json.loads(self.end(process))
+            self.assertTrue(result["valid"], result)
+            self.assertEqual(result["weights_hash"], expected)
+            self.assertEqual(len(result["ranks"]), 3)
+
+    def test_no_more_join_than_there_are_micro_batches_or_places(self):
+        for limit in (["--global-batch", "2"], ["--nnodes", "1:2"]):
+            process = self.start("--steps", "60", "--join-at", "127.0.0.1:0", *limit)
+            door = self.wait_for(process, "workers may join at").split()[-1]
+            self.workers(3, "--join", door)
+            self.assertEqual(len(json.loads(self.end(process))["ranks"]), 2)
+
+    def test_processes_that_meet_are_one_run_and_one_of_them_tells_of_it(self):
+        expected = self.hash_of(*MARKOV, "--steps", 40)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        meeting = ["--steps", "40", "--rendezvous", f"127.0.0.1:{port}", "--nnodes", "3"]
+        told = [text for text in map(self.end, [self.start(*meeting) for _ in range(3)]) if text]
+        self.assertEqual(len(told), 1)
+        self.assertEqual(json.loads(told[0])["weights_hash"], expected)
+        self.assertEqual(len(json.loads(told[0])["ranks"]), 3)
+
+    def test_what_is_said_of_ranks_that_nobody_knows_yet_is_refused(self):
+        door = ["--join-at", "127.0.0.1:0"]
+        for wrong, words in ((["--nnodes", "2"], "says where ranks meet"), ([*door, "--nnodes", "3:2"], "1 <= MIN <= MAX"),
+                             ([*door, "--ranks", "2"], "parallel.nnodes says how many"),
+                             ([*door, "--parallel.speeds", "1"], "known before the run begins"),
+                             ([*door, "--rendezvous", "127.0.0.1:1"], "all ranks meet there"),
+                             (["--rendezvous", "192.0.2.1:7000"], "loopback")):
+            self.assertIn(words, self.refusal(train(*MARKOV, *wrong)))
 
 
 class Refusals(WorkersCase):

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
@@ -103,7 +104,10 @@ Result<int> take_part_at_rendezvous(const RunConfig& config, const NodeAccess& a
   OneRun run(host, end);
   options.ranks = &run;
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerServer> server, WorkerServer::create(options, no_stages));
-  log().info("{} takes part in the run at {}", server->address(), leader);
+  if (config.log != LogLevel::kSilent) {
+    std::fprintf(stderr, "another process leads the run at %s: this one takes part as %s\n", leader.c_str(),
+                 server->address().c_str());
+  }
   Status served;
   {
     const std::jthread watching(

@@ -206,8 +206,7 @@ Result<Isa> Workers::common_isa() const {
 /// What the run is, for every rank.
 Status Workers::make_task() {
   BF_ASSIGN_OR_RETURN(task_.isa, common_isa());
-  // Where others may join, this rank has its state in a form that can be divided.
-  const int ranks = std::max(static_cast<int>(first_.size()) + 1, doorman_ ? 2 : 1);
+  const int ranks = static_cast<int>(first_.size()) + 1;
   BF_ASSIGN_OR_RETURN(parts_, make_run_parts(config_, {.rank = 0, .size = ranks}, {.isa = task_.isa}));
   const RunConfig& made = parts_->config;
   BF_ASSIGN_OR_RETURN(const RankLimits limits, rank_limits(made.parallel.nnodes));

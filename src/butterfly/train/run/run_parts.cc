@@ -93,14 +93,20 @@ Result<int> threads_of(const RunConfig& config) {
   return std::max(1, topology.usable_threads / ranks_here(config.parallel));
 }
 
+/// Ranks that the state is to be divided among: where others may join, one that is alone has it in that form too.
+int ranks_to_divide(const RunConfig& config, const TrainRank& rank) {
+  return std::max(rank.size, door_of(config.parallel).empty() ? 1 : 2);
+}
+
 /// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
 /// the workers' parts come from here.
 ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, TrainableTransformer& transformer) {
-  if (parameter_memory_of(config.parallel, rank.size).weights == Residency::kWhole) return {};
+  const int ranks = ranks_to_divide(config, rank);
+  if (parameter_memory_of(config.parallel, ranks).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
   auto kept =
-      has_ranks_elsewhere(config.parallel) ? all : make_shard_map(config.parallel, rank.size, transformer).held(rank.rank);
+      has_ranks_elsewhere(config.parallel) ? all : make_shard_map(config.parallel, ranks, transformer).held(rank.rank);
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
     for (const ParameterRange& range : kept) {
       const std::int64_t begin = std::max(range.begin, parameter.offset);
@@ -123,7 +129,7 @@ Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& 
                                                   .seq = config.seq,
                                                   .threads = config.threads,
                                                   .isa = isa,
-                                                  .memory = parameter_memory_of(config.parallel, rank.size),
+                                                  .memory = parameter_memory_of(config.parallel, ranks_to_divide(config, rank)),
                                                   .router_aux_loss = config.router_aux_loss_coef,
                                                   .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
@@ -171,7 +177,7 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
   }
   BF_ASSIGN_OR_RETURN(parts.transformer, make_transformer(parts.config, parts.isa, rank, continued));
   ParameterSet& parameters = parts.transformer->parameters();
-  const bool divided = rank.size > 1 && sharding_of(config.parallel.strategy).optimizer;
+  const bool divided = ranks_to_divide(config, rank) > 1 && sharding_of(config.parallel.strategy).optimizer;
   BF_ASSIGN_OR_RETURN(parts.optimizer,
                       make_optimizer(config.optimizer, config.fusion, parts.isa, parameters, parts.transformer->team(),
                                      divided ? Residency::kSparse : Residency::kWhole));

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "butterfly/train/checkpoint/run_checkpoint.h"
+#include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/tiny_run_test.h"
 #include "butterfly/wire/collective/collectives.h"
 
@@ -212,7 +213,7 @@ struct EpochRanks {
         const auto at = static_cast<std::size_t>(rank);
         const TrainRank place{.rank = rank, .size = size, .collectives = made[at].get()};
         if (trainers[at] == nullptr) {
-          trainers[at] = RankTrainer::create(config, place).value();
+          trainers[at] = make(config, place);
         } else {
           ASSERT_TRUE(trainers[at]->adopt(place));
         }
@@ -229,8 +230,93 @@ struct EpochRanks {
     for (auto& collectives : made) kept.push_back(std::move(collectives));
     return hashes;
   }
+  /// All are told of an epoch whose connections are gone before anything is said.
+  void broken_epoch(const RunConfig& config) {
+    const auto size = static_cast<int>(trainers.size());
+    auto made = make_inproc_collectives(size);
+    for (auto& one : made) one->abort();
+    for (int rank = 0; rank < size; ++rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      const TrainRank place{.rank = rank, .size = size, .collectives = made[at].get()};
+      if (trainers[at] == nullptr) {
+        trainers[at] = make(config, place);
+      } else {
+        ASSERT_TRUE(trainers[at]->adopt(place));
+      }
+      EXPECT_FALSE(trainers[at]->run({}, {}));
+    }
+    for (auto& collectives : made) kept.push_back(std::move(collectives));
+  }
+  std::unique_ptr<RankTrainer> make(const RunConfig& config, const TrainRank& place) const {
+    auto parts = make_run_parts(config, place).value();
+    if (begun) parts.first_state = FirstState::kReceived;
+    return make_trainer(std::move(parts), place).value();
+  }
   void lose(int rank) { trainers.erase(trainers.begin() + rank); }
+  void join() {
+    begun = true;
+    trainers.emplace_back();
+  }
+  bool begun = false;  // those that are made now receive the state
 };
+
+RunConfig open_run_of(ParallelStrategy strategy) {
+  RunConfig config = divided_run(strategy, 1);
+  config.steps = 10;
+  config.parallel.join_at = "127.0.0.1:0";  // what it is to a trainer: others may come
+  return config;
+}
+
+std::string hash_of_ten_steps() {
+  RunConfig alone = divided_run(ParallelStrategy::kDdp, 1);
+  alone.steps = 10;
+  return hash_of(alone);
+}
+
+TEST(ShardedRun, RanksThatJoinReceiveTheirPartsAndNoBitShowsIt) {
+  const std::string expected = hash_of_ten_steps();
+  for (const ParallelStrategy strategy : {ParallelStrategy::kDdp, ParallelStrategy::kZero1, ParallelStrategy::kZero3}) {
+    const RunConfig config = open_run_of(strategy);
+    EpochRanks ranks;
+    ranks.trainers.resize(1);
+    (void)ranks.epoch(config, 2);
+    ranks.join();
+    (void)ranks.epoch(config, 4);
+    ranks.join();
+    ranks.join();
+    (void)ranks.epoch(config, 6);
+    ranks.lose(1);
+    ranks.join();
+    EXPECT_EQ(ranks.epoch(config, -1), std::vector<std::string>(4, expected)) << static_cast<int>(strategy);
+  }
+}
+
+TEST(ShardedRun, ARankThatJoinedAndDidNotHearThatAllHaveTheirPartsLearnsIt) {
+  const std::string expected = hash_of_ten_steps();
+  for (const int unheard : {0, 2}) {  // one of before, or the one that joins
+    const RunConfig config = open_run_of(ParallelStrategy::kZero3);
+    EpochRanks ranks;
+    ranks.trainers.resize(2);
+    (void)ranks.epoch(config, 2);
+    ranks.join();
+    (void)ranks.epoch(config, -1, unheard);
+    ranks.lose(1);
+    EXPECT_EQ(ranks.epoch(config, -1), std::vector<std::string>(2, expected)) << unheard;
+  }
+}
+
+/// An epoch that nobody could begin leaves all as it was; so does one that a newcomer could not.
+TEST(ShardedRun, ANewcomerOfAnEpochThatCameToNothingIsStillOne) {
+  const std::string expected = hash_of_ten_steps();
+  const RunConfig config = open_run_of(ParallelStrategy::kZero2);
+  EpochRanks ranks;
+  ranks.trainers.resize(2);
+  (void)ranks.epoch(config, 2);
+  ranks.join();
+  ranks.broken_epoch(config);
+  ranks.join();
+  EXPECT_EQ(ranks.epoch(config, -1), std::vector<std::string>(4, expected));
+}
 
 TEST(ShardedRun, ARankThatDidNotHearThatAllHadTakenOverLearnsItInTheNextEpoch) {
   for (const ParallelStrategy strategy :
