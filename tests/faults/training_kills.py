@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Proves: a run of training whose ranks hold parts of its state ends with the weights of the undisturbed run, whichever
 ranks are killed whenever: at one stroke or one after the other, in a step, while the others find together, while they
-save. Where a rank and its mirror die at one stroke, the run goes back to its checkpoint.
+save; and also where ranks are workers that join the run meanwhile. Where a rank and its mirror die at one stroke, the
+run goes back to its checkpoint.
 
 Prints for each run what was killed and the hash, at the end the kills and how long the others took until their next step
 (median, worst; from the stroke, with the rest of that step).
@@ -24,8 +25,12 @@ import time
 
 import harness
 
-RUN = ["train", "--model", "tinytransformer-tiny", "--data", "synthetic:markov", "--steps", "40", "--seq", "32", "--batch",
-       "12", "--micro-batch", "1", "--threads", "1", "--engine", "tcp", "--deterministic", "true", "--json"]
+RUN = ["train", "--model", "tinytransformer-tiny", "--data", "synthetic:markov", "--seq", "32", "--batch",
+       "12", "--micro-batch", "1", "--threads", "1", "--deterministic", "true", "--json"]
+
+
+STRATEGIES = ["zero1", "zero2", "zero3", "hybrid"]
+STEPS, OPEN_STEPS = 40, 120  # those that ranks join are longer: a worker is not there at once
 
 
 def children(pid):
@@ -44,11 +49,22 @@ def lines_of(path):
 class Run:
     """A run in the background, and what is seen of it from outside."""
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, steps=STEPS):
         self.log = os.path.join(folder, "log.jsonl")
-        self.process = subprocess.Popen([harness.PROGRAM, *RUN, "--log-file", self.log, *arguments],
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.said = open(os.path.join(folder, "said"), "w+", encoding="utf-8")
+        self.process = subprocess.Popen([harness.PROGRAM, *RUN, "--steps", str(steps), "--log-file", self.log, *arguments],
+                                        stdout=subprocess.PIPE, stderr=self.said, text=True)
         self.recoveries = []
+        self.heard_at_end = ""
+
+    def ranks(self):
+        """Processes of ranks that may be killed."""
+        return children(self.process.pid)
+
+    def heard(self):
+        self.said.flush()
+        with open(self.said.name, encoding="utf-8") as file:
+            return file.read()
 
     def going_on(self):
         return self.process.poll() is None
@@ -61,7 +77,8 @@ class Run:
 
     def kill(self, generator, count, waits):
         """The ranks that died, at most `count`."""
-        victims = generator.sample(children(self.process.pid), k=min(count, len(children(self.process.pid))))
+        ranks = self.ranks()
+        victims = generator.sample(ranks, k=min(count, len(ranks)))
         for victim in victims:
             try:
                 os.kill(victim, signal.SIGKILL)
@@ -76,22 +93,58 @@ class Run:
         return len(victims)
 
     def result(self):
-        out, err = self.process.communicate(timeout=120)
+        out, _ = self.process.communicate(timeout=120)
         found = re.search(r'"weights_hash":"([0-9a-f]+)"', out)
-        return found[1] if found else f"exit code {self.process.returncode}: {err.strip()[-300:]}"
+        self.heard_at_end = self.heard()
+        self.said.close()
+        return found[1] if found else f"exit code {self.process.returncode}: {self.heard_at_end.strip()[-300:]}"
+
+
+class OpenRun(Run):
+    """One that begins alone, and whose other ranks are workers that join it."""
+
+    def __init__(self, folder, *arguments):
+        super().__init__(folder, "--join-at", "127.0.0.1:0", *arguments, steps=OPEN_STEPS)
+        self.workers, self.joined = [], 0
+        self.door = None
+        end = time.monotonic() + 60
+        while self.going_on() and self.door is None and time.monotonic() < end:
+            found = re.search(r"may join at (\S+)", self.heard())
+            self.door = found[1] if found else None
+            time.sleep(0.005)
+
+    def join(self):
+        command = [harness.PROGRAM, "worker", "--listen", "127.0.0.1:0", "--join", str(self.door), "--threads", "1"]
+        self.workers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        self.joined += 1
+
+    def ranks(self):
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        return [worker.pid for worker in self.workers]
+
+    def result(self):
+        result = super().result()
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        return result
+
+
+def wait_for_checkpoint(run, folder):
+    """One to go back to."""
+    while run.going_on() and not os.path.isdir(os.path.join(folder, "run", "step-00000005")):
+        time.sleep(0.002)
 
 
 def one_run(generator, expected):
-    strategy, ranks = generator.choice(["zero1", "zero2", "zero3", "hybrid"]), generator.randint(3, 5)
-    arguments = ["--parallel", strategy, "--ranks", str(ranks)]
+    strategy, ranks = generator.choice(STRATEGIES), generator.randint(3, 5)
+    arguments = ["--engine", "tcp", "--parallel", strategy, "--ranks", str(ranks)]
     if strategy == "hybrid" and ranks == 4:
         arguments += ["--shard-group", "2"]
     killed = 0
     with tempfile.TemporaryDirectory() as folder:
-        arguments += ["--checkpoints", os.path.join(folder, "run"), "--save-every", "5"]
-        run = Run(folder, *arguments)
-        while run.going_on() and not os.path.isdir(os.path.join(folder, "run", "step-00000005")):
-            time.sleep(0.002)  # until there is a checkpoint to go back to
+        run = Run(folder, *arguments, "--checkpoints", os.path.join(folder, "run"), "--save-every", "5")
+        wait_for_checkpoint(run, folder)
         while run.going_on() and killed < ranks - 1 and lines_of(run.log) < 32:
             time.sleep(generator.uniform(0.0, 0.15))
             again = generator.random() < 0.4  # while the others find together, or divide the state anew
@@ -101,7 +154,29 @@ def one_run(generator, expected):
                 killed += run.kill(generator, 1, waits=True)
         got = run.result()
     same = got == expected
-    print(f"{strategy:7} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)
+    print(f"{strategy:8} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)
+    return same, killed, run.recoveries
+
+
+def one_open_run(generator, expected):
+    """Ranks join and are killed all the time, also while others join."""
+    strategy, killed = generator.choice(STRATEGIES + ["ddp"]), 0
+    with tempfile.TemporaryDirectory() as folder:
+        run = OpenRun(folder, "--parallel", strategy, "--checkpoints", os.path.join(folder, "run"), "--save-every", "5")
+        for _ in range(3):
+            run.join()
+        wait_for_checkpoint(run, folder)
+        while run.going_on() and lines_of(run.log) < OPEN_STEPS - 8:
+            if len(run.ranks()) < 2 or (len(run.ranks()) < 5 and generator.random() < 0.6):
+                run.join()
+            time.sleep(generator.uniform(0.0, 0.3))
+            if generator.random() < 0.6:
+                killed += run.kill(generator, 2 if generator.random() < 0.2 else 1, waits=generator.random() < 0.5)
+        got = run.result()
+        epochs = len(re.findall("which joins", run.heard_at_end))
+    same = got == expected
+    print(f"{strategy:8} {run.joined} workers, {epochs} joined, {killed} killed: "
+          f"{'the same weights' if same else 'BROKEN: ' + got}", flush=True)
     return same, killed, run.recoveries
 
 
@@ -116,12 +191,13 @@ def main():
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         expected = Run(folder, "--ranks", "1").result()
+        expected_open = Run(folder, "--ranks", "1", steps=OPEN_STEPS).result()
     if options.wrong:
-        expected = expected[::-1]
-    broken, kills, recoveries = 0, 0, []
+        expected, expected_open = expected[::-1], expected_open[::-1]
+    broken, kills, turn, recoveries = 0, 0, 0, []
     while kills < (6 if options.quick else options.kills):
-        same, killed, took = one_run(generator, expected)
-        broken += not same
+        same, killed, took = one_run(generator, expected) if turn % 2 == 0 else one_open_run(generator, expected_open)
+        broken, turn = broken + (not same), turn + 1
         kills += max(1, killed)
         recoveries += took
         if options.wrong and broken:
