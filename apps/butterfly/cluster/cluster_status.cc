@@ -96,8 +96,19 @@ std::vector<Row> look(const StatusCommand& command) {
   return rows;
 }
 
+/// "trains gpt2-124m: rank 1 of 3, step 40/500, loss 4.1022, 12 % of the time waiting for other ranks".
+std::string describe(const RankStatus& rank) {
+  if (rank.ranks == 0) return fmt::format("trains {}: joins", rank.model);
+  std::string text = fmt::format("trains {}: rank {} of {}", rank.model, rank.rank, rank.ranks);
+  if (rank.steps == 0) return text;
+  const double whole_s = rank.computing_s + rank.waiting_s;
+  return text + fmt::format(", step {}/{}, loss {:.4f}, {:.0f} % of the time waiting for other ranks", rank.step,
+                            rank.steps, rank.loss, whole_s > 0.0 ? 100.0 * rank.waiting_s / whole_s : 0.0);
+}
+
 std::string share_of(const WorkerStatus& worker) {
   if (worker.measuring) return "measures its speed";
+  if (worker.training) return describe(*worker.training);
   if (worker.model.empty()) return worker.coordinator.empty() ? "free" : "stands by";
   std::vector<std::string> layers;
   bool embedding = false, head = false;
@@ -140,7 +151,8 @@ std::string describe(const std::vector<UsageWindow>& usage) {
 double balance_of(const CoordinatorStatus& coordinator, const std::vector<Row>& rows) {
   std::vector<double> busy;
   for (const Row& row : rows) {
-    if (!row.status.worker || row.status.worker->model.empty() || row.status.worker->usage.empty()) continue;
+    const auto& worker = row.status.worker;
+    if (!worker || (worker->model.empty() && !worker->training) || row.status.worker->usage.empty()) continue;
     const auto is_row = [&](const MemberStatus& member) { return member.node.address == row.address; };
     if (std::ranges::any_of(coordinator.members, is_row)) busy.push_back(row.status.worker->usage.back().busy);
   }
@@ -155,7 +167,7 @@ std::string table(const std::vector<Row>& rows) {
       const WorkerStatus& w = *row.status.worker;
       text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.shown(), w.epoch.value,
                           w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s,
-                          100 * load_of(w), w.steps, one_line(share_of(w)));
+                          100 * load_of(w), w.training ? static_cast<std::uint64_t>(w.training->step) : w.steps, one_line(share_of(w)));
     } else if (row.status.coordinator) {
       const CoordinatorStatus& c = *row.status.coordinator;
       text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.shown(), c.epoch.value, "",
@@ -237,6 +249,12 @@ nlohmann::ordered_json to_json(const Row& row, const std::vector<Row>& rows) {
                                {"last_expert_slice", stage.slices.experts.last - 1}});
       }
       j["memory_bytes"] = w.memory_bytes;
+    }
+    if (w.training) {
+      j["training"] = {{"model", w.training->model},         {"rank", w.training->rank},
+                       {"ranks", w.training->ranks},         {"step", w.training->step},
+                       {"steps", w.training->steps},         {"loss", w.training->loss},
+                       {"computing_s", w.training->computing_s}, {"waiting_s", w.training->waiting_s}};
     }
     j["steps"] = w.steps;
     j["busy_s"] = w.busy_s;

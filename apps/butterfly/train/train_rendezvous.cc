@@ -39,6 +39,10 @@ class OneRun final : public RankHost {
     return done;
   }
 
+  RankStatus status() const override { return host_.status(); }
+  Epoch epoch() const override { return host_.epoch(); }
+  double computing_s() const override { return host_.computing_s(); }
+
   void finish(const Status& outcome) {
     std::lock_guard lock(mutex_);
     if (!outcome_) outcome_ = outcome;

@@ -51,6 +51,17 @@ Result<std::vector<UsageWindow>> read_usage(const Windows& said) {
   return usage;
 }
 
+RankStatus read_training(const control::TrainingStatus& message) {
+  return {.model = message.model(),
+          .rank = static_cast<int>(message.rank()),
+          .ranks = static_cast<int>(message.ranks()),
+          .step = static_cast<std::int64_t>(message.step()),
+          .steps = static_cast<std::int64_t>(message.steps()),
+          .loss = message.loss(),
+          .computing_s = static_cast<double>(message.computing_ns()) * 1e-9,
+          .waiting_s = static_cast<double>(message.waiting_ns()) * 1e-9};
+}
+
 Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   WorkerStatus status;
   BF_ASSIGN_OR_RETURN(status.node, read_node(message.node()));
@@ -64,6 +75,7 @@ Result<WorkerStatus> read_worker(const control::WorkerStatus& message) {
   status.uptime_s = static_cast<double>(message.uptime_ns()) * 1e-9;
   BF_ASSIGN_OR_RETURN(status.usage, read_usage(message.usage()));
   status.measuring = message.measuring();
+  if (message.has_training()) status.training = read_training(message.training());
   return status;
 }
 

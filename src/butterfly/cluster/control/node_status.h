@@ -16,6 +16,15 @@
 
 namespace butterfly {
 
+/// A rank of a training run, and how far it is.
+struct RankStatus {
+  std::string model{};
+  int rank = 0, ranks = 0;  // 0 ranks: the run has not begun here
+  std::int64_t step = 0, steps = 0;
+  double loss = 0.0;                          // of the last step, nats per token
+  double computing_s = 0.0, waiting_s = 0.0;  // since it took part; waiting: for other ranks
+};
+
 struct WorkerStatus {
   NodeDescriptor node{};
   std::string coordinator{};  // empty: none
@@ -27,6 +36,7 @@ struct WorkerStatus {
   double busy_s = 0, uptime_s = 0;
   std::vector<UsageWindow> usage{};  // of its process, the shortest first
   bool measuring = false;            // its speed, which `node` does not have yet
+  std::optional<RankStatus> training{};
 };
 
 struct MemberStatus {

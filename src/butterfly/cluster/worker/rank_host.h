@@ -4,6 +4,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "butterfly/cluster/control/node_status.h"
 #include "butterfly/wire/channel/tcp.h"
 
 namespace butterfly {
@@ -24,6 +25,13 @@ class RankHost {
   /// Returns soon after `stop` is requested: rank 0 is gone, or this worker leaves. Errors: those that end the run
   /// here.
   virtual Status take_part(const RankConnections& connections, std::stop_token stop) = 0;
+
+  /// Of the run that it takes part in, and the run's epoch; from any thread.
+  virtual RankStatus status() const = 0;
+  virtual Epoch epoch() const = 0;
+
+  /// Seconds of computing in all runs, from any thread.
+  virtual double computing_s() const = 0;
 };
 
 }  // namespace butterfly

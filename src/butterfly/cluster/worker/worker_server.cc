@@ -113,12 +113,16 @@ class Server final : public WorkerServer {
         measured && options_.measured.valid() ? options_.measured.get().value_or(options_.node) : options_.node;
     store(node, *status.mutable_node());
     status.set_measuring(!measured);
-    const StageWork done = delegate_.done();
-    status.set_steps(done.steps);
-    status.set_busy_ns(done.busy_ns);
+    status.set_steps(delegate_.done().steps);
+    status.set_busy_ns(static_cast<std::uint64_t>(busy_s() * 1e9));
     status.set_uptime_ns(trace::now_ns() - began_ns_);
     std::lock_guard lock(mutex_);
     if (session_) session_->describe(status);
+  }
+
+  double busy_s() const {
+    const double training_s = options_.ranks == nullptr ? 0.0 : options_.ranks->computing_s();
+    return static_cast<double>(delegate_.done().busy_ns) * 1e-9 + training_s;
   }
 
   bool is_measured(std::chrono::milliseconds patience = {}) const {
@@ -172,7 +176,7 @@ class Server final : public WorkerServer {
       options_.access,
       {.status = [this](control::ControlMessage& answer) { describe(*answer.mutable_worker_status()); },
        .is_session = [this](const SessionId& session) { return works_in(session); },
-       .busy_s = [this] { return static_cast<double>(delegate_.done().busy_ns) * 1e-9; }}};
+       .busy_s = [this] { return busy_s(); }}};
 };
 
 }  // namespace

@@ -42,11 +42,25 @@ WorkerSession::~WorkerSession() {
   control_.join();
 }
 
+static void store(const RankStatus& rank, control::TrainingStatus& message) {
+  message.set_model(rank.model);
+  message.set_rank(static_cast<std::uint32_t>(rank.rank));
+  message.set_ranks(static_cast<std::uint32_t>(rank.ranks));
+  message.set_step(static_cast<std::uint64_t>(rank.step));
+  message.set_steps(static_cast<std::uint64_t>(rank.steps));
+  message.set_loss(rank.loss);
+  message.set_computing_ns(static_cast<std::uint64_t>(rank.computing_s * 1e9));
+  message.set_waiting_ns(static_cast<std::uint64_t>(rank.waiting_s * 1e9));
+}
+
 void WorkerSession::describe(control::WorkerStatus& status) const {
   status.set_coordinator(coordinator_);
   std::lock_guard lock(mutex_);
   status.set_epoch(epoch_.value);
-  if (training_now_) status.set_model("a training run");
+  if (training_now_) {
+    status.set_epoch(options_.ranks->epoch().value);
+    store(options_.ranks->status(), *status.mutable_training());
+  }
   if (working_.empty()) return;
   status.set_model(working_.front().model.name);
   for (const Assignment& one : working_) store(one.stage, *status.add_stages());

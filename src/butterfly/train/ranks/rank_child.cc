@@ -96,6 +96,7 @@ class Child {
     } else {
       BF_ASSIGN_OR_RETURN(trainer_, options_.make_trainer(config_, place));
     }
+    if (child_.began) child_.began(message.epoch, rank, static_cast<int>(members.size()));
     if (child_.observer.note)
       child_.observer.note(fmt::format("epoch {}: rank {} of {}", message.epoch.value, rank, members.size()));
     BF_TRY(trainer_->run(child_.observer, std::stop_token{}));

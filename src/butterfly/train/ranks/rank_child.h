@@ -19,6 +19,7 @@ struct RankChild {
   MeshOptions mesh{};        // its session and access
   std::stop_token stop{};    // gives the run up
   TrainObserver observer{};  // its notes also tell of each epoch that begins
+  std::function<void(Epoch epoch, int rank, int ranks)> began{};  // an epoch
 };
 
 /// Errors: those that end this rank: of its trainer, or that rank 0 is gone.

@@ -11,10 +11,30 @@ namespace {
 
 constexpr std::chrono::seconds kSaysStepEvery{10};
 
-/// Says in this worker's log how far the run is: the first step of each epoch, one each few seconds, the last.
-class Progress {
+/// A name for people: a run may have none, and a peer chose it.
+std::string model_of(const RunConfig& config) {
+  return printable(config.shape.name.empty() ? config.shape.architecture : config.shape.name);
+}
+
+}  // namespace
+
+/// Knows how far the run is, and says it in this worker's log: the first step of each epoch, one each few seconds, the
+/// last.
+class TrainHost::Progress {
  public:
-  explicit Progress(const std::string& model) : model_(model) {}
+  Progress(TrainHost& host, const std::string& model) : host_(host), model_(model) {
+    std::lock_guard lock(host_.mutex_);
+    host_.runs_before_s_ += host_.status_.computing_s;
+    host_.status_ = {.model = model};
+    host_.epoch_ = {};
+  }
+
+  void begin(Epoch epoch, int rank, int ranks) {
+    std::lock_guard lock(host_.mutex_);
+    host_.epoch_ = epoch;
+    host_.status_.rank = rank;
+    host_.status_.ranks = ranks;
+  }
 
   TrainObserver observer() {
     TrainObserver observer;
@@ -22,27 +42,47 @@ class Progress {
       log().info("training {}: {}", model_, text);
       said_ = {};
     };
-    observer.step = [this](const StepReport& report, std::int64_t steps) {
-      const auto now = std::chrono::steady_clock::now();
-      const bool last = report.stop || report.step + 1 == steps;
-      if (!last && said_ && now - *said_ < kSaysStepEvery) return;
-      said_ = now;
-      log().info("training {}: step {}/{}, loss {:.4f}", model_, report.step + 1, steps, report.loss);
-    };
+    observer.step = [this](const StepReport& report, std::int64_t steps) { step(report, steps); };
     return observer;
   }
 
  private:
+  void step(const StepReport& report, std::int64_t steps) {
+    {
+      std::lock_guard lock(host_.mutex_);
+      RankStatus& status = host_.status_;
+      status.step = report.step + 1;
+      status.steps = steps;
+      status.loss = report.loss;
+      status.waiting_s += report.phases.communication_exposed_s;
+      status.computing_s += report.phases.total_s - report.phases.communication_exposed_s;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const bool last = report.stop || report.step + 1 == steps;
+    if (!last && said_ && now - *said_ < kSaysStepEvery) return;
+    said_ = now;
+    log().info("training {}: step {}/{}, loss {:.4f}", model_, report.step + 1, steps, report.loss);
+  }
+
+  TrainHost& host_;
   const std::string model_;
   std::optional<std::chrono::steady_clock::time_point> said_;  // in this epoch
 };
 
-/// A name for people: a run may have none, and a peer chose it.
-std::string model_of(const RunConfig& config) {
-  return printable(config.shape.name.empty() ? config.shape.architecture : config.shape.name);
+RankStatus TrainHost::status() const {
+  std::lock_guard lock(mutex_);
+  return status_;
 }
 
-}  // namespace
+Epoch TrainHost::epoch() const {
+  std::lock_guard lock(mutex_);
+  return epoch_;
+}
+
+double TrainHost::computing_s() const {
+  std::lock_guard lock(mutex_);
+  return runs_before_s_ + status_.computing_s;
+}
 
 Status TrainHost::take_part(const RankConnections& connections, std::stop_token stop) {
   RankControl leader(connections.leader);
@@ -69,8 +109,9 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
   child.mesh.session = connections.session;
   child.mesh.access = connections.access;
   child.stop = stop;
-  Progress progress(model_of(task->config));
+  Progress progress(*this, model_of(task->config));
   child.observer = progress.observer();
+  child.began = [&](Epoch epoch, int rank, int ranks) { progress.begin(epoch, rank, ranks); };
   BF_TRY(run_rank_child(child, task->config, options));
   log().info("training {}: the run is over", model_of(task->config));
   return {};

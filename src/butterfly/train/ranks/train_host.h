@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,12 @@ class TrainHost final : public RankHost {
   explicit TrainHost(const TrainHostOptions& options) : options_(options), local_(options.directory, options.content) {}
 
   Status take_part(const RankConnections& connections, std::stop_token stop) override;
+  RankStatus status() const override;
+  Epoch epoch() const override;
+  double computing_s() const override;
 
  private:
+  class Progress;
   /// Token files that are open, and the memory of those that were received.
   struct Tokens {
     std::map<std::string, TokenFile> files{};
@@ -45,6 +50,10 @@ class TrainHost final : public RankHost {
 
   const TrainHostOptions options_;
   LocalModels local_;
+  mutable std::mutex mutex_;  // guards what follows
+  RankStatus status_{};
+  Epoch epoch_{};
+  double runs_before_s_ = 0.0;  // of computing
 };
 
 }  // namespace butterfly
