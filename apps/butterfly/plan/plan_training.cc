@@ -198,7 +198,7 @@ Status plan_training(int batch, int seq, const WorldOptions& world, Planned& pla
     }
   }
   std::vector<TrainCandidate> candidates;
-  for (const TrainStrategy strategy : kTrainStrategies) {
+  for (const TrainStrategy strategy : strategies_for(planned.config, planned.cluster.size())) {
     BF_ASSIGN_OR_RETURN(TrainPrediction prediction, predict_over(planned, strategy, planned.cluster, batch));
     candidates.push_back(candidate(strategy, prediction, planned.cluster));
     planned.training.emplace_back(strategy, std::move(prediction));

@@ -178,6 +178,10 @@ class UnheardBarrier final : public Collectives {
   }
   Status all_gather(std::span<const MutableByteSpan> parts) override { return inner_.all_gather(parts); }
   Status broadcast(MutableByteSpan data, int root) override { return inner_.broadcast(data, root); }
+  Status send(int to, std::uint64_t label, ByteSpan data) override { return inner_.send(to, label, data); }
+  Status receive(int from, std::uint64_t label, MutableByteSpan data) override {
+    return inner_.receive(from, label, data);
+  }
   Status barrier() override {
     BF_TRY(inner_.barrier());
     inner_.abort();
