@@ -96,7 +96,7 @@ Status RunTrainer::settle(const std::vector<double>& seen) {
   before_.reset();
   going_back_ = false;
   keep_part();
-  if (stage_ || alone_) transformer_.weights_changed();  // no pass asks for what came
+  if (config_.parallel.strategy == ParallelStrategy::kPipeline) transformer_.weights_changed();  // no pass asks for it
   if (audit_) audit_->hold(transformer_.parameters(), shards_->held, seen);
   return {};
 }
