@@ -6,9 +6,9 @@ save. Where a rank and its mirror die at one stroke, the run goes back to its ch
 Prints for each run what was killed and the hash, at the end the kills and how long the others took until their next step
 (median, worst; from the stroke, with the rest of that step).
 
-    training_kills.py [--kills 100] [--seed N] [--quick] [--break]
+    training_kills.py [--kills 100] [--seed N] [--strategy NAME] [--quick] [--break]
 
---quick: 6 kills. --break compares with wrong weights: must fail.
+--quick: 6 kills. --strategy: runs with this one alone. --break compares with wrong weights: must fail.
 """
 
 import argparse
@@ -81,8 +81,11 @@ class Run:
         return found[1] if found else f"exit code {self.process.returncode}: {err.strip()[-300:]}"
 
 
-def one_run(generator, expected):
-    strategy, ranks = generator.choice(["zero1", "zero2", "zero3", "hybrid"]), generator.randint(3, 5)
+STRATEGIES = ["zero1", "zero2", "zero3", "hybrid", "pipeline"]
+
+
+def one_run(generator, expected, strategies):
+    strategy, ranks = generator.choice(strategies), generator.randint(3, 5)
     arguments = ["--parallel", strategy, "--ranks", str(ranks)]
     if strategy == "hybrid" and ranks == 4:
         arguments += ["--shard-group", "2"]
@@ -101,7 +104,7 @@ def one_run(generator, expected):
                 killed += run.kill(generator, 1, waits=True)
         got = run.result()
     same = got == expected
-    print(f"{strategy:7} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)
+    print(f"{strategy:8} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)
     return same, killed, run.recoveries
 
 
@@ -111,6 +114,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--break", dest="wrong", action="store_true")
+    parser.add_argument("--strategy", choices=STRATEGIES)
     options = parser.parse_args()
     generator = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
@@ -120,7 +124,7 @@ def main():
         expected = expected[::-1]
     broken, kills, recoveries = 0, 0, []
     while kills < (6 if options.quick else options.kills):
-        same, killed, took = one_run(generator, expected)
+        same, killed, took = one_run(generator, expected, [options.strategy] if options.strategy else STRATEGIES)
         broken += not same
         kills += max(1, killed)
         recoveries += took

@@ -64,7 +64,8 @@ class TrainMemory {
 
   /// Of the micro-batch that is kept at `place`; a layer of the part.
   const BlockActivations& block(int place, int layer) const {
-    return blocks_[static_cast<std::size_t>(place * (part_.last_layer - part_.first_layer) + layer - part_.first_layer)];
+    return blocks_[static_cast<std::size_t>(place * (part_.last_layer - part_.first_layer) + layer -
+                                            part_.first_layer)];
   }
   const TrainScratch& scratch() const { return scratch_; }
   std::uint64_t activation_bytes() const { return activations_.bytes(); }

@@ -42,10 +42,7 @@ Status check_options(const ModelConfig& config, const TransformerOptions& option
 class PlannedTransformer final : public TrainableTransformer, private PartPasses {
  public:
   PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
-      : config_(config),
-        options_(options),
-        parameters_(std::move(parameters)),
-        team_(options.threads) {}
+      : config_(config), options_(options), parameters_(std::move(parameters)), team_(options.threads) {}
 
   /// Everything that can fail.
   Status plan() {

@@ -159,13 +159,13 @@ Result<TrainPrediction> predict_pipeline(const ModelConfig& trained, const PlanC
     const std::span<const Item> own = items_of(items, stages[i]);
     TrainNodePrediction one = predict_stage(own, options, times[i], micro_batches);
     one.communication_s = simulated.waits_s[i];
-    one.optimizer_s = divide(kAdamWBytes / sizeof(float) * static_cast<double>(one.weight_bytes),
-                             rates[i].memory_bytes_per_s);
+    one.optimizer_s =
+        divide(kAdamWBytes / sizeof(float) * static_cast<double>(one.weight_bytes), rates[i].memory_bytes_per_s);
     // Forward to one side and backward to the other; the last one embeds for the first.
     one.bytes_sent = count == 1 ? 0.0 : 2.0 * micro_batches * stream_bytes;
     const double kept = kept_micro_batches(static_cast<int>(i), count, micro_batches);
-    one.activation_bytes = static_cast<std::uint64_t>(
-        kept * rows * sizeof(float) * sum_of(own, [](const Item& item) { return item.floats; }));
+    one.activation_bytes = static_cast<std::uint64_t>(kept * rows * sizeof(float) *
+                                                      sum_of(own, [](const Item& item) { return item.floats; }));
     const std::uint64_t memory = cluster.nodes[i].memory_bytes;
     if (memory > 0 && one.memory_bytes() > memory) one.missing_bytes = one.memory_bytes() - memory;
     one.step_low_s = (1.0 - rates[i].uncertainty) * one.step_s();

@@ -70,7 +70,8 @@ TEST(PipelinePrediction, BytesAreThoseOfRowsAndMemoryThatOfOnesOwnLayers) {
   for (const TrainNodePrediction& node : pipeline.nodes) weights += node.weight_bytes;
   options.strategy = TrainStrategy::kDdp;
   const TrainPrediction ddp = predict_training(config, cluster, options).value();
-  EXPECT_NEAR(static_cast<double>(weights), static_cast<double>(ddp.nodes[0].weight_bytes), 0.01 * static_cast<double>(weights));
+  EXPECT_NEAR(static_cast<double>(weights), static_cast<double>(ddp.nodes[0].weight_bytes),
+              0.01 * static_cast<double>(weights));
   EXPECT_LT(pipeline.bytes_sent_per_node, ddp.bytes_sent_per_node / 10.0);
   EXPECT_LT(pipeline.step_s, ddp.step_s) << "half a gigabyte of gradients over a gigabit";
 }

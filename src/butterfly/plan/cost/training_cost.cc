@@ -100,7 +100,7 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
 
 std::string_view to_string(TrainStrategy strategy) {
   constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "zero1", "shard_grad_op", "full_shard",
-                                                                        "pipeline"};
+                                                                         "pipeline"};
   return kNames[static_cast<std::size_t>(strategy)];
 }
 
@@ -110,9 +110,10 @@ Result<TrainStrategy> parse_train_strategy(std::string_view name) {
   }
   if (name == "zero2") return TrainStrategy::kShardGradOp;
   if (name == "zero3" || name == "sharded") return TrainStrategy::kFullShard;
-  return make_error(ErrorCode::kInvalidArgument,
-                    "unknown training strategy '{}', known are ddp, zero1, shard_grad_op (zero2), full_shard (zero3), pipeline",
-                    name);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "unknown training strategy '{}', known are ddp, zero1, shard_grad_op (zero2), full_shard (zero3), pipeline",
+      name);
 }
 
 std::vector<TrainStrategy> strategies_for(const ModelConfig& config, int nodes) {

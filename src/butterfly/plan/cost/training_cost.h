@@ -33,7 +33,7 @@ struct TrainOptions {
   double matmuls_gflops = 0.0;
 };
 
-/// Those that can divide the model among so many nodes: a pipeline has no more than layers and a head.
+/// Those that can divide the model among this number of nodes: a pipeline has no more than layers and a head.
 std::vector<TrainStrategy> strategies_for(const ModelConfig& config, int nodes);
 
 /// What a step moves between nodes, by a ring.

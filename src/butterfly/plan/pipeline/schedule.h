@@ -35,7 +35,7 @@ struct StageTimes {
 };
 
 struct PipelineTimes {
-  double step_s = 0.0;           // until the last pass of a step
+  double step_s = 0.0;            // until the last pass of a step
   std::vector<double> waits_s{};  // of each stage, in it
   double bubble = 0.0;            // the waits' share of the stages' time; (S - 1) / (M + S - 1) for equal stages
 };

@@ -75,7 +75,8 @@ TEST(PipelineSchedule, NobodyWaitsInACircleAndEqualStagesHaveTheBubbleOfTheFormu
     for (int micro_batches = 1; micro_batches <= kMicroBatchesMost; ++micro_batches) {
       const std::vector<StageTimes> times(static_cast<std::size_t>(stages), {.forward_s = 1.0, .backward_s = 2.0});
       const PipelineTimes found = simulate_pipeline(times, micro_batches);
-      EXPECT_NEAR(found.bubble, (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12) << stages << ", " << micro_batches;
+      EXPECT_NEAR(found.bubble, (stages - 1.0) / (micro_batches + stages - 1.0), 1e-12)
+          << stages << ", " << micro_batches;
       EXPECT_NEAR(found.step_s, 3.0 * (micro_batches + stages - 1), 1e-9);
     }
   }

@@ -36,7 +36,7 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
   // Where ranks are processes, those of one host may read each other's gradients.
   const bool may_be_read = several && parallel.engine == RankEngine::kTcp && parallel.shared_memory;
   return {.sharing = may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate,
-          .weights = !sharding.weights                                    ? Residency::kWhole
+          .weights = !sharding.weights                                  ? Residency::kWhole
                      : parallel.strategy == ParallelStrategy::kPipeline ? Residency::kPart
                                                                         : Residency::kSparse,
           .gradients = sharding.gradients ? Residency::kSparse : Residency::kWhole};

@@ -89,9 +89,8 @@ class StageReducer final : public GradientReducer {
   void parallel(ParameterRange range, const Work& work) const {
     const auto part = [&](int member, int members) {
       const WorkRange own = split_work(range.size(), member, members);
-      in_blocks(own, [&](WorkRange block) {
-        work({.begin = range.begin + block.begin, .end = range.begin + block.end});
-      });
+      in_blocks(own,
+                [&](WorkRange block) { work({.begin = range.begin + block.begin, .end = range.begin + block.end}); });
     };
     if (team_ == nullptr) return part(0, 1);
     team_->run([&](int member) { part(member, team_->size()); });

@@ -1,6 +1,6 @@
-// Gradients of a rank that computes all micro-batches of its part of the model: a stage of a pipeline. They add up where
-// they are, or in the canonical tree (deterministic), piece by piece (GradientPiece); at the end of a step mirrors get
-// the sums. Used by the training thread.
+// Gradients of a rank that computes all micro-batches of its part of the model: a stage of a pipeline. They add up
+// where they are, or in the canonical tree (deterministic), piece by piece (GradientPiece); at the end of a step
+// mirrors get the sums. Used by the training thread.
 #pragma once
 
 #include <memory>

@@ -101,8 +101,9 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::
   if (parameter_memory_of(config.parallel, rank.size).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
-  auto kept =
-      config.parallel.workers.empty() ? make_shard_map(config.parallel, rank.size, stages, transformer).held(rank.rank) : all;
+  auto kept = config.parallel.workers.empty()
+                  ? make_shard_map(config.parallel, rank.size, stages, transformer).held(rank.rank)
+                  : all;
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
     const ParameterRange made{.begin = 0, .end = parameter.offset + parameter.size()};
     if (parameters.own_weights().data() == parameters.weights().data()) {
@@ -121,20 +122,19 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa, const TrainRank& rank,
                                                                const std::optional<Checkpoint>& continued) {
   BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config, rank.size, rank.speeds));
-  BF_ASSIGN_OR_RETURN(
-      std::unique_ptr<TrainableTransformer> transformer,
-      TrainableTransformer::create(config.shape, {.precision = config.precision,
-                                                  .recompute = config.recompute,
-                                                  .fusion = config.fusion,
-                                                  .micro_batch = config.micro_batch,
-                                                  .seq = config.seq,
-                                                  .threads = config.threads,
-                                                  .isa = isa,
-                                                  .memory = parameter_memory_of(config.parallel, rank.size),
-                                                  .part = part_of_rank(work.stages, rank.rank,
-                                                                       work.micro_batches.front().total),
-                                                  .router_aux_loss = config.router_aux_loss_coef,
-                                                  .router_aux_loss_over = config.router_aux_loss_over}));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
+                      TrainableTransformer::create(
+                          config.shape, {.precision = config.precision,
+                                         .recompute = config.recompute,
+                                         .fusion = config.fusion,
+                                         .micro_batch = config.micro_batch,
+                                         .seq = config.seq,
+                                         .threads = config.threads,
+                                         .isa = isa,
+                                         .memory = parameter_memory_of(config.parallel, rank.size),
+                                         .part = part_of_rank(work.stages, rank.rank, work.micro_batches.front().total),
+                                         .router_aux_loss = config.router_aux_loss_coef,
+                                         .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
   const ParameterMade made = keeping_part(config, rank, work.stages, *transformer);
   if (continued) {

@@ -99,7 +99,7 @@ class RunTrainer final : public RankTrainer {
   bool going_back_ = false;             // to a checkpoint: what was held before is overwritten
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
-  std::optional<StagePlace> stage_;      // in a pipeline of several ranks
+  std::optional<StagePlace> stage_;     // in a pipeline of several ranks
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
   std::vector<int> rounds_;

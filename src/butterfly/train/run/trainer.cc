@@ -219,7 +219,8 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
 
 Status RunTrainer::evaluate(const TrainObserver& observer) {
   const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
-  BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(transformer_, *parts_.data, rank_.collectives, stage_ ? &*stage_ : nullptr));
+  BF_ASSIGN_OR_RETURN(validation_loss_,
+                      validation_loss(transformer_, *parts_.data, rank_.collectives, stage_ ? &*stage_ : nullptr));
   if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);
   return {};
 }

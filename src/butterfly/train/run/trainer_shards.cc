@@ -173,8 +173,7 @@ void RunTrainer::tell_parts(const TrainObserver& observer) const {
       observer.note(
           fmt::format("a step of {} micro-batches leaves some of {} stages idle at any time, {:.0f} % of their time by "
                       "the schedule: smaller micro-batches, or a larger global_batch, would fill it",
-                      share_.total, rank_.size,
-                      100.0 * pipeline_bubble(shards_->stages, rank_.speeds, share_.total)));
+                      share_.total, rank_.size, 100.0 * pipeline_bubble(shards_->stages, rank_.speeds, share_.total)));
     }
   }
   const ShardMap& map = shards_->map;
@@ -216,11 +215,10 @@ Status RunTrainer::gather_weights() {
 void RunTrainer::keep_part() {
   parts_.optimizer->own(shards_->held, shards_->counted);
   ParameterSet& parameters = transformer_.parameters();
-  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()},
-               [&](ParameterRange gap) {
-                 parameters.release_own_weights(gap);
-                 parameters.release_gradients(gap);
-               });
+  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()}, [&](ParameterRange gap) {
+    parameters.release_own_weights(gap);
+    parameters.release_gradients(gap);
+  });
 }
 
 void RunTrainer::release_weights() {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "butterfly/train/sharding/thread_ranks_test.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "butterfly/train/sharding/stages.h"
+#include "butterfly/train/sharding/thread_ranks_test.h"
 
 namespace butterfly {
 namespace {
@@ -82,6 +82,12 @@ TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
   check("parallel blocks", [](RunConfig& config) {
     config.shape = gpt_shape();
     config.shape.parallel_block = true;
+  });
+  check("norms of outputs, scaled, capped", [](RunConfig& config) {
+    config.shape.norm_place = NormPlace::kBoth;
+    config.shape.residual_scale = 0.5F;
+    config.shape.embedding_scale = 4.0F;
+    config.shape.logit_cap = 30.0F;
   });
   check("experts", [](RunConfig& config) { config.shape = tiny_expert_shape(); });
   check("experts whose balance over all layers weighs", [](RunConfig& config) {

@@ -31,7 +31,7 @@ struct ShardOptions {
   /// How many of the next members of its group hold a copy of a rank's part, and update it as the rank does.
   int mirrors = 0;
   std::vector<double> shares{};  // of a group's members, relative; empty: equal
-  std::vector<int> owners{};       // of a group's members, who has each unit as a whole; empty: shares of all units
+  std::vector<int> owners{};     // of a group's members, who has each unit as a whole; empty: shares of all units
   std::int64_t bucket_bytes = 4 << 20;
 };
 

@@ -9,8 +9,7 @@
 namespace butterfly {
 
 ShardedWeights::ShardedWeights(const ShardMap& map, Collectives& collectives, CollectiveQueue& queue,
-                               ParameterSet& parameters, AfterUse after_use,
-                               const std::vector<ParameterRange>& stays)
+                               ParameterSet& parameters, AfterUse after_use, const std::vector<ParameterRange>& stays)
     : map_(map),
       collectives_(collectives),
       queue_(queue),

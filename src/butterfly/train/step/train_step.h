@@ -93,10 +93,10 @@ struct StepContext {
   StepBuffers& buffers;
   Collectives* collectives = nullptr;  // null for one rank
   MicroBatches share{};
-  std::vector<int> rounds{};          // this rank's micro-batch in each, or kIdle
+  std::vector<int> rounds{};           // this rank's micro-batch in each, or kIdle
   const StagePlace* stages = nullptr;  // null: all layers are computed here
-  ShardedWeights* weights = nullptr;  // null: every rank has all of them
-  int micro_batch = 1;                // sequences
+  ShardedWeights* weights = nullptr;   // null: every rank has all of them
+  int micro_batch = 1;                 // sequences
 };
 
 std::int64_t tokens_of_step(const StepContext& context);

@@ -1,5 +1,5 @@
-// What one member sends to another alone: whole messages with labels, over the channels of all other operations. One that
-// comes before it is asked for waits here. Sending never waits. Used by one thread at a time.
+// What one member sends to another alone: whole messages with labels, over the channels of all other operations. One
+// that comes before it is asked for waits here. Sending never waits. Used by one thread at a time.
 #pragma once
 
 #include <map>

@@ -70,8 +70,8 @@ struct alignas(64) Member {
   std::atomic<std::uint64_t> operations{0};  // begun
   std::atomic<bool> reading{false};          // another member's memory
   Brought brought;
-  std::array<std::vector<std::byte>, 2> deposits;  // of operations of odd and even numbers
-  std::mutex mutex;                                // guards what follows
+  std::array<std::vector<std::byte>, 2> deposits;                        // of operations of odd and even numbers
+  std::mutex mutex;                                                      // guards what follows
   std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> mail;  // sent to this member: by sender and label
 };
 
