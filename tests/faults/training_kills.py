@@ -7,9 +7,9 @@ run goes back to its checkpoint.
 Prints for each run what was killed and the hash, at the end the kills and how long the others took until their next step
 (median, worst; from the stroke, with the rest of that step).
 
-    training_kills.py [--kills 100] [--seed N] [--quick] [--break]
+    training_kills.py [--kills 100] [--seed N] [--strategy NAME] [--quick] [--break]
 
---quick: 6 kills. --break compares with wrong weights: must fail.
+--quick: 6 kills. --strategy: runs with this one alone. --break compares with wrong weights: must fail.
 """
 
 import argparse
@@ -29,7 +29,7 @@ RUN = ["train", "--model", "tinytransformer-tiny", "--data", "synthetic:markov",
        "12", "--micro-batch", "1", "--threads", "1", "--deterministic", "true", "--json"]
 
 
-STRATEGIES = ["zero1", "zero2", "zero3", "hybrid"]
+STRATEGIES = ["zero1", "zero2", "zero3", "hybrid", "pipeline"]
 STEPS, OPEN_STEPS = 40, 120  # those that ranks join are longer: a worker is not there at once
 
 
@@ -136,8 +136,8 @@ def wait_for_checkpoint(run, folder):
         time.sleep(0.002)
 
 
-def one_run(generator, expected):
-    strategy, ranks = generator.choice(STRATEGIES), generator.randint(3, 5)
+def one_run(generator, expected, strategies):
+    strategy, ranks = generator.choice(strategies), generator.randint(3, 5)
     arguments = ["--engine", "tcp", "--parallel", strategy, "--ranks", str(ranks)]
     if strategy == "hybrid" and ranks == 4:
         arguments += ["--shard-group", "2"]
@@ -158,9 +158,9 @@ def one_run(generator, expected):
     return same, killed, run.recoveries
 
 
-def one_open_run(generator, expected):
+def one_open_run(generator, expected, strategies):
     """Ranks join and are killed all the time, also while others join."""
-    strategy, killed = generator.choice(STRATEGIES + ["ddp"]), 0
+    strategy, killed = generator.choice(strategies), 0
     with tempfile.TemporaryDirectory() as folder:
         run = OpenRun(folder, "--parallel", strategy, "--checkpoints", os.path.join(folder, "run"), "--save-every", "5")
         for _ in range(3):
@@ -186,6 +186,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--break", dest="wrong", action="store_true")
+    parser.add_argument("--strategy", choices=STRATEGIES)
     options = parser.parse_args()
     generator = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
@@ -196,7 +197,9 @@ def main():
         expected, expected_open = expected[::-1], expected_open[::-1]
     broken, kills, turn, recoveries = 0, 0, 0, []
     while kills < (6 if options.quick else options.kills):
-        same, killed, took = one_run(generator, expected) if turn % 2 == 0 else one_open_run(generator, expected_open)
+        strategies = [options.strategy] if options.strategy else STRATEGIES
+        same, killed, took = (one_run(generator, expected, strategies) if turn % 2 == 0 else
+                              one_open_run(generator, expected_open, strategies))
         broken, turn = broken + (not same), turn + 1
         kills += max(1, killed)
         recoveries += took

@@ -104,6 +104,9 @@ void add_row(const Planned& planned, TrainStrategy strategy, const TrainPredicti
   text += fullest->gathered_bytes > 0
               ? fmt::format(", the largest part whole {}\n", format_bytes(fullest->gathered_bytes))
               : std::string("\n");
+  if (strategy == TrainStrategy::kPipeline) {
+    text += fmt::format("{:<13}  bubble {:.0f} % of the ranks' time\n", "", 100.0 * p.bubble);
+  }
   if (planned.world && fullest->missing_bytes > 0) {
     text += fmt::format("{:<13}  does not fit: each rank lacks {}\n", "", format_bytes(fullest->missing_bytes));
     return;
@@ -198,7 +201,7 @@ Status plan_training(int batch, int seq, const WorldOptions& world, Planned& pla
     }
   }
   std::vector<TrainCandidate> candidates;
-  for (const TrainStrategy strategy : kTrainStrategies) {
+  for (const TrainStrategy strategy : strategies_for(planned.config, planned.cluster.size())) {
     BF_ASSIGN_OR_RETURN(TrainPrediction prediction, predict_over(planned, strategy, planned.cluster, batch));
     candidates.push_back(candidate(strategy, prediction, planned.cluster));
     planned.training.emplace_back(strategy, std::move(prediction));
@@ -239,6 +242,7 @@ void add_training_json(const Planned& planned, nlohmann::ordered_json& json) {
                                              {"tokens_per_s", finite_number(p.tokens_per_s)},
                                              {"flops", p.flops},
                                              {"bytes_sent_per_node", p.bytes_sent_per_node},
+                                             {"bubble", p.bubble},
                                              {"nodes", nodes_json(planned, p)}};
   }
   json["training"] = std::move(all);

@@ -14,6 +14,8 @@ TrainStrategy planned_as(ParallelStrategy strategy) {
       return TrainStrategy::kZero1;
     case ParallelStrategy::kZero2:
       return TrainStrategy::kShardGradOp;
+    case ParallelStrategy::kPipeline:
+      return TrainStrategy::kPipeline;
     case ParallelStrategy::kZero3:
     case ParallelStrategy::kHybrid:
     case ParallelStrategy::kAuto:
@@ -30,6 +32,8 @@ ParallelStrategy run_as(TrainStrategy strategy) {
       return ParallelStrategy::kZero1;
     case TrainStrategy::kShardGradOp:
       return ParallelStrategy::kZero2;
+    case TrainStrategy::kPipeline:
+      return ParallelStrategy::kPipeline;
     case TrainStrategy::kFullShard:
       break;
   }
@@ -72,7 +76,7 @@ Result<std::string> choose_strategy(RunConfig& config) {
   BF_ASSIGN_OR_RETURN(const ModelConfig shape, shape_of_run(config));
   BF_ASSIGN_OR_RETURN(const PlanCluster cluster, ranks_like_this_machine(config));
   std::vector<TrainCandidate> candidates;
-  for (const TrainStrategy strategy : kTrainStrategies) {
+  for (const TrainStrategy strategy : strategies_for(shape, cluster.size())) {
     BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,
                         predict_training(shape, cluster, options_of(config, strategy, 0.0)));
     candidates.push_back(candidate(strategy, prediction, cluster));

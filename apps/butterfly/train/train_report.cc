@@ -98,6 +98,11 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
         fmt::format("load_balance_factor {:.2f} (least / greatest of the ranks' time in forward and backward passes)",
                     s.load_balance_factor));
   }
+  if (s.bubble_predicted > 0.0) {
+    text += row("bubble", fmt::format("{:.0f} % of the ranks' time by the schedule, {:.0f} % measured (they wait for "
+                                      "each other)",
+                                      100.0 * s.bubble_predicted, 100.0 * s.bubble_measured));
+  }
   text += row("display, logs", fmt::format("{} in all", format_seconds(aside.display_s)));
   if (!aside.disturbance.empty()) text += row("disturbed", aside.disturbance);
   text += row("weights", "sha256 " + result.weights_hash);

@@ -20,9 +20,10 @@ namespace butterfly {
 /// Whether other processes of this host can be given the gradients to read.
 enum class GradientMemory : std::uint8_t { kPrivate, kShared };
 
-/// Whether a flat array has memory for all of it, or for what is written to until it is released (kSparse): for a rank
-/// that holds a part of it, or has all of it for a moment at a time.
-enum class Residency : std::uint8_t { kWhole, kSparse };
+/// Whether a flat array has memory for all of it, or for what is written to until it is released: for a rank that holds
+/// a part of it, or has all of it for a moment at a time. Of weights, kSparse come and go, beside an array of what this
+/// process keeps; with kPart it computes with what it keeps, where that is.
+enum class Residency : std::uint8_t { kWhole, kSparse, kPart };
 
 struct ParameterMemory {
   GradientMemory sharing = GradientMemory::kPrivate;  // of whole gradients
@@ -77,7 +78,8 @@ class ParameterSet {
   /// Of sparse arrays: the whole pages of the range are zero and take no memory until they are written to. Of others:
   /// nothing.
   void release_weights(ParameterRange range) { release(weights_, range); }
-  void release_own_weights(ParameterRange range) { release(own_, range); }
+  void release_own_weights(ParameterRange range) { release(own_.bytes() > 0 ? own_ : weights_, range); }
+  void release_gradients(ParameterRange range) { release(gradients_, range); }
   /// Elements of a page of sparse weights.
   std::int64_t weight_page() const { return static_cast<std::int64_t>(weights_.page_bytes() / sizeof(float)); }
 

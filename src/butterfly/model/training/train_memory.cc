@@ -148,9 +148,11 @@ void TrainMemory::lay_out_blocks(const TrainContext& context, Layout& own, Layou
   common.mlp.rows = context.rows();
   if (recompute == Recompute::kBlock) lay_out_results(context, both, common, shared);
   if (recompute != Recompute::kNone) lay_out_derived(context, both, common, shared);
-  blocks_.assign(static_cast<std::size_t>(config.layers), common);
-  for (int layer = 0; layer < config.layers; ++layer) {
-    BlockActivations& block = blocks_[static_cast<std::size_t>(layer)];
+  const int layers = part_.last_layer - part_.first_layer;
+  blocks_.assign(static_cast<std::size_t>(part_.kept * layers), common);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    BlockActivations& block = blocks_[i];
+    const int layer = part_.first_layer + static_cast<int>(i) % layers;
     const Mlps mlps{.dense = !config.has_experts(layer), .experts = config.has_experts(layer)};
     block.input = own.floats(context.rows() * config.model_dim);
     if (recompute != Recompute::kBlock) lay_out_results(context, mlps, block, own);
@@ -184,6 +186,20 @@ void TrainMemory::lay_out_expert_gradients(const TrainContext& context, Layout& 
   g.dgate_operand = shared.operand_of(context, g.dgate, rows);
 }
 
+void TrainMemory::lay_out_head(const TrainContext& context, Layout& shared) {
+  const std::int64_t narrow = context.rows() * context.config->model_dim;
+  TrainScratch& scratch = scratch_;
+  scratch.output = shared.floats(narrow);
+  scratch.output_norm = shared.statistics(context);
+  scratch.output_normed = shared.operand(context, narrow);
+  scratch.output_scaled = shared.operand(context, narrow);
+  scratch.head_chunk_rows = head_chunk_rows(context);
+  const std::int64_t logits = scratch.head_chunk_rows * context.config->vocab;
+  scratch.logits = shared.floats(logits);
+  scratch.dlogits = shared.operand_of(context, scratch.logits, logits);
+  scratch.losses = shared.floats(context.rows());
+}
+
 void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
   const ModelConfig& config = *context.config;
   const std::int64_t rows = context.rows();
@@ -206,15 +222,7 @@ void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
   if (!context.options.fusion.attention) {
     scratch.attention.dprobabilities = shared.floats(rows * config.heads * context.seq());
   }
-  scratch.output = shared.floats(narrow);
-  scratch.output_norm = shared.statistics(context);
-  scratch.output_normed = shared.operand(context, narrow);
-  scratch.output_scaled = shared.operand(context, narrow);
-  scratch.head_chunk_rows = head_chunk_rows(context);
-  const std::int64_t logits = scratch.head_chunk_rows * config.vocab;
-  scratch.logits = shared.floats(logits);
-  scratch.dlogits = shared.operand_of(context, scratch.logits, logits);
-  scratch.losses = shared.floats(rows);
+  if (part_.ends) lay_out_head(context, shared);
 
   context.member_scratch_floats =
       (std::max(pass_scratch_floats(context), attention_scratch_floats(context)) + 15) / 16 * 16;
@@ -222,8 +230,9 @@ void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
   context.partial_sums = shared.floats(context.chunks() * partial_sum_width(context));
 }
 
-Result<TrainMemory> TrainMemory::create(TrainContext& context) {
+Result<TrainMemory> TrainMemory::create(TrainContext& context, const ModelPart& part) {
   TrainMemory memory;
+  memory.part_ = part;
   // Twice: once to learn the sizes, once to give out addresses.
   for (const bool counting : {true, false}) {
     Layout own(memory.activations_.data());

@@ -59,10 +59,14 @@ struct TrainScratch {
 
 class TrainMemory {
  public:
-  /// Also gives `context` its scratch. Errors: kNoMemory naming the size.
-  static Result<TrainMemory> create(TrainContext& context);
+  /// For `part`, which says its layers. Also gives `context` its scratch. Errors: kNoMemory naming the size.
+  static Result<TrainMemory> create(TrainContext& context, const ModelPart& part);
 
-  const BlockActivations& block(int layer) const { return blocks_[static_cast<std::size_t>(layer)]; }
+  /// Of the micro-batch that is kept at `place`; a layer of the part.
+  const BlockActivations& block(int place, int layer) const {
+    return blocks_[static_cast<std::size_t>(place * (part_.last_layer - part_.first_layer) + layer -
+                                            part_.first_layer)];
+  }
   const TrainScratch& scratch() const { return scratch_; }
   std::uint64_t activation_bytes() const { return activations_.bytes(); }
   std::uint64_t scratch_bytes() const { return shared_.bytes(); }
@@ -74,8 +78,10 @@ class TrainMemory {
   static void lay_out_derived(const TrainContext& context, const Mlps& mlps, BlockActivations& block, Layout& layout);
   void lay_out_expert_gradients(const TrainContext& context, Layout& shared);
   void lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared);
+  void lay_out_head(const TrainContext& context, Layout& shared);
   void lay_out_scratch(TrainContext& context, Layout& shared);
 
+  ModelPart part_{};
   AlignedBuffer activations_, shared_;
   trace::Held activations_held_, shared_held_;
   std::vector<BlockActivations> blocks_;

@@ -1,5 +1,6 @@
 #include "butterfly/model/training/train_support.h"
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -48,25 +49,35 @@ Status check_trainable(const ModelConfig& config) {
   return check_mlps(config);
 }
 
-double forward_flops_per_token(const ModelConfig& config, int seq) {
-  const WeightRange all{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = false};
-  std::vector<WeightInfo> weights = expected_weights(config, all);
-  for (WeightInfo& weight : expected_weights(config, {.head = true})) weights.push_back(std::move(weight));
-  double matmuls = 0.0;
-  bool embedding_seen = false;
+namespace {
+
+/// Of the matmuls that these weights are of, without those that are looked up.
+double matmul_flops(const ModelConfig& config, const std::vector<WeightInfo>& weights) {
+  double elements = 0.0;
   for (const WeightInfo& weight : weights) {
-    const bool embedding = weight.name == "token_embd.weight";
-    const bool again = embedding && embedding_seen;  // the head of a tied model
-    embedding_seen |= embedding;
-    const bool looked_up = weight.name == "position_embd.weight" || (embedding && !config.tied_head);
-    if (weight.rows == 1 || looked_up || again) continue;
+    if (weight.rows == 1) continue;
     const bool of_expert = weight.name.find("_exps.") != std::string::npos;
     const double share = of_expert ? static_cast<double>(config.moe.experts_used) / config.moe.experts : 1.0;
-    matmuls += share * static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
+    elements += share * static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
   }
-  double keys = 0.0;
-  for (int layer = 0; layer < config.layers; ++layer) keys += mean_keys(seq, config.window_of(layer));
-  return 2.0 * matmuls + 4.0 * static_cast<double>(config.q_dim()) * keys;
+  return 2.0 * elements;
+}
+
+}  // namespace
+
+ForwardFlops forward_flops(const ModelConfig& config, int seq) {
+  ForwardFlops flops{.head = matmul_flops(config, expected_weights(config, {.head = true}))};
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const WeightRange one{.first_layer = layer, .last_layer = layer + 1, .embedding = false, .head = false};
+    const double attention = 4.0 * static_cast<double>(config.q_dim()) * mean_keys(seq, config.window_of(layer));
+    flops.layers.push_back(matmul_flops(config, expected_weights(config, one)) + attention);
+  }
+  return flops;
+}
+
+double forward_flops_per_token(const ModelConfig& config, int seq) {
+  const ForwardFlops flops = forward_flops(config, seq);
+  return std::accumulate(flops.layers.begin(), flops.layers.end(), flops.head);
 }
 
 }  // namespace butterfly

@@ -39,14 +39,10 @@ Status check_options(const ModelConfig& config, const TransformerOptions& option
   return {};
 }
 
-class PlannedTransformer final : public TrainableTransformer {
+class PlannedTransformer final : public TrainableTransformer, private PartPasses {
  public:
   PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
-      : config_(config),
-        options_(options),
-        parameters_(std::move(parameters)),
-        team_(options.threads),
-        tally_(config) {}
+      : config_(config), options_(options), parameters_(std::move(parameters)), team_(options.threads) {}
 
   /// Everything that can fail.
   Status plan() {
@@ -72,7 +68,8 @@ class PlannedTransformer final : public TrainableTransformer {
                         make_embedding_and_lm_head(config_, parameters_, blocks_.front().attention_range.begin));
     units_ = units();
     find_matmuls();
-    BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_));
+    BF_TRY(set_part(options_.part));
+    if (options_.memory.weights == Residency::kWhole) weights_changed();
     tokens_.resize(static_cast<std::size_t>(context_.rows()));
     targets_.resize(static_cast<std::size_t>(context_.rows()));
     return {};
@@ -100,7 +97,7 @@ class PlannedTransformer final : public TrainableTransformer {
 
   Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
     BF_ASSIGN_OR_RETURN(const double loss, run_forward(tokens, targets));
-    kept_ = true;
+    kept_[0] = 1;
     return loss;
   }
 
@@ -109,65 +106,37 @@ class PlannedTransformer final : public TrainableTransformer {
   }
 
   void clear_gradients(std::span<float> into) override {
-    BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
-    const trace::Scope scope(trace::Zone::kGradientClear,
-                             work_of({.rows = 1, .cols = cleared_, .bytes = sizeof(float)}));
-    team_.run([&](int member) {
-      for (const Parameter& parameter : parameters_.list()) {
-        if (by_matmuls_.contains(parameter.offset)) continue;
-        const std::span<float> gradient = ParameterSet::part(into, parameter);
-        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
-        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
-      }
-    });
-    context_.gradients = into.data();
-    context_.weight_gradients = Accumulate::kNo;
+    begin_gradients(into, std::array{ParameterRange{.begin = 0, .end = parameters_.padded_size()}});
   }
 
   Status backward(float scale, const GradientsReady& ready) override {
-    BF_CHECK(kept_, "backward() follows a forward()");
-    kept_ = false;
-    const TrainScratch& scratch = memory_.scratch();
-    const auto bias_of = [&](int layer) {
-      return layer < 0 ? kNoParameter : bias_of_output(context_, blocks_[static_cast<std::size_t>(layer)]);
-    };
-    if (scratch.balance != nullptr) {
-      balance_slopes(config_, tally_,
-                     {.rows = context_.rows(),
-                      .scope = options_.router_aux_loss_over,
-                      .factor = static_cast<double>(scale) * options_.router_aux_loss},
-                     scratch.balance);
-    }
+    BF_CHECK(std::exchange(kept_[0], 0) != 0, "backward() follows a forward()");
+    find_balance_slopes(0, scale);
     const auto tell = [&](ParameterRange range) {
       if (ready) ready(range);
     };
     BF_TRY(acquire(0, Pass::kBackward));
-    BF_TRY(backward_lm_head(context_, embedding_and_lm_head_, scratch,
-                            {.targets = targets_, .scale = scale, .bias_below = bias_of(config_.layers - 1)}));
+    BF_TRY(backward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(),
+                            {.targets = targets_, .scale = scale, .bias_below = bias_of(part_.last_layer - 1)}));
     release(0);
     tell(embedding_and_lm_head_.head_range);
-    for (int layer = config_.layers - 1; layer >= 0; --layer) {
-      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
-      BF_TRY(acquire(layer + 1, Pass::kBackward));
-      const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
-      const BlockActivations& activations = memory_.block(layer);
-      BF_TRY(recompute_block(context_, block, activations, scratch));
-      BF_TRY(backward_ffn(context_, block, activations, scratch));
-      if (!config_.parallel_block) tell(block.ffn_range);
-      BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
-      release(layer + 1);
-      if (config_.parallel_block) tell(block.ffn_range);
-      tell(block.attention_range);
-    }
-    embed_backward(context_, embedding_and_lm_head_, tokens_, scratch.dx);
+    BF_TRY(backward_layers(0, tell));
+    butterfly::embed_backward(context_, embedding_and_lm_head_, tokens_, memory_.scratch().dx);
     tell(embedding_and_lm_head_.embedding_range);
     context_.weight_gradients = Accumulate::kYes;
     return {};
   }
 
+  PartPasses& part() override { return *this; }
+
   void weights_changed() override {
-    // Otherwise each unit is copied when it is there.
-    if (residency_ == nullptr) copy_as_bf16({.begin = 0, .end = parameters_.padded_size()});
+    if (residency_ != nullptr) return;  // each unit is copied when it is there
+    for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+      const bool here = unit == 0 ? part_.ends : part_.first_layer < unit && unit <= part_.last_layer;
+      for (const ParameterRange& range : unit_ranges(unit)) {
+        if (here) copy_as_bf16(range);
+      }
+    }
   }
 
   std::vector<ParameterUnit> units() const override {
@@ -208,11 +177,169 @@ class PlannedTransformer final : public TrainableTransformer {
   double forward_flops_per_token() const override { return butterfly::forward_flops_per_token(config_, options_.seq); }
 
   RouterReport router_report() const override {
-    return {.balance_loss = balance_loss(config_, tally_, context_.rows(), options_.router_aux_loss_over),
-            .tokens = tally_.tokens};
+    const RouterTally& tally = tallies_[static_cast<std::size_t>(last_place_)];
+    return {.balance_loss = balance_loss(config_, tally, context_.rows(), options_.router_aux_loss_over),
+            .tokens = tally.tokens};
   }
 
  private:
+  Status set_part(const ModelPart& part) override {
+    part_ = part;
+    if (part_.last_layer < 0) part_.last_layer = config_.layers;
+    memory_ = {};  // before there is the new one
+    BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_, part_));
+    tallies_.assign(static_cast<std::size_t>(part_.kept), RouterTally(config_));
+    kept_.assign(static_cast<std::size_t>(part_.kept), 0);
+    last_place_ = 0;
+    return {};
+  }
+
+  std::span<float> stream_in(int place) override { return rows_at(input_of(place)); }
+  std::span<float> stream_out() override { return rows_at(memory_.scratch().branch); }
+  std::span<float> stream_gradient() override { return rows_at(memory_.scratch().dx); }
+  RouterTally& router_tally(int place) override { return tallies_[static_cast<std::size_t>(place)]; }
+
+  Status embed(std::span<const TokenId> tokens) override {
+    BF_TRY(check_ids(tokens, 0, "tokens"));
+    butterfly::embed(context_, embedding_and_lm_head_, tokens, memory_.scratch().branch);
+    return {};
+  }
+
+  Result<double> forward_part(int place, std::span<const TokenId> targets) override {
+    last_place_ = place;
+    BF_ASSIGN_OR_RETURN(const ResidualSum stream, forward_layers(place));
+    kept_[static_cast<std::size_t>(place)] = 1;
+    if (part_.ends) {
+      BF_TRY(check_ids(targets, -1, "targets"));
+      std::ranges::copy(targets, targets_.begin());
+      return forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_);
+    }
+    add_rows(stream.stream, memory_.scratch().branch);  // the other summand is there
+    return 0.0;
+  }
+
+  Status backward_part(int place, float scale, const FreshGradients& fresh) override {
+    BF_CHECK(std::exchange(kept_[static_cast<std::size_t>(place)], 0) != 0, "backward_part() follows a forward_part()");
+    find_balance_slopes(place, scale);
+    const TrainScratch& scratch = memory_.scratch();
+    if (part_.ends) {
+      begin_gradients(fresh.head, std::array{embedding_and_lm_head_.head_range});
+      BF_TRY(backward_lm_head(context_, embedding_and_lm_head_, scratch, {.targets = targets_, .scale = scale}));
+    } else {
+      context_.for_rows(context_.rows(), [&](int, std::int64_t row) {
+        const std::int64_t n = config_.model_dim;
+        context_.pack_operand(scratch.dx + row * n, n, context_.operand_at(scratch.dx_operand, row * n));
+      });
+    }
+    std::vector<ParameterRange> ranges;
+    for (int layer = part_.first_layer; layer < part_.last_layer; ++layer) ranges.push_back(unit_ranges(layer + 1)[0]);
+    begin_gradients(fresh.layers, ranges);
+    // What is above these layers would have taken it.
+    const std::int64_t n = config_.model_dim, bias = bias_of(part_.last_layer - 1);
+    if (bias != kNoParameter) add_column_sums(context_, {.x = scratch.dx, .stride = n, .count = n, .offset = bias});
+    BF_TRY(backward_layers(place, [](ParameterRange) {}));
+    context_.weight_gradients = Accumulate::kYes;
+    return {};
+  }
+
+  Status embed_backward(std::span<const TokenId> tokens, std::span<float> fresh) override {
+    BF_TRY(check_ids(tokens, 0, "tokens"));
+    begin_gradients(fresh, std::array{embedding_and_lm_head_.embedding_range});
+    butterfly::embed_backward(context_, embedding_and_lm_head_, tokens, memory_.scratch().dx);
+    context_.weight_gradients = Accumulate::kYes;
+    return {};
+  }
+
+  std::span<float> rows_at(float* begin) const {
+    return {begin, static_cast<std::size_t>(context_.rows() * config_.model_dim)};
+  }
+
+  /// Of a part without layers, the head reads it.
+  float* input_of(int place) const {
+    if (part_.first_layer == part_.last_layer) return memory_.scratch().output;
+    return memory_.block(place, part_.first_layer).input;
+  }
+
+  /// to += from, [rows, model_dim] each.
+  void add_rows(const float* from, float* to) const {
+    const std::int64_t n = config_.model_dim;
+    context_.for_rows(context_.rows(),
+                      [&](int, std::int64_t row) { context_.kernels->add(from + row * n, n, to + row * n); });
+  }
+
+  /// The bias of a layer's output (bias_of_output()), where it is one of these.
+  std::int64_t bias_of(int layer) const {
+    if (layer < part_.first_layer) return kNoParameter;
+    return bias_of_output(context_, blocks_[static_cast<std::size_t>(layer)]);
+  }
+
+  /// What follows adds to `fresh`, where the parameters in `ranges` count as zero, or, where it is empty, to the
+  /// parameters' own gradients.
+  void begin_gradients(std::span<float> fresh, std::span<const ParameterRange> ranges) {
+    context_.gradients = fresh.empty() ? parameters_.gradients().data() : fresh.data();
+    context_.weight_gradients = fresh.empty() ? Accumulate::kYes : Accumulate::kNo;
+    if (fresh.empty()) return;
+    BF_CHECK(fresh.size() == parameters_.gradients().size(), "gradients of all parameters");
+    const auto is_cleared = [&](const Parameter& parameter) {
+      return !by_matmuls_.contains(parameter.offset) && std::ranges::any_of(ranges, [&](const ParameterRange& range) {
+        return range.begin <= parameter.offset && parameter.offset < range.end;
+      });
+    };
+    const trace::Scope scope(trace::Zone::kGradientClear,
+                             work_of({.rows = 1, .cols = cleared_, .bytes = sizeof(float)}));
+    team_.run([&](int member) {
+      for (const Parameter& parameter : parameters_.list()) {
+        if (!is_cleared(parameter)) continue;
+        const std::span<float> gradient = ParameterSet::part(fresh, parameter);
+        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
+        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
+      }
+    });
+  }
+
+  void find_balance_slopes(int place, float scale) {
+    float* slopes = memory_.scratch().balance;
+    if (slopes == nullptr) return;
+    balance_slopes(config_, tallies_[static_cast<std::size_t>(place)],
+                   {.rows = context_.rows(),
+                    .scope = options_.router_aux_loss_over,
+                    .factor = static_cast<double>(scale) * options_.router_aux_loss},
+                   slopes);
+  }
+
+  /// The residual stream behind the part's layers.
+  Result<ResidualSum> forward_layers(int place) {
+    ResidualSum stream{.stream = input_of(place)};
+    for (int layer = part_.first_layer; layer < part_.last_layer; ++layer) {
+      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
+      BF_TRY(acquire(layer + 1, Pass::kForward));
+      BF_ASSIGN_OR_RETURN(stream,
+                          forward_block(context_, blocks_[static_cast<std::size_t>(layer)], memory_.block(place, layer),
+                                        memory_.scratch(), stream, tally_of(place, layer)));
+      release(layer + 1);
+    }
+    return stream;
+  }
+
+  template <typename Tell>
+  Status backward_layers(int place, const Tell& tell) {
+    const TrainScratch& scratch = memory_.scratch();
+    for (int layer = part_.last_layer - 1; layer >= part_.first_layer; --layer) {
+      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
+      BF_TRY(acquire(layer + 1, Pass::kBackward));
+      const TrainBlock& block = blocks_[static_cast<std::size_t>(layer)];
+      const BlockActivations& activations = memory_.block(place, layer);
+      BF_TRY(recompute_block(context_, block, activations, scratch));
+      BF_TRY(backward_ffn(context_, block, activations, scratch));
+      if (!config_.parallel_block) tell(block.ffn_range);
+      BF_TRY(backward_attention(context_, block, activations, scratch, bias_of(layer - 1)));
+      release(layer + 1);
+      if (config_.parallel_block) tell(block.ffn_range);
+      tell(block.attention_range);
+    }
+    return {};
+  }
+
   Status acquire(int unit, Pass pass) {
     if (residency_ == nullptr) return {};
     BF_ASSIGN_OR_RETURN(const bool others, residency_->acquire(unit, pass));
@@ -286,7 +413,6 @@ class PlannedTransformer final : public TrainableTransformer {
                         whole ? AlignedBuffer::create(bytes) : AlignedBuffer::create_sparse(bytes, PageKind::kSmall));
     weight_copy_held_ = trace::Held(trace::Owner::kWeights, whole ? bytes : 0);
     context_.operand_weights = weight_copy_.data();
-    if (whole) weights_changed();
     if (options_.fusion.attention) return {};
     BF_ASSIGN_OR_RETURN(exact_gemm_, make_gemm(Precision::kFloat32, options_.isa, team_));
     context_.exact_gemm = exact_gemm_.get();
@@ -335,32 +461,27 @@ class PlannedTransformer final : public TrainableTransformer {
   }
 
   Result<double> run_forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) {
-    kept_ = false;
+    kept_[0] = 0;
     BF_TRY(check_ids(tokens, 0, "tokens"));
     BF_TRY(check_ids(targets, -1, "targets"));
     std::ranges::copy(tokens, tokens_.begin());
     std::ranges::copy(targets, targets_.begin());
-    tally_.clear();
-    ResidualSum stream{.stream = memory_.block(0).input};
+    last_place_ = 0;
+    tallies_[0].clear();
     BF_TRY(acquire(0, Pass::kForward));
-    embed(context_, embedding_and_lm_head_, tokens_, memory_.block(0).input);
-    for (int layer = 0; layer < config_.layers; ++layer) {
-      const trace::Scope scope(trace::Zone::kLayer, {.number = static_cast<std::uint32_t>(layer)});
-      BF_TRY(acquire(layer + 1, Pass::kForward));
-      BF_ASSIGN_OR_RETURN(stream, forward_block(context_, blocks_[static_cast<std::size_t>(layer)],
-                                                memory_.block(layer), memory_.scratch(), stream, tally_of(layer)));
-      release(layer + 1);
-    }
+    butterfly::embed(context_, embedding_and_lm_head_, tokens_, input_of(0));
+    BF_ASSIGN_OR_RETURN(const ResidualSum stream, forward_layers(0));
     BF_ASSIGN_OR_RETURN(const double loss,
                         forward_lm_head(context_, embedding_and_lm_head_, memory_.scratch(), stream, targets_));
     release(0);
     return loss;
   }
 
-  LayerTally tally_of(int layer) {
+  LayerTally tally_of(int place, int layer) {
     if (!config_.has_experts(layer)) return {};
+    RouterTally& tally = tallies_[static_cast<std::size_t>(place)];
     const auto first = static_cast<std::size_t>(layer) * static_cast<std::size_t>(config_.moe.experts);
-    return {.tokens = tally_.tokens.data() + first, .probabilities = tally_.probabilities.data() + first};
+    return {.tokens = tally.tokens.data() + first, .probabilities = tally.probabilities.data() + first};
   }
 
   const ModelConfig config_;
@@ -371,7 +492,6 @@ class PlannedTransformer final : public TrainableTransformer {
   AlignedBuffer weight_copy_;  // bf16
   trace::Held weight_copy_held_, angles_held_;
   AlignedBuffer angles_;  // of each kind of rope cos, then sin; [seq, dim / 2] each
-  RouterTally tally_;     // of the last forward
   TrainContext context_;
   EmbeddingAndLmHead embedding_and_lm_head_;
   std::vector<TrainBlock> blocks_;
@@ -379,9 +499,12 @@ class PlannedTransformer final : public TrainableTransformer {
   std::int64_t cleared_ = 0;           // elements of the others
   std::vector<ParameterUnit> units_;
   WeightResidency* residency_ = nullptr;  // borrowed
+  ModelPart part_;
   TrainMemory memory_;
+  std::vector<RouterTally> tallies_;       // of each place
+  std::vector<char> kept_;                 // what a backward pass needs, of each place
+  int last_place_ = 0;                     // of the last forward
   std::vector<TokenId> tokens_, targets_;  // of the last forward
-  bool kept_ = false;                      // what backward() needs
 };
 
 }  // namespace

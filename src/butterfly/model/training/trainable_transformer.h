@@ -13,6 +13,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/parameters.h"
+#include "butterfly/model/training/passes/train_router.h"
 #include "butterfly/model/training/passes/transformer_options.h"
 #include "butterfly/model/training/train_support.h"
 
@@ -52,6 +53,40 @@ class WeightResidency {
 /// What is needed and has its gradients together: 0 is embedding, last norm and head; the others are the layers.
 struct ParameterUnit {
   std::vector<ParameterRange> ranges{};  // ascending, gaps included
+};
+
+/// The passes of a part of a model (ModelPart), between which rows travel: a stage of a pipeline. Its activations are
+/// kept at places, one micro-batch at each. Gradients go to `fresh` as TrainableTransformer::clear_gradients() has it,
+/// this part's alone; nothing: they are added to parameters().gradients(). A part has no WeightResidency.
+class PartPasses {
+ public:
+  virtual ~PartPasses() = default;
+
+  /// From now on. What was kept is gone. Errors: kNoMemory.
+  virtual Status set_part(const ModelPart& part) = 0;
+
+  /// [rows, model_dim] each: where forward_part() finds the residual stream before its first layer; where it, or
+  /// embed(), leaves the stream for the next part; where backward_part() finds the stream's gradient behind its last
+  /// layer, and leaves that before its first, which embed_backward() reads, too.
+  virtual std::span<float> stream_in(int place) = 0;
+  virtual std::span<float> stream_out() = 0;
+  virtual std::span<float> stream_gradient() = 0;
+  /// What the routers of all layers of the micro-batch at `place` did: forward_part() adds its layers, and
+  /// backward_part() needs all. Travels with the streams.
+  virtual RouterTally& router_tally(int place) = 0;
+
+  /// Errors: as TrainableTransformer::forward().
+  virtual Status embed(std::span<const TokenId> tokens) = 0;
+  /// The sum of the losses, where the part has the head; else 0, and `targets` are not looked at.
+  virtual Result<double> forward_part(int place, std::span<const TokenId> targets) = 0;
+
+  struct FreshGradients {
+    std::span<float> layers{}, head{};
+  };
+  /// With the head, of the micro-batch of the last forward_part().
+  virtual Status backward_part(int place, float scale, const FreshGradients& fresh) = 0;
+  /// Where the embedding is the head, too, `fresh` has the head's gradients of this micro-batch already.
+  virtual Status embed_backward(std::span<const TokenId> tokens, std::span<float> fresh) = 0;
 };
 
 class TrainableTransformer {
@@ -100,6 +135,10 @@ class TrainableTransformer {
   /// A forward pass and a backward pass that ask for weights and tell `ready` as others do, but compute nothing: for a
   /// rank that others need although it has no micro-batch. Without `ready`, the forward pass alone.
   virtual Status idle(const GradientsReady& ready) = 0;
+
+  /// Its passes part by part. Without a call of set_part() it is TransformerOptions::part, all of the model as a rule:
+  /// what else passes do here, they do with all of it.
+  virtual PartPasses& part() = 0;
 
   virtual double forward_flops_per_token() const = 0;
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-using Candidates = std::array<TrainCandidate, kTrainStrategies.size()>;
+using Candidates = std::array<TrainCandidate, 4>;  // of the first ones
 
 Candidates candidates(std::array<double, 4> step_s, std::array<std::uint64_t, 4> missing) {
   Candidates all{};

@@ -6,39 +6,23 @@
 #include <string>
 
 #include "butterfly/model/training/train_support.h"
+#include "butterfly/plan/cost/pipeline_cost.h"
+#include "butterfly/plan/cost/training_work.h"
 
 namespace butterfly {
 namespace {
 
-constexpr double kBackwardOverForward = 2.0;  // gradients of inputs and of weights: a matmul each
-constexpr double kAdamWBytes = 7 * 4.0;       // weight, gradient and two moments read, all but the gradient written
 constexpr std::uint64_t kFloat = sizeof(float);
-
-// Every kept float is written and read once in the forward pass; the backward pass reads it, and writes and reads its
-// gradient.
-constexpr double kForwardTouches = 2.0, kBackwardTouches = 3.0;
-
-/// Floats that the backward pass of a block needs of each position: what https://arxiv.org/abs/2205.05198 counts, for
-/// the families that ModelConfig describes, without attention's probabilities, which are computed anew
-/// (https://arxiv.org/abs/2205.14135).
-double activation_floats(const ModelConfig& config, int layer) {
-  const double d = config.model_dim;
-  double norms = 2 * 2 * d;  // inputs and normalised inputs of both
-  if (config.norms_outputs()) norms += 2 * d;
-  double attention = 2.0 * config.q_dim() + 2.0 * config.kv_dim();
-  if (config.qk_norm != QkNorm::kNone) attention += config.q_dim() + config.kv_dim();
-  const double each = config.mlp == MlpKind::kGated ? 4.0 : 2.0;  // before and after the activation
-  if (!config.has_experts(layer)) return norms + attention + each * config.ff_dim;
-  const MoeConfig& moe = config.moe;
-  // Each expert of a position reads a copy of it, and what it gives is kept for the gradient of its weight.
-  const double experts = moe.experts + moe.experts_used * (each * moe.ff_dim + 2 * d);
-  return norms + attention + experts + each * moe.shared_ff_dim + (moe.shared_gate ? d : 0.0);
-}
 
 double activation_floats(const ModelConfig& config) {
   double floats = 0.0;
   for (int layer = 0; layer < config.layers; ++layer) floats += activation_floats(config, layer);
   return floats;
+}
+
+/// A batch of `sequences` in micro-batches of `micro_batch`; 0: one.
+int micro_batches_of(int sequences, int micro_batch) {
+  return micro_batch > 0 ? (sequences + micro_batch - 1) / micro_batch : 1;
 }
 
 /// The slowest link of the ring 0, 1, ... n-1, 0.
@@ -67,14 +51,11 @@ RingHalves ring_halves(TrainStrategy strategy, int micro_batches) {
       return {.forward = micro_batches, .backward = 2 * micro_batches};
     case TrainStrategy::kZero1:
       return {.forward = 1, .backward = 1, .backward_share = 1.0 / micro_batches};
+    case TrainStrategy::kPipeline:  // no rings
     case TrainStrategy::kDdp:
       break;
   }
   return {.forward = 0, .backward = 2, .backward_share = 1.0 / micro_batches};
-}
-
-double divide(double amount, double per_s) {
-  return per_s > 0.0 ? amount / per_s : std::numeric_limits<double>::infinity();
 }
 
 Status check_sizes(const ModelConfig& config, const TrainOptions& options) {
@@ -99,10 +80,8 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
   const double seq = seq_tokens;
   // Appendix B of https://arxiv.org/abs/2204.02311, attention causal: half of the positions at the mean.
   const double flops = seq * forward_flops_per_token(config, seq_tokens);
-  const NodeRates rates = node_rates(node, DType::kF32);
-  const bool measured = options.matmuls_gflops > 0.0;
-  const double matmuls_per_s = measured ? options.matmuls_gflops * 1e9 : rates.flops_per_s;
-  const double matmuls_s = divide(sequences * flops, matmuls_per_s);
+  const TrainRates rates = train_rates(node, options);
+  const double matmuls_s = divide(sequences * flops, rates.flops_per_s);
   const double floats = seq * activation_floats(config) + seq * config.vocab;  // of a sequence
   const double touch_s = divide(sequences * floats * kFloat, rates.memory_bytes_per_s);
   const int micro_batch = options.micro_batch > 0 ? std::min(options.micro_batch, sequences) : sequences;
@@ -113,14 +92,15 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
           .largest_part_bytes = std::max(cost.block.weight_bytes, cost.head.weight_bytes),
           .activation_bytes = static_cast<std::uint64_t>(micro_batch * floats) * kFloat,
           .memory_bytes = node.memory_bytes,
-          .micro_batches = micro_batch > 0 ? (sequences + micro_batch - 1) / micro_batch : 1,
-          .uncertainty = measured || rates.measured ? kMeasuredUncertainty : kDescribedUncertainty};
+          .micro_batches = micro_batches_of(sequences, micro_batch),
+          .uncertainty = rates.uncertainty};
 }
 
 }  // namespace
 
 std::string_view to_string(TrainStrategy strategy) {
-  constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "zero1", "shard_grad_op", "full_shard"};
+  constexpr std::array<std::string_view, kTrainStrategies.size()> kNames{"ddp", "zero1", "shard_grad_op", "full_shard",
+                                                                         "pipeline"};
   return kNames[static_cast<std::size_t>(strategy)];
 }
 
@@ -130,9 +110,16 @@ Result<TrainStrategy> parse_train_strategy(std::string_view name) {
   }
   if (name == "zero2") return TrainStrategy::kShardGradOp;
   if (name == "zero3" || name == "sharded") return TrainStrategy::kFullShard;
-  return make_error(ErrorCode::kInvalidArgument,
-                    "unknown training strategy '{}', known are ddp, zero1, shard_grad_op (zero2), full_shard (zero3)",
-                    name);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "unknown training strategy '{}', known are ddp, zero1, shard_grad_op (zero2), full_shard (zero3), pipeline",
+      name);
+}
+
+std::vector<TrainStrategy> strategies_for(const ModelConfig& config, int nodes) {
+  std::vector<TrainStrategy> all(kTrainStrategies.begin(), kTrainStrategies.end());
+  std::erase_if(all, [&](TrainStrategy one) { return one == TrainStrategy::kPipeline && nodes > config.layers + 1; });
+  return all;
 }
 
 double ring_half_s(const LinkDescriptor& link, int ranks, double bytes) {
@@ -149,6 +136,11 @@ Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes
   if (nodes < 1) return make_error(ErrorCode::kInvalidArgument, "{} nodes train, at least 1 is needed", nodes);
   if (micro_batches < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} micro-batches, at least 1 is needed", micro_batches);
+  }
+  if (strategy == TrainStrategy::kPipeline) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "what a pipeline sends follows from its micro-batches and layers, not from its parameters: see "
+                      "butterfly plan --train");
   }
   const int halves = ring_halves(strategy, micro_batches).all();
   const double model_bytes = static_cast<double>(parameters) * kFloat;
@@ -197,6 +189,7 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
   BF_TRY(check_sizes(config, options));
   const int seq = options.seq == 0 ? config.context : options.seq;
   const LinkDescriptor link = slowest_ring_link(cluster);
+  if (options.strategy == TrainStrategy::kPipeline) return predict_pipeline(trained, cluster, options, link);
 
   TrainPrediction prediction;
   prediction.flops =

@@ -15,11 +15,11 @@ namespace butterfly {
 /// kDdp: every node has the whole model and sums gradients by ring all-reduce. kZero1 (stage 1 of ZeRO): moments are
 /// divided, so sums go to their owners, and weights are gathered once a step. kShardGradOp (stage 2): gradients, too.
 /// kFullShard (stage 3): weights are divided, too, and gathered part by part for each pass. Gradients are scattered as
-/// sums in all but the first.
-enum class TrainStrategy : std::uint8_t { kDdp, kZero1, kShardGradOp, kFullShard };
+/// sums in all but the first. kPipeline: each node has some of the layers, and activations travel.
+enum class TrainStrategy : std::uint8_t { kDdp, kZero1, kShardGradOp, kFullShard, kPipeline };
 inline constexpr std::array kTrainStrategies{TrainStrategy::kDdp, TrainStrategy::kZero1, TrainStrategy::kShardGradOp,
-                                             TrainStrategy::kFullShard};
-/// "ddp", "zero1", "shard_grad_op", "full_shard".
+                                             TrainStrategy::kFullShard, TrainStrategy::kPipeline};
+/// "ddp", "zero1", "shard_grad_op", "full_shard", "pipeline".
 std::string_view to_string(TrainStrategy strategy);
 /// Also "zero2", and "zero3" or "sharded".
 Result<TrainStrategy> parse_train_strategy(std::string_view name);
@@ -27,11 +27,14 @@ Result<TrainStrategy> parse_train_strategy(std::string_view name);
 struct TrainOptions {
   TrainStrategy strategy = TrainStrategy::kDdp;
   int batch = 8;        // sequences of a step, over all nodes
-  int micro_batch = 0;  // of them that a node computes at once; 0: all that it has
+  int micro_batch = 0;  // of them that a node computes at once; 0: all that it has; of a pipeline see below
   int seq = 0;          // tokens of each; 0: the model's context
   // Rate of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
   double matmuls_gflops = 0.0;
 };
+
+/// Those that can divide the model among this number of nodes: a pipeline has no more than layers and a head.
+std::vector<TrainStrategy> strategies_for(const ModelConfig& config, int nodes);
 
 /// What a step moves between nodes, by a ring.
 struct TrainCommunication {
@@ -42,7 +45,7 @@ struct TrainCommunication {
 /// Of f32 gradients and weights, b bytes of each, with k = (n-1)/n and m micro-batches: ddp and zero1 2 k b, as
 /// gradients are summed after the last of them; shard_grad_op k b (m + 1), full_shard 3 m k b, as the sums of each are
 /// scattered (https://arxiv.org/abs/1910.02054, section 7). Errors: kInvalidArgument for fewer than one node or
-/// micro-batch.
+/// micro-batch, and for kPipeline, whose bytes do not follow from the parameters: predict_training().
 Result<TrainCommunication> train_communication(TrainStrategy strategy, int nodes, std::uint64_t parameters,
                                                int micro_batches = 1);
 
@@ -102,11 +105,14 @@ struct TrainPrediction {
   double tokens_per_s = 0.0;
   double flops = 0.0;                // of all nodes: 3 forward passes
   double bytes_sent_per_node = 0.0;  // per step
+  double bubble = 0.0;               // kPipeline: the share of the nodes' time in which they wait for each other
   std::vector<TrainNodePrediction> nodes;
 };
 
-/// f32 weights, gradients and moments. Sequences are divided evenly. Errors: those of validate(), kInvalidArgument
-/// for sizes below 1 or beyond the model's context.
+/// f32 weights, gradients and moments. Sequences are divided evenly; in a pipeline layers are (divide_pipeline()), and
+/// every node sees all sequences, in micro-batches of which there are four for each node where options.micro_batch is
+/// 0. Errors: those of validate(), kInvalidArgument
+/// for sizes below 1 or beyond the model's context, and a pipeline of more nodes than layers and a head.
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
                                          const TrainOptions& options);
 

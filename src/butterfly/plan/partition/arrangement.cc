@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

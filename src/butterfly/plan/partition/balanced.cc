@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "butterfly/plan/partition/uneven_layers.h"
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 #include "butterfly/plan/shares/joint_division.h"
 
 namespace butterfly {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "butterfly/plan/partition/arrangement.h"
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

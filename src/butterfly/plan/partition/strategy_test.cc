@@ -14,7 +14,7 @@
 #include "butterfly/model/core/shard.h"
 #include "butterfly/plan/partition/arrangement.h"
 #include "butterfly/plan/partition/plan.h"
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

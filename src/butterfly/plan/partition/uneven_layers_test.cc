@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

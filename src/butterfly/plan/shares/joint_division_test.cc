@@ -9,7 +9,7 @@
 #include "butterfly/plan/cost/cost.h"
 #include "butterfly/plan/partition/plan.h"
 #include "butterfly/plan/partition/strategy.h"
-#include "butterfly/plan/shares/best_split.h"
+#include "butterfly/plan/pipeline/best_split.h"
 
 namespace butterfly {
 namespace {

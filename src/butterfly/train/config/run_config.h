@@ -61,8 +61,10 @@ struct GuardConfig {
 };
 
 /// What of a run's state every rank has, and what each has a part of (docs/decisions/0022-sharding.md). kHybrid: as
-/// kZero3 within a group of ranks, each group with all of it. kAuto is replaced before a run begins: no rank takes it.
-enum class ParallelStrategy : std::uint8_t { kDdp, kZero1, kZero2, kZero3, kHybrid, kAuto };
+/// kZero3 within a group of ranks, each group with all of it. kPipeline: a rank has whole layers, and computes them for
+/// all micro-batches (docs/decisions/0023-training-pipeline.md). kAuto is replaced before a run begins: no rank takes
+/// it.
+enum class ParallelStrategy : std::uint8_t { kDdp, kZero1, kZero2, kZero3, kHybrid, kPipeline, kAuto };
 
 struct ParallelConfig {
   int ranks = 1;

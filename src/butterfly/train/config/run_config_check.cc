@@ -81,7 +81,8 @@ Status check_rates(const RunConfig& config) {
 
 /// A step is a whole number of micro-batches, and every rank computes at least one.
 Status check_split(const RunConfig& config) {
-  const int ranks = ranks_of(config.parallel), batch = config.global_batch, micro = config.micro_batch;
+  const bool pipeline = config.parallel.strategy == ParallelStrategy::kPipeline;  // every rank computes all of them
+  const int ranks = pipeline ? 1 : ranks_of(config.parallel), batch = config.global_batch, micro = config.micro_batch;
   if (batch < ranks) {
     return make_error(ErrorCode::kInvalidArgument,
                       "global_batch is {} and parallel.ranks {}: every rank needs at least one sequence of a step",

@@ -116,13 +116,14 @@ void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(key("parallel.ranks", "ranks", kAround, "Ranks that share each step", BF_AT(parallel.ranks)));
   keys.push_back(choice("parallel.strategy", "parallel", kAround,
                         "What each rank has a part of: nothing, the optimizer's state, gradients too, weights too, "
-                        "that within groups of ranks, or what the cost model recommends",
+                        "that within groups of ranks, whole layers, or what the cost model recommends",
                         BF_AT(parallel.strategy),
                         {{"ddp", ParallelStrategy::kDdp},
                          {"zero1", ParallelStrategy::kZero1},
                          {"zero2", ParallelStrategy::kZero2},
                          {"zero3", ParallelStrategy::kZero3},
                          {"hybrid", ParallelStrategy::kHybrid},
+                         {"pipeline", ParallelStrategy::kPipeline},
                          {"auto", ParallelStrategy::kAuto},
                          {"NO_SHARD", ParallelStrategy::kDdp},
                          {"SHARD_GRAD_OP", ParallelStrategy::kZero2},
@@ -135,7 +136,8 @@ void add_parallel(std::vector<RunKey>& keys) {
                      "none. Ranks that are threads have none",
                      BF_AT(parallel.mirror)));
   keys.push_back(key("parallel.state_shares", "", kAround,
-                     "Relative parts of the state that the ranks of a group hold; none: equal",
+                     "Relative parts of the state that the ranks of a group hold; none: equal, or in a pipeline such "
+                     "that ranks are equally fast",
                      BF_AT(parallel.state_shares)));
   keys.push_back(choice("parallel.engine", "engine", kAround, "Ranks are threads or processes", BF_AT(parallel.engine),
                         {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}}));

@@ -23,13 +23,6 @@ void merge_last(std::vector<SubtreeSum>& stack, Subtree subtree) {
   stack.back().subtree = subtree;
 }
 
-/// How many subtrees are held at most while leaves [first, last) are taken one by one.
-std::size_t held_at_most(int first, int last) {
-  std::size_t most = 0;
-  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
-  return most;
-}
-
 }  // namespace
 
 std::vector<Subtree> maximal_subtrees(int first, int last) {
@@ -79,6 +72,35 @@ std::span<float> fold_stack(std::vector<SubtreeSum>& stack) {
   // The halves beyond the last leaf are empty.
   while (stack.size() > 1) merge_last(stack, stack.end()[-2].subtree);
   return stack.back().values;
+}
+
+std::size_t held_at_most(int first, int last) {
+  std::size_t most = 0;
+  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
+  return most;
+}
+
+void add_leaves(const std::vector<AlignedBuffer>& held, std::span<float> gradients, ParameterRange range,
+                const std::vector<std::span<float>>& leaves, int first, LeavesLeft left) {
+  const auto place_of = [&](std::size_t level) {
+    auto* begin = reinterpret_cast<float*>(held[level].data()) + range.begin;
+    return std::span(begin, static_cast<std::size_t>(range.size()));
+  };
+  std::vector<SubtreeSum> stack;
+  for (const Subtree& subtree : maximal_subtrees(0, first)) {
+    stack.push_back({.subtree = subtree, .values = place_of(stack.size())});
+  }
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    push_leaf(stack, {.subtree = {.first = first + static_cast<int>(i), .count = 1}, .values = leaves[i]});
+  }
+  if (left == LeavesLeft::kNone) {
+    std::ranges::copy(fold_stack(stack), gradients.begin() + range.begin);
+    return;
+  }
+  for (std::size_t i = 0; i < stack.size(); ++i) {
+    const std::span<float> place = place_of(i);
+    if (stack[i].values.data() != place.data()) std::ranges::copy(stack[i].values, place.begin());
+  }
 }
 
 Status GradientTree::begin(const MicroBatches& share) {

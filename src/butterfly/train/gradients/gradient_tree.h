@@ -43,6 +43,17 @@ void push_leaf(std::vector<SubtreeSum>& stack, const SubtreeSum& leaf);
 /// What is left has no right sibling: the sum of all. At least one.
 std::span<float> fold_stack(std::vector<SubtreeSum>& stack);
 
+/// The last of those leaves are the last of all.
+enum class LeavesLeft : std::uint8_t { kSome, kNone };
+
+/// How many subtrees are held at most while leaves [first, last) are taken one by one.
+std::size_t held_at_most(int first, int last);
+
+/// Takes `leaves` from number `first` on, values of `range` of the flat gradients that are scratch afterwards, into
+/// what `held`, arrays as long as those, hold of it: a subtree each. After the last leaf the sum is in `gradients`.
+void add_leaves(const std::vector<AlignedBuffer>& held, std::span<float> gradients, ParameterRange range,
+                const std::vector<std::span<float>>& leaves, int first, LeavesLeft left);
+
 /// Calls `work` for one block after the other: so small that what is added to it several times stays in the cache.
 void in_blocks(WorkRange range, const std::function<void(WorkRange)>& work);
 

@@ -4,14 +4,30 @@
 
 namespace butterfly {
 
-ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTransformer& transformer) {
+ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<const PipelineStage> stages,
+                        TrainableTransformer& transformer) {
   const bool hybrid = parallel.strategy == ParallelStrategy::kHybrid && parallel.shard_group > 0;
   // After a loss the ranks that remain may not be whole groups.
   const int group = hybrid && ranks % parallel.shard_group == 0 ? parallel.shard_group : ranks;
   ShardOptions options{
       .ranks = ranks, .group = group, .mirrors = parallel.mirror, .bucket_bytes = parallel.bucket_bytes};
   if (parallel.state_shares.size() == static_cast<std::size_t>(group)) options.shares = parallel.state_shares;
+  if (!stages.empty()) options.owners.push_back(ranks - 1);
+  for (int rank = 0; rank < static_cast<int>(stages.size()); ++rank) {
+    const PipelineStage& stage = stages[static_cast<std::size_t>(rank)];
+    for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) options.owners.push_back(rank);
+  }
   return ShardMap(transformer.parameters(), transformer.units(), options);
+}
+
+Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds) {
+  const int total = config.global_batch / config.micro_batch;
+  RankWorkShares work;
+  BF_ASSIGN_OR_RETURN(work.stages, stages_of(config.parallel, config.shape, config.seq, ranks, speeds));
+  work.micro_batches.assign(work.stages.size(), {.first = 0, .last = total, .total = total});
+  if (!work.stages.empty()) return work;
+  BF_ASSIGN_OR_RETURN(work.micro_batches, divide_micro_batches(total, ranks, speeds));
+  return work;
 }
 
 ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
@@ -20,31 +36,51 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {
   // Where ranks are processes, those of one host may read each other's gradients.
   const bool may_be_read = several && parallel.engine == RankEngine::kTcp && parallel.shared_memory;
   return {.sharing = may_be_read ? GradientMemory::kShared : GradientMemory::kPrivate,
-          .weights = sharding.weights ? Residency::kSparse : Residency::kWhole,
+          .weights = !sharding.weights                                  ? Residency::kWhole
+                     : parallel.strategy == ParallelStrategy::kPipeline ? Residency::kPart
+                                                                        : Residency::kSparse,
           .gradients = sharding.gradients ? Residency::kSparse : Residency::kWhole};
 }
 
+namespace {
+
+ShardedGradients gradients_of(const ShardMap& map, std::shared_ptr<CollectiveQueue> queue, RankWorkShares& work,
+                              const Sharding& sharding, const TrainableTransformer& transformer) {
+  using Exchange = ShardedGradients::Exchange;
+  ShardedGradients gradients{.map = map,
+                             .queue = std::move(queue),
+                             .exchange = sharding.gradients ? Exchange::kMicroBatch : Exchange::kStep,
+                             .shares = std::move(work.micro_batches)};
+  if (work.stages.empty()) return gradients;
+  gradients.exchange = Exchange::kNone;
+  if (transformer.config().tied_head) {
+    gradients.open_heads = kept_micro_batches(0, static_cast<int>(work.stages.size()), gradients.shares[0].total);
+  }
+  return gradients;
+}
+
+}  // namespace
+
 RankShards::RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue,
-                       const ParallelConfig& parallel, std::vector<MicroBatches> shares, Collectives& ranks,
+                       const ParallelConfig& parallel, RankWorkShares work, Collectives& ranks,
                        TrainableTransformer& transformer)
     : collectives(ranks),
+      stages(work.stages),
       map(std::move(shard_map)),
       queue(std::move(shared_queue)),
       sharding(sharding_of(parallel.strategy)),
-      gradients{
-          .map = map,
-          .queue = queue,
-          .exchange = sharding.gradients ? ShardedGradients::Exchange::kMicroBatch : ShardedGradients::Exchange::kStep,
-          .shares = std::move(shares)},
+      gradients(gradients_of(map, queue, work, sharding, transformer)),
       held(map.held(ranks.rank())),
       counted(ranks.rank() < map.group() ? map.owned(ranks.rank()) : std::vector<ParameterRange>()),
-      weights(map, ranks, *queue, transformer.parameters(), sharding.weights ? AfterUse::kReleased : AfterUse::kKept) {}
+      weights(map, ranks, *queue, transformer.parameters(), sharding.weights ? AfterUse::kReleased : AfterUse::kKept,
+              parallel.strategy == ParallelStrategy::kPipeline ? held : std::vector<ParameterRange>()) {}
 
-Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
+Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, RankWorkShares work,
                                                      Collectives& collectives, TrainableTransformer& transformer) {
   BF_ASSIGN_OR_RETURN(std::shared_ptr<CollectiveQueue> queue, CollectiveQueue::create());
-  return std::make_unique<RankShards>(make_shard_map(parallel, collectives.size(), transformer), std::move(queue),
-                                      parallel, std::move(shares), collectives, transformer);
+  ShardMap map = make_shard_map(parallel, collectives.size(), work.stages, transformer);
+  return std::make_unique<RankShards>(std::move(map), std::move(queue), parallel, std::move(work), collectives,
+                                      transformer);
 }
 
 }  // namespace butterfly

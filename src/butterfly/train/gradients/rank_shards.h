@@ -11,24 +11,36 @@
 #include "butterfly/train/gradients/reducer.h"
 #include "butterfly/train/sharding/shard_map.h"
 #include "butterfly/train/sharding/sharded_weights.h"
+#include "butterfly/train/sharding/stages.h"
 
 namespace butterfly {
 
-/// Who holds what among `ranks` ranks. The same on every rank.
-ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, TrainableTransformer& transformer);
+/// Who holds what among `ranks` ranks. The same on every rank. `stages`: stages_of().
+ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<const PipelineStage> stages,
+                        TrainableTransformer& transformer);
 
 /// What of the flat arrays a rank of this run has memory for.
 ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 
+/// How the ranks of an epoch share the work.
+struct RankWorkShares {
+  std::vector<MicroBatches> micro_batches{};
+  std::vector<PipelineStage> stages{};
+};
+
+/// Of a pipeline, every rank all micro-batches. Errors: those of divide_micro_batches() and stages_of().
+Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds);
+
 struct RankShards {
   RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,
-             std::vector<MicroBatches> shares, Collectives& ranks, TrainableTransformer& transformer);
+             RankWorkShares work, Collectives& ranks, TrainableTransformer& transformer);
   /// Waits for collectives that are under way: they use what is here.
   ~RankShards() { [[maybe_unused]] const Status last = queue->wait_all(); }
   RankShards(const RankShards&) = delete;
   RankShards& operator=(const RankShards&) = delete;
 
   Collectives& collectives;
+  const std::vector<PipelineStage> stages;
   const ShardMap map;
   const std::shared_ptr<CollectiveQueue> queue;
   const Sharding sharding;
@@ -39,7 +51,7 @@ struct RankShards {
 };
 
 /// Errors: those of CollectiveQueue.
-Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, std::vector<MicroBatches> shares,
+Result<std::unique_ptr<RankShards>> make_rank_shards(const ParallelConfig& parallel, RankWorkShares work,
                                                      Collectives& collectives, TrainableTransformer& transformer);
 
 /// A part of the flat arrays that `owned` leaves out, range by range.

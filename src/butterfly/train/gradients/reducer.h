@@ -33,6 +33,12 @@ struct ReduceReport {
   std::array<std::uint32_t, kGradientCompressions> buckets{};  // by what they travelled as; kAuto's entry stays 0
 };
 
+/// What a stage of a pipeline makes at different times: its layers' gradients, the head's before them, the embedding's
+/// when those of the first stage have come back. Where the embedding is the head, too, its gradients are the head's
+/// until then.
+enum class GradientPiece : std::uint8_t { kLayers, kHead, kEmbedding };
+inline constexpr std::size_t kGradientPieces = 3;
+
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
@@ -46,6 +52,9 @@ class GradientReducer {
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
   /// After backward() of a micro-batch.
   virtual void micro_batch_done(int micro_batch) = 0;
+  /// The same for one piece of a stage, instead of those three; each piece's micro-batches are done in their order.
+  virtual std::span<float> fresh_piece(GradientPiece /*piece*/, int /*micro_batch*/) { return {}; }
+  virtual void piece_done(GradientPiece /*piece*/, int /*micro_batch*/) {}
   /// Seconds that calls above have waited for others since this was asked last; part of exposed_s.
   virtual double take_waited_s() { return 0.0; }
   /// Errors: those of the collectives, kNoMemory; the step has not happened then, and the reducer is of no use any
@@ -64,9 +73,11 @@ struct ShardedGradients {
   const ShardMap& map;
   std::shared_ptr<CollectiveQueue> queue;  // of everything that these ranks' collectives do during a step
   /// kStep: a rank's micro-batches add up and go to the owners once, so each rank holds all gradients. kMicroBatch:
-  /// those of each go there at once (micro_batches_in_rounds()), and its memory is given back.
-  enum class Exchange : std::uint8_t { kStep, kMicroBatch } exchange = Exchange::kStep;
+  /// those of each go there at once (micro_batches_in_rounds()), and its memory is given back. kNone: a rank computes
+  /// all of its part alone, piece by piece.
+  enum class Exchange : std::uint8_t { kStep, kMicroBatch, kNone } exchange = Exchange::kStep;
   std::vector<MicroBatches> shares{};  // of all ranks
+  int open_heads = 1;                  // kNone: micro-batches whose embeddings' gradients are the head's at once
 };
 
 struct ReducerOptions {

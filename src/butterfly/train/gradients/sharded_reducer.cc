@@ -9,6 +9,7 @@
 #include "butterfly/train/gradients/bucket_reducer.h"
 #include "butterfly/train/gradients/canonical_reducer.h"
 #include "butterfly/train/gradients/gradient_tree.h"
+#include "butterfly/train/gradients/stage_reducer.h"
 
 namespace butterfly {
 namespace {
@@ -211,7 +212,9 @@ class RoundReducer final : public GradientReducer {
                         exchange_.exchange(bucket, active, floats_of(workspace_), report_));
     const ParameterRange mine = shards_.map.part(bucket, collectives_.rank());
     if (deterministic_) {
-      add_to_tree(mine, brought, {.first = leaf, .last = round + 1 == rounds_});
+      const trace::Scope scope(trace::Zone::kGradientSum,
+                               sum_work(static_cast<std::size_t>(mine.size()) * brought.size()));
+      add_leaves(held_, gradients_, mine, brought, leaf, round + 1 == rounds_ ? LeavesLeft::kNone : LeavesLeft::kSome);
     } else {
       add_all(brought, in(gradients_, mine), round > 0);
     }
@@ -230,31 +233,6 @@ class RoundReducer final : public GradientReducer {
     const std::uint64_t begin = (static_cast<std::uint64_t>(element) * sizeof(float) + page - 1) / page * page;
     if (begin < released_from_) workspace_.release(begin, released_from_);
     released_from_ = element == 0 ? workspace_.bytes() : std::min(released_from_, begin);
-  }
-
-  struct Leaves {
-    int first = 0;
-    bool last = false;  // these are the last of the step
-  };
-  void add_to_tree(ParameterRange mine, const std::vector<std::span<float>>& brought, const Leaves& leaves) {
-    const trace::Scope scope(trace::Zone::kGradientSum,
-                             sum_work(static_cast<std::size_t>(mine.size()) * brought.size()));
-    std::vector<SubtreeSum> stack;
-    for (const Subtree& subtree : maximal_subtrees(0, leaves.first)) {
-      stack.push_back({.subtree = subtree, .values = in(floats_of(held_[stack.size()]), mine)});
-    }
-    for (std::size_t i = 0; i < brought.size(); ++i) {
-      push_leaf(stack, {.subtree = {.first = leaves.first + static_cast<int>(i), .count = 1}, .values = brought[i]});
-    }
-    if (leaves.last) {
-      const std::span<float> sum = fold_stack(stack);
-      std::ranges::copy(sum, in(gradients_, mine).begin());
-      return;
-    }
-    for (std::size_t i = 0; i < stack.size(); ++i) {
-      const std::span<float> place = in(floats_of(held_[i]), mine);
-      if (stack[i].values.data() != place.data()) std::ranges::copy(stack[i].values, place.begin());
-    }
   }
 
   Collectives& collectives_;
@@ -308,6 +286,7 @@ Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_
 
 Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptions& options) {
   const ShardedGradients& shards = *options.shards;
+  if (shards.exchange == ShardedGradients::Exchange::kNone) return make_stage_reducer(options);
   if (shards.exchange == ShardedGradients::Exchange::kStep) {
     std::unique_ptr<BucketSum> sum;
     if (options.deterministic) {

@@ -210,7 +210,9 @@ Status Workers::make_task() {
   BF_ASSIGN_OR_RETURN(parts_, make_run_parts(config_, {.rank = 0, .size = ranks}, {.isa = task_.isa}));
   const RunConfig& made = parts_->config;
   BF_ASSIGN_OR_RETURN(const RankLimits limits, rank_limits(made.parallel.nnodes));
-  most_ = static_cast<std::size_t>(std::min(limits.most, made.global_batch / made.micro_batch));
+  const bool pipeline = made.parallel.strategy == ParallelStrategy::kPipeline;
+  const int parts = pipeline ? made.shape.layers + 1 : made.global_batch / made.micro_batch;
+  most_ = static_cast<std::size_t>(std::min(limits.most, parts));
   task_.config = made;
   std::error_code ignored;
   const bool continues = !config_.model.empty() && std::filesystem::exists(config_.model, ignored);

@@ -65,8 +65,10 @@ Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& 
 /// sequences, and more ranks than micro-batches are refused.
 int micro_batch_of(const RunConfig& config, int ranks) {
   constexpr int kPartsForAnyRanks = 16;
+  constexpr int kPartsOfStage = 4;  // a pipeline is filled and drained in each step
+  const bool pipeline = config.parallel.strategy == ParallelStrategy::kPipeline;
   const bool for_any = config.parallel.deterministic || !door_of(config.parallel).empty();
-  const int parts = for_any ? kPartsForAnyRanks : ranks;
+  const int parts = for_any ? kPartsForAnyRanks : pipeline ? kPartsOfStage * ranks : ranks;
   int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / parts));
   while (config.global_batch % most != 0) --most;
   return most;
@@ -100,40 +102,48 @@ int ranks_to_divide(const RunConfig& config, const TrainRank& rank) {
 
 /// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
 /// the workers' parts come from here.
-ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, TrainableTransformer& transformer) {
+ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::span<const PipelineStage> stages,
+                            TrainableTransformer& transformer) {
   const int ranks = ranks_to_divide(config, rank);
   if (parameter_memory_of(config.parallel, ranks).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();
   const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
-  auto kept =
-      has_ranks_elsewhere(config.parallel) ? all : make_shard_map(config.parallel, ranks, transformer).held(rank.rank);
+  auto kept = has_ranks_elsewhere(config.parallel)
+                  ? all
+                  : make_shard_map(config.parallel, ranks, stages, transformer).held(rank.rank);
   return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
+    const ParameterRange made{.begin = 0, .end = parameter.offset + parameter.size()};
+    if (parameters.own_weights().data() == parameters.weights().data()) {
+      return for_each_gap(kept, made, [&](ParameterRange gap) { parameters.release_weights(gap); });
+    }
     for (const ParameterRange& range : kept) {
       const std::int64_t begin = std::max(range.begin, parameter.offset);
       const std::int64_t end = std::min(range.end, parameter.offset + parameter.size());
       if (begin >= end) continue;
       std::copy_n(parameters.weights().begin() + begin, end - begin, parameters.own_weights().begin() + begin);
     }
-    parameters.release_weights({.begin = 0, .end = parameter.offset + parameter.size()});
+    parameters.release_weights(made);
   };
 }
 
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa, const TrainRank& rank,
                                                                const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(
-      std::unique_ptr<TrainableTransformer> transformer,
-      TrainableTransformer::create(config.shape, {.precision = config.precision,
-                                                  .recompute = config.recompute,
-                                                  .fusion = config.fusion,
-                                                  .micro_batch = config.micro_batch,
-                                                  .seq = config.seq,
-                                                  .threads = config.threads,
-                                                  .isa = isa,
-                                                  .memory = parameter_memory_of(config.parallel, ranks_to_divide(config, rank)),
-                                                  .router_aux_loss = config.router_aux_loss_coef,
-                                                  .router_aux_loss_over = config.router_aux_loss_over}));
+  BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config, rank.size, rank.speeds));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
+                      TrainableTransformer::create(
+                          config.shape, {.precision = config.precision,
+                                         .recompute = config.recompute,
+                                         .fusion = config.fusion,
+                                         .micro_batch = config.micro_batch,
+                                         .seq = config.seq,
+                                         .threads = config.threads,
+                                         .isa = isa,
+                                         .memory = parameter_memory_of(config.parallel, ranks_to_divide(config, rank)),
+                                         .part = part_of_rank(work.stages, rank.rank, work.micro_batches.front().total),
+                                         .router_aux_loss = config.router_aux_loss_coef,
+                                         .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
-  const ParameterMade made = keeping_part(config, rank, *transformer);
+  const ParameterMade made = keeping_part(config, rank, work.stages, *transformer);
   if (continued) {
     BF_TRY(load_weights(*continued->weights, transformer->parameters(), made));
     transformer->weights_changed();

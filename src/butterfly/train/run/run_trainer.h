@@ -67,7 +67,10 @@ class RunTrainer final : public RankTrainer {
   Status take_over(const TrainObserver& observer);
   Status finish_last_step(const TrainObserver& observer);
   Status go_back(const TrainObserver& observer, const std::string& why);
-  Status divide(const TrainRank& rank, const std::vector<MicroBatches>& shares);
+  Status divide(const TrainRank& rank, const RankWorkShares& work);
+  /// Of a step's work, on this rank.
+  double share_of_work() const;
+  void note_bubble(TrainResult& result) const;
   Status agree(const TrainObserver& observer);
   void tell_parts(const TrainObserver& observer) const;
   std::size_t arrays_of_a_part() const;
@@ -102,6 +105,7 @@ class RunTrainer final : public RankTrainer {
   bool going_back_ = false;             // to a checkpoint: what was held before is overwritten
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
+  std::optional<StagePlace> stage_;     // in a pipeline of several ranks
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
   std::vector<int> rounds_;

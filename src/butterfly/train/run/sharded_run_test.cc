@@ -6,81 +6,12 @@
 #include <fstream>
 
 #include "butterfly/train/checkpoint/run_checkpoint.h"
-#include "butterfly/train/run/run_parts.h"
-#include "butterfly/train/run/tiny_run_test.h"
-#include "butterfly/wire/collective/collectives.h"
+#include "butterfly/train/sharding/thread_ranks_test.h"
 
 namespace butterfly {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// Parameters of several chunks, so that ranks have something to divide.
-ModelConfig divisible_shape() {
-  ModelConfig config = tiny_shape();
-  config.layers = 2;
-  config.model_dim = 64;
-  config.head_dim = 32;
-  config.rope.dim = 32;
-  config.ff_dim = 320;
-  return config;
-}
-
-RunConfig divided_run(ParallelStrategy strategy, int ranks) {
-  RunConfig config = tiny_run();
-  config.shape = divisible_shape();
-  config.global_batch = 12;
-  config.micro_batch = 1;
-  config.steps = 4;
-  config.parallel.strategy = strategy;
-  config.parallel.ranks = ranks;
-  config.parallel.bucket_bytes = 64 * 1024;
-  return config;
-}
-
-struct RankResult {
-  Result<TrainResult> result = make_error(ErrorCode::kUnavailable, "did not run");
-  std::vector<StepReport> steps{};
-};
-
-/// Each rank as a thread; rank 0's observer counts its steps.
-std::vector<RankResult> run_ranks(const RunConfig& config) {
-  const int ranks = config.parallel.ranks;
-  const auto collectives = make_inproc_collectives(ranks);
-  std::vector<RankResult> results(static_cast<std::size_t>(ranks));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      RankResult& mine = results[static_cast<std::size_t>(rank)];
-      Collectives* of_rank = collectives[static_cast<std::size_t>(rank)].get();
-      auto trainer = RankTrainer::create(config, {.rank = rank,
-                                                  .size = ranks,
-                                                  .collectives = ranks == 1 ? nullptr : of_rank,
-                                                  .speeds = config.parallel.speeds});
-      if (!trainer) {
-        mine.result = tl::unexpected(trainer.error());
-        return of_rank->abort();
-      }
-      TrainObserver observer;
-      observer.step = [&](const StepReport& report, std::int64_t) { mine.steps.push_back(report); };
-      mine.result = (*trainer)->run(observer, {});
-      if (!mine.result) of_rank->abort();
-    });
-  }
-  threads.clear();
-  return results;
-}
-
-std::string hash_of(const RunConfig& config) {
-  const auto results = run_ranks(config);
-  for (const RankResult& rank : results) {
-    EXPECT_TRUE(rank.result) << (rank.result ? "" : rank.result.error().message);
-    if (!rank.result) return "failed";
-    EXPECT_EQ(rank.result->weights_hash, results[0].result->weights_hash);
-    EXPECT_EQ(rank.steps.back().loss, results[0].steps.back().loss);
-  }
-  return results[0].result->weights_hash;
-}
 
 constexpr ParallelStrategy kDivided[] = {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3,
                                          ParallelStrategy::kHybrid};
@@ -161,108 +92,10 @@ TEST(ShardedRun, WithoutDeterminismTheLossesAreThoseOfOneRankWithinRounding) {
   }
 }
 
-/// Passes on what another does, but the member does not hear that a barrier was passed: it was cut off at that moment.
-class UnheardBarrier final : public Collectives {
- public:
-  explicit UnheardBarrier(Collectives& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Status all_reduce(MutableByteSpan data, int element_bytes, const ReduceFunction& reduce,
-                    AllReduceAlgorithm algorithm) override {
-    return inner_.all_reduce(data, element_bytes, reduce, algorithm);
-  }
-  std::uint64_t all_reduce_bytes(std::uint64_t bytes, AllReduceAlgorithm algorithm) const override {
-    return inner_.all_reduce_bytes(bytes, algorithm);
-  }
-  Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) override {
-    return inner_.all_to_all(parts, mine);
-  }
-  Status all_gather(std::span<const MutableByteSpan> parts) override { return inner_.all_gather(parts); }
-  Status broadcast(MutableByteSpan data, int root) override { return inner_.broadcast(data, root); }
-  Status barrier() override {
-    BF_TRY(inner_.barrier());
-    inner_.abort();
-    return make_error(ErrorCode::kUnavailable, "cut off");
-  }
-  CollectiveStats stats() const override { return inner_.stats(); }
-  void abort() override { inner_.abort(); }
-
- private:
-  Collectives& inner_;
-};
-
-/// Ranks whose epochs the test begins and ends.
-struct EpochRanks {
-  std::vector<std::unique_ptr<RankTrainer>> trainers{};
-  std::vector<std::unique_ptr<Collectives>> kept{};  // trainers hold those of the epoch before
-
-  /// All take part; after step `last` (-1: never) rank 0 ends the epoch. `unheard`: the rank that does not hear of a
-  /// barrier. The hashes of those who came to the end.
-  std::vector<std::string> epoch(const RunConfig& config, std::int64_t last, int unheard = -1) {
-    const auto size = static_cast<int>(trainers.size());
-    auto made = make_inproc_collectives(size);
-    if (unheard >= 0) {
-      auto& cut_off = made[static_cast<std::size_t>(unheard)];
-      kept.push_back(std::move(cut_off));
-      cut_off = std::make_unique<UnheardBarrier>(*kept.back());
-    }
-    std::vector<std::string> hashes(trainers.size());
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto at = static_cast<std::size_t>(rank);
-        const TrainRank place{.rank = rank, .size = size, .collectives = made[at].get()};
-        if (trainers[at] == nullptr) {
-          trainers[at] = make(config, place);
-        } else {
-          ASSERT_TRUE(trainers[at]->adopt(place));
-        }
-        TrainObserver observer;
-        observer.step = [&](const StepReport& report, std::int64_t) {
-          if (rank == 0 && report.step == last) made[at]->abort();
-        };
-        const auto result = trainers[at]->run(observer, {});
-        if (result) hashes[at] = result->weights_hash;
-        if (!result) made[at]->abort();
-      });
-    }
-    threads.clear();
-    for (auto& collectives : made) kept.push_back(std::move(collectives));
-    return hashes;
-  }
-  /// All are told of an epoch whose connections are gone before anything is said.
-  void broken_epoch(const RunConfig& config) {
-    const auto size = static_cast<int>(trainers.size());
-    auto made = make_inproc_collectives(size);
-    for (auto& one : made) one->abort();
-    for (int rank = 0; rank < size; ++rank) {
-      const auto at = static_cast<std::size_t>(rank);
-      const TrainRank place{.rank = rank, .size = size, .collectives = made[at].get()};
-      if (trainers[at] == nullptr) {
-        trainers[at] = make(config, place);
-      } else {
-        ASSERT_TRUE(trainers[at]->adopt(place));
-      }
-      EXPECT_FALSE(trainers[at]->run({}, {}));
-    }
-    for (auto& collectives : made) kept.push_back(std::move(collectives));
-  }
-  std::unique_ptr<RankTrainer> make(const RunConfig& config, const TrainRank& place) const {
-    auto parts = make_run_parts(config, place).value();
-    if (begun) parts.first_state = FirstState::kReceived;
-    return make_trainer(std::move(parts), place).value();
-  }
-  void lose(int rank) { trainers.erase(trainers.begin() + rank); }
-  void join() {
-    begun = true;
-    trainers.emplace_back();
-  }
-  bool begun = false;  // those that are made now receive the state
-};
-
 RunConfig open_run_of(ParallelStrategy strategy) {
   RunConfig config = divided_run(strategy, 1);
   config.steps = 10;
+  config.shape.layers = 3;  // and a head: as many stages as the tests have ranks
   config.parallel.join_at = "127.0.0.1:0";  // what it is to a trainer: others may come
   return config;
 }
@@ -270,12 +103,14 @@ RunConfig open_run_of(ParallelStrategy strategy) {
 std::string hash_of_ten_steps() {
   RunConfig alone = divided_run(ParallelStrategy::kDdp, 1);
   alone.steps = 10;
+  alone.shape.layers = 3;
   return hash_of(alone);
 }
 
 TEST(ShardedRun, RanksThatJoinReceiveTheirPartsAndNoBitShowsIt) {
   const std::string expected = hash_of_ten_steps();
-  for (const ParallelStrategy strategy : {ParallelStrategy::kDdp, ParallelStrategy::kZero1, ParallelStrategy::kZero3}) {
+  for (const ParallelStrategy strategy : {ParallelStrategy::kDdp, ParallelStrategy::kZero1, ParallelStrategy::kZero3,
+                                          ParallelStrategy::kPipeline}) {
     const RunConfig config = open_run_of(strategy);
     EpochRanks ranks;
     ranks.trainers.resize(1);

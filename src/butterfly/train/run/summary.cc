@@ -128,6 +128,8 @@ std::string to_json(const RunSummary& s) {
                                     {"communication_exposed_s", s.phases.communication_exposed_s},
                                     {"communication_hidden_s", s.communication_hidden_s},
                                     {"load_balance_factor", s.load_balance_factor},
+                                    {"bubble_predicted", s.bubble_predicted},
+                                    {"bubble_measured", s.bubble_measured},
                                     {"flops_per_step", s.flops_per_step},
                                     {"flops_per_token", s.flops_per_token},
                                     {"flops_convention", s.flops_convention},

@@ -52,9 +52,9 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
 }  // namespace
 
 Status RunTrainer::adopt(const TrainRank& rank) {
-  const int total = config_.global_batch / config_.micro_batch;
-  BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, rank.size, rank.speeds));
-  BF_TRY(divide(rank, shares));
+  BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config_, rank.size, rank.speeds));
+  const std::vector<MicroBatches>& shares = work.micro_batches;
+  BF_TRY(divide(rank, work));
   const ShardedGradients* divided = shards_ == nullptr ? nullptr : &shards_->gradients;
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
                       parts_.make_reducer({.gradients = transformer_.parameters().gradients(),
@@ -169,6 +169,7 @@ StepContext RunTrainer::context() {
           .collectives = rank_.collectives,
           .share = share_,
           .rounds = rounds_,
+          .stages = stage_ ? &*stage_ : nullptr,
           .weights = shards_ == nullptr ? nullptr : &shards_->weights,
           .micro_batch = config_.micro_batch};
 }
@@ -229,7 +230,8 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
 
 Status RunTrainer::evaluate(const TrainObserver& observer) {
   const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
-  BF_ASSIGN_OR_RETURN(validation_loss_, validation_loss(transformer_, *parts_.data, rank_.collectives));
+  BF_ASSIGN_OR_RETURN(validation_loss_,
+                      validation_loss(transformer_, *parts_.data, rank_.collectives, stage_ ? &*stage_ : nullptr));
   if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);
   return {};
 }
@@ -359,11 +361,12 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     BF_ASSIGN_OR_RETURN(result.weights_hash, shards_->weights.hash());
   }
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
-  const double rank_share = static_cast<double>(share_.last - share_.first) / share_.total;
+  const double rank_share = share_of_work();
   const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer, rank_share);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
   BF_ASSIGN_OR_RETURN(result.ranks, rows_of_ranks(result.summary));
+  note_bubble(result);
   std::vector<double> seen = audit_->seen(transformer_.parameters());
   if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, seen));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;

@@ -15,8 +15,9 @@
 namespace butterfly {
 
 /// Who holds what in this epoch. After the first one, the state goes there in take_over().
-Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>& shares) {
-  const bool may_be_several = rank.size > 1 || !door_of(config_.parallel).empty() || shards_ != nullptr || before_;
+Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
+  const bool again = shards_ != nullptr || before_;
+  const bool may_be_several = rank.size > 1 || !door_of(config_.parallel).empty() || again;
   if (!may_be_several || !sharding_of(config_.parallel.strategy).optimizer) return {};
   if (shards_ != nullptr && !before_) (agreed_ ? before_ : undivided_).emplace(Holding{shards_->map, rank_.rank});
   transformer_.set_residency(nullptr);
@@ -27,8 +28,18 @@ Status RunTrainer::divide(const TrainRank& rank, const std::vector<MicroBatches>
     alone_ = std::move(make_inproc_collectives(1)[0]);
     ranks = alone_.get();
   }
-  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, shares, *ranks, transformer_));
-  transformer_.set_residency(&shards_->weights);
+  const bool pipeline = config_.parallel.strategy == ParallelStrategy::kPipeline;
+  const int total = work.micro_batches.front().total;
+  if (pipeline && again) BF_TRY(transformer_.part().set_part(part_of_rank(work.stages, rank.rank, total)));
+  BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, work, *ranks, transformer_));
+  if (!pipeline) transformer_.set_residency(&shards_->weights);
+  stage_.reset();
+  if (!work.stages.empty()) {
+    stage_.emplace(StagePlace{.stage = rank.rank,
+                              .stages = rank.size,
+                              .step = pipeline_schedule(rank.rank, rank.size, total),
+                              .kept = kept_micro_batches(rank.rank, rank.size, total)});
+  }
   if (before_) return {};
   if (!undivided_) parts_.optimizer->own(shards_->held, shards_->counted);
   if (!shards_->sharding.weights) shards_->weights.set_whole();
@@ -102,7 +113,8 @@ Result<std::vector<int>> RunTrainer::old_ranks() {
   BF_TRY(share_numbers(rank_.collectives, sizes));
   if (is_newcomer()) {
     const int size = static_cast<int>(*std::ranges::max_element(sizes));
-    before_.emplace(Holding{make_shard_map(config_.parallel, size, transformer_), kNewcomer});
+    BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config_, size, {}));
+    before_.emplace(Holding{make_shard_map(config_.parallel, size, work.stages, transformer_), kNewcomer});
   }
   return std::vector<int>(ranks.begin(), ranks.end());
 }
@@ -117,6 +129,7 @@ Status RunTrainer::settle(const std::vector<double>& seen) {
   going_back_ = false;
   shards_->weights.updated();
   keep_part();
+  if (config_.parallel.strategy == ParallelStrategy::kPipeline) transformer_.weights_changed();  // no pass asks for it
   if (!audit_) audit_.emplace(transformer_.parameters(), shards_->held);
   audit_->hold(transformer_.parameters(), shards_->held, seen);
   return {};
@@ -167,9 +180,36 @@ Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why
   return {};
 }
 
+double RunTrainer::share_of_work() const {
+  if (stage_) return shards_->stages[static_cast<std::size_t>(rank_.rank)].flops_share;
+  return static_cast<double>(share_.last - share_.first) / share_.total;
+}
+
+/// What the schedule of these stages says, and what all ranks waited for each other in a step.
+void RunTrainer::note_bubble(TrainResult& result) const {
+  if (!stage_ || result.summary.phases.total_s <= 0.0) return;
+  result.summary.bubble_predicted = pipeline_bubble(shards_->stages, rank_.speeds, share_.total);
+  double waits_s = 0.0;
+  for (const RankRow& row : result.ranks) waits_s += row.communication_exposed_s;
+  result.summary.bubble_measured = waits_s / (result.summary.phases.total_s * static_cast<double>(result.ranks.size()));
+}
+
 /// What this rank holds, and what copies of parts cost.
 void RunTrainer::tell_parts(const TrainObserver& observer) const {
   if (shards_ == nullptr || !observer.note) return;
+  if (stage_) {
+    std::string stages;
+    for (std::size_t rank = 0; rank < shards_->stages.size(); ++rank) {
+      stages += fmt::format("{}rank {} {}", rank == 0 ? "" : "; ", rank, describe(shards_->stages[rank]));
+    }
+    observer.note("pipeline: " + stages);
+    if (share_.total < rank_.size) {
+      observer.note(
+          fmt::format("a step of {} micro-batches leaves some of {} stages idle at any time, {:.0f} % of their time by "
+                      "the schedule: smaller micro-batches, or a larger global_batch, would fill it",
+                      share_.total, rank_.size, 100.0 * pipeline_bubble(shards_->stages, rank_.speeds, share_.total)));
+    }
+  }
   const ShardMap& map = shards_->map;
   const auto mirrors = map.mirrors_of(rank_.rank).size();
   const auto bytes = static_cast<std::uint64_t>(map.owned_elements(rank_.rank)) * sizeof(float);
@@ -209,8 +249,10 @@ Status RunTrainer::gather_weights() {
 void RunTrainer::keep_part() {
   parts_.optimizer->own(shards_->held, shards_->counted);
   ParameterSet& parameters = transformer_.parameters();
-  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()},
-               [&](ParameterRange gap) { parameters.release_own_weights(gap); });
+  for_each_gap(shards_->held, {.begin = 0, .end = parameters.padded_size()}, [&](ParameterRange gap) {
+    parameters.release_own_weights(gap);
+    parameters.release_gradients(gap);
+  });
 }
 
 void RunTrainer::release_weights() {

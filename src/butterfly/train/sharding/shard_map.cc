@@ -71,7 +71,20 @@ ShardMap::ShardMap(const ParameterSet& parameters, std::span<const ParameterUnit
       if (inside) units_.back().push_back(bucket);
     }
   }
-  cut(chunks);
+  options_.owners.empty() ? cut(chunks) : give_units();
+}
+
+void ShardMap::give_units() {
+  BF_CHECK(options_.owners.size() == units_.size(), "an owner for each unit");
+  cuts_.resize(buckets_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const int owner = options_.owners[unit];
+    BF_CHECK(0 <= owner && owner < options_.group, "an owner beyond the group");
+    for (const std::size_t bucket : units_[unit]) {
+      cuts_[bucket].assign(static_cast<std::size_t>(options_.group) + 1, buckets_[bucket].end);
+      std::fill_n(cuts_[bucket].begin(), owner + 1, buckets_[bucket].begin);
+    }
+  }
 }
 
 void ShardMap::cut(std::span<const UpdateChunk> chunks) {

@@ -31,12 +31,13 @@ struct ShardOptions {
   /// How many of the next members of its group hold a copy of a rank's part, and update it as the rank does.
   int mirrors = 0;
   std::vector<double> shares{};  // of a group's members, relative; empty: equal
+  std::vector<int> owners{};     // of a group's members, who has each unit as a whole; empty: shares of all units
   std::int64_t bucket_bytes = 4 << 20;
 };
 
 class ShardMap {
  public:
-  /// Parts as near to the shares as chunks allow, over the whole and not in each bucket.
+  /// Parts as near to the shares as chunks allow, over the whole and not in each bucket; or whole units.
   ShardMap(const ParameterSet& parameters, std::span<const ParameterUnit> units, const ShardOptions& options);
 
   int ranks() const { return options_.ranks; }
@@ -61,6 +62,7 @@ class ShardMap {
  private:
   std::vector<ParameterRange> parts_of(const std::vector<int>& ranks) const;
   void cut(std::span<const UpdateChunk> chunks);
+  void give_units();
 
   ShardOptions options_;
   std::vector<ParameterRange> buckets_;

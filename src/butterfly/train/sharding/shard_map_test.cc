@@ -71,5 +71,26 @@ TEST(ShardMap, GroupsHoldTheSame) {
   EXPECT_EQ(map.owned_elements(0) + map.owned_elements(1), transformer->parameters().padded_size());
 }
 
+// Fails when a unit that is given as a whole is divided, or is nobody's.
+TEST(ShardMap, WholeUnitsAreTheirOwnersAndTheirMirrors) {
+  const auto transformer = small_transformer();
+  const auto units = transformer->units();
+  const std::vector<int> owners{2, 0, 0, 1, 1};
+  const ShardMap map(transformer->parameters(), units,
+                     {.ranks = 3, .group = 3, .mirrors = 1, .owners = owners, .bucket_bytes = 1 << 18});
+  std::int64_t all = 0;
+  for (int rank = 0; rank < 3; ++rank) all += map.owned_elements(rank);
+  EXPECT_EQ(all, transformer->parameters().padded_size());
+  for (int unit = 0; unit < map.units(); ++unit) {
+    const int owner = owners[static_cast<std::size_t>(unit)];
+    for (const std::size_t bucket : map.buckets_of(unit)) {
+      for (int rank = 0; rank < 3; ++rank) {
+        EXPECT_EQ(map.part(bucket, rank).size(), rank == owner ? map.buckets()[bucket].size() : 0);
+      }
+    }
+  }
+  EXPECT_EQ(map.mirrored_by(0), std::vector<int>{2});
+}
+
 }  // namespace
 }  // namespace butterfly

@@ -9,14 +9,20 @@
 namespace butterfly {
 
 ShardedWeights::ShardedWeights(const ShardMap& map, Collectives& collectives, CollectiveQueue& queue,
-                               ParameterSet& parameters, AfterUse after_use)
+                               ParameterSet& parameters, AfterUse after_use, const std::vector<ParameterRange>& stays)
     : map_(map),
       collectives_(collectives),
       queue_(queue),
       parameters_(parameters),
       after_use_(after_use),
       units_(static_cast<std::size_t>(map.units())),
-      unit_of_(map.buckets().size()) {
+      unit_of_(map.buckets().size()),
+      stays_(map.buckets().size()) {
+  for (std::size_t bucket = 0; bucket < stays_.size(); ++bucket) {
+    const ParameterRange& range = map.buckets()[bucket];
+    stays_[bucket] = std::ranges::any_of(
+        stays, [&](const ParameterRange& one) { return one.begin <= range.begin && range.end <= one.end; });
+  }
   for (int unit = 0; unit < map.units(); ++unit) {
     for (const std::size_t bucket : map.buckets_of(unit)) unit_of_[bucket] = unit;
   }
@@ -61,7 +67,9 @@ Status ShardedWeights::gather(int unit) {
 void ShardedWeights::release(int unit) {
   if (after_use_ == AfterUse::kKept) return;
   units_[static_cast<std::size_t>(unit)] = {};
-  for (const std::size_t bucket : map_.buckets_of(unit)) release_pages_of(map_.buckets()[bucket]);
+  for (const std::size_t bucket : map_.buckets_of(unit)) {
+    if (!stays_[bucket]) release_pages_of(map_.buckets()[bucket]);
+  }
 }
 
 /// Those that no other bucket needs: a page is large, and neighbours may be on it.
@@ -71,7 +79,7 @@ void ShardedWeights::release_pages_of(ParameterRange range) {
     for (std::size_t bucket = 0; bucket < map_.buckets().size(); ++bucket) {
       const ParameterRange& other = map_.buckets()[bucket];
       const Unit& unit = units_[static_cast<std::size_t>(unit_of_[bucket])];
-      const bool needed = unit.whole || unit.operation != 0;
+      const bool needed = unit.whole || unit.operation != 0 || stays_[bucket];
       if (needed && other.begin < pages.end && other.end > pages.begin) return false;
     }
     return true;

@@ -1,6 +1,7 @@
 // The weights of a run whose optimizer's state is divided among ranks: each rank updates its part, and a unit's parts
 // are gathered before a pass computes with it, one unit ahead of the pass. With kZero3 a unit that was used goes back
-// to this rank's part of it. Collectives run on the queue's thread in the order of the calls, which is the same on
+// to this rank's part of it. In a pipeline no pass asks for weights: units are gathered for what is done with the whole
+// model. Collectives run on the queue's thread in the order of the calls, which is the same on
 // every rank; used by the thread that trains.
 #pragma once
 
@@ -24,9 +25,10 @@ struct GatherStats {
 
 class ShardedWeights final : public WeightResidency {
  public:
-  /// All borrowed. Of the weights, this rank's part counts; with kKept, all of them where `whole`.
+  /// All borrowed. Of the weights, this rank's part counts; with kKept, all of them where `whole`. Units in `stays` are
+  /// not released: passes compute with them where they are.
   ShardedWeights(const ShardMap& map, Collectives& collectives, CollectiveQueue& queue, ParameterSet& parameters,
-                 AfterUse after_use);
+                 AfterUse after_use, const std::vector<ParameterRange>& stays);
 
   Result<bool> acquire(int unit, Pass pass) override;
   void release(int unit) override;
@@ -64,6 +66,7 @@ class ShardedWeights final : public WeightResidency {
   const AfterUse after_use_;
   std::vector<Unit> units_;
   std::vector<int> unit_of_;  // of each bucket
+  std::vector<bool> stays_;   // each bucket
   double waited_s_ = 0.0;
   GatherStats stats_{};  // bytes and communication_s: the queue's while operations are under way
 };

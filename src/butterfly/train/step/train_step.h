@@ -9,6 +9,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/plan/pipeline/schedule.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/data/dataset.h"
 #include "butterfly/train/gradients/guard.h"
@@ -75,6 +76,14 @@ struct StepBuffers {
   std::span<double> expert_tokens;       // sums over micro-batches
 };
 
+/// A rank's place in a pipeline, whose stages are the ranks in their order.
+struct StagePlace {
+  int stage = 0, stages = 1;
+  std::vector<StagePass> step{};  // what it does in one
+  int kept = 1;                   // micro-batches of which it has activations at once
+  bool is_last() const { return stage == stages - 1; }
+};
+
 /// What a step works on; borrowed.
 struct StepContext {
   const RunConfig& config;
@@ -86,10 +95,23 @@ struct StepContext {
   StepBuffers& buffers;
   Collectives* collectives = nullptr;  // null for one rank
   MicroBatches share{};
-  std::vector<int> rounds{};          // this rank's micro-batch in each, or kIdle
-  ShardedWeights* weights = nullptr;  // null: every rank has all of them
-  int micro_batch = 1;                // sequences
+  std::vector<int> rounds{};           // this rank's micro-batch in each, or kIdle
+  const StagePlace* stages = nullptr;  // null: all layers are computed here
+  ShardedWeights* weights = nullptr;   // null: every rank has all of them
+  int micro_batch = 1;                 // sequences
 };
+
+std::int64_t tokens_of_step(const StepContext& context);
+
+/// Into buffers.tokens and targets. Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch),
+/// whichever rank computes it.
+void read_batch(StepContext& context, std::int64_t step, int micro_batch);
+
+/// Of the loss of each token: a step's is their mean.
+float loss_scale(const StepContext& context);
+
+/// The loss of a forward pass, and what its routers did.
+void note_forward(StepContext& context, int micro_batch, double loss);
 
 /// What shall follow the step, as this rank wants it: the next one, the end of the run, or another epoch, since others
 /// wait to take part. All ranks learn of it and do so after the same step.

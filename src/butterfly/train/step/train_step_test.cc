@@ -37,6 +37,7 @@ class TamperedTransformer final : public TrainableTransformer {
     return inner_.evaluate(tokens, targets);
   }
   void weights_changed() override { inner_.weights_changed(); }
+  PartPasses& part() override { return inner_.part(); }
   double forward_flops_per_token() const override { return inner_.forward_flops_per_token(); }
   RouterReport router_report() const override { return inner_.router_report(); }
 

@@ -40,6 +40,7 @@ ChannelCollectives::ChannelCollectives(int rank, std::vector<std::shared_ptr<Cha
     : options_(options),
       exchange_(rank, members, {.epoch = options.epoch, .member_timeout = options.member_timeout}),
       pieces_(members, options.epoch, options.member_timeout),
+      direct_(members, options.epoch, options.member_timeout),
       members_(std::move(members)),
       to_(pieces_.members()),
       from_(pieces_.members()) {
@@ -142,6 +143,21 @@ Status ChannelCollectives::send_tree(MutableByteSpan data, int root) {
     if (place.parent && i + kPiecesAhead < count) BF_TRY(pieces_.send(*place.parent, {}));
   }
   return {};
+}
+
+Status ChannelCollectives::send(int to, std::uint64_t label, ByteSpan data) {
+  const Status sent = direct_.send(to, label, data);
+  if (!sent) abort();
+  if (sent) bytes_sent_.fetch_add(data.size(), std::memory_order_relaxed);
+  return sent;
+}
+
+Status ChannelCollectives::receive(int from, std::uint64_t label, MutableByteSpan data) {
+  trace::TimedSpan span(trace::Zone::kWaitMembers);
+  const Status received = direct_.receive(from, label, data);
+  wait_ns_.fetch_add(span.end(), std::memory_order_relaxed);
+  if (!received) abort();
+  return received;
 }
 
 Result<bool> ChannelCollectives::share_memory(const ReadableMemory& memory) {

@@ -9,6 +9,7 @@
 #include "butterfly/trace/timed_span.h"
 #include "butterfly/wire/collective/collective_work.h"
 #include "butterfly/wire/collective/collectives.h"
+#include "butterfly/wire/collective/direct_channels.h"
 #include "butterfly/wire/collective/piece_channels.h"
 #include "butterfly/wire/collective/shared_collectives.h"
 #include "butterfly/wire/exchange/channel_exchange.h"
@@ -27,6 +28,8 @@ class ChannelCollectives final : public Collectives {
   Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) override;
   Status all_gather(std::span<const MutableByteSpan> parts) override;
   Status broadcast(MutableByteSpan data, int root) override;
+  Status send(int to, std::uint64_t label, ByteSpan data) override;
+  Status receive(int from, std::uint64_t label, MutableByteSpan data) override;
   Result<bool> share_memory(const ReadableMemory& memory) override;
   bool reads_memory() const override { return shared_ != nullptr; }
   Status barrier() override;
@@ -92,6 +95,7 @@ class ChannelCollectives final : public Collectives {
   const CollectivesOptions options_;
   ChannelExchange exchange_;
   PieceChannels pieces_;
+  DirectChannels direct_;
   const std::vector<std::shared_ptr<Channel>> members_;
   std::unique_ptr<SharedCollectives> shared_;  // of the thread that operates
   std::vector<ByteSpan> to_;

@@ -83,6 +83,13 @@ class Collectives {
   /// data of `root` to all.
   virtual Status broadcast(MutableByteSpan data, int root) = 0;
 
+  /// To one member, besides what all do together: it receives what was sent with the same label, in whatever order
+  /// others come; a label is used again once it was received. `data` is the caller's again on return, and nobody is
+  /// waited for. Errors: also kUnsupported, of Collectives that have operations of all alone.
+  virtual Status send(int to, std::uint64_t label, ByteSpan data);
+  /// Waits for it. `data` is as large as what was sent.
+  virtual Status receive(int from, std::uint64_t label, MutableByteSpan data);
+
   /// Called by all members at once, at most once: from here on large operations on data in this memory read it where it
   /// lies, with the same bits, where all members are processes of one host that may share memory; otherwise nothing
   /// changes. The memory outlives the Collectives' operations. Whether anything has; between threads nothing

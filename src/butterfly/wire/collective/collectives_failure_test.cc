@@ -98,6 +98,32 @@ TEST_P(CollectivesFailureTest, AMemberThatGoesAwayWhileOthersReadAndAddFailsThem
   }
 }
 
+TEST_P(CollectivesFailureTest, WhoWaitsForAMessageOfAMemberThatGoesAwayFailsAndSoDoAll) {
+  CollectivesMesh mesh(GetParam(), 3);
+  ExchangeMesh::run_threads(3, [&](std::size_t me) {
+    if (me == 2) return mesh.leave(2);
+    std::array<std::byte, 8> room{};
+    // Rank 0 waits for rank 1, who lives, and hears of the loss from it.
+    const Status status = mesh.ends[me]->receive(static_cast<int>(me) + 1, 7, room);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kUnavailable) << status.error().message;
+  });
+}
+
+TEST_P(CollectivesFailureTest, AMessageOfAnotherSizeIsNamed) {
+  CollectivesMesh mesh(GetParam(), 2);
+  ExchangeMesh::run_threads(2, [&](std::size_t me) {
+    std::array<std::byte, 8> bytes{};
+    if (me == 0) {
+      ASSERT_TRUE(mesh.ends[0]->send(1, 7, bytes));
+      return;
+    }
+    const Status status = mesh.ends[1]->receive(0, 7, std::span(bytes).first(4));
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kProtocol) << status.error().message;
+  });
+}
+
 TEST_P(CollectivesFailureTest, AnAbortHereWakesTheThreadThatWaitsHere) {
   CollectivesMesh mesh(GetParam(), 2);
   std::thread waiter([&] {

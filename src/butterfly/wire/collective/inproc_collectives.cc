@@ -3,6 +3,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -68,7 +70,9 @@ struct alignas(64) Member {
   std::atomic<std::uint64_t> operations{0};  // begun
   std::atomic<bool> reading{false};          // another member's memory
   Brought brought;
-  std::array<std::vector<std::byte>, 2> deposits;  // of operations of odd and even numbers
+  std::array<std::vector<std::byte>, 2> deposits;                        // of operations of odd and even numbers
+  std::mutex mutex;                                                      // guards what follows
+  std::map<std::pair<int, std::uint64_t>, std::vector<std::byte>> mail;  // sent to this member: by sender and label
 };
 
 /// What all members share. A member that waits looks again for a while, unless there are more members than cores, and
@@ -94,6 +98,30 @@ class Shared {
     const auto done = [&] { return met_.load() >= number; };
     await([&] { return done() || aborted_.load(); });
     return done();
+  }
+
+  void deliver(int to, std::pair<int, std::uint64_t> label, ByteSpan data) {
+    Member& member = members[static_cast<std::size_t>(to)];
+    {
+      const std::lock_guard lock(member.mutex);
+      member.mail[label].assign(data.begin(), data.end());
+    }
+    ring();
+  }
+
+  /// Nothing after an abort or the timeout.
+  std::optional<std::vector<std::byte>> take(Member& member, std::pair<int, std::uint64_t> label) {
+    std::optional<std::vector<std::byte>> taken;
+    await([&] {
+      const std::lock_guard lock(member.mutex);
+      const auto found = member.mail.find(label);
+      if (!taken && found != member.mail.end()) {
+        taken = std::move(found->second);
+        member.mail.erase(found);
+      }
+      return taken || aborted_.load();
+    });
+    return taken;
   }
 
   void abort() {
@@ -160,6 +188,8 @@ class InprocCollectives final : public Collectives {
   Status all_to_all(std::span<const ByteSpan> parts, std::span<const MutableByteSpan> mine) override;
   Status all_gather(std::span<const MutableByteSpan> parts) override;
   Status broadcast(MutableByteSpan data, int root) override;
+  Status send(int to, std::uint64_t label, ByteSpan data) override;
+  Status receive(int from, std::uint64_t label, MutableByteSpan data) override;
   Status barrier() override;
   CollectiveStats stats() const override;
 
@@ -385,6 +415,28 @@ Status InprocCollectives::broadcast(MutableByteSpan data, int root) {
     }
     return meet_again();
   });
+}
+
+Status InprocCollectives::send(int to, std::uint64_t label, ByteSpan data) {
+  if (shared_->aborted()) return failure();
+  shared_->deliver(to, {rank_, label}, data);
+  count_sent(data.size());
+  return {};
+}
+
+Status InprocCollectives::receive(int from, std::uint64_t label, MutableByteSpan data) {
+  trace::TimedSpan span(trace::Zone::kWaitMembers);
+  const auto mail = shared_->take(me_, {from, label});
+  wait_ns_.fetch_add(span.end(), std::memory_order_relaxed);
+  Status status;
+  if (!mail && shared_->aborted()) status = failure();
+  if (!mail && !shared_->aborted()) {
+    status = make_error(ErrorCode::kTimeout, "member {} sent nothing with label {} within {} ms", from, label,
+                        shared_->timeout().count());
+  }
+  if (mail) status = copy(from, *mail, data);
+  if (!status) shared_->abort();
+  return status;
 }
 
 Status InprocCollectives::barrier() {

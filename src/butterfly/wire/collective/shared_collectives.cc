@@ -19,19 +19,19 @@
 namespace butterfly {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::microseconds kSharedSpin{50};
 constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken peer
 // What is added at a time: stays in the nearest cache while one member after the other is added to it.
-constexpr std::size_t kBlockBytes = 16 * 1024;
+constexpr std::size_t kAddedBytes = 16 * 1024;
 constexpr std::uint64_t kElsewhere = UINT64_MAX;
-constexpr std::array<std::string_view, 3> kOperationNames{"all_reduce", "all_to_all", "barrier"};
+constexpr std::array<std::string_view, 3> kSharedOperationNames{"all_reduce", "all_to_all", "barrier"};
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
 
 /// A thread that sums beside a thread that computes would take its core.
 std::chrono::microseconds spin_of(int members) {
-  return 2 * members > usable_threads() ? std::chrono::microseconds(0) : kSpin;
+  return 2 * members > usable_threads() ? std::chrono::microseconds(0) : kSharedSpin;
 }
 
 std::size_t lines(std::size_t bytes) {
@@ -146,10 +146,10 @@ Result<bool> SharedCollectives::look(Operation operation) {
   for (int member = 0; member < size(); ++member) {
     const std::uint64_t theirs = call(member).operation.load(std::memory_order_relaxed);
     if (theirs != expected) {
-      const std::size_t kind = std::min<std::size_t>(theirs & 0xff, kOperationNames.size() - 1);
+      const std::size_t kind = std::min<std::size_t>(theirs & 0xff, kSharedOperationNames.size() - 1);
       return make_error(ErrorCode::kProtocol, "member {} came to operation {}, {}, member {} to operation {}, {}",
-                        member, theirs >> 8, kOperationNames[kind], rank_, operations_,
-                        kOperationNames[static_cast<std::size_t>(operation)]);
+                        member, theirs >> 8, kSharedOperationNames[kind], rank_, operations_,
+                        kSharedOperationNames[static_cast<std::size_t>(operation)]);
     }
     for (int reader = 0; reader < size(); ++reader) {
       all_here = all_here && places(member)[reader].begin.load(std::memory_order_relaxed) != kElsewhere;
@@ -196,7 +196,7 @@ SharedCollectives::Read SharedCollectives::all_reduce(MutableByteSpan data, int 
     return bytes.subspan(range.begin * element, range.size() * element);
   };
   const MutableByteSpan mine = part(data, rank_);
-  const std::size_t block = std::max<std::size_t>(1, kBlockBytes / element) * element;
+  const std::size_t block = std::max<std::size_t>(1, kAddedBytes / element) * element;
   for (std::size_t at = 0; at < mine.size(); at += block) {
     const MutableByteSpan into = mine.subspan(at, std::min(block, mine.size() - at));
     for (int i = 1; i < size(); ++i) {

@@ -33,6 +33,14 @@ std::string to_string(const Fusion& fusion);
 /// layer overloads may make up for what another does not use; or those of each layer, of which it is the mean.
 enum class BalanceScope : std::uint8_t { kModel, kLayer };
 
+/// What of a model passes go through here, where other ranks have the rest.
+struct ModelPart {
+  int first_layer = 0;
+  int last_layer = -1;  // behind the last one; -1: all
+  bool ends = true;     // embedding, last norm and head
+  int kept = 1;         // micro-batches whose activations are kept at once
+};
+
 struct TransformerOptions {
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
@@ -42,6 +50,7 @@ struct TransformerOptions {
   int threads = 1;
   Isa isa = Isa::kReference;
   ParameterMemory memory{};
+  ModelPart part{};
   /// Coefficient of the load-balance loss of a mixture of experts: backward() gives the gradients of the losses plus
   /// this times the rows of the micro-batch times RouterReport::balance_loss.
   double router_aux_loss = 0.0;
