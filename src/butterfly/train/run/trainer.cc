@@ -91,7 +91,8 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   } else {
     BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
-    if (received && shards_ != nullptr) keep_part();
+    // Rank 0 may have had all of it for the others.
+    if ((received || is_first()) && shards_ != nullptr) keep_part();
   }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
