@@ -94,7 +94,9 @@ Status RunTrainer::agree(const TrainObserver& observer) {
     if (undivided_ && parts_.resumed) BF_TRY(restore());
     BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
-    if ((received || undivided_) && shards_ != nullptr) keep_part();
+    // Who has all of it for the others gives it up when they have theirs.
+    if (received && shards_ != nullptr) BF_TRY(shards_->collectives.barrier());
+    if ((received || is_first() || undivided_) && shards_ != nullptr) keep_part();
   }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();
