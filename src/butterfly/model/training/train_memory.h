@@ -61,6 +61,8 @@ class TrainMemory {
  public:
   /// Also gives `context` its scratch. Errors: kNoMemory naming the size.
   static Result<TrainMemory> create(TrainContext& context);
+  /// What create() would take, of a context of which only config and options are there.
+  static std::uint64_t planned_bytes(TrainContext context);
 
   const BlockActivations& block(int layer) const { return blocks_[static_cast<std::size_t>(layer)]; }
   const TrainScratch& scratch() const { return scratch_; }

@@ -39,6 +39,11 @@ Status check_options(const ModelConfig& config, const TransformerOptions& option
   return {};
 }
 
+std::uint64_t angle_bytes(const ModelConfig& config, int seq) {
+  if (config.position != PositionKind::kRope) return 0;
+  return 2 * static_cast<std::uint64_t>(seq) * rotary_frequencies(config).size() * sizeof(float);
+}
+
 class PlannedTransformer final : public TrainableTransformer {
  public:
   PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
@@ -108,18 +113,10 @@ class PlannedTransformer final : public TrainableTransformer {
     return run_forward(tokens, targets);
   }
 
-  void clear_gradients(std::span<float> into) override {
+  using TrainableTransformer::clear_gradients;
+  void clear_gradients(std::span<float> into, OldGradients old) override {
     BF_CHECK(into.size() == parameters_.gradients().size(), "gradients of all parameters");
-    const trace::Scope scope(trace::Zone::kGradientClear,
-                             work_of({.rows = 1, .cols = cleared_, .bytes = sizeof(float)}));
-    team_.run([&](int member) {
-      for (const Parameter& parameter : parameters_.list()) {
-        if (by_matmuls_.contains(parameter.offset)) continue;
-        const std::span<float> gradient = ParameterSet::part(into, parameter);
-        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
-        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
-      }
-    });
+    if (old == OldGradients::kAny) write_zeros(into);
     context_.gradients = into.data();
     context_.weight_gradients = Accumulate::kNo;
   }
@@ -231,6 +228,20 @@ class PlannedTransformer final : public TrainableTransformer {
     }
   }
 
+  /// But where a matmul writes all of a parameter's.
+  void write_zeros(std::span<float> gradients) {
+    const trace::Scope scope(trace::Zone::kGradientClear,
+                             work_of({.rows = 1, .cols = cleared_, .bytes = sizeof(float)}));
+    team_.run([&](int member) {
+      for (const Parameter& parameter : parameters_.list()) {
+        if (by_matmuls_.contains(parameter.offset)) continue;
+        const std::span<float> gradient = ParameterSet::part(gradients, parameter);
+        const WorkRange range = split_work(static_cast<long>(gradient.size()), member, team_.size());
+        std::fill(gradient.data() + range.begin, gradient.data() + range.end, 0.0f);
+      }
+    });
+  }
+
   const std::vector<ParameterRange>& unit_ranges(int unit) const {
     return units_[static_cast<std::size_t>(unit)].ranges;
   }
@@ -296,8 +307,7 @@ class PlannedTransformer final : public TrainableTransformer {
   Status plan_angles() {
     if (config_.position != PositionKind::kRope) return {};
     const auto seq = static_cast<std::size_t>(options_.seq);
-    const std::size_t all_pairs = rotary_frequencies(config_).size();
-    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * seq * all_pairs * sizeof(float)));
+    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(angle_bytes(config_, options_.seq)));
     angles_held_ = trace::Held(trace::Owner::kBuffers, angles_.bytes());
     auto* next = reinterpret_cast<float*>(angles_.data());
     for (const int kind : {kMainRope, kLocalRope}) {
@@ -385,6 +395,16 @@ class PlannedTransformer final : public TrainableTransformer {
 };
 
 }  // namespace
+
+Result<std::uint64_t> planned_activation_bytes(const ModelConfig& config, const TransformerOptions& options) {
+  BF_TRY(validate(config));
+  BF_TRY(check_trainable(config));
+  BF_TRY(check_options(config, options));
+  TrainContext context;
+  context.config = &config;
+  context.options = options;
+  return TrainMemory::planned_bytes(context) + angle_bytes(config, options.seq);
+}
 
 Result<std::unique_ptr<TrainableTransformer>> TrainableTransformer::create(const ModelConfig& config,
                                                                            const TransformerOptions& options) {

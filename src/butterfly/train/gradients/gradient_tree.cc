@@ -23,13 +23,6 @@ void merge_last(std::vector<SubtreeSum>& stack, Subtree subtree) {
   stack.back().subtree = subtree;
 }
 
-/// How many subtrees are held at most while leaves [first, last) are taken one by one.
-std::size_t held_at_most(int first, int last) {
-  std::size_t most = 0;
-  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
-  return most;
-}
-
 }  // namespace
 
 std::vector<Subtree> maximal_subtrees(int first, int last) {
@@ -41,6 +34,12 @@ std::vector<Subtree> maximal_subtrees(int first, int last) {
     first += subtrees.back().count;
   }
   return subtrees;
+}
+
+std::size_t held_at_most(int first, int last) {
+  std::size_t most = 0;
+  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
+  return most;
 }
 
 trace::Work sum_work(std::size_t elements) {

@@ -28,6 +28,9 @@ struct Subtree {
 /// The largest subtrees that make up leaves [first, last), ascending.
 std::vector<Subtree> maximal_subtrees(int first, int last);
 
+/// How many subtrees are held at most while leaves [first, last) are taken one by one.
+std::size_t held_at_most(int first, int last);
+
 struct SubtreeSum {
   Subtree subtree{};
   std::span<float> values{};

@@ -89,9 +89,10 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   if (before_) {
     BF_TRY(take_over(observer));
   } else {
-    BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
+    BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
-    if (received && shards_ != nullptr) keep_part();
+    // Whoever gave all of it or was given it.
+    if (shards_ != nullptr) keep_part();
   }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
   saved_residuals_.clear();

@@ -77,7 +77,7 @@ void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
 
 Status backward(StepContext& context, int micro_batch) {
   const std::span<float> fresh = context.reducer.fresh_gradients(micro_batch);
-  if (!fresh.empty()) context.transformer.clear_gradients(fresh);
+  if (!fresh.empty()) context.transformer.clear_gradients(fresh, context.reducer.old_gradients());
   const auto scale = static_cast<float>(1.0 / static_cast<double>(tokens_of_step(context)));
   BF_TRY(context.transformer.backward(
       scale, [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
