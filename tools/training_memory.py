@@ -103,7 +103,7 @@ def state(options):
           f"{'sent':>9} {'/ k b':>6} {'due':>4}")
     for n in [int(text) for text in options.ranks.split(",")]:
         for strategy in options.strategies.split(","):
-            flags = ["--steps", "4", "--seq", "16", "--batch", str(n), "--micro-batch", "1", "--threads", "1", "--ranks",
+            flags = ["--steps", "3", "--seq", "16", "--batch", str(n), "--micro-batch", "1", "--threads", "1", "--ranks",
                      str(n), "--parallel", strategy, "--recompute", "block", "--parallel.shared-memory", "false"]
             small_allocated, small_resident = fullest(train(["--model", "tinytransformer-tiny", *flags])[0])
             result = train(["--model", options.model, *flags])[0]

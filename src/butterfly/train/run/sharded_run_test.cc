@@ -40,7 +40,13 @@ RunConfig divided_run(ParallelStrategy strategy, int ranks) {
 struct RankResult {
   Result<TrainResult> result = make_error(ErrorCode::kUnavailable, "did not run");
   std::vector<StepReport> steps{};
+  double kept = 0.0;  // share of the weights that it has of its own, at the end
 };
+
+double share_of_own_weights(const ParameterSet& parameters) {
+  const std::span<const float> own = parameters.own_weights();
+  return 1.0 - static_cast<double>(std::ranges::count(own, 0.0F)) / static_cast<double>(own.size());
+}
 
 /// Each rank as a thread; rank 0's observer counts its steps.
 std::vector<RankResult> run_ranks(const RunConfig& config) {
@@ -63,6 +69,7 @@ std::vector<RankResult> run_ranks(const RunConfig& config) {
       TrainObserver observer;
       observer.step = [&](const StepReport& report, std::int64_t) { mine.steps.push_back(report); };
       mine.result = (*trainer)->run(observer, {});
+      mine.kept = share_of_own_weights((*trainer)->parameters());
       if (!mine.result) of_rank->abort();
     });
   }
@@ -91,6 +98,18 @@ TEST(ShardedRun, EndsWithTheBitsOfOneRank) {
       EXPECT_EQ(hash_of(divided_run(strategy, ranks)), one) << static_cast<int>(strategy) << ", " << ranks << " ranks";
     }
   }
+}
+
+// Fails when rank 0, which makes the weights of ranks on other machines, keeps them.
+TEST(ShardedRun, WhoGivesOthersTheirPartKeepsItsOwnAlone) {
+  RunConfig config = divided_run(ParallelStrategy::kZero3, 2);
+  config.parallel.mirror = 0;
+  const std::string one = hash_of(config);
+  config.parallel.workers = {"b:1"};
+  const auto results = run_ranks(config);
+  ASSERT_TRUE(results[0].result) << results[0].result.error().message;
+  EXPECT_EQ(results[0].result->weights_hash, one);
+  EXPECT_LT(results[0].kept, 0.7);
 }
 
 TEST(ShardedRun, UnevenSharesAndGroupsDoNotShow) {
