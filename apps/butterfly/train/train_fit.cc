@@ -12,12 +12,13 @@
 namespace butterfly::app {
 namespace {
 
-/// Of threads, connections and packed operands: what a run has beside its arrays.
-constexpr std::uint64_t kAroundARun = std::uint64_t{16} << 20;
+/// Of connections and small tables, and of each thread its stack and packed operands: what a run has beside its arrays.
+constexpr std::uint64_t kAroundARun = std::uint64_t{16} << 20, kAroundAThread = std::uint64_t{8} << 20;
 
 /// What a rank's process takes without a model. Text becomes tokens, of about as many bytes.
 std::uint64_t process_bytes(const RunConfig& config) {
-  std::uint64_t bytes = resident_bytes() + kAroundARun;
+  std::uint64_t bytes =
+      resident_bytes() + kAroundARun + kAroundAThread * static_cast<std::uint64_t>(threads_of_run(config));
   for (const std::string& file : config.data.files) {
     std::error_code none;
     const auto size = std::filesystem::file_size(file, none);

@@ -28,7 +28,7 @@ RunConfig run_of(int ranks, int batch) {
 /// Dividing takes time and saves memory, and so does recomputation; micro-batches take memory alone.
 FitCosts made_up_costs() {
   return {.step_s = [](const FitChoice& choice) -> Result<double> {
-            return 1.0 + static_cast<int>(choice.strategy) + 0.3 * static_cast<int>(choice.recompute);
+            return 1.0 + 0.5 * static_cast<int>(choice.strategy) + 0.4 * static_cast<int>(choice.recompute);
           },
           .memory_bytes = [](const FitChoice& choice) -> Result<std::uint64_t> {
             const int state = 400 - 100 * static_cast<int>(choice.strategy);
@@ -92,8 +92,9 @@ TEST(FitSearch, TheFastestThatFitsIsTakenAndThoseBeforeItWereTried) {
   EXPECT_EQ(found->memory_bytes, 330 * kMiB);
   EXPECT_TRUE(std::ranges::is_sorted(tried, {}, &FitTrial::step_s));
   for (const FitTrial& trial : tried) EXPECT_EQ(trial.fits, &trial == &tried.back());
-  // ddp with all micro-batches and recomputations, zero1 without recomputation.
-  EXPECT_EQ(tried.size(), 3u * 3 + 3);
+  // With each micro-batch: ddp, ddp with selective recomputation, zero1; not ddp with recomputed blocks, which is
+  // slower.
+  EXPECT_EQ(tried.size(), 3u * 3);
 }
 
 TEST(FitSearch, OfEquallyFastOnesTheLargestMicroBatchIsTriedFirst) {
