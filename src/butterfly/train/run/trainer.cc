@@ -91,7 +91,7 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   } else {
     BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
-    // Whoever gave all of it or was given it.
+    // The rank that gave all of it, and those that were given it.
     if (shards_ != nullptr) keep_part();
   }
   BF_TRY(scatter_residuals(rank_.collectives, std::move(saved_residuals_), reducer_->residuals()));
