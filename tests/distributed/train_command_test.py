@@ -159,6 +159,43 @@ class Statuses(Folder):
         self.assertGreaterEqual(found["largest"], 4)
 
 
+class Memory(Folder):
+    """--memory chooses what fits, and says what it tried."""
+
+    def fitted(self, memory, *more):
+        return butterfly("train", *SMALL, "--data", "synthetic:markov", "--batch", "8", "--steps", "2", "--memory", memory,
+                         "--json", *more, text=True)
+
+    def test_the_fastest_that_fits_is_taken_and_those_before_it_are_named(self):
+        roomy = self.fitted("1TiB", "--ranks", "2")
+        self.assertEqual(roomy.returncode, 0, roomy.stderr)
+        tried = [line for line in roomy.stderr.splitlines() if " a step  " in line]
+        self.assertEqual(len(tried), 1)
+        self.assertRegex(tried[0], r", micro-batch 4, recompute none .* fits\Z")
+        needed = json.loads(roomy.stdout)["predicted_memory_bytes"]
+        tight = self.fitted(str(needed - 1), "--ranks", "2")
+        self.assertEqual(tight.returncode, 0, tight.stderr)
+        self.assertLess(json.loads(tight.stdout)["predicted_memory_bytes"], needed)
+        tried = [line for line in tight.stderr.splitlines() if " a step  " in line]
+        self.assertTrue(all(line.endswith("does not fit") for line in tried[:-1]))
+        self.assertRegex(tried[-1], r"  fits\Z")
+
+    def test_what_is_given_stays(self):
+        run = self.fitted("1TiB", "--ranks", "2", "--parallel", "zero2", "--micro-batch", "1", "--recompute", "block")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        tried = [line for line in run.stderr.splitlines() if " a step  " in line]
+        self.assertEqual(len(tried), 1)
+        self.assertIn("zero2, micro-batch 1, recompute block", tried[0])
+        # ddp is the default, and here the user's word.
+        run = self.fitted("1TiB", "--ranks", "2", "--parallel", "ddp", "--recompute", "none", "--micro-batch", "2")
+        self.assertIn("ddp, micro-batch 2, recompute none", run.stderr)
+
+    def test_where_nothing_fits_one_sentence_names_the_least(self):
+        run = self.fitted("1MiB", "--ranks", "2", "--log", "silent")
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertRegex(run.stderr, r"\Abutterfly: nothing fits into 1.0 MiB for each rank: the least is [^\n]+\n\Z")
+
+
 class BadInput(Folder):
     def refusal(self, *arguments):
         run = train(*arguments)
@@ -171,6 +208,7 @@ class BadInput(Folder):
         tokenizer = self.tokenizer()
         data = ["--data", "synthetic:markov"]
         self.assertIn("model is not set", self.refusal(*data))
+        self.assertIn('memory is "8 chairs"', self.refusal(*SMALL, *data, "--memory", "8 chairs"))
         self.assertIn("there are", self.refusal("--model", "gpt5", *data))
         self.assertIn("data.files is empty", self.refusal(*SMALL))
         self.assertIn("--steps is \"many\", expected a whole number", self.refusal(*SMALL, *data, "--steps", "many"))

@@ -25,14 +25,38 @@ struct TrainCommand {
   AccessOptions access;
 };
 
-Result<RunConfig> config_of(const TrainCommand& command) {
-  RunConfig config;
+/// With other defaults than usual where `standard` has them.
+Result<RunConfig> config_of(const TrainCommand& command, const RunConfig& standard = {}) {
+  RunConfig config = standard;
   if (!command.file.empty()) {
-    BF_ASSIGN_OR_RETURN(config, read_run_config(command.file));
+    BF_ASSIGN_OR_RETURN(config, read_run_config(command.file, standard));
   }
   BF_TRY(command.flags.apply(config));
-  BF_TRY(validate(config));
   return config;
+}
+
+/// What neither file nor flags decide: there another default shows.
+Result<FitOpen> open_choices(const TrainCommand& command, const RunConfig& config) {
+  RunConfig other;
+  other.parallel.strategy = ParallelStrategy::kZero3;
+  other.recompute = Recompute::kBlock;
+  BF_ASSIGN_OR_RETURN(const RunConfig with_other, config_of(command, other));
+  return FitOpen{.strategy = config.parallel.strategy == ParallelStrategy::kAuto ||
+                             config.parallel.strategy != with_other.parallel.strategy,
+                 .recompute = config.recompute != with_other.recompute};
+}
+
+/// Chooses what the run leaves to the cost model. Returns the memory that a rank is predicted to take, where that was
+/// asked for.
+Result<std::uint64_t> choose(const TrainCommand& command, RunConfig& config) {
+  if (!config.memory.empty()) {
+    BF_ASSIGN_OR_RETURN(const FitOpen open, open_choices(command, config));
+    return fit_to_memory(config, open);
+  }
+  if (config.parallel.strategy != ParallelStrategy::kAuto) return 0;
+  BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config));
+  if (config.log != LogLevel::kSilent) std::fprintf(stderr, "strategy        %s\n", why.c_str());
+  return 0;
 }
 
 int exit_code(const TrainResult& result, const RunConfig& config) {
@@ -44,6 +68,7 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
   auto json = parse_ordered_json(to_json(result));
   json["display_s"] = aside.display_s;
   json["stolen_cpu_share"] = aside.stolen;
+  if (aside.memory_bytes > 0) json["predicted_memory_bytes"] = aside.memory_bytes;
   if (aside.step) {
     json["predicted_step_s"] = aside.step->predicted;
     json["predicted_step_interval"] = {aside.step->interval.low, aside.step->interval.high};
@@ -55,6 +80,7 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
 
 Result<int> run_train(const TrainCommand& command) {
   BF_ASSIGN_OR_RETURN(RunConfig config, config_of(command));
+  BF_TRY(validate(config));
   RanksOptions options;
   if (has_ranks_elsewhere(config.parallel)) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
@@ -69,10 +95,7 @@ Result<int> run_train(const TrainCommand& command) {
     BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));
     return kExitOk;
   }
-  if (config.parallel.strategy == ParallelStrategy::kAuto) {
-    BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config));
-    if (config.log != LogLevel::kSilent) std::fprintf(stderr, "strategy        %s\n", why.c_str());
-  }
+  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose(command, config));
   BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
   TrainDisplay display(config, *log);
   const StolenTime training;
@@ -88,8 +111,11 @@ Result<int> run_train(const TrainCommand& command) {
     step = judge_time("train " + std::string(to_string(config.precision)), *predicted_s, result->summary.avg_step_time,
                       disturbed);
   }
-  const TrainAside aside{
-      .display_s = display.spent_s(), .step = step, .stolen = training.share(), .disturbance = training.sentence()};
+  const TrainAside aside{.display_s = display.spent_s(),
+                         .step = step,
+                         .memory_bytes = memory_bytes,
+                         .stolen = training.share(),
+                         .disturbance = training.sentence()};
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
   if (command.json) print_json(*result, aside);
   BF_TRY(log->status());
@@ -117,6 +143,7 @@ void add_train(Command app, Action& action) {
       "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
       "  butterfly train -c run.toml --ranks 4 --engine tcp --parallel zero3   (parts of the state; pipeline: layers; "
       "auto: as it fits)\n"
+      "  butterfly train -c run.toml --ranks 4 --engine tcp --memory 8GiB   (what fits into that for each rank)\n"
       "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
       "HOST:7000)\n"
       "  butterfly train -c run.toml --join-at 10.0.0.1:7300   (butterfly worker --join 10.0.0.1:7300 takes a share at "

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "butterfly/base/result.h"
+#include "butterfly/plan/cost/training_cost.h"
 #include "butterfly/train/config/run_config.h"
+#include "butterfly/train/fit/fit_search.h"
 #include "butterfly/train/run/run_log.h"
 #include "butterfly/train/run/trainer.h"
 #include "shared/predicted.h"
@@ -64,12 +66,23 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
 /// Errors: those of shape_of_run() and measure_node(); kNoMemory where none of them fits.
 Result<std::string> choose_strategy(RunConfig& config);
 
+/// A step of the run as the cost model takes it; 0 GFLOP/s: what the machine's descriptor says.
+TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops);
+/// Ranks of this machine share it; workers have one each. Errors: those of measure_node().
+Result<PlanCluster> ranks_like_this_machine(const RunConfig& config);
+
+/// With `memory`: the fastest choice of what is open that fits, into `config`; what it tried on stderr. Returns the
+/// bytes that each rank is predicted to take at its peak. Errors: those of find_fit(), shape_of_run() and
+/// measure_node().
+Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open);
+
 /// What a run cost outside its steps, and what was expected of them.
 struct TrainAside {
   double display_s = 0.0;
-  std::optional<Judged> step{};  // predicted and measured
-  double stolen = 0.0;           // share of the CPU time that the host took meanwhile
-  std::string disturbance{};     // the same as a sentence; empty where it is not worth saying
+  std::optional<Judged> step{};    // predicted and measured
+  std::uint64_t memory_bytes = 0;  // of a rank at its peak, predicted; 0: nobody asked
+  double stolen = 0.0;             // share of the CPU time that the host took meanwhile
+  std::string disturbance{};       // the same as a sentence; empty where it is not worth saying
 };
 
 /// The result for people, a table of a dozen lines.

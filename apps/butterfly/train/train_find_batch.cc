@@ -46,6 +46,7 @@ Result<ModelConfig> shape_of_run(const RunConfig& config) {
   BF_ASSIGN_OR_RETURN(ModelConfig shape, named_config(config.model));
   BF_ASSIGN_OR_RETURN(const int vocab, vocab_of_data(config.data));
   if (vocab > 0) shape.vocab = vocab;
+  if (shape.position == PositionKind::kRope) shape.context = std::max(shape.context, config.seq);
   return shape;
 }
 

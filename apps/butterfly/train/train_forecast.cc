@@ -1,54 +1,20 @@
 #include "butterfly/machine/node.h"
 #include "butterfly/plan/cost/training_choice.h"
 #include "butterfly/plan/cost/training_cost.h"
+#include "butterfly/train/fit/fit_search.h"
 #include "train/train.h"
 
 namespace butterfly::app {
-namespace {
 
-TrainStrategy planned_as(ParallelStrategy strategy) {
-  switch (strategy) {
-    case ParallelStrategy::kDdp:
-      return TrainStrategy::kDdp;
-    case ParallelStrategy::kZero1:
-      return TrainStrategy::kZero1;
-    case ParallelStrategy::kZero2:
-      return TrainStrategy::kShardGradOp;
-    case ParallelStrategy::kPipeline:
-      return TrainStrategy::kPipeline;
-    case ParallelStrategy::kZero3:
-    case ParallelStrategy::kHybrid:
-    case ParallelStrategy::kAuto:
-      break;
-  }
-  return TrainStrategy::kFullShard;
-}
-
-ParallelStrategy run_as(TrainStrategy strategy) {
-  switch (strategy) {
-    case TrainStrategy::kDdp:
-      return ParallelStrategy::kDdp;
-    case TrainStrategy::kZero1:
-      return ParallelStrategy::kZero1;
-    case TrainStrategy::kShardGradOp:
-      return ParallelStrategy::kZero2;
-    case TrainStrategy::kPipeline:
-      return ParallelStrategy::kPipeline;
-    case TrainStrategy::kFullShard:
-      break;
-  }
-  return ParallelStrategy::kZero3;
-}
-
-TrainOptions options_of(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops) {
+TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops) {
   return {.strategy = strategy,
           .batch = config.global_batch,
           .micro_batch = config.micro_batch,
           .seq = config.seq,
+          .recompute = config.recompute,
           .matmuls_gflops = matmuls_gflops};
 }
 
-/// Ranks of this machine share it; workers have one each.
 Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
   const int here = ranks_here(config.parallel);
   BF_ASSIGN_OR_RETURN(NodeDescriptor rank, measure_node({.threads = threads_of_run(config) * here}));
@@ -59,15 +25,13 @@ Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
   return cluster;
 }
 
-}  // namespace
-
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
   if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
   const auto shape = shape_of_run(config);
   const auto cluster = ranks_like_this_machine(config);
   if (!shape || !cluster || peak_gflops <= 0.0) return std::nullopt;
   const auto prediction =
-      predict_training(*shape, *cluster, options_of(config, planned_as(config.parallel.strategy), peak_gflops));
+      predict_training(*shape, *cluster, planned_step(config, planned_as(config.parallel.strategy), peak_gflops));
   if (!prediction) return std::nullopt;
   return prediction->step_s;
 }
@@ -78,7 +42,7 @@ Result<std::string> choose_strategy(RunConfig& config) {
   std::vector<TrainCandidate> candidates;
   for (const TrainStrategy strategy : strategies_for(shape, cluster.size())) {
     BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,
-                        predict_training(shape, cluster, options_of(config, strategy, 0.0)));
+                        predict_training(shape, cluster, planned_step(config, strategy, 0.0)));
     candidates.push_back(candidate(strategy, prediction, cluster));
   }
   const TrainChoice choice = choose_training(candidates);

@@ -83,6 +83,10 @@ std::string describe(const TrainResult& result, const RunConfig& config, const T
       fmt::format("{:.4f} on average, {:.4f} at the end{}", s.avg_loss, s.final_loss,
                   result.validation_loss > 0.0 ? fmt::format(", {:.4f} in validation", result.validation_loss) : ""));
   text += row("memory, peak", memory(s.peak_memory_allocated, s.peak_memory_reserved));
+  if (aside.memory_bytes > 0) {
+    text += row("memory, fits", fmt::format("{} for each rank at its peak, predicted, of {}",
+                                            format_bytes(aside.memory_bytes), config.memory));
+  }
   text += row("memory, average", memory(s.avg_memory_allocated, s.avg_memory_reserved));
   text += row("work", work(s));
   if (s.network_s > 0.0) {

@@ -226,8 +226,17 @@ void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
 
   context.member_scratch_floats =
       (std::max(pass_scratch_floats(context), attention_scratch_floats(context)) + 15) / 16 * 16;
-  context.member_scratch = shared.floats(context.team->size() * context.member_scratch_floats);
+  context.member_scratch = shared.floats(context.options.threads * context.member_scratch_floats);
   context.partial_sums = shared.floats(context.chunks() * partial_sum_width(context));
+}
+
+std::uint64_t TrainMemory::planned_bytes(TrainContext context, const ModelPart& part) {
+  TrainMemory memory;
+  memory.part_ = part;
+  Layout own(nullptr), shared(nullptr);
+  memory.lay_out_blocks(context, own, shared);
+  memory.lay_out_scratch(context, shared);
+  return own.bytes() + shared.bytes();
 }
 
 Result<TrainMemory> TrainMemory::create(TrainContext& context, const ModelPart& part) {

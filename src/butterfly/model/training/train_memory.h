@@ -61,6 +61,8 @@ class TrainMemory {
  public:
   /// For `part`, which says its layers. Also gives `context` its scratch. Errors: kNoMemory naming the size.
   static Result<TrainMemory> create(TrainContext& context, const ModelPart& part);
+  /// What create() would take, of a context of which only config and options are there.
+  static std::uint64_t planned_bytes(TrainContext context, const ModelPart& part);
 
   /// Of the micro-batch that is kept at `place`; a layer of the part.
   const BlockActivations& block(int place, int layer) const {

@@ -39,6 +39,11 @@ Status check_options(const ModelConfig& config, const TransformerOptions& option
   return {};
 }
 
+std::uint64_t angle_bytes(const ModelConfig& config, int seq) {
+  if (config.position != PositionKind::kRope) return 0;
+  return 2 * static_cast<std::uint64_t>(seq) * rotary_frequencies(config).size() * sizeof(float);
+}
+
 class PlannedTransformer final : public TrainableTransformer, private PartPasses {
  public:
   PlannedTransformer(const ModelConfig& config, const TransformerOptions& options, ParameterSet parameters)
@@ -105,8 +110,9 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     return run_forward(tokens, targets);
   }
 
-  void clear_gradients(std::span<float> into) override {
-    begin_gradients(into, std::array{ParameterRange{.begin = 0, .end = parameters_.padded_size()}});
+  using TrainableTransformer::clear_gradients;
+  void clear_gradients(std::span<float> into, OldGradients old) override {
+    begin_gradients(into, std::array{ParameterRange{.begin = 0, .end = parameters_.padded_size()}}, old);
   }
 
   Status backward(float scale, const GradientsReady& ready) override {
@@ -275,10 +281,11 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
 
   /// What follows adds to `fresh`, where the parameters in `ranges` count as zero, or, where it is empty, to the
   /// parameters' own gradients.
-  void begin_gradients(std::span<float> fresh, std::span<const ParameterRange> ranges) {
+  void begin_gradients(std::span<float> fresh, std::span<const ParameterRange> ranges,
+                       OldGradients old = OldGradients::kAny) {
     context_.gradients = fresh.empty() ? parameters_.gradients().data() : fresh.data();
     context_.weight_gradients = fresh.empty() ? Accumulate::kYes : Accumulate::kNo;
-    if (fresh.empty()) return;
+    if (fresh.empty() || old == OldGradients::kZero) return;
     BF_CHECK(fresh.size() == parameters_.gradients().size(), "gradients of all parameters");
     const auto is_cleared = [&](const Parameter& parameter) {
       return !by_matmuls_.contains(parameter.offset) && std::ranges::any_of(ranges, [&](const ParameterRange& range) {
@@ -422,8 +429,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   Status plan_angles() {
     if (config_.position != PositionKind::kRope) return {};
     const auto seq = static_cast<std::size_t>(options_.seq);
-    const std::size_t all_pairs = rotary_frequencies(config_).size();
-    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(2 * seq * all_pairs * sizeof(float)));
+    BF_ASSIGN_OR_RETURN(angles_, AlignedBuffer::create(angle_bytes(config_, options_.seq)));
     angles_held_ = trace::Held(trace::Owner::kBuffers, angles_.bytes());
     auto* next = reinterpret_cast<float*>(angles_.data());
     for (const int kind : {kMainRope, kLocalRope}) {
@@ -508,6 +514,18 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
 };
 
 }  // namespace
+
+Result<std::uint64_t> planned_activation_bytes(const ModelConfig& config, const TransformerOptions& options) {
+  BF_TRY(validate(config));
+  BF_TRY(check_trainable(config));
+  BF_TRY(check_options(config, options));
+  TrainContext context;
+  context.config = &config;
+  context.options = options;
+  ModelPart part = options.part;
+  if (part.last_layer < 0) part.last_layer = config.layers;
+  return TrainMemory::planned_bytes(context, part) + angle_bytes(config, options.seq);
+}
 
 Result<std::unique_ptr<TrainableTransformer>> TrainableTransformer::create(const ModelConfig& config,
                                                                            const TransformerOptions& options) {

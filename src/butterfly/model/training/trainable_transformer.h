@@ -36,6 +36,13 @@ struct TrainingMemory {
   std::uint64_t parameter_bytes = 0, gradient_bytes = 0, activation_bytes = 0, scratch_bytes = 0;
 };
 
+/// What a transformer with these options takes for activations and scratch, nothing of which is allocated. Errors:
+/// those of TrainableTransformer::create().
+Result<std::uint64_t> planned_activation_bytes(const ModelConfig& config, const TransformerOptions& options);
+
+/// What is where gradients will go. Zeros are not written again: their pages may take no memory yet.
+enum class OldGradients : std::uint8_t { kAny, kZero };
+
 enum class Pass : std::uint8_t { kForward, kBackward };
 
 /// What keeps the weights that passes compute with, unit by unit (TrainableTransformer::units()). One call at a
@@ -117,7 +124,8 @@ class TrainableTransformer {
   /// From the next backward() on, gradients go to `into`, which is as long as parameters().gradients(): these, until it
   /// is called. They count as zero there, for the next backward() and for nobody before it: those that a matmul writes
   /// as a whole keep their old values until then, what is of no parameter keeps them.
-  virtual void clear_gradients(std::span<float> into) = 0;
+  virtual void clear_gradients(std::span<float> into, OldGradients old) = 0;
+  void clear_gradients(std::span<float> into) { clear_gradients(into, OldGradients::kAny); }
 
   /// Adds the gradient of `scale` * (sum of losses of the last forward).
   virtual Status backward(float scale, const GradientsReady& ready) = 0;

@@ -242,6 +242,21 @@ TEST(TransformerGradients, GoWhereTheyWereToldToAndNowhereElse) {
   }
 }
 
+// Fails when zeros are written again, whose pages may have no memory, or when a pass expects them to be.
+TEST(TransformerGradients, WhereThereAreZerosNothingIsWrittenBeforeThePass) {
+  for (const std::string& kind : network_kinds()) {
+    const auto transformer = make_transformer(transformer_config(kind), small_options());
+    forward_backward(*transformer);
+    const std::vector<float> once = copy_of(transformer->parameters().gradients());
+    std::vector<float> elsewhere(once.size(), 7.0F);
+    transformer->clear_gradients(elsewhere, OldGradients::kZero);
+    EXPECT_EQ(std::ranges::count(elsewhere, 7.0F), std::ssize(elsewhere)) << kind;
+    std::ranges::fill(elsewhere, 0.0F);
+    forward_backward(*transformer);
+    EXPECT_EQ(elsewhere, once) << kind;
+  }
+}
+
 TEST(TransformerGradients, AreFinalWhenTheirRangeIsReady) {
   for (const std::string& kind : network_kinds()) {
     const auto transformer = make_transformer(transformer_config(kind), small_options());

@@ -73,6 +73,30 @@ Status check_sizes(const ModelConfig& config, const TrainOptions& options) {
   return {};
 }
 
+/// What the backward pass computes again of a micro-batch, of each token.
+struct Again {
+  double flops = 0.0;
+  double floats = 0.0;  // written and read
+};
+
+Again computed_again(const ModelConfig& config, const TrainOptions& options, int seq, int micro_batch) {
+  const double head_flops = 2.0 * config.model_dim * config.vocab;
+  Again again;
+  // Of the chunks that a large head works in, all but the last (TransformerOptions::logits_bytes_max).
+  const std::int64_t rows = std::int64_t{micro_batch} * seq, row_bytes = std::int64_t{config.vocab} * kFloat;
+  const std::int64_t chunk = std::max<std::int64_t>(1, TransformerOptions{}.logits_bytes_max / row_bytes);
+  if (rows > chunk)
+    again.flops = head_flops * static_cast<double>((rows - 1) / chunk * chunk) / static_cast<double>(rows);
+  if (options.recompute == Recompute::kBlock) {
+    again.flops += forward_flops_per_token(config, seq) - head_flops;
+    again.floats = activation_floats(config);
+  } else if (options.recompute == Recompute::kSelective) {
+    const double mlp = config.moe.experts > 0 ? config.moe.experts_used * config.moe.ff_dim : config.ff_dim;
+    again.floats = config.layers * (2.0 * config.model_dim + mlp);
+  }
+  return again;
+}
+
 /// A part of the batch on one node, at its rates.
 RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const NodeDescriptor& node,
                       const TrainOptions& options, int sequences) {
@@ -85,8 +109,11 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
   const double floats = seq * activation_floats(config) + seq * config.vocab;  // of a sequence
   const double touch_s = divide(sequences * floats * kFloat, rates.memory_bytes_per_s);
   const int micro_batch = options.micro_batch > 0 ? std::min(options.micro_batch, sequences) : sequences;
+  const Again again = computed_again(config, options, seq_tokens, micro_batch);
+  const double again_s = divide(sequences * seq * again.flops, rates.flops_per_s) +
+                         kForwardTouches * divide(sequences * seq * again.floats * kFloat, rates.memory_bytes_per_s);
   return {.forward_s = matmuls_s + kForwardTouches * touch_s,
-          .backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s,
+          .backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s + again_s,
           .optimizer_s = divide(kAdamWBytes * static_cast<double>(cost.parameters), rates.memory_bytes_per_s),
           .parameters = cost.parameters,
           .largest_part_bytes = std::max(cost.block.weight_bytes, cost.head.weight_bytes),

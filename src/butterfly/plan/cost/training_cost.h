@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "butterfly/model/training/passes/transformer_options.h"
 #include "butterfly/plan/cost/cost.h"
 #include "butterfly/plan/description/cluster_model.h"
 
@@ -29,6 +30,7 @@ struct TrainOptions {
   int batch = 8;        // sequences of a step, over all nodes
   int micro_batch = 0;  // of them that a node computes at once; 0: all that it has; of a pipeline see below
   int seq = 0;          // tokens of each; 0: the model's context
+  Recompute recompute = Recompute::kNone;
   // Rate of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
   double matmuls_gflops = 0.0;
 };

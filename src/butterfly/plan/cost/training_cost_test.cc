@@ -178,10 +178,26 @@ TEST(TrainingCost, TheIntervalReachesFromAllHiddenToNothingHidden) {
   EXPECT_NEAR(rank(TrainStrategy::kDdp).step_high_s, 1.5 * 0.013, 1e-12);
 }
 
+// Fails when recomputation is free, or costs more than the forward pass that it repeats.
+TEST(TrainingCost, WhatIsComputedAgainTakesTime) {
+  const auto backward_s = [](Recompute recompute, int micro_batch) {
+    const TrainOptions options{
+        .batch = 16, .micro_batch = micro_batch, .seq = 64, .recompute = recompute, .matmuls_gflops = 1.0};
+    return must_predict(equal_cluster(1), options).nodes[0].backward_s;
+  };
+  const double none = backward_s(Recompute::kNone, 4);
+  EXPECT_GT(backward_s(Recompute::kSelective, 4), none);
+  EXPECT_GT(backward_s(Recompute::kBlock, 4), 1.2 * none);
+  EXPECT_LT(backward_s(Recompute::kBlock, 4), 1.5 * none);
+  // Beyond 64 MiB of logits, 333 rows of GPT-2's, the head is computed again.
+  EXPECT_EQ(backward_s(Recompute::kNone, 1), none);
+  EXPECT_GT(backward_s(Recompute::kNone, 16), 1.01 * none);
+}
+
 // Fails when memory holds more than one micro-batch, or its moving is counted for one alone.
 TEST(TrainingCost, MicroBatchesDivideActivationsAndNotTheWork) {
-  const TrainPrediction whole = must_predict(equal_cluster(1), {.batch = 8, .seq = 64});
-  const TrainPrediction parts = must_predict(equal_cluster(1), {.batch = 8, .micro_batch = 2, .seq = 64});
+  const TrainPrediction whole = must_predict(equal_cluster(1), {.batch = 8, .seq = 32});
+  const TrainPrediction parts = must_predict(equal_cluster(1), {.batch = 8, .micro_batch = 2, .seq = 32});
   EXPECT_EQ(whole.nodes[0].activation_bytes, 4 * parts.nodes[0].activation_bytes);
   EXPECT_DOUBLE_EQ(whole.step_s, parts.step_s);
   EXPECT_LT(whole.step_low_s, whole.step_s);

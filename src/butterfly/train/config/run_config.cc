@@ -1,5 +1,7 @@
 #include "butterfly/train/config/run_config.h"
 
+#include <algorithm>
+
 #include "butterfly/base/hash/digest.h"
 #include "butterfly/model/core/config_json.h"
 #include "butterfly/train/config/run_keys.h"
@@ -12,10 +14,20 @@ Result<RunConfig> parse_run_config(const std::string& text, const std::string& n
   return config;
 }
 
-Result<RunConfig> read_run_config(const std::string& path) {
-  RunConfig config;
+Result<RunConfig> read_run_config(const std::string& path, const RunConfig& standard) {
+  RunConfig config = standard;
   BF_TRY(read_keys_file(path, "the file of a run", bind_keys(run_keys(), config)));
   return config;
+}
+
+int micro_batch_most(const RunConfig& config, int ranks) {
+  constexpr int kMost = 8;
+  constexpr int kPartsForAnyRanks = 16;
+  constexpr int kPartsOfStage = 4;  // a pipeline is filled and drained in each step
+  const bool pipeline = config.parallel.strategy == ParallelStrategy::kPipeline;
+  const bool for_any = config.parallel.deterministic || !door_of(config.parallel).empty();
+  const int parts = for_any ? kPartsForAnyRanks : pipeline ? kPartsOfStage * ranks : ranks;
+  return std::min(kMost, std::max(1, config.global_batch / parts));
 }
 
 std::string to_toml(const RunConfig& config) {

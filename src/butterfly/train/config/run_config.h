@@ -133,6 +133,8 @@ struct RunConfig {
   std::uint64_t seed = 1;  // of the first weights
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
+  std::string memory{};  // that a rank may take, "8GiB": micro-batch, recomputation and strategy are chosen to fit
+                         // where they are left open, before a run begins; empty: none of them is
   Fusion fusion{};
   double router_aux_loss_coef = 0.001;  // of the load-balance loss, for a mixture of experts
   BalanceScope router_aux_loss_over = BalanceScope::kModel;
@@ -153,11 +155,17 @@ struct RunConfig {
   int threads = 0;  // of each rank; 0: all, divided among the ranks of this machine
 };
 
+/// The largest micro-batch that is chosen where none is given. Where the bits may not depend on the ranks, this may not
+/// either: then a step has at least 16 micro-batches, if it has as many sequences, and more ranks than micro-batches
+/// are refused.
+int micro_batch_most(const RunConfig& config, int ranks);
+
 /// Errors: kInvalidArgument naming the key, its value and what would do (impossible batch splits among them).
 Status validate(const RunConfig& config);
 
-/// Errors: kNotFound, kBadData naming file, line and key; unknown keys are errors.
-Result<RunConfig> read_run_config(const std::string& path);
+/// What the file leaves out is as in `standard`. Errors: kNotFound, kBadData naming file, line and key; unknown keys
+/// are errors.
+Result<RunConfig> read_run_config(const std::string& path, const RunConfig& standard = {});
 /// The same for text; `name` stands for the file in errors.
 Result<RunConfig> parse_run_config(const std::string& text, const std::string& name);
 /// Every key; reading it gives back the same values.

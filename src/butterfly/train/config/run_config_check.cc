@@ -7,6 +7,7 @@
 #include <set>
 
 #include "butterfly/base/settings/key_value.h"
+#include "butterfly/base/units.h"
 #include "butterfly/train/config/run_config.h"
 
 namespace butterfly {
@@ -211,6 +212,9 @@ Status validate(const RunConfig& config) {
   if (config.data.files.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "data.files is empty, expected files of text or tokens, or synthetic:markov");
+  }
+  if (!config.memory.empty() && parse_bytes(config.memory) == 0) {
+    return make_error(ErrorCode::kInvalidArgument, "memory is \"{}\", expected a size such as 8GiB", config.memory);
   }
   BF_TRY(check_counts(config));
   BF_TRY(check_rates(config));

@@ -41,6 +41,11 @@ void add_run(std::vector<RunKey>& keys) {
                         [](const std::string& name) { return parse_precision(name); }));
   keys.push_back(parsed("recompute", "Activations that are computed again instead of kept: none, selective, block",
                         BF_AT(recompute), [](const std::string& name) { return parse_recompute(name); }));
+  keys.push_back(
+      key("memory", "", kAround,
+          "That each rank may take, \"8GiB\": micro_batch, recompute and parallel.strategy are chosen, where "
+          "they are not given, as the fastest that fit. Empty: none of them is",
+          BF_AT(memory)));
   keys.push_back(parsed("fusion", "Fused operations: all, none, or some of qkv,swiglu,attention,cross_entropy,adamw",
                         BF_AT(fusion), [](const std::string& list) { return parse_fusion(list); }));
   keys.push_back(key("router_aux_loss_coef", "", kDecides,

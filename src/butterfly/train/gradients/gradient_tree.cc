@@ -36,6 +36,12 @@ std::vector<Subtree> maximal_subtrees(int first, int last) {
   return subtrees;
 }
 
+std::size_t held_at_most(int first, int last) {
+  std::size_t most = 0;
+  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
+  return most;
+}
+
 trace::Work sum_work(std::size_t elements) {
   return {.number = 1, .bytes = 3 * elements * sizeof(float), .pass = trace::Pass::kWeightGradient};
 }
@@ -72,12 +78,6 @@ std::span<float> fold_stack(std::vector<SubtreeSum>& stack) {
   // The halves beyond the last leaf are empty.
   while (stack.size() > 1) merge_last(stack, stack.end()[-2].subtree);
   return stack.back().values;
-}
-
-std::size_t held_at_most(int first, int last) {
-  std::size_t most = 0;
-  for (int end = first + 1; end <= last; ++end) most = std::max(most, maximal_subtrees(first, end).size());
-  return most;
 }
 
 void add_leaves(const std::vector<AlignedBuffer>& held, std::span<float> gradients, ParameterRange range,

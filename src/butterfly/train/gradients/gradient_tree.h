@@ -28,6 +28,9 @@ struct Subtree {
 /// The largest subtrees that make up leaves [first, last), ascending.
 std::vector<Subtree> maximal_subtrees(int first, int last);
 
+/// How many subtrees are held at most while leaves [first, last) are taken one by one.
+std::size_t held_at_most(int first, int last);
+
 struct SubtreeSum {
   Subtree subtree{};
   std::span<float> values{};
@@ -45,9 +48,6 @@ std::span<float> fold_stack(std::vector<SubtreeSum>& stack);
 
 /// The last of those leaves are the last of all.
 enum class LeavesLeft : std::uint8_t { kSome, kNone };
-
-/// How many subtrees are held at most while leaves [first, last) are taken one by one.
-std::size_t held_at_most(int first, int last);
 
 /// Takes `leaves` from number `first` on, values of `range` of the flat gradients that are scratch afterwards, into
 /// what `held`, arrays as long as those, hold of it: a subtree each. After the last leaf the sum is in `gradients`.

@@ -13,6 +13,7 @@
 #include "butterfly/machine/isa.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/parameters.h"
+#include "butterfly/model/training/trainable_transformer.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/sharding/shard_map.h"
 #include "butterfly/train/sharding/shares.h"
@@ -47,6 +48,8 @@ class GradientReducer {
   /// Where the gradients of the next micro-batch go, alone (TrainableTransformer::clear_gradients()); nothing: they are
   /// added to those of the one before it. Those of the last go to ParameterSet::gradients().
   virtual std::span<float> fresh_gradients(int micro_batch) = 0;
+  /// What is in fresh_gradients() before.
+  virtual OldGradients old_gradients() const { return OldGradients::kAny; }
   /// During backward() of a micro-batch, from the end of the flat array to its beginning; with ShardedGradients also
   /// during TrainableTransformer::idle(), then of kIdle, and so is what follows.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;

@@ -122,11 +122,7 @@ class RoundReducer final : public GradientReducer {
         held_(std::move(held)),
         exchange_(shards_.map, collectives_) {
     for (const MicroBatches& share : shards_.shares) rounds_ = std::max(rounds_, share.last - share.first);
-    for (int unit = 0; unit < shards_.map.units(); ++unit) {
-      std::int64_t elements = 0;
-      for (const std::size_t bucket : shards_.map.buckets_of(unit)) elements += shards_.map.buckets()[bucket].size();
-      unit_elements_ = std::max(unit_elements_, elements);
-    }
+    most_on_their_way_ = kUnitsOnTheirWay * shards_.map.largest_layer();
   }
   ~RoundReducer() override {
     if (in_step_) collectives_.abort();
@@ -146,11 +142,13 @@ class RoundReducer final : public GradientReducer {
     wait_until_left(0);  // the next backward pass writes where those of the one before still are
     return floats_of(workspace_);
   }
+  /// All pages went back with the round before.
+  OldGradients old_gradients() const override { return OldGradients::kZero; }
 
   void gradients_ready(int /*micro_batch*/, ParameterRange range) override {
     while (next_ > 0 && shards_.map.buckets()[next_ - 1].begin >= range.begin) submit(--next_);
     // A backward pass that is faster than the network would fill memory with gradients on their way.
-    wait_until_left(2 * unit_elements_);
+    wait_until_left(most_on_their_way_);
   }
 
   void micro_batch_done(int /*micro_batch*/) override {
@@ -244,7 +242,7 @@ class RoundReducer final : public GradientReducer {
   PartExchange exchange_;
   std::uint64_t released_from_ = workspace_.bytes();  // of the workspace, in this round; the queue's
   int rounds_ = 0;
-  std::int64_t unit_elements_ = 0;  // of the largest
+  std::int64_t most_on_their_way_ = 0;  // elements
   int round_ = 0;
   std::size_t next_ = 0;  // the bucket after the next one to go
   bool in_step_ = false;
@@ -253,7 +251,8 @@ class RoundReducer final : public GradientReducer {
   ReduceReport report_{};                    // the queue's while buckets are on their way
 };
 
-/// How many subtrees are held between the rounds of a step at most.
+}  // namespace
+
 std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
   std::size_t most = 0;
   for (int round = 1, leaves = -1;; ++round) {
@@ -264,8 +263,6 @@ std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
     most = std::max(most, maximal_subtrees(0, leaves).size());
   }
 }
-
-}  // namespace
 
 Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_t bucket, std::span<float> gradients,
                        ReduceReport& report) {

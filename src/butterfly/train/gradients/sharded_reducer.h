@@ -13,6 +13,12 @@ namespace butterfly {
 Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_t bucket, std::span<float> gradients,
                        ReduceReport& report);
 
+/// As many of the largest layers' gradients wait for the network while a backward pass goes on, at most.
+inline constexpr int kUnitsOnTheirWay = 2;
+
+/// How many subtrees the owner of a part holds between the rounds of a step at most.
+std::size_t held_between_rounds(const std::vector<MicroBatches>& shares);
+
 /// `options.shards` and `options.collectives` are there. Errors: kNoMemory.
 Result<std::unique_ptr<GradientReducer>> make_sharded_reducer(const ReducerOptions& options);
 

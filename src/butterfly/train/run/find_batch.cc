@@ -7,27 +7,13 @@
 namespace butterfly {
 namespace {
 
-/// Everything but the first term grows by the same amount with each sequence.
-struct Prediction {
-  std::uint64_t first = 0;
-  std::uint64_t each_more = 0;
-  std::uint64_t of(int micro_batch) const { return first + each_more * (static_cast<std::uint64_t>(micro_batch) - 1); }
-};
-
-Result<std::uint64_t> planned_bytes(const ModelConfig& shape, const FindBatchOptions& options, int micro_batch) {
-  TransformerOptions transformer = options.transformer;
-  transformer.micro_batch = micro_batch;
-  BF_ASSIGN_OR_RETURN(const auto made, TrainableTransformer::create(shape, transformer));
-  const TrainingMemory memory = made->memory();
-  const auto padded = static_cast<std::uint64_t>(made->parameters().padded_size());
-  return memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes + memory.scratch_bytes +
-         options.moment_arrays * padded * sizeof(float);
-}
-
-Result<Prediction> predict(const ModelConfig& shape, const FindBatchOptions& options) {
-  BF_ASSIGN_OR_RETURN(const std::uint64_t one, planned_bytes(shape, options, 1));
-  BF_ASSIGN_OR_RETURN(const std::uint64_t two, planned_bytes(shape, options, 2));
-  return Prediction{.first = one, .each_more = two - std::min(one, two)};
+/// Weights, gradients and moments, whatever the micro-batch.
+Result<std::uint64_t> state_bytes(const ModelConfig& shape, const FindBatchOptions& options) {
+  BF_ASSIGN_OR_RETURN(const ParameterSet parameters,
+                      ParameterSet::create(shape, {.weights = Residency::kSparse, .gradients = Residency::kSparse}));
+  const std::uint64_t flat = static_cast<std::uint64_t>(parameters.padded_size()) * sizeof(float);
+  const std::uint64_t copy = options.transformer.precision == Precision::kBfloat16 ? flat / 2 : 0;
+  return (2 + options.moment_arrays) * flat + copy;
 }
 
 /// Tokens per second of a forward and a backward pass, once everything is planned and touched.
@@ -54,10 +40,13 @@ Result<double> speed(const ModelConfig& shape, const FindBatchOptions& options, 
 
 Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindBatchOptions& options,
                                            const std::function<void(const BatchTrial&)>& tried) {
-  BF_ASSIGN_OR_RETURN(const Prediction prediction, predict(shape, options));
+  BF_ASSIGN_OR_RETURN(const std::uint64_t state, state_bytes(shape, options));
+  TransformerOptions transformer = options.transformer;
   std::vector<BatchTrial> trials;
   for (int micro_batch = 1; micro_batch <= options.micro_batch_max; micro_batch *= 2) {
-    BatchTrial trial{.micro_batch = micro_batch, .predicted_bytes = prediction.of(micro_batch)};
+    transformer.micro_batch = micro_batch;
+    BF_ASSIGN_OR_RETURN(const std::uint64_t activations, planned_activation_bytes(shape, transformer));
+    BatchTrial trial{.micro_batch = micro_batch, .predicted_bytes = state + activations};
     if (trial.predicted_bytes <= options.memory_bytes) {
       const auto measured = speed(shape, options, micro_batch);
       if (!measured && measured.error().code != ErrorCode::kNoMemory) return tl::unexpected(measured.error());
@@ -69,8 +58,8 @@ Result<std::vector<BatchTrial>> find_batch(const ModelConfig& shape, const FindB
     if (!trial.fits) break;
   }
   if (!trials.front().fits) {
-    return make_error(ErrorCode::kNoMemory, "a micro-batch of 1 needs {}, {} are free", format_bytes(prediction.of(1)),
-                      format_bytes(options.memory_bytes));
+    return make_error(ErrorCode::kNoMemory, "a micro-batch of 1 needs {}, {} are free",
+                      format_bytes(trials.front().predicted_bytes), format_bytes(options.memory_bytes));
   }
   return trials;
 }

@@ -36,9 +36,7 @@ TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
   EXPECT_TRUE((*trials)[2].fits);
   EXPECT_GT((*trials)[2].tokens_per_s, 0.0);
   EXPECT_FALSE((*trials)[3].fits);
-  // The plan rounds sizes up to whole cache lines and tiles; the prediction is a straight line.
-  EXPECT_NEAR(static_cast<double>((*trials)[2].predicted_bytes), static_cast<double>(four),
-              0.02 * static_cast<double>(four));
+  EXPECT_EQ((*trials)[2].predicted_bytes, four);
 }
 
 TEST(FindBatch, EndsAtTheLargestThatIsAskedFor) {

@@ -15,8 +15,6 @@
 namespace butterfly {
 namespace {
 
-constexpr int kMicroBatchMost = 8;
-
 /// The checkpoint that config.model names; nothing where it names a shape.
 Result<std::optional<Checkpoint>> open_continued(const RunConfig& config) {
   std::error_code error;
@@ -60,16 +58,9 @@ Result<std::unique_ptr<Dataset>> open_data(RunConfig& config, const Vocabulary& 
   return data;
 }
 
-/// As many sequences as divide the step and leave a micro-batch to every rank. Where the bits may not depend on the
-/// ranks, or others may join, this may not either: then a step has at least 16 micro-batches, if it has as many
-/// sequences, and more ranks than micro-batches are refused.
+/// As many sequences as divide the step and leave a micro-batch to every rank.
 int micro_batch_of(const RunConfig& config, int ranks) {
-  constexpr int kPartsForAnyRanks = 16;
-  constexpr int kPartsOfStage = 4;  // a pipeline is filled and drained in each step
-  const bool pipeline = config.parallel.strategy == ParallelStrategy::kPipeline;
-  const bool for_any = config.parallel.deterministic || !door_of(config.parallel).empty();
-  const int parts = for_any ? kPartsForAnyRanks : pipeline ? kPartsOfStage * ranks : ranks;
-  int most = std::min(kMicroBatchMost, std::max(1, config.global_batch / parts));
+  int most = micro_batch_most(config, ranks);
   while (config.global_batch % most != 0) --most;
   return most;
 }

@@ -25,6 +25,18 @@ TEST(ShardedRun, EndsWithTheBitsOfOneRank) {
   }
 }
 
+// Fails when rank 0, which makes the weights of ranks on other machines, keeps them.
+TEST(ShardedRun, WhoGivesOthersTheirPartKeepsItsOwnAlone) {
+  RunConfig config = divided_run(ParallelStrategy::kZero3, 2);
+  config.parallel.mirror = 0;
+  const std::string one = hash_of(config);
+  config.parallel.workers = {"b:1"};
+  const auto results = run_ranks(config);
+  ASSERT_TRUE(results[0].result) << results[0].result.error().message;
+  EXPECT_EQ(results[0].result->weights_hash, one);
+  EXPECT_LT(results[0].kept, 0.7);
+}
+
 TEST(ShardedRun, UnevenSharesAndGroupsDoNotShow) {
   const std::string one = hash_of(divided_run(ParallelStrategy::kDdp, 1));
   for (const ParallelStrategy strategy : kDivided) {

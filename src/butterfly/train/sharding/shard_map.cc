@@ -107,6 +107,16 @@ void ShardMap::cut(std::span<const UpdateChunk> chunks) {
   }
 }
 
+std::int64_t ShardMap::largest_layer() const {
+  std::int64_t largest = 0;
+  for (int unit = units() > 1 ? 1 : 0; unit < units(); ++unit) {
+    std::int64_t elements = 0;
+    for (const std::size_t bucket : buckets_of(unit)) elements += buckets_[bucket].size();
+    largest = std::max(largest, elements);
+  }
+  return largest;
+}
+
 ParameterRange ShardMap::part(std::size_t bucket, int rank) const {
   const auto member = static_cast<std::size_t>(rank % options_.group);
   return {.begin = cuts_[bucket][member], .end = cuts_[bucket][member + 1]};

@@ -47,6 +47,8 @@ class ShardMap {
   /// Of a unit, by index, ascending.
   const std::vector<std::size_t>& buckets_of(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
   int units() const { return static_cast<int>(units_.size()); }
+  /// Elements of the largest unit but embedding and head; of those where there is no other.
+  std::int64_t largest_layer() const;
   ParameterRange part(std::size_t bucket, int rank) const;
   /// All parts of a rank, ascending, neighbours joined.
   std::vector<ParameterRange> owned(int rank) const;

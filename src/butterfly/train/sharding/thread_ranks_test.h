@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -40,7 +41,13 @@ inline RunConfig divided_run(ParallelStrategy strategy, int ranks) {
 struct RankResult {
   Result<TrainResult> result = make_error(ErrorCode::kUnavailable, "did not run");
   std::vector<StepReport> steps{};
+  double kept = 0.0;  // share of the weights that it has of its own, at the end
 };
+
+inline double share_of_own_weights(const ParameterSet& parameters) {
+  const std::span<const float> own = parameters.own_weights();
+  return 1.0 - static_cast<double>(std::ranges::count(own, 0.0F)) / static_cast<double>(own.size());
+}
 
 /// Each rank as a thread; rank 0's observer counts its steps.
 inline std::vector<RankResult> run_ranks(const RunConfig& config) {
@@ -63,6 +70,7 @@ inline std::vector<RankResult> run_ranks(const RunConfig& config) {
       TrainObserver observer;
       observer.step = [&](const StepReport& report, std::int64_t) { mine.steps.push_back(report); };
       mine.result = (*trainer)->run(observer, {});
+      mine.kept = share_of_own_weights((*trainer)->parameters());
       if (!mine.result) of_rank->abort();
     });
   }

@@ -17,7 +17,7 @@ double waited_s(StepContext& context) {
 
 Status backward(StepContext& context, int micro_batch) {
   const std::span<float> fresh = context.reducer.fresh_gradients(micro_batch);
-  if (!fresh.empty()) context.transformer.clear_gradients(fresh);
+  if (!fresh.empty()) context.transformer.clear_gradients(fresh, context.reducer.old_gradients());
   BF_TRY(context.transformer.backward(
       loss_scale(context), [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
   return {};

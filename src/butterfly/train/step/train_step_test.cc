@@ -29,7 +29,7 @@ class TamperedTransformer final : public TrainableTransformer {
     BF_ASSIGN_OR_RETURN(const double loss, inner_.forward(tokens, targets));
     return loss * loss_factor;
   }
-  void clear_gradients(std::span<float> into) override { inner_.clear_gradients(into); }
+  void clear_gradients(std::span<float> into, OldGradients old) override { inner_.clear_gradients(into, old); }
   Status backward(float scale, const GradientsReady& ready) override {
     return inner_.backward(scale * gradient_factor, ready);
   }
