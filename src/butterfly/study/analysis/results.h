@@ -13,12 +13,13 @@
 
 namespace butterfly::study {
 
-/// A part of the wall time of a track. What its operations do not cover is its rest.
+/// A part of the wall time of a track. What neither its operations cover nor recording them is its rest.
 struct PhaseTime {
   std::string name;
   double seconds = 0.0;
   double share = 0.0;  // of the track's wall time
   double rest_s = 0.0;
+  double recording_s = 0.0;  // by the measured cost of a span; at most what operations do not cover
 };
 
 /// One operation in all steps and on all tracks. Times are those of the calling thread: `total_s` with what is inside,
