@@ -168,7 +168,7 @@ struct MemoryUse {
   double other = 0.0;                    // resident then beside both: heap and stacks in no owner's name
   double heap_free_share = 0.0;          // of the heap at the end: held by malloc and given to nobody
   double heap = 0.0;
-  double growth_per_s = 0.0;  // of resident memory while steps ran, by least squares
+  double growth_per_s = 0.0;  // of resident memory but the cache's while steps ran, by least squares
   double growth = 0.0;        // over that time
   double growth_fit = 0.0;    // of 1: how much of the change a straight line explains
   std::vector<MemoryPoint> timeline{};
