@@ -225,6 +225,16 @@ class StudyTest(unittest.TestCase):
             self.assertLessEqual(point["efficiency"], point["efficiency_of_cpus"] * 1.0001)
         spoilt = any(point["trust"] == "inconclusive" for point in found["points"])
         self.assertEqual(found["inconclusive"], spoilt)
+        run = found["strategies"]
+        self.assertEqual(list(run["strategies"]), ["ddp", "zero2", "zero3"])
+        self.assertEqual(run["ranks"], 2)
+        first, second, third = run["strategies"].values()
+        # Of two ranks: half of the gradients there and half of the sums back; zero3 gathers weights twice besides.
+        self.assertAlmostEqual(second["sent_bytes_of_each"] / first["sent_bytes_of_each"], 1.0, places=2)
+        self.assertAlmostEqual(third["sent_bytes_of_each"] / first["sent_bytes_of_each"], 1.5, places=2)
+        shown = [name for name, one in run["strategies"].items() if one["speedup_least"] > 1.0]
+        self.assertEqual(run["verdict"], "FSDP" if run["strategy"] in shown else "DDP")
+        self.assertIn(f"{run['strategy']} took", run["reason"])
         verdict = found["ddp_or_fsdp"]
         self.assertEqual(verdict["ranks"], 4)  # no work for more than its sequences
         steps = verdict["strategies"]
