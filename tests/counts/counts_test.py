@@ -2,7 +2,7 @@
 
 import unittest
 
-from counts import compare
+from counts import calls_of, compare
 
 LIMITS = {"bytes copied per token": {"value": 1040, "percent": 1}, "instructions": {"value": 1000, "percent": 3}}
 
@@ -22,6 +22,11 @@ class CountsTest(unittest.TestCase):
     def test_missing_and_unknown_numbers_fail(self):
         faults = compare({"instructions": 1000, "x": 1}, LIMITS)
         self.assertEqual(len(faults), 2)
+
+    def test_calls_are_found_by_name_and_by_number(self):
+        profile = ("fn=(1) main\ncalls=7 1\ncfn=(2) team::run(int)\ncalls=3 0 0\n16 4\ncfn=(3) other\ncalls=9 0\n"
+                   "fn=(2)\n16 1\ncfn=(3)\ncalls=5 0\nfn=(4) leaf\ncfn=(2)\ncalls=4 0\n")
+        self.assertEqual(calls_of("team::run", profile), 7)
 
 
 if __name__ == "__main__":

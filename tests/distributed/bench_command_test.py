@@ -13,6 +13,9 @@ import unittest.mock
 
 from program import DEMO, PROGRAM, ROOT, SANITIZED, TIMEOUT_S, butterfly, environment
 
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from check_formats import complaint, schema_of  # noqa: E402
+
 
 def bench(*arguments, **options):
     return butterfly("bench", *arguments, text=True, **options)
@@ -22,7 +25,9 @@ class BenchCase(unittest.TestCase):
     def measured(self, *arguments, **options):
         run = bench(*arguments, "--json", **options)
         self.assertEqual(run.returncode, 0, run.stderr)
-        return json.loads(run.stdout)
+        found = json.loads(run.stdout)
+        self.assertIsNone(complaint(schema_of(f"bench/{arguments[0]}"), found))
+        return found
 
     def refused(self, *arguments):
         run = bench(*arguments)
@@ -237,6 +242,7 @@ class AllTest(BenchCase):
         run = self.run_all("--json")
         self.assertEqual(run.returncode, 0, run.stderr)
         found = json.loads(run.stdout)
+        self.assertIsNone(complaint(schema_of("bench"), found))
         self.assertRegex(found["version"], r"^\d+\.\d+\.\d+$")
         self.assertTrue(found["quick"])
         for key in ("cpu", "cores", "usable_threads", "isa", "memory_bytes"):
@@ -263,7 +269,9 @@ class AllTest(BenchCase):
         limit = 1 << 20  # the model that serve needs is larger
         run = self.run_all("--json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         self.assertEqual(run.returncode, 2, run.stderr)
-        found = json.loads(run.stdout)["benchmarks"]
+        found = json.loads(run.stdout)
+        self.assertIsNone(complaint(schema_of("bench"), found))
+        found = found["benchmarks"]
         self.assertEqual([found[name]["exit_code"] for name in ("memory", "serve", "sgd")], [0, 2, 0])
         self.assertIn("no model to serve", found["serve"]["error"])
         self.assertNotIn("result", found["serve"])

@@ -6,11 +6,15 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.request
 
-from program import DEMO, PROGRAM, TIMEOUT_S, Worker, butterfly, environment
+from program import DEMO, PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment
+
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from check_formats import complaint, finite_json, schema_of, study_files  # noqa: E402
 
 GENERATE = ["generate", "-m", DEMO, "-p", "ROMEO:", "-n", "60", "-q"]
 TRAIN = ["train", "--model", "tinytransformer-tiny", "--data", "synthetic:markov", "--steps", "30", "--seq", "32",
@@ -84,6 +88,19 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         return run, load(self.path(name), "report.json")
 
+    def check_formats(self, name):
+        for path, schema in study_files(self.path(name)):
+            self.assertIsNone(complaint(schema_of(schema), finite_json(path)), path)
+
+    def test_a_file_that_breaks_its_format_is_told(self):
+        span = {"name": "qkv", "cat": "operation", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": 1, "tid": 0, "args": {"number": 1}}
+        trace = {"displayTimeUnit": "ms", "traceEvents": [span]}
+        schema = schema_of("trace_events")
+        self.assertIsNone(complaint(schema, trace))
+        for broken in ({"dur": -1.0}, {"ph": "B"}, {"pid": True}, {"ts": "1"}, {"args": {"number": 1, "colour": 2}}):
+            trace["traceEvents"] = [span, {**span, **broken}]
+            self.assertIn("traceEvents[1]", complaint(schema, trace) or "", broken)
+
     def check_sums(self, report):
         """Phases are all of the wall time, and no operation is longer than its track."""
         for work in report["workloads"]:
@@ -108,7 +125,7 @@ class StudyTest(unittest.TestCase):
         self.check_sums(report)
         for name in FILES:
             self.assertGreater(os.path.getsize(os.path.join(self.path("one"), name)), 50, name)
-        self.assertTrue(load(self.path("one"), "trace.json")["traceEvents"])
+        self.check_formats("one")
 
     def test_workers_are_part_of_it(self):
         with Worker() as one, Worker() as two:
@@ -127,6 +144,8 @@ class StudyTest(unittest.TestCase):
         train = report["workloads"][0]
         self.assertEqual(train["kind"], "train")
         self.assertEqual(train["step_s"]["count"], 40)
+        self.check_formats("three")
+        self.assertAlmostEqual(train["efficiency"]["tokens_per_step"], 64.0, places=6)
         names = {phase["name"] for track in train["tracks"] for phase in track["phases"]}
         self.assertTrue({"forward", "backward", "optimizer"} <= names, names)
         self.check_sums(report)
@@ -175,6 +194,7 @@ class StudyTest(unittest.TestCase):
         stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         self.assertIn("Steps: decode", stdout, stderr)
         self.assertEqual(process.returncode, 0, stderr)
+        self.check_formats("four")
 
     def test_collectives_are_estimated_beside_what_they_took(self):
         _, report = self.run_study("ranks", [*TRAIN, "--ranks", "2", "--threads", "1"])
@@ -205,6 +225,16 @@ class StudyTest(unittest.TestCase):
             self.assertLessEqual(point["efficiency"], point["efficiency_of_cpus"] * 1.0001)
         spoilt = any(point["trust"] == "inconclusive" for point in found["points"])
         self.assertEqual(found["inconclusive"], spoilt)
+        run = found["strategies"]
+        self.assertEqual(list(run["strategies"]), ["ddp", "zero2", "zero3"])
+        self.assertEqual(run["ranks"], 2)
+        first, second, third = run["strategies"].values()
+        # Of two ranks: half of the gradients there and half of the sums back; zero3 gathers weights twice besides.
+        self.assertAlmostEqual(second["sent_bytes_of_each"] / first["sent_bytes_of_each"], 1.0, places=2)
+        self.assertAlmostEqual(third["sent_bytes_of_each"] / first["sent_bytes_of_each"], 1.5, places=2)
+        shown = [name for name, one in run["strategies"].items() if one["speedup_least"] > 1.0]
+        self.assertEqual(run["verdict"], "FSDP" if run["strategy"] in shown else "DDP")
+        self.assertIn(f"{run['strategy']} took", run["reason"])
         verdict = found["ddp_or_fsdp"]
         self.assertEqual(verdict["ranks"], 4)  # no work for more than its sequences
         steps = verdict["strategies"]

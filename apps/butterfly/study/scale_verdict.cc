@@ -26,12 +26,16 @@ double phase_seconds(const study::TrackTime& track, const char* name) {
   return track.steps > 0 ? seconds / track.steps : 0.0;
 }
 
+/// At their own peak: the process's can be before the first step, where this machine is measured.
 double held_activations(const study::Study& found) {
   double bytes = 0.0;
   for (const study::MemoryUse& use : found.memory) {
-    for (const char* owner : {"activations", "buffers"}) {
-      if (const auto at = use.held.find(owner); at != use.held.end()) bytes += at->second;
+    double most = 0.0;
+    for (const study::MemoryPoint& point : use.timeline) {
+      most = std::max(most, point.held[static_cast<std::size_t>(trace::Owner::kActivations)] +
+                                point.held[static_cast<std::size_t>(trace::Owner::kBuffers)]);
     }
+    bytes += most;
   }
   return bytes;
 }
@@ -108,7 +112,7 @@ Result<ScaleVerdict> scale_verdict(const study::Study& one_rank, const ScaleQues
 std::string verdict_text(const ScaleVerdict& verdict) {
   const ScaleQuestion& asked = verdict.asked;
   std::string text = fmt::format(
-      "\nDDP or FSDP: {} ranks that compute as the measured one, links of {} us and {:g} "
+      "\nDDP or FSDP, estimated: {} ranks that compute as the measured one, links of {} us and {:g} "
       "GB/s{}, {} of memory each\n",
       asked.ranks, asked.link.latency_us, asked.link.gb_per_s,
       asked.link_assumed ? " (assumed: --latency-us, --gbit-per-s)" : "", format_bytes(asked.memory_bytes));

@@ -10,6 +10,8 @@
 #include "butterfly/base/units.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/study/advice/remedies.h"
+#include "study/scale_point.h"
+#include "study/scale_strategies.h"
 #include "study/scale_verdict.h"
 #include "study/study.h"
 #include "study/study_child.h"
@@ -27,24 +29,6 @@ struct ScaleCommand {
   std::vector<std::string> words;
 };
 
-struct Point {
-  int size = 1;
-  std::vector<study::Summary> steps;  // of each round
-  std::vector<double> exposed;        // share of the step that is communication and waiting, each round
-  double speedup = 1.0, least = 1.0, most = 1.0;
-  double efficiency = 1.0;
-  int cpus = 1;                               // that its members have together
-  study::Trust trust = study::Trust::kQuiet;  // the worst round's
-
-  bool shares_cpus() const { return cpus < size; }  // they take turns
-  double efficiency_of_cpus() const { return efficiency * size / cpus; }
-  double step_s() const {
-    std::vector<double> means;
-    for (const study::Summary& one : steps) means.push_back(one.mean);
-    return median(means);
-  }
-};
-
 bool trains(const ScaleCommand& command) {
   return !command.words.empty() && command.words.front() == "train";
 }
@@ -58,72 +42,38 @@ std::vector<std::string> words_of(const ScaleCommand& command, int size) {
   return with_flags(command.words, settings);
 }
 
-/// Of the kind of step that took most time: decode of an answer, the steps of training.
-const study::WorkloadStudy* main_work(const study::Study& result) {
-  const study::WorkloadStudy* found = nullptr;
-  double most = 0.0;
-  for (const study::WorkloadStudy& work : result.workloads) {
-    const double wall = work.tracks[work.lead].wall_s;
-    if (wall <= most) continue;
-    most = wall;
-    found = &work;
-  }
-  return found;
-}
-
-/// What the run found goes to `alone` where one member computed.
-Status run_point(const ScaleCommand& command, int round, Point& point, std::optional<study::Study>& alone) {
-  const std::string folder = fmt::format("{}/{}/{}", command.folder, point.size, round);
-  const ChildRun child{.words = words_of(command, point.size),
-                       .recordings = folder + "/recordings",
-                       .environment = {},
-                       .output = folder + "/stdout.txt"};
-  BF_TRY(make_empty(child.recordings));
+Status run_point(const ScaleCommand& command, int round, ScalePoint& point, std::optional<study::Study>& alone) {
   std::fprintf(stderr, "study: round %d of %d, %d %s\n", round, command.rounds, point.size,
                trains(command) ? "ranks" : "nodes");
-  BF_ASSIGN_OR_RETURN(const int code, run_recorded(child));
-  if (code == kExitInvalid) {
-    std::fprintf(stderr, "study: that run says that it is INVALID (%s); its times count\n", child.output.c_str());
-  } else if (code != 0) {
-    return make_error(ErrorCode::kInvalidArgument, "'{}' ended with status {}", as_shell(child.words), code);
-  }
-  BF_TRY(write_about(folder, {.command = as_shell(child.words), .warmup = command.warmup, .measure = command.measure}));
-  BF_ASSIGN_OR_RETURN(StudyFolder read, read_study(folder, -1, -1));
-  const study::WorkloadStudy* work = main_work(read.result);
-  if (work == nullptr) return make_error(ErrorCode::kNotFound, "{}: no steps were recorded", folder);
-  point.steps.push_back(work->step_s);
-  const study::TrackTime& lead = work->tracks[work->lead];
-  point.exposed.push_back(lead.wall_s > 0.0 ? (lead.communication_s + lead.wait_s) / lead.wall_s : 0.0);
-  point.trust = std::max(point.trust, read.result.quality.trust);
-  if (point.size == 1) alone = std::move(read.result);
+  BF_ASSIGN_OR_RETURN(study::Study found,
+                      run_round({.words = words_of(command, point.size),
+                                 .folder = fmt::format("{}/{}/{}", command.folder, point.size, round),
+                                 .warmup = command.warmup,
+                                 .measure = command.measure},
+                                point));
+  if (point.size == 1) alone = std::move(found);
   return {};
 }
 
-/// Ratios within a round, so that what disturbs the machine for minutes meets both. From the least to the most that the
-/// steps' 95 % intervals allow.
-void compare_with_one(const ScaleCommand& command, const Point& one, Point& point) {
-  const double work = command.weak ? static_cast<double>(point.size) / one.size : 1.0;
-  std::vector<double> ratios;
-  point.least = INFINITY;
-  point.most = 0.0;
-  for (std::size_t round = 0; round < std::min(one.steps.size(), point.steps.size()); ++round) {
-    const study::Summary &before = one.steps[round], &after = point.steps[round];
-    ratios.push_back(work * before.mean / after.mean);
-    point.least =
-        std::min(point.least, work * std::max(0.0, before.mean - before.half_width) / (after.mean + after.half_width));
-    const double least_s = after.mean - after.half_width;
-    if (least_s > 0.0) point.most = std::max(point.most, work * (before.mean + before.half_width) / least_s);
-  }
-  point.speedup = median(ratios);
-  point.most = std::max(point.most, point.speedup);
-  point.efficiency = point.speedup * one.size / point.size;
+Status run_strategy(const ScaleCommand& command, int round, StrategyPoint& one) {
+  study::Remedy strategy;
+  strategy.flags.emplace_back("--parallel", std::string(one.strategy));
+  const int ranks = one.point.size;
+  std::fprintf(stderr, "study: round %d of %d, %d ranks, %s\n", round, command.rounds, ranks,
+               std::string(one.strategy).c_str());
+  BF_TRY(run_round({.words = with_flags(words_of(command, ranks), strategy),
+                    .folder = fmt::format("{}/{}-{}/{}", command.folder, ranks, one.strategy, round),
+                    .warmup = command.warmup,
+                    .measure = command.measure},
+                   one.point));
+  return {};
 }
 
 /// Amdahl's law, time(n) / time(1) = s + (1 - s) / n, by least squares over the sizes; of weak scaling Gustafson's,
 /// speedup(n) = n - s (n - 1). Only sizes whose members have a CPU each tell something of it.
-double serial_share(const ScaleCommand& command, const std::vector<Point>& points) {
+double serial_share(const ScaleCommand& command, const std::vector<ScalePoint>& points) {
   double above = 0.0, below = 0.0;
-  for (const Point& point : points) {
+  for (const ScalePoint& point : points) {
     if (point.size == 1 || point.shares_cpus()) continue;
     const double n = point.size;
     const double x = command.weak ? n - 1.0 : 1.0 - 1.0 / n;
@@ -139,31 +89,32 @@ double speedup_at(bool weak, double serial, double n) {
 }
 
 struct Scaling {
-  std::vector<Point> points;
+  std::vector<ScalePoint> points;
   int size = 0;                                  // that is extrapolated to
   double serial = -1.0;                          // below 0: nothing to fit
   double expected = 0.0, low = 0.0, high = 0.0;  // speed-up at the size that was asked for
 
   /// Of one size at least, nobody can say how long it takes.
   bool inconclusive() const {
-    return std::ranges::any_of(points, [](const Point& one) { return one.trust == study::Trust::kInconclusive; });
+    return std::ranges::any_of(points, [](const ScalePoint& one) { return one.trust == study::Trust::kInconclusive; });
   }
 };
 
 /// The interval of the extrapolation: the fit through the least and through the most that was reached.
-Scaling fit(const ScaleCommand& command, std::vector<Point> points, int size) {
+Scaling fit(const ScaleCommand& command, std::vector<ScalePoint> points, int size) {
   Scaling scaling{.points = std::move(points), .size = size};
   for (std::size_t i = 1; i < scaling.points.size(); ++i) {
-    compare_with_one(command, scaling.points[0], scaling.points[i]);
+    ScalePoint& point = scaling.points[i];
+    compare_rounds(scaling.points[0], command.weak ? point.size : 1.0, point);
   }
   scaling.serial = serial_share(command, scaling.points);
   if (scaling.serial < 0.0) return scaling;
   scaling.expected = speedup_at(command.weak, scaling.serial, size);
-  for (double Point::*edge : {&Point::least, &Point::most}) {
-    std::vector<Point> moved = scaling.points;
-    for (Point& point : moved) point.speedup = point.*edge;
+  for (double ScalePoint::*edge : {&ScalePoint::least, &ScalePoint::most}) {
+    std::vector<ScalePoint> moved = scaling.points;
+    for (ScalePoint& point : moved) point.speedup = point.*edge;
     const double at = speedup_at(command.weak, serial_share(command, moved), size);
-    (edge == &Point::least ? scaling.low : scaling.high) = at;
+    (edge == &ScalePoint::least ? scaling.low : scaling.high) = at;
   }
   return scaling;
 }
@@ -175,7 +126,7 @@ void print(const ScaleCommand& command, const Scaling& scaling) {
   std::printf("%8s %12s %26s %19s %22s\n", members, "step", "speed-up (interval)", "efficiency of CPUs",
               "communication, waiting");
   bool crowded = false;
-  for (const Point& point : scaling.points) {
+  for (const ScalePoint& point : scaling.points) {
     std::string remark =
         point.shares_cpus() ? fmt::format("  {} share {} CPUs: they take turns", members, point.cpus) : "";
     if (point.trust == study::Trust::kDisturbed) remark += "  the machine was disturbed";
@@ -208,7 +159,7 @@ void print(const ScaleCommand& command, const Scaling& scaling) {
 
 nlohmann::ordered_json to_json(const ScaleCommand& command, const Scaling& scaling) {
   nlohmann::ordered_json json{{"command", as_shell(command.words)}, {"weak", command.weak}};
-  for (const Point& point : scaling.points) {
+  for (const ScalePoint& point : scaling.points) {
     std::vector<double> means;
     for (const study::Summary& one : point.steps) means.push_back(one.mean);
     json["points"].push_back({{"size", point.size},
@@ -246,15 +197,29 @@ Result<ScaleQuestion> question_of(const ScaleCommand& command) {
   return question;
 }
 
+/// The largest whose members have a CPU each; the largest of all where none but one has.
+const ScalePoint& strategies_at(const std::vector<ScalePoint>& points) {
+  const ScalePoint* found = &points.back();
+  for (const ScalePoint& point : points) {
+    if (point.size > 1 && !point.shares_cpus()) found = &point;
+  }
+  return *found;
+}
+
 Result<int> run_scale(const ScaleCommand& command) {
   BF_ASSIGN_OR_RETURN(const ScaleQuestion question, question_of(command));
-  std::vector<Point> points;
+  std::vector<ScalePoint> points;
   for (const int size : command.sizes) {
     points.push_back({.size = size, .steps = {}, .exposed = {}, .cpus = std::min(size, usable_threads())});
   }
+  std::vector<StrategyPoint> strategies;
+  if (const ScalePoint& most = strategies_at(points); trains(command) && most.size > 1) {
+    strategies = strategy_points(most.size, most.cpus);
+  }
   std::optional<study::Study> alone;
   for (int round = 1; round <= command.rounds; ++round) {
-    for (Point& point : points) BF_TRY(run_point(command, round, point, alone));
+    for (ScalePoint& point : points) BF_TRY(run_point(command, round, point, alone));
+    for (StrategyPoint& one : strategies) BF_TRY(run_strategy(command, round, one));
   }
   std::optional<ScaleVerdict> verdict;
   if (trains(command) && alone) {
@@ -263,10 +228,12 @@ Result<int> run_scale(const ScaleCommand& command) {
   const Scaling scaling = fit(command, std::move(points), verdict ? verdict->asked.ranks : command.extrapolate);
   if (command.json) {
     nlohmann::ordered_json json = to_json(command, scaling);
+    if (!strategies.empty()) json["strategies"] = strategies_json(judge_strategies(std::move(strategies)));
     if (verdict) json["ddp_or_fsdp"] = verdict_json(*verdict);
     std::printf("%s\n", dump_json(json, {.indent = 2}).c_str());
   } else {
     print(command, scaling);
+    if (!strategies.empty()) std::printf("%s", strategies_text(judge_strategies(std::move(strategies))).c_str());
     if (verdict) std::printf("%s", verdict_text(*verdict).c_str());
   }
   return kExitOk;
@@ -313,7 +280,8 @@ void add_study_scale(Command study, Action& action) {
   sub.add_option("command", command->words, "After --: train or generate with its options").takes(1, -1);
   sub.footer(
       "Members that have no CPU of their own take turns and tell nothing of larger machines: they are shown, and left\n"
-      "out of the fit. Of training it ends in a verdict: DDP, or dividing weights, gradients and moments (FSDP), from\n"
+      "out of the fit. Of training it ends in two verdicts, DDP or dividing weights, gradients and moments (FSDP): of\n"
+      "ddp, zero2 and zero3 as they ran here, on as many ranks as have a CPU each; and of more ranks elsewhere, from\n"
       "what one rank was measured to do and the formulas of butterfly plan --train.\n"
       "Examples:\n"
       "  butterfly study scale -- train --model tinytransformer-tiny --data synthetic:markov --steps 12 --batch 16\n"

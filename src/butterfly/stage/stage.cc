@@ -233,14 +233,15 @@ Status Stage::compute(Step& step) {
 
 /// Room in the cache, and the activations as far as this node has them: what can fail at one member alone.
 Result<Tensor> Stage::first_activations(Step& step, std::span<const TokenId> tokens) {
+  Tensor x;
   {
     const trace::Scope scope(trace::Zone::kRotary, {.number = static_cast<std::uint32_t>(step.batch.runs.size())});
     for (const SequenceRun& run : step.batch.runs) {
       BF_TRY(cache_.reserve(run.sequence, std::max(run.position + run.rows, run.encoder_rows)));
     }
+    if (!embedding_ && !group_) return std::move(step.tensor);
+    BF_ASSIGN_OR_RETURN(x, Tensor::allocate(*pool_, DType::kF32, {step.batch.rows(), config_.model_dim}));
   }
-  if (!embedding_ && !group_) return std::move(step.tensor);
-  BF_ASSIGN_OR_RETURN(Tensor x, Tensor::allocate(*pool_, DType::kF32, {step.batch.rows(), config_.model_dim}));
   if (embedding_) {
     block_arena_.reset();
     BF_TRY(embedding_->forward(compute_with(block_arena_), step.batch, tokens, x.mutable_view().values()));

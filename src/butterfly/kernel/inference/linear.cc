@@ -88,6 +88,10 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
 
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs, trace::Zone zone) {
   trace::Scope scope(zone);
+  run_linear(kernels, team, jobs, scope);
+}
+
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs, trace::Scope& scope) {
   // Jobs may have slices of different widths, and experts have different rows; reading weights takes as long as
   // computing a few rows.
   constexpr std::int64_t kRowsOfReading = 4;
@@ -121,6 +125,7 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
       first += panels * cost;
     }
   });
+  scope.end();
 }
 
 }  // namespace butterfly

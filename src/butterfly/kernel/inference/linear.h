@@ -9,7 +9,7 @@
 #include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
 #include "butterfly/machine/thread_team.h"
-#include "butterfly/trace/zones.h"
+#include "butterfly/trace/trace.h"
 
 namespace butterfly {
 
@@ -42,5 +42,7 @@ void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, st
 /// Runs independent matmuls side by side; all read finished inputs.
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs,
                 trace::Zone zone = trace::Zone::kMatmul);
+/// The same within `scope`, which began where memory for the results was taken, and ends here.
+void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs, trace::Scope& scope);
 
 }  // namespace butterfly

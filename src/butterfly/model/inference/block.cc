@@ -37,12 +37,22 @@ void norm_row(const Kernels& kernels, const ModelConfig& config, const NormWeigh
   }
 }
 
+namespace {
+
+void norm_rows(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
+               const float* x, float* y) {
+  const auto dim = static_cast<std::int64_t>(norm.weight.size());
+  for_each_row(compute, rows, dim,
+               [&](std::int64_t row) { norm_row(*compute.kernels, config, norm, x + row * dim, y + row * dim); });
+}
+
+}  // namespace
+
 void apply_norm(const Compute& compute, const ModelConfig& config, const NormWeights& norm, std::int64_t rows,
                 const float* x, float* y) {
   const auto dim = static_cast<std::int64_t>(norm.weight.size());
   const trace::Scope scope(trace::Zone::kNorm, work_on_rows(rows, dim, 2 * dim));
-  for_each_row(compute, rows, dim,
-               [&](std::int64_t row) { norm_row(*compute.kernels, config, norm, x + row * dim, y + row * dim); });
+  norm_rows(compute, config, norm, rows, x, y);
 }
 
 Result<RotaryRows> rotary_rows(const Compute& compute, std::span<const double> frequencies, const Batch& batch) {
@@ -161,10 +171,10 @@ Result<float*> sublayer_input(const Compute& compute, const ModelConfig& config,
                               std::int64_t rows, float* x) {
   if (config.norm_place == NormPlace::kAfter || config.norm_place == NormPlace::kOutput) return x;
   if (norm.weight.empty()) return x;
-  BF_ASSIGN_OR_RETURN(const auto normed,
-                      compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * config.model_dim)));
-  apply_norm(compute, config, norm, rows, x, normed.data());
-  return normed.data();
+  const trace::Scope scope(trace::Zone::kNorm, work_on_rows(rows, config.model_dim, 2 * config.model_dim));
+  BF_ASSIGN_OR_RETURN(float* normed, allocate_floats(compute, rows, config.model_dim));
+  norm_rows(compute, config, norm, rows, x, normed);
+  return normed;
 }
 
 void clear_rows(std::int64_t rows, std::int64_t width, float* y) {
@@ -263,6 +273,7 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
   }
   const std::int64_t rows = batch.rows();
   prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
+  trace::Scope scope(trace::Zone::kQkv);
   BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_rows.size()));
   BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.k_rows.size()));
   BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
@@ -270,7 +281,7 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
   const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
                        LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
                        LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
-  run_linear(*compute.kernels, *compute.team, qkv, trace::Zone::kQkv);
+  run_linear(*compute.kernels, *compute.team, qkv, scope);
   if (config_.qk_norm != QkNorm::kNone) {
     BF_ASSIGN_OR_RETURN(q, norm_queries_or_keys(compute, config_, {q_norm_, rows, shard_.q_rows, shard_.q()}, q));
     BF_ASSIGN_OR_RETURN(k, norm_queries_or_keys(compute, config_, {k_norm_, rows, shard_.k_rows, shard_.kv()}, k));
@@ -292,16 +303,18 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
   const bool gated = config_.mlp == MlpKind::kGated;
   const std::int64_t ff_dim = shard_.ff.size();
   BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
+  if (ff_dim > 0) prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
+  trace::Scope scope(gated ? trace::Zone::kGateUp : trace::Zone::kUp);
   BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
   BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));
   BF_ASSIGN_OR_RETURN(const auto h, allocate_activations(*compute.arena, rows, ff_dim, up));
   if (ff_dim > 0) {
-    prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
     const SliceBorders whole = SliceBorders::single(config_.model_dim);
     const std::array gate_up{LinearJob{&up_.matrix, &a, whole, up_.bias_or_null(), nullptr, up},
                              LinearJob{&gate_.matrix, &a, whole, gate_.bias_or_null(), nullptr, gate}};
-    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1),
-               gated ? trace::Zone::kGateUp : trace::Zone::kUp);
+    run_linear(*compute.kernels, *compute.team, std::span(gate_up).first(gated ? 2 : 1), scope);
+  } else {
+    scope.drop();
   }
   const MlpActivation kind{.mlp = config_.mlp, .activation = config_.activation, .quantise = down_.matrix.quantised()};
   activate_rows(compute, kind, h, gate, up);

@@ -258,6 +258,16 @@ TEST(Advice, LaunchesThatCostMoreThanTheyShould) {
   EXPECT_EQ(first(advice_for({builder})), "nothing");
 }
 
+TEST(Advice, ACacheThatFillsIsNoLeak) {
+  RecordingBuilder builder = training(1e5, [](RecordingBuilder& into, double at, int i) {
+    trace::Sample sample{.resident_bytes = (100 + static_cast<std::uint64_t>(i)) << 20};
+    sample.held_bytes[static_cast<std::size_t>(trace::Owner::kKvCache)] = static_cast<std::uint64_t>(i) << 20;
+    into.sample(at, sample);
+    into.span(Zone::kQkv, at, at + 1e5, good_work(1e5));
+  });
+  EXPECT_EQ(first(advice_for({builder})), "nothing");
+}
+
 TEST(Advice, ALeakComesBeforeEverythingElse) {
   RecordingBuilder builder = training(1e5, [](RecordingBuilder& into, double at, int i) {
     into.sample(at, {.resident_bytes = (100 + static_cast<std::uint64_t>(i)) << 20});

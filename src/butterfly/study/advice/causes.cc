@@ -106,7 +106,8 @@ void add_launches(const Study& study, const WorkloadStudy& work, std::vector<Cau
 void add_variance(const Study& study, const WorkloadStudy& work, std::vector<Cause>& causes) {
   constexpr double kWorthSaying = 0.25;
   const Summary& step = work.step_s;
-  if (study.quality.trust != Trust::kQuiet) return;  // the disturbance is told as such
+  if (study.quality.trust != Trust::kQuiet) return;                              // the disturbance is told as such
+  if (work.kind == WorkKind::kPrefill || work.kind == WorkKind::kMixed) return;  // as different as prompts are
   if (step.count < 10 || step.mean <= 0.0 || step.deviation / step.mean < kWorthSaying) return;
   causes.push_back(
       {.id = "step_variance",
@@ -394,11 +395,12 @@ std::vector<Cause> memory_causes(const Study& study) {
       causes.push_back({.id = "memory_leak",
                         .heading = Heading::kMemory,
                         .workload = {},
-                        .what = fmt::format("{} grows steadily, by {} a second and {} while steps ran", use.process,
-                                            format_bytes(static_cast<std::uint64_t>(use.growth_per_s)),
+                        .what = fmt::format("{} grows steadily beside its cache, by {} a second and {} while steps ran",
+                                            use.process, format_bytes(static_cast<std::uint64_t>(use.growth_per_s)),
                                             format_bytes(static_cast<std::uint64_t>(use.growth))),
-                        .remedy = "see who holds it (memory by owner); a cache of conversations grows up to "
-                                  "--cache-tokens, anything else is a leak: build/release with heaptrack names it",
+                        .remedy =
+                            "see who holds it (memory by owner); where no owner does, build/release with heaptrack "
+                            "names who took it",
                         .effort = Effort::kCode});
     }
     const double unused = use.heap * use.heap_free_share;

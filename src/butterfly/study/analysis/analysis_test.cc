@@ -85,6 +85,19 @@ TEST(Analysis, PhasesAreAllOfTheWallTime) {
   EXPECT_NEAR(phase(track, "optimizer")->share, 0.1, 1e-9);
 }
 
+TEST(Analysis, WhatRecordingTakesIsNoRestOfAPhase) {
+  const auto backward = [](const std::string& zone_ns) {
+    const Study study = study_of({good_training().fact("trace.zone_ns", zone_ns)});
+    return *phase(study.workloads.at(0).tracks.at(0), "backward");
+  };
+  const PhaseTime cheap = backward("1000"), dear = backward("1000000");
+  EXPECT_NEAR(cheap.recording_s, 50 * 2 * 1e-6, 1e-9) << "of the phase and of its one operation";
+  EXPECT_NEAR(cheap.rest_s, 50 * 48e-6, 1e-9);
+  EXPECT_NEAR(dear.recording_s, 50 * 50e-6, 1e-9) << "no more than there is";
+  EXPECT_EQ(dear.rest_s, 0.0);
+  EXPECT_EQ(dear.seconds, cheap.seconds);
+}
+
 TEST(Analysis, OperationsHaveTimeRatesAndTheirShareOfTheRoof) {
   RecordingBuilder builder = good_training();
   builder.fact("cache.l2.gb_per_s", "40");
@@ -287,6 +300,49 @@ TEST(Analysis, LayersHaveTheirTimeAndFlops) {
   EXPECT_EQ(work.projections_per_layer, 3);
 }
 
+TEST(Analysis, CountersThatJumpAreCountedToTheStepWhereSpansSayWhen) {
+  RecordingBuilder builder;
+  for (int i = 0; i < 20; ++i) {
+    const double at = 1000.0 * i;
+    builder.span(Zone::kStepTrain, at, at + 1000);
+    builder.span(Zone::kSend, at + 890, at + 900, {.number = 1, .bytes = i % 2 == 0 ? 100u : 300u}, 1);
+  }
+  for (int at = 0; at <= 20'300; at += 700) {  // on a straight line, both would be off by more than a tenth of a step
+    trace::Sample sample;
+    const auto steps = static_cast<std::uint64_t>(std::min(at / 1000, 20));
+    const auto sends = static_cast<std::uint64_t>(std::min((at + 100) / 1000, 20));
+    sample.counters[static_cast<std::size_t>(trace::Counter::kTrainTokens)] = 64 * steps;
+    sample.counters[static_cast<std::size_t>(trace::Counter::kWireBytesSent)] = sends / 2 * 400 + sends % 2 * 100;
+    sample.counters[static_cast<std::size_t>(trace::Counter::kWireMessagesSent)] = sends;
+    builder.sample(at, sample);
+  }
+  const Study study = study_of({builder}, {.warmup = 4, .measure = 50});
+  const WorkloadStudy& work = study.workloads[0];
+  EXPECT_NEAR(work.efficiency.tokens_per_step, 64.0, 1e-6);
+  ASSERT_EQ(work.wire.size(), 1u);
+  EXPECT_NEAR(work.wire[0].sent_per_step, 200.0, 1e-6);
+  EXPECT_NEAR(work.wire[0].messages_per_step, 1.0, 1e-6);
+}
+
+TEST(Analysis, WhatIsSentAfterTheLastStepOfAKindIsItsOwn) {
+  RecordingBuilder builder("worker");
+  builder.span(Zone::kStepPrefill, 0, 100).span(Zone::kSend, 110, 120, {.number = 1, .bytes = 5000});
+  for (int i = 0; i < 5; ++i) {
+    builder.span(Zone::kStepDecode, 200 + 100 * i, 250 + 100 * i);
+    builder.span(Zone::kSend, 260 + 100 * i, 270 + 100 * i, {.number = 1, .bytes = 100});
+  }
+  for (const auto& [at, sent] : {std::pair{0, 0u}, {150, 5000u}, {800, 5500u}}) {
+    trace::Sample sample;
+    sample.counters[static_cast<std::size_t>(trace::Counter::kWireBytesSent)] = sent;
+    builder.sample(at, sample);
+  }
+  const Study study = study_of({builder}, {.warmup = 0, .measure = 50});
+  ASSERT_EQ(study.workloads.at(0).kind, WorkKind::kPrefill);
+  ASSERT_EQ(study.workloads[0].wire.size(), 1u);
+  EXPECT_NEAR(study.workloads[0].wire[0].sent_per_step, 5000.0, 1e-6);
+  EXPECT_NEAR(study.workloads[1].wire.at(0).sent_per_step, 80.0, 1e-6) << "of the last one nobody knows the end";
+}
+
 TEST(Analysis, CountersAreOfTheStepsAndNotOfTheWarmUp) {
   RecordingBuilder builder;
   builder.fact("team.dispatch_us", "0.5");
@@ -320,7 +376,7 @@ TEST(Analysis, MemoryByOwnerAtThePeakAndItsGrowth) {
   EXPECT_EQ(use.peak, 120.0 * (1 << 20));
   EXPECT_EQ(use.held.at("weights"), 60.0 * (1 << 20));
   EXPECT_EQ(use.other, 60.0 * (1 << 20));
-  EXPECT_NEAR(use.growth_per_s, 10.0 * (1 << 20), 1.0);
+  EXPECT_NEAR(use.growth_per_s, 10.0 * ((1 << 20) - sizeof(trace::Span)), 1.0);
   EXPECT_NEAR(use.growth_fit, 1.0, 1e-9);
   EXPECT_NEAR(use.heap_free_share, 0.25, 1e-9);
   EXPECT_EQ(use.timeline.size(), 21u);

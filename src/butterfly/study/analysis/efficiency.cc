@@ -34,10 +34,10 @@ std::vector<const Track*> one_of_each_process(const Workload& workload) {
 }
 
 /// How much a sum of a process grew in its range of steps, per step.
-double per_step(const RecordedRun& run, const Track& track, const SampledValue& value) {
+double per_step(const RecordedRun& run, const Track& track, const SampledValue& value, const Course& course = {}) {
   if (track.range_steps < 1) return 0.0;
   const Process& process = process_of(run, track);
-  return growth_between(process.samples, track.range_begin_ns, track.range_end_ns, value) / track.range_steps;
+  return growth_between(process.samples, track.range_begin_ns, track.range_end_ns, value, course) / track.range_steps;
 }
 
 /// A process's steps, where others take theirs at another pace, in steps of the lead track.
@@ -94,7 +94,8 @@ Rates rates_of(const RecordedRun& run, const Workload& workload) {
   rates.tokens = 0.0;
   for (const Track* track : one_of_each_process(workload)) {
     const double seconds = 1e-9 * static_cast<double>(track->range_end_ns - track->range_begin_ns);
-    const double tokens = per_step(run, *track, counter(Counter::kTrainTokens)) * track->range_steps;
+    const Course steps(process_of(run, *track), Zone::kStepTrain, Course::Adds::kOne);
+    const double tokens = per_step(run, *track, counter(Counter::kTrainTokens), steps) * track->range_steps;
     if (seconds > 0.0) rates.tokens += tokens / seconds;
   }
   if (rates.tokens <= 0.0 && lead.wall_s() > 0.0) {  // nobody counted: a step is one global batch
@@ -260,11 +261,14 @@ std::vector<LinkUse> links_of(const RecordedRun& run, const Workload& workload) 
 std::vector<WireUse> wire_of(const RecordedRun& run, const Workload& workload) {
   std::vector<WireUse> result;
   for (const Track* track : one_of_each_process(workload)) {
-    const WireUse use{.process = process_of(run, *track).name,
-                      .sent_per_step = per_step(run, *track, counter(Counter::kWireBytesSent)),
-                      .received_per_step = per_step(run, *track, counter(Counter::kWireBytesReceived)),
-                      .messages_per_step = per_step(run, *track, counter(Counter::kWireMessagesSent)),
-                      .saved_per_step = per_step(run, *track, counter(Counter::kWireBytesSaved))};
+    const Process& process = process_of(run, *track);
+    const Course sent(process, Zone::kSend, Course::Adds::kBytes), messages(process, Zone::kSend, Course::Adds::kOne);
+    const Course received(process, Zone::kReceive, Course::Adds::kBytes);
+    const WireUse use{.process = process.name,
+                      .sent_per_step = per_step(run, *track, counter(Counter::kWireBytesSent), sent),
+                      .received_per_step = per_step(run, *track, counter(Counter::kWireBytesReceived), received),
+                      .messages_per_step = per_step(run, *track, counter(Counter::kWireMessagesSent), messages),
+                      .saved_per_step = per_step(run, *track, counter(Counter::kWireBytesSaved), messages)};
     if (use.sent_per_step + use.received_per_step > 0.0) result.push_back(use);
   }
   return result;

@@ -22,12 +22,23 @@ MemoryPoint point_of(const trace::Sample& sample) {
   return point;
 }
 
+/// The cache of keys and values has a limit and fills up to it under load, and a process that records keeps its spans:
+/// neither is growth.
+double growing(const trace::Sample& sample, const std::vector<std::uint64_t>& span_ends) {
+  const auto spans = std::ranges::upper_bound(span_ends, sample.at_ns) - span_ends.begin();
+  return resident(sample) - static_cast<double>(sample.held_bytes[static_cast<std::size_t>(trace::Owner::kKvCache)]) -
+         static_cast<double>(spans) * sizeof(trace::Span);
+}
+
 /// By least squares; of a straight line's share in the change, too.
-void set_growth(MemoryUse& use, const std::vector<trace::Sample>& samples, const Window& window) {
+void set_growth(MemoryUse& use, const Process& process, const Window& window) {
+  std::vector<std::uint64_t> span_ends;
+  for (const SpanNode& span : process.spans) span_ends.push_back(span.end_ns);
+  std::ranges::sort(span_ends);
   double count = 0.0, t = 0.0, y = 0.0, tt = 0.0, ty = 0.0, yy = 0.0;
-  for (const trace::Sample& sample : samples) {
+  for (const trace::Sample& sample : process.samples) {
     if (sample.at_ns < window.begin_ns || sample.at_ns > window.end_ns) continue;
-    const double at = 1e-9 * static_cast<double>(sample.at_ns - window.begin_ns), bytes = resident(sample);
+    const double at = 1e-9 * static_cast<double>(sample.at_ns - window.begin_ns), bytes = growing(sample, span_ends);
     ++count;
     t += at;
     y += bytes;
@@ -177,7 +188,7 @@ std::vector<MemoryUse> memory_of(const RecordedRun& run, const Window& window) {
     const trace::Sample& last = process.samples.back();
     use.heap = static_cast<double>(last.heap_bytes) + static_cast<double>(last.heap_free_bytes);
     if (use.heap > 0.0) use.heap_free_share = static_cast<double>(last.heap_free_bytes) / use.heap;
-    set_growth(use, process.samples, window);
+    set_growth(use, process, window);
     const std::size_t every = process.samples.size() / kTimelinePoints + 1;
     for (std::size_t i = 0; i < process.samples.size(); i += every)
       use.timeline.push_back(point_of(process.samples[i]));

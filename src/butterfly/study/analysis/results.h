@@ -13,12 +13,13 @@
 
 namespace butterfly::study {
 
-/// A part of the wall time of a track. What its operations do not cover is its rest.
+/// A part of the wall time of a track. What neither its operations cover nor recording them is its rest.
 struct PhaseTime {
   std::string name;
   double seconds = 0.0;
   double share = 0.0;  // of the track's wall time
   double rest_s = 0.0;
+  double recording_s = 0.0;  // by the measured cost of a span; at most what operations do not cover
 };
 
 /// One operation in all steps and on all tracks. Times are those of the calling thread: `total_s` with what is inside,
@@ -167,7 +168,7 @@ struct MemoryUse {
   double other = 0.0;                    // resident then beside both: heap and stacks in no owner's name
   double heap_free_share = 0.0;          // of the heap at the end: held by malloc and given to nobody
   double heap = 0.0;
-  double growth_per_s = 0.0;  // of resident memory while steps ran, by least squares
+  double growth_per_s = 0.0;  // of resident memory but the cache's while steps ran, by least squares
   double growth = 0.0;        // over that time
   double growth_fit = 0.0;    // of 1: how much of the change a straight line explains
   std::vector<MemoryPoint> timeline{};

@@ -205,6 +205,7 @@ TrackTime track_time(const RecordedRun& run, const Track& track) {
                  .steps = static_cast<int>(track.periods.size()),
                  .wall_s = track.wall_s()};
   std::map<std::string, PhaseTime> phases;
+  const double recording_s = kSecond * process.number("trace.zone_ns");  // one span: it falls between operations
   double covered_s = 0.0;
   each_measured_span(process, track, [&](const SpanNode& span, std::uint64_t own_ns) {
     const Around outer = around(process, span);
@@ -212,6 +213,7 @@ TrackTime track_time(const RecordedRun& run, const Track& track) {
     PhaseTime& phase = phases[phase_of(span, outer)];
     phase.seconds += own_s;
     if (is_rest(kind_of(span.zone)) && !is_stage_of(track, span)) phase.rest_s += own_s;
+    phase.recording_s += recording_s;
     covered_s += own_s;
     time.flops += static_cast<double>(span.work.flops);
     if (outer.wait) {
@@ -224,6 +226,8 @@ TrackTime track_time(const RecordedRun& run, const Track& track) {
   if (time.idle_s > 0.0) phases[kIdlePhase].seconds = time.idle_s;
   for (auto& [name, phase] : phases) {
     phase.name = name;
+    phase.recording_s = std::min(phase.recording_s, phase.rest_s);
+    phase.rest_s -= phase.recording_s;
     if (time.wall_s > 0.0) phase.share = phase.seconds / time.wall_s;
     time.phases.push_back(phase);
   }

@@ -96,17 +96,21 @@ int steps_to_skip(int all, int warmup) {
   return all >= 2 * warmup ? warmup : std::min(warmup, all / 5);
 }
 
-/// The longest range of neighbours `steps[i].kind == kind`, not among the first `skipped` of that kind.
+/// The longest range of neighbours `steps[i].kind == kind`, not among the first `skipped` of that kind. Until the next
+/// step of another kind: what the last one made is sent after it.
 void set_range(Track& track, const ThreadSteps& of_thread, const std::vector<SpanNode>& spans, WorkKind kind) {
   int seen = 0, length = 0;
   std::uint64_t begin_ns = 0;
   for (const FoundStep& step : of_thread.steps) {
+    const SpanNode& span = spans[static_cast<std::size_t>(step.span)];
     if (step.kind != kind) {
+      if (length > 0 && track.range_begin_ns == begin_ns) {
+        track.range_end_ns = std::max(track.range_end_ns, span.begin_ns);
+      }
       length = 0;
       continue;
     }
     if (seen++ < track.skipped) continue;
-    const SpanNode& span = spans[static_cast<std::size_t>(step.span)];
     if (length++ == 0) begin_ns = span.begin_ns;
     if (length > track.range_steps) {
       track.range_steps = length;

@@ -18,6 +18,7 @@ struct ReportTable {
 struct ReportFigure {
   std::string title;
   std::string svg;
+  std::string narrow_svg;  // the same for a phone
 };
 
 struct ReportSection {

@@ -32,15 +32,17 @@ tbody tr:hover{background:var(--band)}
 figure{margin:1em 0}
 figcaption{font-weight:600;margin-bottom:.4em}
 svg{display:block;width:100%;height:auto;max-width:960px}
+.narrow{display:none}
 svg text{font:12px system-ui,sans-serif;fill:var(--ink)}
 svg .soft{fill:var(--soft)}
 svg .axis{stroke:var(--line)}
 details summary{cursor:pointer;color:var(--mark);margin:.6em 0}
 nav{font-size:.92em;margin:1em 0}
 nav a{color:var(--mark);text-decoration:none;margin-right:1.1em;white-space:nowrap;display:inline-block}
-@media (max-width:640px){main{padding:14px 12px 32px}body{font-size:14px}th,td{padding:5px 8px}figure{overflow-x:auto}svg{min-width:700px}}
+@media (max-width:640px){main{padding:14px 12px 32px}body{font-size:14px}th,td{padding:5px 8px}.wide{display:none}.narrow{display:block}}
 @media print{:root{--paper:#fff;--ink:#000;--soft:#444;--line:#bbb;--band:#f4f4f4;color-scheme:light}
-nav{display:none}main{max-width:none;padding:0}h2{break-after:avoid}figure,tr{break-inside:avoid}.scroll{overflow:visible}
+nav{display:none}main{max-width:none;padding:0}h2,h3,figcaption{break-after:avoid}figure,tr{break-inside:avoid}.scroll{overflow:visible}
+details::details-content{content-visibility:visible;block-size:auto}details summary{color:var(--ink);font-weight:600}
 body{font-size:11px}th,td{padding:3px 6px}}
 )css";
 
@@ -89,7 +91,8 @@ std::string html_page(const Report& report) {
     text += fmt::format("<section id=\"s{}\">\n<h2>{}</h2>\n", i, escape_markup(section.title));
     for (const std::string& paragraph : section.paragraphs) text += "<p>" + escape_markup(paragraph) + "</p>\n";
     for (const ReportFigure& figure : section.figures) {
-      text += "<figure><figcaption>" + escape_markup(figure.title) + "</figcaption>\n" + figure.svg + "</figure>\n";
+      text += "<figure><figcaption>" + escape_markup(figure.title) + "</figcaption>\n<div class=\"wide\">\n" +
+              figure.svg + "</div><div class=\"narrow\">\n" + figure.narrow_svg + "</div></figure>\n";
     }
     for (const ReportTable& table : section.tables) text += html_table(table);
     text += "</section>\n";

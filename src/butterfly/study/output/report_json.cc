@@ -63,7 +63,8 @@ Json track_json(const TrackTime& track) {
     phases.push_back({{"name", phase.name},
                       {"seconds", finite(phase.seconds)},
                       {"share", finite(phase.share)},
-                      {"rest_s", finite(phase.rest_s)}});
+                      {"rest_s", finite(phase.rest_s)},
+                      {"recording_s", finite(phase.recording_s)}});
   }
   return {{"name", track.name},
           {"process", track.process},

@@ -84,7 +84,7 @@ ReportTable matrix_table(const Advice& advice) {
     for (const Cause& cause : advice.causes) {
       const std::size_t impact = cause.gain >= 0.30 ? 0 : cause.gain >= 0.10 ? 1 : 2;
       std::string& cell = row[1 + static_cast<std::size_t>(cause.effort)];
-      if (impact == i) cell += (cell.empty() ? "" : ", ") + cause.id;
+      if (impact == i && cell.find(cause.id) == std::string::npos) cell += (cell.empty() ? "" : ", ") + cause.id;
     }
     table.rows.push_back(std::move(row));
   }
@@ -129,7 +129,9 @@ ReportSection advice_section(const Study&, const Advice& advice) {
   }
   int number = 0;
   for (const Cause& cause : advice.causes) {
-    section.paragraphs.push_back(fmt::format("{}. {}: {}. Remedy: {}.", ++number, cause.id, cause.what, cause.remedy));
+    section.paragraphs.push_back(fmt::format("{}. {}{}: {}. Remedy: {}.", ++number, cause.id,
+                                             cause.workload.empty() ? "" : " (" + cause.workload + ")", cause.what,
+                                             cause.remedy));
   }
   if (!advice.causes.empty()) {
     ReportTable causes{.title = "Roadmap",

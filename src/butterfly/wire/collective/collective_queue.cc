@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "butterfly/trace/trace.h"
+
 namespace butterfly {
 
 Result<std::unique_ptr<CollectiveQueue>> CollectiveQueue::create() {
@@ -24,6 +26,8 @@ CollectiveQueue::~CollectiveQueue() {
 }
 
 std::uint64_t CollectiveQueue::submit(std::function<Status()> operation) {
+  // The queue's thread may take the caller's CPU as it wakes.
+  const trace::Scope scope(trace::Zone::kPhaseCommunication);
   const std::lock_guard lock(mutex_);
   waiting_.push_back(std::move(operation));
   changed_.notify_all();
