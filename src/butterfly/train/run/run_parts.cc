@@ -120,18 +120,18 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, Train
 
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa, const TrainRank& rank,
                                                                const std::optional<Checkpoint>& continued) {
-  BF_ASSIGN_OR_RETURN(
-      std::unique_ptr<TrainableTransformer> transformer,
-      TrainableTransformer::create(config.shape, {.precision = config.precision,
-                                                  .recompute = config.recompute,
-                                                  .fusion = config.fusion,
-                                                  .micro_batch = config.micro_batch,
-                                                  .seq = config.seq,
-                                                  .threads = config.threads,
-                                                  .isa = isa,
-                                                  .memory = parameter_memory_of(config.parallel, ranks_to_divide(config, rank)),
-                                                  .router_aux_loss = config.router_aux_loss_coef,
-                                                  .router_aux_loss_over = config.router_aux_loss_over}));
+  BF_ASSIGN_OR_RETURN(std::unique_ptr<TrainableTransformer> transformer,
+                      TrainableTransformer::create(
+                          config.shape, {.precision = config.precision,
+                                         .recompute = config.recompute,
+                                         .fusion = config.fusion,
+                                         .micro_batch = config.micro_batch,
+                                         .seq = config.seq,
+                                         .threads = config.threads,
+                                         .isa = isa,
+                                         .memory = parameter_memory_of(config.parallel, ranks_to_divide(config, rank)),
+                                         .router_aux_loss = config.router_aux_loss_coef,
+                                         .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
   const ParameterMade made = keeping_part(config, rank, *transformer);
   if (continued) {
