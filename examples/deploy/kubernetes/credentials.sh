@@ -10,7 +10,7 @@ butterfly=${BUTTERFLY:-butterfly}
 
 mkdir -m 700 -p "$folder"
 "$butterfly" cluster init "$folder/0" >&2
-"$butterfly" cluster admit --listen 127.0.0.1:0 --credentials "$folder/0" 2> "$folder/admit.log" &
+"$butterfly" cluster admit --listen 127.0.0.1:0 --credentials "$folder/0" &> "$folder/admit.log" &
 admit=$!
 trap 'kill $admit' EXIT
 address=
