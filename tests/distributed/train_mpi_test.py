@@ -56,13 +56,13 @@ class Mpi(unittest.TestCase):
         return result
 
     def test_any_strategy_ends_with_the_weights_of_threads(self):
-        alone = self.result(butterfly("train", *MODEL, "--steps", "8", "--ranks", "2", text=True))["weights_hash"]
+        alone = self.result(butterfly("train", *MODEL, "--steps", "4", "--ranks", "2", text=True))["weights_hash"]
         for parallel in (["ddp"], ["zero1"], ["zero2"], ["zero3"], ["hybrid", "--shard-group", "2"]):
             with self.subTest(parallel=parallel):
-                result = self.result(mpi(*MODEL, "--steps", "8", "--parallel", *parallel))
+                result = self.result(mpi(*MODEL, "--steps", "4", "--parallel", *parallel))
                 self.assertEqual(result["weights_hash"], alone)
                 self.assertEqual(len(result["ranks"]), 4)
-        without = butterfly("train", "--engine", "mpi", *MODEL, "--steps", "8", text=True)
+        without = butterfly("train", "--engine", "mpi", *MODEL, "--steps", "4", text=True)
         self.assertEqual(self.result(without)["weights_hash"], alone)
 
     def test_what_is_wrong_on_one_rank_ends_all_and_is_said_once(self):
@@ -70,7 +70,7 @@ class Mpi(unittest.TestCase):
         self.assertEqual((run.returncode, len(said(run))), (2, 1), run.stderr)
         one = ["sh", "-c", f'data=synthetic:markov; [ $OMPI_COMM_WORLD_RANK = 2 ] && data={self.folder}/none.tokens; '
                f'exec {shlex.quote(PROGRAM)} train --engine mpi "$@" --data $data', "sh"]
-        run = mpi("--model", "tinytransformer-tiny", "--seq", "16", "--steps", "8", program=one)
+        run = mpi("--model", "tinytransformer-tiny", "--seq", "16", "--steps", "4", program=one)
         self.assertEqual(run.returncode, 2, run.stderr)
         self.assertRegex("\n".join(said(run)), r"\Abutterfly: rank 2: \S+/none.tokens: [^\n]+\Z")
 

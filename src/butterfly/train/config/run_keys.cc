@@ -176,6 +176,9 @@ void add_parallel(std::vector<RunKey>& keys) {
           "With --join-at or --rendezvous: how many ranks the run waits for before it begins, and has at most: "
           "N or MIN:MAX; empty: 1, and as many as come",
           BF_AT(parallel.nnodes)));
+}
+
+void add_checkpoints(std::vector<RunKey>& keys) {
   keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
                      BF_AT(checkpoint.directory)));
   keys.push_back(
@@ -195,6 +198,7 @@ const std::vector<RunKey>& run_keys() {
     add_data(all);
     add_learning(all);
     add_parallel(all);
+    add_checkpoints(all);
     return all;
   }();
   return keys;
