@@ -37,6 +37,8 @@ test_packages='
   python3             the layers and docs tests
   valgrind            counts of instructions and copies
   ccache              makes the second build short
+  libopenmpi-dev      ranks of training that mpirun or Slurm starts; a build without it says so
+  openmpi-bin         mpirun, for their tests
   mount               small file systems that tests fill
   openssl             a certificate that tests of the server show
   iproute2            networks with slow links, for tests as root

@@ -16,7 +16,7 @@ using Action = std::function<int()>;
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitBadInput = 2;       // also usage errors and everything that a Result reports
 inline constexpr int kExitInvalid = 3;        // a training run ended, and its audit says INVALID
-inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM
+inline constexpr int kExitInterrupted = 130;  // Ctrl-C or SIGTERM; training: SIGUSR1
 inline constexpr int kExitPipeClosed = 141;   // the reader of standard output went away: as a shell shows SIGPIPE
 
 void add_chat(Command app, Action& action);
@@ -58,6 +58,10 @@ int inspect_machine(const InspectOptions& options);
 
 /// Requested by the first Ctrl-C or SIGTERM; the second ends the process at once.
 std::stop_token interrupted();
+
+/// Requested by SIGUSR1, the early warning of a batch system: the run that this process takes part in shall save and
+/// end. Only training heeds it; a SIGTERM that follows leaves the time to save.
+std::stop_token warned();
 
 /// While it lives, Ctrl-C asks it first: what returns true has dealt with it. Called on another thread; at most one.
 class InterruptHandler {

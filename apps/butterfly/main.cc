@@ -31,6 +31,11 @@ std::stop_source& interrupt_source() {
   return source;
 }
 
+std::stop_source& warning_source() {
+  static std::stop_source source;
+  return source;
+}
+
 /// A closed descriptor would be given to the next file or socket, and what is meant for standard output would go there.
 /// In its place comes /dev/null, open the wrong way round, so that using it is an error as before.
 void fill_closed_descriptors() {
@@ -89,15 +94,21 @@ void watch_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   interrupt_source();
+  warning_source();
   handler_slot();
   std::thread([signals] {
     for (int taken = 0; taken < 2;) {
       int signal = 0;
       sigwait(&signals, &signal);
       if (signal == SIGINT && handled_interrupt()) continue;
+      if (signal == SIGUSR1) {
+        warning_source().request_stop();
+        continue;
+      }
       interrupt_source().request_stop();
       ++taken;
     }
@@ -121,6 +132,10 @@ InterruptHandler::~InterruptHandler() {
 
 std::stop_token interrupted() {
   return interrupt_source().get_token();
+}
+
+std::stop_token warned() {
+  return warning_source().get_token();
 }
 
 int fail(const Error& error) {

@@ -120,7 +120,7 @@ class Resuming(Runs):
 
     def test_an_asked_for_end_saves_and_the_run_goes_on_from_there(self):
         undisturbed = self.result(*EXACT, "--steps", LONG)
-        for name in ("SIGTERM", "SIGINT"):
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
             for ranks in (1, 2):
                 with self.subTest(signal=name, ranks=ranks):
                     saved = self.place(f"saved-{name}-{ranks}")

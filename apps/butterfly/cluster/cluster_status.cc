@@ -165,9 +165,10 @@ std::string table(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     if (row.status.worker) {
       const WorkerStatus& w = *row.status.worker;
-      text += fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.shown(), w.epoch.value,
-                          w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s,
-                          100 * load_of(w), w.training ? static_cast<std::uint64_t>(w.training->step) : w.steps, one_line(share_of(w)));
+      text +=
+          fmt::format("{:<22} {:>5} {:>7} {:>10} {:>10.1f} {:>5.0f}% {:>9}  {}\n", row.shown(), w.epoch.value,
+                      w.node.threads, format_bytes(w.node.memory_bytes), w.node.memory_read_gb_per_s, 100 * load_of(w),
+                      w.training ? static_cast<std::uint64_t>(w.training->step) : w.steps, one_line(share_of(w)));
     } else if (row.status.coordinator) {
       const CoordinatorStatus& c = *row.status.coordinator;
       text += fmt::format("{:<22} {:>5} {:>7} coordinator {}, {} workers{}\n", row.shown(), c.epoch.value, "",
@@ -251,10 +252,14 @@ nlohmann::ordered_json to_json(const Row& row, const std::vector<Row>& rows) {
       j["memory_bytes"] = w.memory_bytes;
     }
     if (w.training) {
-      j["training"] = {{"model", w.training->model},         {"rank", w.training->rank},
-                       {"ranks", w.training->ranks},         {"step", w.training->step},
-                       {"steps", w.training->steps},         {"loss", w.training->loss},
-                       {"computing_s", w.training->computing_s}, {"waiting_s", w.training->waiting_s}};
+      j["training"] = {{"model", w.training->model},
+                       {"rank", w.training->rank},
+                       {"ranks", w.training->ranks},
+                       {"step", w.training->step},
+                       {"steps", w.training->steps},
+                       {"loss", w.training->loss},
+                       {"computing_s", w.training->computing_s},
+                       {"waiting_s", w.training->waiting_s}};
     }
     j["steps"] = w.steps;
     j["busy_s"] = w.busy_s;

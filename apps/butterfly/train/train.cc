@@ -2,6 +2,7 @@
 // and of the flags.
 #include "train/train.h"
 
+#include <array>
 #include <cstdio>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "butterfly/machine/usage/cpu_shortage.h"
 #include "butterfly/train/config/run_keys.h"
 #include "butterfly/train/ranks/ranks.h"
+#include "butterfly/wire/collective/outcome.h"
 #include "commands.h"
 #include "options/key_flags.h"
 #include "shared/access.h"
@@ -60,7 +62,7 @@ Result<std::uint64_t> choose(const TrainCommand& command, RunConfig& config) {
 }
 
 int exit_code(const TrainResult& result, const RunConfig& config) {
-  if (interrupted().stop_requested() && result.steps_done < config.steps) return kExitInterrupted;
+  if (result.steps_done < config.steps) return kExitInterrupted;
   return result.verdict.valid ? kExitOk : kExitInvalid;
 }
 
@@ -78,10 +80,79 @@ void print_json(const TrainResult& result, const TrainAside& aside) {
   std::printf("%s\n", dump_json(json).c_str());
 }
 
+/// What is an error on one rank is an error on all.
+Status agreed(MpiWorld* world, const Status& mine) {
+  return world == nullptr ? mine : agree_on_outcome(world->collectives(), mine);
+}
+
+/// choose(); ranks of MPI take what the first one chooses.
+Result<std::uint64_t> choose_once(const TrainCommand& command, RunConfig& config, MpiWorld* world) {
+  std::uint64_t memory_bytes = 0;
+  const auto choosing = [&]() -> Status {
+    BF_ASSIGN_OR_RETURN(memory_bytes, choose(command, config));
+    return {};
+  };
+  BF_TRY(agreed(world, world == nullptr || world->rank() == 0 ? choosing() : Status{}));
+  if (world == nullptr) return memory_bytes;
+  std::array<int, 3> chosen{static_cast<int>(config.parallel.strategy), config.micro_batch,
+                            static_cast<int>(config.recompute)};
+  BF_TRY(world->collectives().broadcast(std::as_writable_bytes(std::span(chosen)), 0));
+  config = with_choice(config, {.strategy = static_cast<ParallelStrategy>(chosen[0]),
+                                .micro_batch = chosen[1],
+                                .recompute = static_cast<Recompute>(chosen[2])});
+  return memory_bytes;
+}
+
+void report(const TrainCommand& command, const TrainResult& result, const RunConfig& config, TrainAside aside,
+            double disturbed) {
+  if (const auto predicted_s = predicted_step_s(config, result.summary.peak_gflops);
+      predicted_s && result.summary.avg_step_time > 0.0) {
+    aside.step = judge_time("train " + std::string(to_string(config.precision)), *predicted_s,
+                            result.summary.avg_step_time, disturbed);
+  }
+  if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(result, config, aside).c_str());
+  if (command.json) print_json(result, aside);
+}
+
+/// On one rank of `world`, or on all where it is null.
+Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOptions options, MpiWorld* world) {
+  const auto settings = [&]() -> Status {
+    if (world != nullptr) BF_TRY(take_place(*world, command.access, config));
+    return validate(config);
+  };
+  BF_TRY(agreed(world, settings()));
+  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose_once(command, config, world));
+  auto opened = RunLog::open(config);
+  BF_TRY(agreed(world, opened ? Status{} : tl::unexpected(opened.error())));
+  RunLog& log = **opened;
+  TrainDisplay display(config, log);
+  if (world != nullptr) options.started = &world->collectives();
+  const StolenTime training;
+  const CpuShortage shortage;
+  std::stop_source stop;
+  const auto end = [&stop] { stop.request_stop(); };
+  const std::stop_callback on_interrupt(interrupted(), end), on_warning(warned(), end);
+  const Result<TrainResult> result = train_with_ranks(config, display.observer(), stop.get_token(), options);
+  display.end();
+  if (!result) return tl::unexpected(result.error());
+  if (world != nullptr && world->rank() > 0) return exit_code(*result, config);
+  log.finished(*result);
+  const TrainAside aside{.display_s = display.spent_s(),
+                         .memory_bytes = memory_bytes,
+                         .stolen = training.share(),
+                         .disturbance = training.sentence()};
+  report(command, *result, config, aside, shortage.share());
+  BF_TRY(log.status());
+  return exit_code(*result, config);
+}
+
 Result<int> run_train(const TrainCommand& command) {
   BF_ASSIGN_OR_RETURN(RunConfig config, config_of(command));
-  BF_TRY(validate(config));
   RanksOptions options;
+  if (config.parallel.engine == RankEngine::kMpi && !command.find_batch) {
+    return train_on_mpi([&](MpiWorld& world) { return run_ranks(command, config, options, &world); });
+  }
+  BF_TRY(validate(config));
   if (has_ranks_elsewhere(config.parallel)) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
@@ -95,31 +166,7 @@ Result<int> run_train(const TrainCommand& command) {
     BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));
     return kExitOk;
   }
-  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose(command, config));
-  BF_ASSIGN_OR_RETURN(const std::unique_ptr<RunLog> log, RunLog::open(config));
-  TrainDisplay display(config, *log);
-  const StolenTime training;
-  const CpuShortage shortage;
-  const Result<TrainResult> result = train_with_ranks(config, display.observer(), interrupted(), options);
-  display.end();
-  if (!result) return tl::unexpected(result.error());
-  log->finished(*result);
-  const double disturbed = shortage.share();
-  std::optional<Judged> step;
-  if (const auto predicted_s = predicted_step_s(config, result->summary.peak_gflops);
-      predicted_s && result->summary.avg_step_time > 0.0) {
-    step = judge_time("train " + std::string(to_string(config.precision)), *predicted_s, result->summary.avg_step_time,
-                      disturbed);
-  }
-  const TrainAside aside{.display_s = display.spent_s(),
-                         .step = step,
-                         .memory_bytes = memory_bytes,
-                         .stolen = training.share(),
-                         .disturbance = training.sentence()};
-  if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(*result, config, aside).c_str());
-  if (command.json) print_json(*result, aside);
-  BF_TRY(log->status());
-  return exit_code(*result, config);
+  return run_ranks(command, std::move(config), std::move(options), nullptr);
 }
 
 }  // namespace
@@ -144,13 +191,15 @@ void add_train(Command app, Action& action) {
       "  butterfly train -c run.toml --ranks 4 --engine tcp --parallel zero3   (parts of the state; pipeline: layers; "
       "auto: as it fits)\n"
       "  butterfly train -c run.toml --ranks 4 --engine tcp --memory 8GiB   (what fits into that for each rank)\n"
+      "  mpirun -n 4 butterfly train -c run.toml --engine mpi\n"
       "  butterfly train -c run.toml --workers node-b:7000,node-c:7000   (on each: butterfly worker --listen "
       "HOST:7000)\n"
       "  butterfly train -c run.toml --join-at 10.0.0.1:7300   (butterfly worker --join 10.0.0.1:7300 takes a share at "
       "any time)\n"
       "  butterfly train -c run.toml --rendezvous node-a:7300 --nnodes 2:8   (the same command on every machine)\n"
       "  butterfly train --model gpt2-124m --data synthetic:markov --seq 256 --find-batch\n"
-      "Ctrl-C saves (where there is a checkpoint directory) and ends. A run audits itself: parameters that got no "
+      "Ctrl-C, SIGTERM and SIGUSR1 save (where there is a checkpoint directory) and end the run. A run audits itself: "
+      "parameters that got no "
       "gradient\n"
       "or did not move, a loss that learned nothing, utilisation over 100 % or bytes that do not add up make it "
       "INVALID.\n"

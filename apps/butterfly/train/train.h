@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "butterfly/base/result.h"
+#include "butterfly/mpi/mpi_world.h"
 #include "butterfly/plan/cost/training_cost.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/fit/fit_search.h"
 #include "butterfly/train/run/run_log.h"
 #include "butterfly/train/run/trainer.h"
+#include "butterfly/wire/enrolment/node_access.h"
 #include "shared/predicted.h"
 
 namespace butterfly::app {
@@ -75,6 +78,14 @@ Result<PlanCluster> ranks_like_this_machine(const RunConfig& config);
 /// bytes that each rank is predicted to take at its peak. Errors: those of find_fit(), shape_of_run() and
 /// measure_node().
 Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open);
+/// What MPI decides of a run, on each rank: how many ranks there are, where, and with how many threads; ranks above 0
+/// neither show nor log anything. Errors: kInvalidArgument for another number of ranks, or for several machines where
+/// `access` does not allow plain text.
+Status take_place(const MpiWorld& world, const AccessOptions& access, RunConfig& config);
+
+/// `train` as one of the ranks that MPI has started: an error on any of them is all ranks' end, and is said once.
+/// Errors: those of MpiWorld::open().
+Result<int> train_on_mpi(const std::function<Result<int>(MpiWorld& world)>& train);
 
 /// What a run cost outside its steps, and what was expected of them.
 struct TrainAside {

@@ -52,7 +52,7 @@ TrainDisplay::TrainDisplay(const RunConfig& config, RunLog& log)
 /// What utilisation is a share of. Processes are forked from one with a single thread, which a measurement would end.
 void TrainDisplay::find_peak() {
   const int ranks = ranks_of(config_.parallel);
-  if (ranks > 1 && (config_.parallel.engine == RankEngine::kTcp || !config_.parallel.workers.empty())) return;
+  if (ranks > 1 && (config_.parallel.engine != RankEngine::kInproc || !config_.parallel.workers.empty())) return;
   const auto shape = shape_of_run(config_);
   const auto isa = choose_isa();
   if (!shape || !isa) return;  // the run will say what is wrong

@@ -26,7 +26,8 @@ Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
 }
 
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
-  if (!config.parallel.workers.empty()) return std::nullopt;  // their rates are their own: plan --train --workers
+  // Other machines' rates are their own: plan --train --workers.
+  if (ranks_here(config.parallel) < ranks_of(config.parallel)) return std::nullopt;
   const auto shape = shape_of_run(config);
   const auto cluster = ranks_like_this_machine(config);
   if (!shape || !cluster || peak_gflops <= 0.0) return std::nullopt;
@@ -48,8 +49,9 @@ Result<std::string> choose_strategy(RunConfig& config) {
   const TrainChoice choice = choose_training(candidates);
   if (!choice.fits) return make_error(ErrorCode::kNoMemory, "no strategy fits: {}", choice.reason);
   config.parallel.strategy = run_as(choice.strategy);
-  return fmt::format("{}: {}{}", to_string(choice.strategy), choice.reason,
-                     config.parallel.workers.empty() ? "" : "; workers are taken to be like this machine");
+  return fmt::format(
+      "{}: {}{}", to_string(choice.strategy), choice.reason,
+      ranks_here(config.parallel) == ranks_of(config.parallel) ? "" : "; other machines are taken to be like this one");
 }
 
 }  // namespace butterfly::app

@@ -11,6 +11,7 @@
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/cluster/worker/worker_server.h"
 #include "butterfly/machine/node.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/stage/stage_host.h"
 #include "butterfly/train/ranks/train_host.h"
 #include "butterfly/wire/channel/address.h"
@@ -102,7 +103,7 @@ Result<int> take_part_at_rendezvous(const RunConfig& config, const NodeAccess& a
   BF_ASSIGN_OR_RETURN(options.node, unmeasured_node({.isa = isa, .threads = threads}));
   options.shared_memory = config.parallel.shared_memory ? SharedMemoryUse::kAllowed : SharedMemoryUse::kForbidden;
   StageHost no_stages({.threads = threads, .isa = isa});
-  TrainHost host({.threads = threads, .isa = isa, .shared_memory = options.shared_memory});
+  TrainHost host({.threads = threads, .isa = isa, .shared_memory = options.shared_memory, .run_end = warned()});
   std::stop_source end;
   const std::stop_callback on_interrupt(interrupted(), [&end] { end.request_stop(); });
   OneRun run(host, end);
@@ -114,12 +115,11 @@ Result<int> take_part_at_rendezvous(const RunConfig& config, const NodeAccess& a
   }
   Status served;
   {
-    const std::jthread watching(
-        [&](const std::stop_token& stop) { watch_leader(leader, access, run, stop); });
+    const std::jthread watching([&](const std::stop_token& stop) { watch_leader(leader, access, run, stop); });
     served = server->run(end.get_token());
   }
   BF_TRY(served);
-  if (interrupted().stop_requested()) return kExitInterrupted;
+  if (interrupted().stop_requested() || warned().stop_requested()) return kExitInterrupted;
   if (const auto outcome = run.outcome()) BF_TRY(*outcome);
   return kExitOk;
 }

@@ -28,8 +28,8 @@ class TcpMembership final : public Membership {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, [this] { return Epoch(epoch_); },
-                                         options.rebalance);
+    doorman_ = std::make_unique<Doorman>(
+        std::move(listener), registry_, [this] { return Epoch(epoch_); }, options.rebalance);
     return {};
   }
 

@@ -16,7 +16,8 @@ namespace butterfly {
 enum class OptimizerKind : std::uint8_t { kAdamw, kSgd };
 enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kWsd };
 enum class LogLevel : std::uint8_t { kSilent, kNormal, kVerbose };
-enum class RankEngine : std::uint8_t { kInproc, kTcp };
+/// Ranks are threads, processes that this one starts, or processes that MPI has started.
+enum class RankEngine : std::uint8_t { kInproc, kTcp, kMpi };
 /// How gradients are packed on their way. kAuto: for each bucket what the measured break-even says.
 enum class GradientCompression : std::uint8_t { kOff, kFp16, kBf16, kInt8, kLz4, kZstd, kAuto };
 
@@ -73,13 +74,14 @@ struct ParallelConfig {
   int mirror = 1;       // copies of each rank's part on other processes, where the strategy divides state
   std::vector<double> state_shares{};  // of the ranks of a group, of the state; empty: equal
   RankEngine engine = RankEngine::kInproc;
+  int ranks_here = 0;          // of kMpi: as MPI has placed them; no key
   bool deterministic = false;  // canonical sums: the same bits for any number of ranks
   GradientCompression compression = GradientCompression::kOff;
   std::int64_t bucket_bytes = 4 << 20;
   bool shared_memory = true;           // processes of one host read each other's gradients; no bit depends on it
   std::vector<double> speeds{};        // of the ranks, for uneven shares; empty: equal
   std::vector<std::string> workers{};  // addresses of processes that are ranks 1, 2, ...; empty: ranks are of here
-  std::string join_at{};     // "host:port" where workers may join the run; empty: nowhere
+  std::string join_at{};               // "host:port" where workers may join the run; empty: nowhere
   std::string rendezvous{};  // the same, where every process of the run is started alike; who can listen there leads
   std::string nnodes{};      // of a run that can be joined: "MIN:MAX" ranks, or "N"; empty: 1 and as many as come
 };
@@ -118,6 +120,7 @@ inline int ranks_of(const ParallelConfig& parallel) {
 
 /// Ranks that share this machine's cores and memory with this process; workers have their own.
 inline int ranks_here(const ParallelConfig& parallel) {
+  if (parallel.engine == RankEngine::kMpi && parallel.ranks_here > 0) return parallel.ranks_here;
   return has_ranks_elsewhere(parallel) ? 1 : parallel.ranks;
 }
 

@@ -147,9 +147,10 @@ Status check_door(const ParallelConfig& parallel) {
   const std::string& door = door_of(parallel);
   if (door.empty()) {
     if (parallel.nnodes.empty()) return {};
-    return make_error(ErrorCode::kInvalidArgument,
-                      "parallel.nnodes is {}, and neither parallel.rendezvous nor parallel.join_at says where ranks meet",
-                      parallel.nnodes);
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "parallel.nnodes is {}, and neither parallel.rendezvous nor parallel.join_at says where ranks meet",
+        parallel.nnodes);
   }
   if (!parallel.rendezvous.empty() && !(parallel.join_at.empty() && parallel.workers.empty())) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -177,6 +178,11 @@ Status check_workers(const ParallelConfig& parallel) {
   if (different.size() < workers.size()) {
     return make_error(ErrorCode::kInvalidArgument, "parallel.workers has {} addresses, {} of them different: {}",
                       workers.size(), different.size(), fmt::join(workers, ", "));
+  }
+  if (parallel.engine == RankEngine::kMpi && has_ranks_elsewhere(parallel)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "parallel.engine is mpi, whose ranks are those that MPI has started: parallel.workers, "
+                      "parallel.join_at and parallel.rendezvous do without it");
   }
   if (workers.empty() || parallel.ranks == 1 || parallel.ranks == ranks_of(parallel)) return {};
   return make_error(ErrorCode::kInvalidArgument,

@@ -144,8 +144,10 @@ void add_parallel(std::vector<RunKey>& keys) {
                      "Relative parts of the state that the ranks of a group hold; none: equal, or in a pipeline such "
                      "that ranks are equally fast",
                      BF_AT(parallel.state_shares)));
-  keys.push_back(choice("parallel.engine", "engine", kAround, "Ranks are threads or processes", BF_AT(parallel.engine),
-                        {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}}));
+  keys.push_back(choice(
+      "parallel.engine", "engine", kAround,
+      "Ranks are threads, processes, or those that mpirun or srun has started, of which this process is one",
+      BF_AT(parallel.engine), {{"inproc", RankEngine::kInproc}, {"tcp", RankEngine::kTcp}, {"mpi", RankEngine::kMpi}}));
   keys.push_back(key("parallel.deterministic", "deterministic", kDecides,
                      "Canonical sums: the same bits for any number of ranks", BF_AT(parallel.deterministic)));
   keys.push_back(choice("parallel.compression", "compression", kDecides, "How gradients are packed on their way",
@@ -167,18 +169,23 @@ void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(key("parallel.workers", "workers", kAround,
                      "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",
                      BF_AT(parallel.workers)));
-  keys.push_back(key("parallel.join_at", "join-at", kAround,
-                     "HOST:PORT where workers may join the run while it goes on (butterfly worker --join HOST:PORT); this "
-                     "process is rank 0",
-                     BF_AT(parallel.join_at)));
+  keys.push_back(
+      key("parallel.join_at", "join-at", kAround,
+          "HOST:PORT where workers may join the run while it goes on (butterfly worker --join HOST:PORT); this "
+          "process is rank 0",
+          BF_AT(parallel.join_at)));
   keys.push_back(key("parallel.rendezvous", "rendezvous", kAround,
                      "HOST:PORT where the processes of a run meet that are all started with the same command, one for "
                      "each rank: the one that can listen there is rank 0, and the others join it",
                      BF_AT(parallel.rendezvous)));
-  keys.push_back(key("parallel.nnodes", "nnodes", kAround,
-                     "With --join-at or --rendezvous: how many ranks the run waits for before it begins, and has at most: "
-                     "N or MIN:MAX; empty: 1, and as many as come",
-                     BF_AT(parallel.nnodes)));
+  keys.push_back(
+      key("parallel.nnodes", "nnodes", kAround,
+          "With --join-at or --rendezvous: how many ranks the run waits for before it begins, and has at most: "
+          "N or MIN:MAX; empty: 1, and as many as come",
+          BF_AT(parallel.nnodes)));
+}
+
+void add_checkpoints(std::vector<RunKey>& keys) {
   keys.push_back(key("checkpoint.directory", "checkpoints", kAround, "Where the run is saved; empty: nowhere",
                      BF_AT(checkpoint.directory)));
   keys.push_back(
@@ -198,6 +205,7 @@ const std::vector<RunKey>& run_keys() {
     add_data(all);
     add_learning(all);
     add_parallel(all);
+    add_checkpoints(all);
     return all;
   }();
   return keys;

@@ -99,7 +99,7 @@ class Child {
     if (child_.began) child_.began(message.epoch, rank, static_cast<int>(members.size()));
     if (child_.observer.note)
       child_.observer.note(fmt::format("epoch {}: rank {} of {}", message.epoch.value, rank, members.size()));
-    BF_TRY(trainer_->run(child_.observer, std::stop_token{}));
+    BF_TRY(trainer_->run(child_.observer, child_.run_end));
     return {};
   }
 

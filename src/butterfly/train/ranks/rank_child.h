@@ -14,11 +14,12 @@ inline constexpr const char* kNoAddress = "-";
 
 struct RankChild {
   int number = 0;
-  RankControl leader{};      // to rank 0
-  Listener& listener;        // where lower ranks are accepted
-  MeshOptions mesh{};        // its session and access
-  std::stop_token stop{};    // gives the run up
-  TrainObserver observer{};  // its notes also tell of each epoch that begins
+  RankControl leader{};                                           // to rank 0
+  Listener& listener;                                             // where lower ranks are accepted
+  MeshOptions mesh{};                                             // its session and access
+  std::stop_token stop{};                                         // gives the run up
+  std::stop_token run_end{};                                      // ends the run on all ranks, saved
+  TrainObserver observer{};                                       // its notes also tell of each epoch that begins
   std::function<void(Epoch epoch, int rank, int ranks)> began{};  // an epoch
 };
 

@@ -90,16 +90,16 @@ class Workers final : public OtherRanks, private MemberObserver {
   const std::stop_token stop_;
   WorkerRegistry registry_;
   std::atomic<std::uint32_t> epoch_number_{0};
-  std::unique_ptr<Doorman> doorman_;            // null: nobody can join
-  std::optional<WorkerRecordings> recordings_;  // of the workers, where this process is recorded
-  std::vector<RemoteWorkerPtr> first_;          // with whom the run begins, that of rank 1 first
-  std::optional<RunParts> parts_;               // until rank 0's trainer has them
-  RankTask task_;                               // of every rank but for its number
-  std::vector<TokenBytes> tokens_;              // of the task, in rank 0's dataset
-  std::size_t most_ = 0;                        // ranks, rank 0 among them
-  ArrivalQueue nobody_;                         // rank 0 is not dialled
-  std::mutex mutex_;                            // guards what follows against the registry's threads
-  std::map<int, RemoteWorkerPtr> members_;      // by number
+  std::unique_ptr<Doorman> doorman_;             // null: nobody can join
+  std::optional<WorkerRecordings> recordings_;   // of the workers, where this process is recorded
+  std::vector<RemoteWorkerPtr> first_;           // with whom the run begins, that of rank 1 first
+  std::optional<RunParts> parts_;                // until rank 0's trainer has them
+  RankTask task_;                                // of every rank but for its number
+  std::vector<TokenBytes> tokens_;               // of the task, in rank 0's dataset
+  std::size_t most_ = 0;                         // ranks, rank 0 among them
+  ArrivalQueue nobody_;                          // rank 0 is not dialled
+  std::mutex mutex_;                             // guards what follows against the registry's threads
+  std::map<int, RemoteWorkerPtr> members_;       // by number
   std::map<std::string, RankControl> controls_;  // by address
   std::map<std::string, std::string> causes_;    // of those that are gone
   std::set<std::string> taking_part_;            // addresses of the epoch's
@@ -134,10 +134,10 @@ Status check_can_train(const RemoteWorker& member) {
 Status Workers::open_door() {
   const std::string& door = door_of(config_.parallel);
   if (door.empty()) return {};
-  BF_ASSIGN_OR_RETURN(auto listener, options_.open_door ? options_.open_door()
-                                                        : Listener::create({.address = door, .access = options_.access}));
-  doorman_ =
-      std::make_unique<Doorman>(std::move(listener), registry_, [this] { return Epoch(epoch_number_.load()); });
+  BF_ASSIGN_OR_RETURN(auto listener, options_.open_door
+                                         ? options_.open_door()
+                                         : Listener::create({.address = door, .access = options_.access}));
+  doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, [this] { return Epoch(epoch_number_.load()); });
   if (observer_.note) observer_.note("workers may join at " + doorman_->address());
   return {};
 }

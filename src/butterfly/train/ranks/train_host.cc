@@ -109,6 +109,7 @@ Status TrainHost::take_part(const RankConnections& connections, std::stop_token 
   child.mesh.session = connections.session;
   child.mesh.access = connections.access;
   child.stop = stop;
+  child.run_end = options_.run_end;
   Progress progress(*this, model_of(task->config));
   child.observer = progress.observer();
   child.began = [&](Epoch epoch, int rank, int ranks) { progress.begin(epoch, rank, ranks); };

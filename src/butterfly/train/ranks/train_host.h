@@ -25,6 +25,7 @@ struct TrainHostOptions {
   ContentFunctions content{};         // needed where there is a directory
   std::chrono::milliseconds member_timeout{60'000};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with other ranks on this host
+  std::stop_token run_end{};                                  // the run shall save and end, on all ranks
 };
 
 class TrainHost final : public RankHost {

@@ -39,7 +39,7 @@ void set_step_facts(const StepContext& context) {
   const RunConfig& config = context.config;
   const int rank = context.collectives == nullptr ? 0 : context.collectives->rank();
   const int ranks = context.collectives == nullptr ? 1 : context.collectives->size();
-  const bool threads = ranks > 1 && config.parallel.workers.empty() && config.parallel.engine != RankEngine::kTcp;
+  const bool threads = ranks > 1 && config.parallel.workers.empty() && config.parallel.engine == RankEngine::kInproc;
   if (threads && rank > 0) return;
   const TransformerOptions& options = context.transformer.options();
   set_model_facts(context.transformer);

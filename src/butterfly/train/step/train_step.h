@@ -70,10 +70,10 @@ struct StepBuffers {
   std::int64_t summed_step = -1;         // the last whose gradients are summed here, and at this rank's mirrors
   std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
   static constexpr std::size_t kWishes = 2;
-  std::vector<double> numbers;           // what ranks share: the following, then the wishes to stop and to regroup
-  std::span<double> losses;              // of each micro-batch of the step
-  std::span<double> balance_losses;      // likewise
-  std::span<double> expert_tokens;       // sums over micro-batches
+  std::vector<double> numbers;       // what ranks share: the following, then the wishes to stop and to regroup
+  std::span<double> losses;          // of each micro-batch of the step
+  std::span<double> balance_losses;  // likewise
+  std::span<double> expert_tokens;   // sums over micro-batches
 };
 
 /// A rank's place in a pipeline, whose stages are the ranks in their order.
