@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -72,6 +73,24 @@ TEST(DistMpi, EveryPartArrivesWhereItBelongs) {
     EXPECT_EQ(data, std::vector(data.size(), static_cast<std::byte>(root + 1)));
   }
   EXPECT_TRUE(end.barrier());
+}
+
+TEST(DistMpi, MessagesToOneMemberAreTakenByTheirLabels) {
+  Collectives& end = world->collectives();
+  const int next = (end.rank() + 1) % end.size(), before = (end.rank() + end.size() - 1) % end.size();
+  if (next == end.rank()) GTEST_SKIP() << "nobody to send to";
+  const auto sized = [](std::uint64_t label) { return static_cast<std::size_t>(label % 3 * 50'000); };
+  for (const std::uint64_t label : {1, 2, 3, 4}) {
+    std::vector<std::byte> sent(sized(label), static_cast<std::byte>(16 * end.rank() + static_cast<int>(label)));
+    ASSERT_TRUE(end.send(next, label, sent));
+  }
+  for (const std::uint64_t label : {3, 1, 4, 2}) {
+    std::vector<std::byte> received(sized(label));
+    const Status status = end.receive(before, label, received);
+    ASSERT_TRUE(status) << status.error().message;
+    const auto expected = static_cast<std::byte>(16 * before + static_cast<int>(label));
+    EXPECT_TRUE(std::ranges::all_of(received, [&](std::byte byte) { return byte == expected; })) << label;
+  }
 }
 
 TEST(DistMpi, MembersOfThisMachineShareItsCores) {

@@ -94,7 +94,7 @@ int ranks_to_divide(const RunConfig& config, const TrainRank& rank) {
 /// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
 /// the workers' parts come from here.
 ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::span<const PipelineStage> stages,
-                            TrainableTransformer& transformer) {
+                           TrainableTransformer& transformer) {
   const int ranks = ranks_to_divide(config, rank);
   if (parameter_memory_of(config.parallel, ranks).weights == Residency::kWhole) return {};
   ParameterSet& parameters = transformer.parameters();

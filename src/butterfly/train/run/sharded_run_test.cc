@@ -107,7 +107,7 @@ TEST(ShardedRun, WithoutDeterminismTheLossesAreThoseOfOneRankWithinRounding) {
 RunConfig open_run_of(ParallelStrategy strategy) {
   RunConfig config = divided_run(strategy, 1);
   config.steps = 10;
-  config.shape.layers = 3;  // and a head: as many stages as the tests have ranks
+  config.shape.layers = 3;                  // and a head: as many stages as the tests have ranks
   config.parallel.join_at = "127.0.0.1:0";  // what it is to a trainer: others may come
   return config;
 }
@@ -121,8 +121,8 @@ std::string hash_of_ten_steps() {
 
 TEST(ShardedRun, RanksThatJoinReceiveTheirPartsAndNoBitShowsIt) {
   const std::string expected = hash_of_ten_steps();
-  for (const ParallelStrategy strategy : {ParallelStrategy::kDdp, ParallelStrategy::kZero1, ParallelStrategy::kZero3,
-                                          ParallelStrategy::kPipeline}) {
+  for (const ParallelStrategy strategy :
+       {ParallelStrategy::kDdp, ParallelStrategy::kZero1, ParallelStrategy::kZero3, ParallelStrategy::kPipeline}) {
     const RunConfig config = open_run_of(strategy);
     EpochRanks ranks;
     ranks.trainers.resize(1);

@@ -192,5 +192,4 @@ struct EpochRanks {
   bool begun = false;  // those that are made now receive the state
 };
 
-
 }  // namespace butterfly
