@@ -20,6 +20,12 @@ Result<RunConfig> read_run_config(const std::string& path, const RunConfig& stan
   return config;
 }
 
+int ranks_of(const ParallelConfig& parallel) {
+  const int named = parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
+  const auto limits = rank_limits(parallel.nnodes);
+  return door_of(parallel).empty() || !limits ? named : std::max(named, limits->least);
+}
+
 int micro_batch_most(const RunConfig& config, int ranks) {
   constexpr int kMost = 8;
   constexpr int kPartsForAnyRanks = 16;

@@ -113,10 +113,9 @@ inline Sharding sharding_of(ParallelStrategy strategy) {
           .weights = strategy > ParallelStrategy::kZero2};
 }
 
-/// Workers count without being counted in `ranks`; this process is rank 0.
-inline int ranks_of(const ParallelConfig& parallel) {
-  return parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
-}
+/// Workers count without being counted in `ranks`; this process is rank 0. Of a run that can be joined: with whom it
+/// begins.
+int ranks_of(const ParallelConfig& parallel);
 
 /// Ranks that share this machine's cores and memory with this process; workers have their own.
 inline int ranks_here(const ParallelConfig& parallel) {

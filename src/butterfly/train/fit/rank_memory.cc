@@ -41,7 +41,7 @@ Sharding sharding_of_run(const RunConfig& run) {
 
 /// Threads share the fate of their process, and have no copies of each other's parts.
 ParallelConfig as_it_runs(ParallelConfig parallel) {
-  if (parallel.workers.empty() && parallel.engine == RankEngine::kInproc) parallel.mirror = 0;
+  if (!has_ranks_elsewhere(parallel) && parallel.engine == RankEngine::kInproc) parallel.mirror = 0;
   return parallel;
 }
 
@@ -120,7 +120,7 @@ RankMemory MemoryPlan::of_rank(const RunConfig& run, const ShardMap& map, const 
   const std::uint64_t copy = run.precision == Precision::kBfloat16 && !sharding.weights ? flat_bytes_ / 2 : 0;
   const MicroBatches& share = shares[static_cast<std::size_t>(rank)];
   RankMemory memory{.process_bytes = options_.process_bytes};
-  if (run.parallel.workers.empty() && run.parallel.engine == RankEngine::kInproc) {
+  if (!has_ranks_elsewhere(run.parallel) && run.parallel.engine == RankEngine::kInproc) {
     memory.process_bytes /= static_cast<std::uint64_t>(run.parallel.ranks);
   }
   memory.weight_bytes = (sharding.weights ? held : flat_bytes_) + copy;
@@ -180,7 +180,7 @@ Result<RankMemory> MemoryPlan::fullest(const RunConfig& given) const {
                                           .router_aux_loss_over = run.router_aux_loss_over}));
     memory.activation_bytes = activations;
     // Parts that other machines hold are made here.
-    if (rank == 0 && !run.parallel.workers.empty() && sharding_of_run(run).weights) {
+    if (rank == 0 && has_ranks_elsewhere(run.parallel) && sharding_of_run(run).weights) {
       memory.first_bytes = memory.process_bytes + activations + flat_bytes_ + largest_parameter_bytes_;
     }
     if (memory.peak_bytes() > fullest.peak_bytes()) fullest = memory;

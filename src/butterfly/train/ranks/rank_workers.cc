@@ -392,7 +392,7 @@ void Workers::on_gone(const RemoteWorker& member, const Error& cause) {
 Result<TrainResult> train_with_workers(const RunConfig& config, const TrainObserver& observer,
                                        const std::stop_token& stop, const RanksOptions& options) {
   RunConfig counted = config;
-  counted.parallel.ranks = ranks_of(config.parallel);
+  if (!config.parallel.workers.empty()) counted.parallel.ranks = ranks_of(config.parallel);
   counted.parallel.engine = RankEngine::kTcp;
   Workers workers(counted, options, observer, stop);
   return lead_ranks(workers, counted, observer, stop, options.member_timeout);
