@@ -199,7 +199,7 @@ def main():
     while kills < (6 if options.quick else options.kills):
         strategies = [options.strategy] if options.strategy else STRATEGIES
         same, killed, took = (one_run(generator, expected, strategies) if turn % 2 == 0 else
-                              one_open_run(generator, expected_open, strategies))
+                              one_open_run(generator, expected_open, strategies if options.strategy else [*strategies, "ddp"]))
         broken, turn = broken + (not same), turn + 1
         kills += max(1, killed)
         recoveries += took
