@@ -139,7 +139,7 @@ class Plans(unittest.TestCase):
     def test_training_is_predicted_replicated_and_sharded(self):
         training = planned("--train", "--batch", "16", "--context", "512", model="gpt2-124m")["training"]
         ddp, sharded = training["ddp"], training["full_shard"]
-        self.assertEqual(list(training), ["ddp", "zero1", "shard_grad_op", "full_shard"])
+        self.assertEqual(list(training), ["ddp", "zero1", "shard_grad_op", "full_shard", "pipeline"])
         self.assertEqual(sum(node["sequences"] for node in ddp["nodes"]), 16)
         self.assertGreater(ddp["nodes"][0]["memory_bytes"], sharded["nodes"][0]["memory_bytes"])
         shown = plan("--train", model="gpt2-124m")
@@ -166,9 +166,10 @@ class Plans(unittest.TestCase):
         self.assertEqual(plan_of_all["rank"]["source"], "described")
         self.assertEqual(of("2GiB")["recommended"]["strategy"], "zero1")
         self.assertEqual(of("1200MiB")["recommended"]["strategy"], "full_shard")
-        none = of("900MiB")
+        self.assertEqual(of("900MiB")["recommended"]["strategy"], "pipeline")
+        none = of("600MiB")
         self.assertIsNone(none["recommended"]["strategy"])
-        self.assertEqual(none["full_shard_fits_on_ranks"], 8)
+        self.assertEqual(none["full_shard_fits_on_ranks"], 32)
         shown = plan(*self.WORLD, "--memory", "1200MiB", model="gpt2-124m", cluster=None)
         self.assertIn("recommended: full_shard", shown.stdout)
         self.assertIn("--parallel STRATEGY", shown.stdout)

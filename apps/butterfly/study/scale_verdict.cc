@@ -96,6 +96,7 @@ Result<ScaleVerdict> scale_verdict(const study::Study& one_rank, const ScaleQues
   const RankWork each = work_of_each(one_rank, *work, verdict.asked);
   std::vector<TrainCandidate> candidates;
   for (const TrainStrategy strategy : kTrainStrategies) {
+    if (strategy == TrainStrategy::kPipeline) continue;  // neither DDP nor FSDP
     BF_ASSIGN_OR_RETURN(const TrainNodePrediction step,
                         predict_rank(strategy, verdict.asked.ranks, verdict.asked.link, each));
     candidates.push_back({.strategy = strategy,
