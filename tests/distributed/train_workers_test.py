@@ -190,38 +190,39 @@ class Joins(WorkersCase):
         self.assertEqual(process.returncode, 0, stderr)
         return stdout
 
-    # Fails when a newcomer's state is not that of the others, or a step is lost or done twice.
-    def test_workers_that_join_leave_and_come_back_are_not_seen_in_the_weights(self):
-        expected = self.hash_of(*MARKOV, "--steps", 120)
-        for strategy in ("ddp", "zero3"):
-            process = self.start("--steps", "120", "--parallel", strategy, "--join-at", "127.0.0.1:0")
-            door = self.wait_for(process, "workers may join at").split()[-1]
-            first, = self.workers(1, "--join", door)
-            self.wait_for(process, "which joins")
-            second, = self.workers(1, "--join", door)
-            self.wait_for(process, f"{second.address}, which joins")
-            first.process.kill()
-            self.wait_for(process, "is lost")
-            back, = self.workers(1, "--join", door)
-            self.wait_for(process, f"{back.address}, which joins")
-            result = json.loads(self.end(process))
-            self.assertTrue(result["valid"], result)
-            self.assertEqual(result["weights_hash"], expected)
-            self.assertEqual(len(result["ranks"]), 3)
+    def free_port(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return free.getsockname()[1]
 
-    def test_no_more_join_than_there_are_micro_batches_or_places(self):
-        for limit in (["--global-batch", "2"], ["--nnodes", "1:2"]):
-            process = self.start("--steps", "60", "--join-at", "127.0.0.1:0", *limit)
-            door = self.wait_for(process, "workers may join at").split()[-1]
-            self.workers(3, "--join", door)
-            self.assertEqual(len(json.loads(self.end(process))["ranks"]), 2)
+    # Fails when a newcomer's state is not that of the others, or a step is lost or done twice.
+    def test_ranks_that_join_leave_and_come_back_are_not_seen_in_the_weights(self):
+        expected = self.hash_of(*MARKOV, "--steps", 300)
+        run = ["--steps", "300", "--parallel", "zero3", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "1:3"]
+        leader = self.start(*run)
+        self.wait_for(leader, "workers may join at")
+        first, second = self.start(*run), self.start(*run)
+        for _ in range(2):
+            self.wait_for(leader, "which joins")
+        first.kill()
+        self.wait_for(leader, "is lost")
+        third = self.start(*run)
+        self.wait_for(leader, "which joins")
+        result = json.loads(self.end(leader))
+        self.assertTrue(result["valid"], result)
+        self.assertEqual(result["weights_hash"], expected)
+        self.assertEqual(len(result["ranks"]), 3)
+        self.assertEqual([self.end(second), self.end(third)], ["", ""])
+
+    def test_no_more_workers_join_than_there_are_micro_batches(self):
+        process = self.start("--steps", "60", "--join-at", "127.0.0.1:0", "--nnodes", "2:8", "--batch", "2")
+        door = self.wait_for(process, "workers may join at").split()[-1]
+        self.workers(2, "--join", door)
+        self.assertEqual(len(json.loads(self.end(process))["ranks"]), 2)
 
     def test_processes_that_meet_are_one_run_and_one_of_them_tells_of_it(self):
         expected = self.hash_of(*MARKOV, "--steps", 40)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        meeting = ["--steps", "40", "--rendezvous", f"127.0.0.1:{port}", "--nnodes", "3"]
+        meeting = ["--steps", "40", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "3"]
         told = [text for text in map(self.end, [self.start(*meeting) for _ in range(3)]) if text]
         self.assertEqual(len(told), 1)
         self.assertEqual(json.loads(told[0])["weights_hash"], expected)
