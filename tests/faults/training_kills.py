@@ -118,6 +118,12 @@ class OpenRun(Run):
         self.workers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         self.joined += 1
 
+    def wait_for_another(self, seconds):
+        """Until one more has joined."""
+        joined, end = self.heard().count("which joins"), time.monotonic() + seconds
+        while self.going_on() and self.heard().count("which joins") == joined and time.monotonic() < end:
+            time.sleep(0.01)
+
     def ranks(self):
         self.workers = [worker for worker in self.workers if worker.poll() is None]
         return [worker.pid for worker in self.workers]
@@ -169,6 +175,8 @@ def one_open_run(generator, expected, strategies):
         while run.going_on() and lines_of(run.log) < OPEN_STEPS - 8:
             if len(run.ranks()) < 2 or (len(run.ranks()) < 5 and generator.random() < 0.6):
                 run.join()
+            if generator.random() < 0.6:
+                run.wait_for_another(2)
             time.sleep(generator.uniform(0.0, 0.3))
             if generator.random() < 0.6:
                 killed += run.kill(generator, 2 if generator.random() < 0.2 else 1, waits=generator.random() < 0.5)
