@@ -23,6 +23,8 @@ constexpr double kSecondsPerRepeat = 0.004;  // at least: long against timer and
 constexpr double kSecondsOfMemory = 0.3;     // where one reading takes as long, it is enough
 constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
 
+constexpr std::size_t kCacheLine = 64;
+
 double seconds_of(const auto& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
@@ -80,27 +82,48 @@ double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte*
   return static_cast<double>(bytes) / best * 1e-9;
 }
 
+/// CPU time of the member that needed most; where members outnumber CPUs, the time that they need in turns.
+double cpu_seconds_of(ThreadTeam& team, const auto& work) {
+  struct alignas(kCacheLine) Used {
+    double seconds = 0.0;
+  };
+  std::vector<Used> used(static_cast<std::size_t>(team.size()));
+  team.run([&](int member) {
+    const double begin = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    work();
+    used[static_cast<std::size_t>(member)].seconds = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
+  });
+  double most = 0.0;
+  for (const Used& one : used) most = std::max(most, one.seconds);
+  const unsigned cpus = std::thread::hardware_concurrency();
+  return cpus == 0 ? most : most * std::max(1.0, static_cast<double>(team.size()) / cpus);
+}
+
 /// 10^9 operations per second of all members together; work(iterations) does ops_per_iteration each.
-double measure_rate(ThreadTeam& team, double ops_per_iteration, const auto& work) {
+double measure_rate(ThreadTeam& team, OtherWork other_work, double ops_per_iteration, const auto& work) {
   // The best of several decides about the length too: one late wake-up looks like work.
   for (long iterations = 1000;; iterations *= 4) {
     double best = 1e30;
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      best = std::min(best, seconds_of([&] { team.run([&](int) { work(iterations); }); }));
+      const auto once = [&] { work(iterations); };
+      const double seconds = other_work == OtherWork::kDiscounted ? cpu_seconds_of(team, once)
+                                                                  : seconds_of([&] { team.run([&](int) { once(); }); });
+      best = std::min(best, seconds);
     }
     if (best < kSecondsPerRepeat && iterations < (1L << 40)) continue;
     return ops_per_iteration * static_cast<double>(iterations) * team.size() / best * 1e-9;
   }
 }
 
-Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, const std::byte* data, std::uint64_t bytes) {
+Rates measure_rates(const PeakLoops& loops, ThreadTeam& team, OtherWork other_work, const std::byte* data,
+                    std::uint64_t bytes) {
   Rates rates;
   rates.memory_read_gb_per_s = measure_memory(loops, team, data, bytes);
-  rates.fp32_gflops = measure_rate(team, loops.flops_per_iteration, [&](long iterations) {
+  rates.fp32_gflops = measure_rate(team, other_work, loops.flops_per_iteration, [&](long iterations) {
     sink += loops.multiply_add(iterations, 0.25f) > 0.0f ? 1 : 0;
   });
   if (loops.dot_bytes != nullptr) {
-    rates.int8_gops = measure_rate(team, loops.byte_ops_per_iteration, [&](long iterations) {
+    rates.int8_gops = measure_rate(team, other_work, loops.byte_ops_per_iteration, [&](long iterations) {
       sink += static_cast<std::uint64_t>(loops.dot_bytes(iterations, 3));
     });
   }
@@ -176,12 +199,12 @@ Result<Peaks> measure_peaks(const PeakOptions& options) {
     std::memset(buffer.data() + range.begin * static_cast<long>(kReadGranule), 1,
                 static_cast<std::size_t>(range.end - range.begin) * kReadGranule);
   });
-  peaks.team = measure_rates(loops, team, buffer.data(), bytes);
+  peaks.team = measure_rates(loops, team, options.other_work, buffer.data(), bytes);
   if (options.threads == 1) {
     peaks.one_thread = peaks.team;
   } else {
     ThreadTeam one(1);
-    peaks.one_thread = measure_rates(loops, one, buffer.data(),
+    peaks.one_thread = measure_rates(loops, one, options.other_work, buffer.data(),
                                      bytes / static_cast<unsigned>(options.threads) / kReadGranule * kReadGranule);
   }
   return peaks;

@@ -29,10 +29,18 @@ struct Peaks {
   Rates team;  // of all `threads` together
 };
 
+/// What becomes of the time in which the threads waited for a CPU because the machine had other work.
+enum class OtherWork {
+  kCounts,      // the peak is what the threads get now
+  kDiscounted,  // the peak of computing is what they would get alone, by their CPU time; never more than each CPU's
+                // once
+};
+
 struct PeakOptions {
   Isa isa = Isa::kReference;  // must be supported here
   int threads = 1;
   std::uint64_t buffer_bytes = std::uint64_t{256} << 20;  // read to measure memory; at most what can be allocated
+  OtherWork other_work = OtherWork::kCounts;
 };
 
 /// Measures now, in about 0.2 s of all threads. Errors: kInvalidArgument (threads < 1, ISA not supported here),
@@ -71,8 +79,8 @@ TeamLatency measure_team(int threads);
 /// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
 
-/// Measures again; the cache, where there is one, then has the larger of each number. Other work on the machine makes a
-/// measurement too small, nothing makes it too large. Errors: those of measure_peaks().
+/// Measures again with OtherWork::kDiscounted; the cache, where there is one, then has the larger of each number. Other
+/// work on the machine makes a measurement too small, nothing makes it too large. Errors: those of measure_peaks().
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name);
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.

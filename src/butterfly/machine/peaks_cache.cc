@@ -75,8 +75,10 @@ Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_na
 }
 
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name) {
+  PeakOptions alone = options;
+  alone.other_work = OtherWork::kDiscounted;
   const CpuShortage shortage;
-  BF_ASSIGN_OR_RETURN(Peaks peaks, measure_peaks(options));
+  BF_ASSIGN_OR_RETURN(Peaks peaks, measure_peaks(alone));
   const double short_of = shortage.share();
   const auto cache = open_cache(options, cpu_name);
   if (!cache) return peaks;

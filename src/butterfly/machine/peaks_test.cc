@@ -2,13 +2,16 @@
 #include "butterfly/machine/measurement_cache.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "butterfly/machine/node.h"
@@ -68,6 +71,33 @@ TEST(Peaks, EveryInstructionSetOfThisMachineGivesPositiveRates) {
       EXPECT_EQ(rates.int8_gops > 0.0, isa != Isa::kReference);
     }
   }
+}
+
+TEST(Peaks, OtherWorkOnTheSameCpuIsDiscounted) {
+  cpu_set_t before, first;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_ZERO(&first);
+  CPU_SET(cpu, &first);
+  ASSERT_EQ(sched_setaffinity(0, sizeof first, &first), 0);
+  PeakOptions options = kSmall;
+  options.other_work = OtherWork::kDiscounted;
+  const Result<Peaks> alone = measure_peaks(options);
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> others;  // on the same CPU
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  }
+  const Result<Peaks> crowded = measure_peaks(options);
+  stop = true;
+  others.clear();
+  sched_setaffinity(0, sizeof before, &before);
+  ASSERT_TRUE(alone.has_value() && crowded.has_value());
+  EXPECT_GT(crowded->team.fp32_gflops, 0.6 * alone->team.fp32_gflops);  // by the clock a fifth to a half
 }
 
 TEST(Peaks, ReadLoopsTouchEveryByte) {
