@@ -107,7 +107,7 @@ endfunction()
 # Code that decides, reports and waits, but does not compute, need not be fast: a quarter of its compile time is saved.
 set(BUTTERFLY_COLD_OPTIONS $<$<CONFIG:Release>:-O1>)
 # What tests do themselves need not be fast: a third of their compile time is saved, under a sanitizer half of it. There
-# what computes is optimised whatever the preset says of the rest.
+# what computes, and the search for plans, is optimised whatever the preset says of the rest.
 if(BUTTERFLY_SANITIZE)
   set(BUTTERFLY_TEST_OPTIONS -O0)
   set(BUTTERFLY_HOT_OPTIONS -O1)
@@ -115,6 +115,7 @@ else()
   set(BUTTERFLY_TEST_OPTIONS -O1)
   set(BUTTERFLY_HOT_OPTIONS "")
 endif()
+set(BUTTERFLY_HOT_MODULES kernel tensor plan)
 
 # butterfly_module(NAME [COLD] DEPS module... LIBS target... SOURCES extra...)
 # Takes every foo.cc below the current folder; foo_test.cc becomes part of <module>_test, foo_bench.cc of <module>_bench.
@@ -135,12 +136,13 @@ function(butterfly_module name)
     if(ARG_COLD)
       target_compile_options(bf_${name} PRIVATE ${BUTTERFLY_COLD_OPTIONS})
     endif()
-    if(name MATCHES "^(kernel|tensor)$")
+    if(name IN_LIST BUTTERFLY_HOT_MODULES)
       target_compile_options(bf_${name} PRIVATE ${BUTTERFLY_HOT_OPTIONS})
-    else()
+    endif()
+    if(NOT name MATCHES "^(kernel|tensor)$")
       butterfly_unite(bf_${name} ${sources})
     endif()
-    if(NOT (BUTTERFLY_SANITIZE AND name MATCHES "^(kernel|tensor)$"))  # the header is not optimised then, these are
+    if(NOT (BUTTERFLY_SANITIZE AND name IN_LIST BUTTERFLY_HOT_MODULES))  # the header is not optimised then, these are
       butterfly_precompile(bf_${name} modules)
     endif()
     foreach(source ${sources})
@@ -192,6 +194,7 @@ endfunction()
 add_custom_target(unit_tests)
 
 # butterfly_test(NAME LABELS label... DEPS module... SOURCES file... [TIMEOUT seconds])
+# What may take longest (COST) begins first, so that no long test runs alone at the end.
 # Where suites are named for another kind (ParityLinear, FaultsTcp, GradNorms), they become a ctest of their own, NAME.parity, with
 # that label, and the rest stays in NAME. A suite that is new since CMake last ran is part of the rest until it runs again.
 function(butterfly_test name)
@@ -233,5 +236,5 @@ endfunction()
 # Part of butterfly_test: the cases of its program that match `filter`.
 macro(butterfly_add_test test filter labels)
   add_test(NAME ${test} COMMAND ${name} --gtest_filter=${filter})
-  set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
 endmacro()
