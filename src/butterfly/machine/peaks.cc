@@ -23,8 +23,6 @@ constexpr double kSecondsPerRepeat = 0.004;  // at least: long against timer and
 constexpr double kSecondsOfMemory = 0.3;     // where one reading takes as long, it is enough
 constexpr std::uint64_t kReadGranule = 512;  // PeakLoops::read
 
-constexpr std::size_t kCacheLine = 64;
-
 double seconds_of(const auto& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
@@ -84,17 +82,13 @@ double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte*
 
 /// CPU time of the member that needed most; where members outnumber CPUs, the time that they need in turns.
 double cpu_seconds_of(ThreadTeam& team, const auto& work) {
-  struct alignas(kCacheLine) Used {
-    double seconds = 0.0;
-  };
-  std::vector<Used> used(static_cast<std::size_t>(team.size()));
+  std::vector<double> used(static_cast<std::size_t>(team.size()));
   team.run([&](int member) {
     const double begin = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
     work();
-    used[static_cast<std::size_t>(member)].seconds = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
+    used[static_cast<std::size_t>(member)] = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
   });
-  double most = 0.0;
-  for (const Used& one : used) most = std::max(most, one.seconds);
+  const double most = *std::max_element(used.begin(), used.end());
   const unsigned cpus = std::thread::hardware_concurrency();
   return cpus == 0 ? most : most * std::max(1.0, static_cast<double>(team.size()) / cpus);
 }
