@@ -45,7 +45,7 @@ struct Round {
   double megabytes = 0.0;  // proportional share of memory of all processes, 10^6 bytes
 };
 
-struct Series {
+struct EngineSeries {
   std::string engine;
   std::vector<Round> rounds;
 };
@@ -214,13 +214,13 @@ double serialisation_s(const Round& round) {
 }
 
 template <typename Value>
-std::vector<double> values(const Series& series, const Value& value) {
+std::vector<double> values(const EngineSeries& series, const Value& value) {
   std::vector<double> all;
   for (const Round& round : series.rounds) all.push_back(value(round));
   return all;
 }
 
-nlohmann::ordered_json to_json(const Series& series, const SgdCommand& command) {
+nlohmann::ordered_json to_json(const EngineSeries& series, const SgdCommand& command) {
   const auto speeds = values(series, [&](const Round& round) { return batches_per_s(round, command); });
   const auto memory = values(series, [](const Round& round) { return round.megabytes; });
   const Round& last = series.rounds.back();
@@ -251,7 +251,7 @@ void print_head(const SgdCommand& command) {
       command.rounds);
 }
 
-void print_series(const Series& series, const SgdCommand& command) {
+void print_series(const EngineSeries& series, const SgdCommand& command) {
   const auto speeds = values(series, [&](const Round& round) { return batches_per_s(round, command); });
   const auto memory = values(series, [](const Round& round) { return round.megabytes; });
   const Round& last = series.rounds.back();
@@ -265,12 +265,12 @@ void print_series(const Series& series, const SgdCommand& command) {
   std::fflush(stdout);
 }
 
-void print_findings(const std::vector<Series>& all, const SgdCommand& command) {
+void print_findings(const std::vector<EngineSeries>& all, const SgdCommand& command) {
   std::printf(
       "theirs %10.0f  %-19s %10.1f   the original of this workload, 10 nodes over RPC, as it printed: no optimizer "
       "step\n",
       kPeerBatchesPerS, "", kPeerMegabytes);
-  for (const Series& series : all) {
+  for (const EngineSeries& series : all) {
     const double speed = median(values(series, [&](const Round& round) { return batches_per_s(round, command); }));
     const double memory = median(values(series, [](const Round& round) { return round.megabytes; }));
     std::printf("%s: %.1f times the original's batches/s (goal 10: %s), %.1f MB (goal at most %.0f: %s)\n",
@@ -288,11 +288,11 @@ void print_findings(const std::vector<Series>& all, const SgdCommand& command) {
 }
 
 Status run(const SgdCommand& command) {
-  std::vector<Series> all;
+  std::vector<EngineSeries> all;
   for (const std::string& engine : command.engines) all.push_back({.engine = engine, .rounds = {}});
   if (!command.json) print_head(command);
   for (int round = 0; round < command.rounds; ++round) {
-    for (Series& series : all) {
+    for (EngineSeries& series : all) {
       if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
       BF_ASSIGN_OR_RETURN(Round done, series.engine == "tcp" ? run_processes(command) : run_threads(command));
       series.rounds.push_back(std::move(done));
@@ -300,10 +300,10 @@ Status run(const SgdCommand& command) {
   }
   if (command.json) {
     auto j = nlohmann::ordered_json::array();
-    for (const Series& series : all) j.push_back(to_json(series, command));
+    for (const EngineSeries& series : all) j.push_back(to_json(series, command));
     print_json(j);
   } else {
-    for (const Series& series : all) print_series(series, command);
+    for (const EngineSeries& series : all) print_series(series, command);
     print_findings(all, command);
   }
   return {};

@@ -1,5 +1,5 @@
-// Little-endian reading from untrusted bytes with bounds checks, and the sizes arithmetic that goes with it.
-// ByteReader borrows its span. Not thread-safe; make one per reader.
+// Little-endian numbers in bytes, reading from untrusted ones with bounds checks, and the sizes arithmetic that goes
+// with it. ByteReader borrows its span. Not thread-safe; make one per reader.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,17 @@ using MutableByteSpan = std::span<std::byte>;
   std::uint64_t result = 0;
   if (__builtin_add_overflow(a, b, &result)) return std::nullopt;
   return result;
+}
+
+/// The lowest `count` bytes of `value`, at most 8, to bytes[at] and after it; the caller has made sure of the room.
+inline void store_number(MutableByteSpan bytes, std::size_t at, std::uint64_t value, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+}
+/// What store_number() wrote.
+inline std::uint64_t load_number(ByteSpan bytes, std::size_t at, std::size_t count) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < count; ++i) value |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
+  return value;
 }
 
 class ByteReader {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "butterfly/base/bytes.h"
 #include "butterfly/wire/enrolment/enrolment.h"
 
 namespace butterfly {
@@ -11,25 +12,15 @@ constexpr std::array<char, 4> kReplyMagic{'B', 'F', 'e', 'r'};
 constexpr std::uint8_t kEnrolmentVersion = 1;
 constexpr std::size_t kNameBytesMax = 63;
 
-void store(std::span<std::byte> bytes, std::size_t at, std::uint32_t value, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
-}
-
-std::uint32_t load(ByteSpan bytes, std::size_t at, std::size_t count) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) value |= std::to_integer<std::uint32_t>(bytes[at + i]) << (8 * i);
-  return value;
-}
-
 }  // namespace
 
 EnrolHeaderBytes encode_enrol_header(const EnrolHeader& header) {
   EnrolHeaderBytes bytes{};
   std::ranges::copy(header.secret, bytes.begin());
   std::memcpy(bytes.data() + 16, kRequestMagic.data(), kRequestMagic.size());
-  store(bytes, 20, kEnrolmentVersion, 1);
-  store(bytes, 21, header.name_bytes, 1);
-  store(bytes, 22, header.request_bytes, 2);
+  store_number(bytes, 20, kEnrolmentVersion, 1);
+  store_number(bytes, 21, header.name_bytes, 1);
+  store_number(bytes, 22, header.request_bytes, 2);
   return bytes;
 }
 
@@ -37,14 +28,14 @@ Result<EnrolHeader> decode_enrol_header(std::span<const std::byte, kEnrolHeaderB
   if (std::memcmp(bytes.data() + 16, kRequestMagic.data(), kRequestMagic.size()) != 0) {
     return make_error(ErrorCode::kProtocol, "the connection does not begin with a request of this protocol");
   }
-  if (const auto version = load(bytes, 20, 1); version != kEnrolmentVersion) {
+  if (const auto version = load_number(bytes, 20, 1); version != kEnrolmentVersion) {
     return make_error(ErrorCode::kProtocol, "an enrolment of version {}, this program knows {}", version,
                       kEnrolmentVersion);
   }
   EnrolHeader header;
   std::copy_n(bytes.begin(), header.secret.size(), header.secret.begin());
-  header.name_bytes = static_cast<std::uint8_t>(load(bytes, 21, 1));
-  header.request_bytes = static_cast<std::uint16_t>(load(bytes, 22, 2));
+  header.name_bytes = static_cast<std::uint8_t>(load_number(bytes, 21, 1));
+  header.request_bytes = static_cast<std::uint16_t>(load_number(bytes, 22, 2));
   if (header.name_bytes > kNameBytesMax) {
     return make_error(ErrorCode::kProtocol, "an enrolment announces a name of {} bytes, the limit is {}",
                       header.name_bytes, kNameBytesMax);
@@ -59,8 +50,8 @@ Result<EnrolHeader> decode_enrol_header(std::span<const std::byte, kEnrolHeaderB
 EnrolReplyHeaderBytes encode_enrol_reply_header(const EnrolReplyHeader& header) {
   EnrolReplyHeaderBytes bytes{};
   std::memcpy(bytes.data(), kReplyMagic.data(), kReplyMagic.size());
-  store(bytes, 4, header.refused ? 1 : 0, 4);
-  for (std::size_t i = 0; i < header.sizes.size(); ++i) store(bytes, 8 + 4 * i, header.sizes[i], 4);
+  store_number(bytes, 4, header.refused ? 1 : 0, 4);
+  for (std::size_t i = 0; i < header.sizes.size(); ++i) store_number(bytes, 8 + 4 * i, header.sizes[i], 4);
   return bytes;
 }
 
@@ -68,12 +59,12 @@ Result<EnrolReplyHeader> decode_enrol_reply_header(std::span<const std::byte, kE
   if (std::memcmp(bytes.data(), kReplyMagic.data(), kReplyMagic.size()) != 0) {
     return make_error(ErrorCode::kProtocol, "the answer to the enrolment is not one of this protocol");
   }
-  const auto status = load(bytes, 4, 4);
+  const auto status = load_number(bytes, 4, 4);
   if (status > 1)
     return make_error(ErrorCode::kProtocol, "an enrolment ended with status {}, known are 0 and 1", status);
   EnrolReplyHeader header{.refused = status == 1, .sizes = {}};
   for (std::size_t i = 0; i < header.sizes.size(); ++i) {
-    header.sizes[i] = load(bytes, 8 + 4 * i, 4);
+    header.sizes[i] = static_cast<std::uint32_t>(load_number(bytes, 8 + 4 * i, 4));
     if (header.sizes[i] > kEnrolFileBytesMax[i]) {
       return make_error(ErrorCode::kProtocol, "an enrolment announces a file of {} bytes, the limit is {}",
                         header.sizes[i], kEnrolFileBytesMax[i]);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "butterfly/base/bytes.h"
 #include "butterfly/base/hash/crc32c.h"
 #include "butterfly/base/hash/digest.h"
 
@@ -18,24 +19,14 @@ constexpr std::size_t kTokenBytes = kChecksumAt + 4;
 
 using TokenBytes = std::array<std::byte, kTokenBytes>;
 
-void store(TokenBytes& bytes, std::size_t at, std::uint64_t value, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
-}
-
-std::uint64_t load(const TokenBytes& bytes, std::size_t at, std::size_t count) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) value |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
-  return value;
-}
-
 }  // namespace
 
 std::string encode_token(const JoinToken& token) {
   TokenBytes bytes{};
   std::ranges::copy(token.secret, bytes.begin() + kSecretAt);
   std::ranges::copy(token.authority, bytes.begin() + kAuthorityAt);
-  store(bytes, kExpiresAt, static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(token.expires)), 8);
-  store(bytes, kChecksumAt, crc32c(ByteSpan(bytes).first(kChecksumAt)), 4);
+  store_number(bytes, kExpiresAt, static_cast<std::uint64_t>(std::chrono::system_clock::to_time_t(token.expires)), 8);
+  store_number(bytes, kChecksumAt, crc32c(ByteSpan(bytes).first(kChecksumAt)), 4);
   return std::string(kPrefix) + to_hex(bytes);
 }
 
@@ -53,14 +44,14 @@ Result<JoinToken> decode_token(std::string_view text) {
   }
   TokenBytes bytes{};
   std::ranges::copy(*said, bytes.begin());
-  const auto announced = load(bytes, kChecksumAt, 4);
+  const auto announced = load_number(bytes, kChecksumAt, 4);
   if (const std::uint64_t actual = crc32c(ByteSpan(bytes).first(kChecksumAt)); actual != announced) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a join token with checksum {:08x}, its content has {:08x}: was it copied as a whole?", announced,
                       actual);
   }
   constexpr std::uint64_t kLatest = 253'402'300'799;  // the end of the year 9999
-  const std::uint64_t expires = load(bytes, kExpiresAt, 8);
+  const std::uint64_t expires = load_number(bytes, kExpiresAt, 8);
   if (expires > kLatest) {
     return make_error(ErrorCode::kInvalidArgument, "a join token that expires {} seconds after 1970, the last is {}",
                       expires, kLatest);
