@@ -28,7 +28,7 @@ using MutableByteSpan = std::span<std::byte>;
   return result;
 }
 
-/// The lowest `count` bytes of `value`, at most 8, to bytes[at] and after it; the caller has made sure of the room.
+/// The lowest `count` bytes of `value`, at most 8, to bytes[at] and after it, which the caller knows to be there.
 inline void store_number(MutableByteSpan bytes, std::size_t at, std::uint64_t value, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) bytes[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
 }
