@@ -12,9 +12,12 @@ The rules:
   constants  no constant of a source file has the name of one in a header: compiled as one with its neighbours
              (cmake/butterfly.cmake), the file would give them its own
   functions  no function has more than 70 lines, from the line of its opening brace to the closing one
+  scripts    no function, class or method of a Python file is defined twice in one place: the second would take the
+             place of the first, unseen
 """
 
 import argparse
+import ast
 import collections
 import pathlib
 import re
@@ -196,6 +199,20 @@ class Checker:
                 name = called[0] if called else head[-40:]
                 self.violations.append(f"{self.name(path)}:{first}: {name} has {lines} lines, {FUNCTION_LINES_MAX} at most")
 
+    def check_scripts(self):
+        for path in self.below("examples", "scripts", "tests", "tools", suffixes=(".py",)):
+            self.files += 1
+            for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(scope, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                    continue
+                known = set()
+                for node in scope.body:
+                    if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or node.decorator_list:
+                        continue
+                    if node.name in known:
+                        self.violations.append(f"{self.name(path)}:{node.lineno}: {node.name} is defined twice")
+                    known.add(node.name)
+
     @staticmethod
     def is_function(head, around):
         """Whether such a block is a function's body: not a namespace, a type or a part of another function."""
@@ -208,6 +225,7 @@ class Checker:
         self.check_names()
         self.check_constants()
         self.check_functions()
+        self.check_scripts()
         return self.violations
 
 

@@ -40,6 +40,12 @@ class Structure(unittest.TestCase):
         self.expect({"wire/a.h": '#include "butterfly/wire/b.h"\n', "wire/b.h": '#include "butterfly/base/c.h"\n',
                      "base/c.h": '#include "butterfly/wire/a.h"\n'}, "includes itself:")
 
+    def test_a_name_defined_twice_in_a_script_is_named(self):
+        self.expect({"a.py": "def f():\n  pass\nclass A:\n  def f(self):\n    pass\n"}, below="tools")
+        self.expect({"a.py": "def f():\n  pass\ndef f(one):\n  pass\n"}, "tools/a.py:3: f is defined twice", below="tools")
+        self.expect({"a.py": "class A:\n  def f(self):\n    pass\n  def f(self, one):\n    pass\n"},
+                    "tests/a.py:4: f is defined twice", below="tests")
+
     def test_a_type_in_two_headers_is_named(self):
         self.expect({"a/a.h": "namespace n {\nstruct Range { int a; };\n}\n",
                      "b/b.h": "namespace n {\nclass Range final : public Base { int b; };\n}\n"},

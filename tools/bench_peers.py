@@ -96,7 +96,7 @@ def ratio(ours, theirs):
 
 def inference(arguments, peers, say):
     names = list(peers)
-    say(f"\n| type | threads | phase | butterfly, tokens/s | of the roof |" + "".join(f" {name} | ratio |" for name in names))
+    say("\n| type | threads | phase | butterfly, tokens/s | of the roof |" + "".join(f" {name} | ratio |" for name in names))
     say("|---|--:|---|--:|--:|" + "--:|--:|" * len(names))
     flags, failures = {}, {}
     for kind in arguments.types:

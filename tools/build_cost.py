@@ -18,7 +18,6 @@ import os
 import pathlib
 import re
 import resource
-import shlex
 import shutil
 import statistics
 import subprocess

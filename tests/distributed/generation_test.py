@@ -2,7 +2,6 @@
 """Sampling and answers of a given form, as a user of the program meets them: alone, split, and when a worker dies."""
 
 import json
-import os
 import re
 import subprocess
 import tempfile

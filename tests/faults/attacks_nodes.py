@@ -339,7 +339,7 @@ def names_that_steer_a_terminal(_):
             keep("status --watch", 0, watch.text().replace(b"\x1b[H\x1b[2J", b"").replace(b"\x1b[H\x1b[J", b""), watch.errors())
         # A coordinator with such a name, at a real worker; it also says what a worker logs.
         with Worker(BUTTERFLY_LOG="debug") as real:
-            with speaker.call(real.address, speaker.CONTROL, WIPE[:20]) as one:
+            with speaker.call(real.address, speaker.CONTROL, WIPE[:20]):
                 settles(lambda: "connected" in real.errors(), 5)
                 keep("status of a worker", *run("cluster", "status", real.address))
                 keep("status of a worker --json", *run("cluster", "status", "--json", real.address))

@@ -155,9 +155,9 @@ class Siege:
             for _ in range(self.random.randrange(1, 3)):
                 body = self.change(body)
             try:
-                status, headers, content = self.server.ask(path, json.dumps(body).encode(), method="POST")
+                status, _, content = self.server.ask(path, json.dumps(body).encode(), method="POST")
             except OSError as error:
-                status, headers, content = 0, {}, str(error)
+                status, content = 0, str(error)
             statuses[status] = statuses.get(status, 0) + 1
             fine = status == 200 or (isinstance(content, dict) and set(content.get("error", ())) ==
                                      {"message", "type", "param", "code"})

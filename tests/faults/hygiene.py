@@ -24,7 +24,7 @@ import time
 
 import harness
 import wall_clock
-from harness import DEMO, PROGRAM, PROMPT, SAMPLING, Generation, Hang, Process, Skip, Worker, free_ports, open_files, reference, settles
+from harness import DEMO, PROGRAM, PROMPT, SAMPLING, Generation, Hang, Skip, Worker, free_ports, open_files, reference, settles
 
 LOAD = {"tokens": 200}
 INTERRUPTED = 130

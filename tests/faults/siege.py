@@ -3,10 +3,10 @@
 
 A worker serves one generation after another while strangers at its port
     stay silent          hold connections open and say nothing
-    half handshake           hold connections open after half a hello
-    connect                connect, send up to 200 random bytes, leave: --connections times
+    half handshake       hold connections open after half a hello
+    connect and leave    after up to 200 random bytes: --connections times
     pour garbage         as much as goes in, --gigabytes altogether
-    handshake, pour garbage  the same after a valid hello
+    handshake, pour      the same after a valid hello
     pretend              ask to be its coordinator, again and again (one that comes between two generations is believed;
                          the next generation is told so)
 Every text must be the one that one process writes, in its first epoch; afterwards the worker has the descriptors that
@@ -91,7 +91,7 @@ def hold(address, amount, first_words):
     return f"{count} connections"
 
 
-def connect(address, amount, _):
+def connect_and_leave(address, amount, _):
     generator, refused = random.Random(1), 0
     for _ in range(amount):
         one = connect(address)
@@ -147,9 +147,9 @@ def sieges(options):
     small = 100 if options.quick else 1
     seconds = 1 if options.quick else 15
     return (("stay silent", hold, seconds, b""), ("half handshake", hold, seconds, hello()[:50]),
-            ("connect", connect, options.connections // small, b""),
+            ("connect and leave", connect_and_leave, options.connections // small, b""),
             ("pour garbage", pour, int(options.gigabytes * 1e9) // small, b""),
-            ("handshake, pour garbage", pour, int(options.gigabytes * 1e9) // small, hello()),
+            ("handshake, pour", pour, int(options.gigabytes * 1e9) // small, hello()),
             ("pretend", pretend, seconds, b""))
 
 
@@ -191,8 +191,9 @@ def besiege(serving, name, alone, options):
         while stranger.process.poll() is None or not times:
             times.append(serving.generate(name))
             most = max(most, resident_bytes(worker.pid))
-        stranger.wait()
-        did = stranger.text().decode().strip() or stranger.errors()
+        if stranger.wait() != 0:
+            serving.broken.append(f"{name}: the stranger itself failed: {stranger.errors()}")
+        did = stranger.text().decode().strip()
     # Half a hello is given five seconds.
     if not settles(lambda: open_files(worker.pid) <= files):
         serving.broken.append(f"{name}: descriptors grew from {files} to {open_files(worker.pid)}")

@@ -12,7 +12,6 @@ import os
 import random
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
