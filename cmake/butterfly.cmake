@@ -199,7 +199,8 @@ endfunction()
 add_custom_target(unit_tests)
 
 # butterfly_test(NAME LABELS label... DEPS module... SOURCES file... [TIMEOUT seconds])
-# What may take longest (COST) begins first, so that no long test runs alone at the end.
+# What may take longest (COST: by its timeout, then its number of files) begins first, so that no long test runs alone at
+# the end.
 # Where suites are named for another kind (ParityLinear, FaultsTcp, GradNorms), they become a ctest of their own, NAME.parity, with
 # that label, and the rest stays in NAME. A suite that is new since CMake last ran is part of the rest until it runs again.
 function(butterfly_test name)
@@ -240,6 +241,8 @@ endfunction()
 
 # Part of butterfly_test: the cases of its program that match `filter`.
 macro(butterfly_add_test test filter labels)
+  list(LENGTH ARG_SOURCES cost)
+  math(EXPR cost "${cost} + ${ARG_TIMEOUT}")
   add_test(NAME ${test} COMMAND ${name} --gtest_filter=${filter})
-  set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT})
+  set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${cost})
 endmacro()
