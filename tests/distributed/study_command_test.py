@@ -269,6 +269,7 @@ class StudyTest(unittest.TestCase):
         self.assertIn("no HOST:PORT", refused("watch", "nonsense"))
         refused("run", "--", "study", "report", empty)
         self.assertIn("no step", refused("run", "-o", self.path("five"), "--", "inspect", DEMO))
+        self.assertIn("no step", refused("run", "-o", self.path("five"), "--", PROGRAM, "inspect", DEMO))
         self.assertIn("status 2", refused("run", "-o", self.path("six"), "--", "generate", "-m", "/nothing.gguf"))
 
 

@@ -35,7 +35,7 @@ Status make_empty(const std::string& folder) {
 }
 
 std::string missing_command(std::vector<std::string>& words) {
-  if (!words.empty() && words.front() == "butterfly") words.erase(words.begin());
+  if (!words.empty() && std::filesystem::path(words.front()).filename() == "butterfly") words.erase(words.begin());
   if (words.empty()) return "A command after -- (such as: -- generate -m MODEL -p TEXT)";
   if (words.front() == "study") return "A command after -- that is no study";
   return {};

@@ -22,7 +22,8 @@ Result<int> run_recorded(const ChildRun& run);
 /// Leaves no recordings of an earlier study in a folder, and makes it. Errors: kIo.
 Status make_empty(const std::string& folder);
 
-/// Takes a leading "butterfly" away. What a command line lacks that should end in a command; empty: nothing.
+/// Takes a leading "butterfly" away, with its path. What a command line lacks that should end in a command; empty:
+/// nothing.
 std::string missing_command(std::vector<std::string>& words);
 
 }  // namespace butterfly::app

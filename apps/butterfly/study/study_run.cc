@@ -75,15 +75,7 @@ void add_study_run(Command study, Action& action) {
       "synthetic:markov --steps 50\n"
       "Exit codes: 0 done, or Ctrl-C and a report; otherwise the command's, or 2 where nothing could be reported.");
   run_later(
-      sub, action, [command] { return run_study(*command); },
-      [command]() -> std::string {
-        if (!command->words.empty() && command->words.front() == "butterfly") {
-          command->words.erase(command->words.begin());
-        }
-        if (command->words.empty()) return "A command after -- (such as: -- generate -m MODEL -p TEXT)";
-        if (command->words.front() == "study") return "A command after -- that is no study";
-        return {};
-      });
+      sub, action, [command] { return run_study(*command); }, [command] { return missing_command(command->words); });
 }
 
 }  // namespace butterfly::app
