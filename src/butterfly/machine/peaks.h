@@ -32,8 +32,8 @@ struct Peaks {
 /// What becomes of the time in which the threads waited for a CPU because the machine had other work.
 enum class OtherWork {
   kCounts,      // the peak is what the threads get now
-  kDiscounted,  // the peak of computing is what they would get alone, by their CPU time; never more than each CPU's
-                // once
+  kDiscounted,  // the peak of computing is what they would get alone, by their CPU time; a CPU counts once, but a quota
+                // of a control group is not looked at: more threads than it allows make the peak too large
 };
 
 struct PeakOptions {
@@ -79,8 +79,8 @@ TeamLatency measure_team(int threads);
 /// and caches (measurement_cache.h).
 Result<Peaks> cached_peaks(const PeakOptions& options, const std::string& cpu_name);
 
-/// Measures again with OtherWork::kDiscounted; the cache, where there is one, then has the larger of each number. Other
-/// work on the machine makes a measurement too small, nothing makes it too large. Errors: those of measure_peaks().
+/// Measures again with OtherWork::kDiscounted; the cache, where there is one, then has the larger of each number, as
+/// other work on the machine makes a measurement too small. Errors: those of measure_peaks().
 Result<Peaks> renewed_peaks(const PeakOptions& options, const std::string& cpu_name);
 
 /// The cache file's text and back; nothing unless every number is there, finite and not negative.
