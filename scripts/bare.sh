@@ -27,7 +27,12 @@ command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing; scripts/setup.s
 
 bare=$(mktemp -d "${TMPDIR:-/tmp}/butterfly-bare-XXXXXX")
 remove() {
-  umount -R "$bare" 2>/dev/null || true
+  # What ran inside may take a moment to end, and a mount that it uses is busy; what does not end is only detached from.
+  for _ in {1..20}; do
+    mountpoint -q "$bare" || break
+    umount -R "$bare" 2>/dev/null || sleep 0.25
+  done
+  if mountpoint -q "$bare"; then umount -R -l "$bare"; fi
   if [ $keep = yes ]; then say "bare: kept in $bare"; else rm -rf --one-file-system "$bare"; fi
 }
 trap remove EXIT
