@@ -37,13 +37,11 @@ def timed_call(log, command):
 
 
 def module_of(source, build):
-    """The module (or folder) that a source or object file belongs to; of neighbours compiled as one, their folder."""
+    """The module (or folder) that a source or object file belongs to; of files compiled as one, their module."""
     path = pathlib.Path(source)
-    united = re.fullmatch(r"unity_(.*)_\d+_cxx\.cxx", path.name)
-    if united:
-        folders = {re.sub(r"\W", "_", str(f)): f for base in ("src", "apps", "tests") for f in (ROOT / base).rglob("*/")}
-        tests = next((part for part in path.parts if part.endswith("_test.dir")), None)
-        path = folders.get(united[1], path.parent) / ("united_test.cc" if tests else "united.cc")
+    if re.fullmatch(r"unity_.*_\d+_cxx\.cxx", path.name):  # parts of a module: its name is all that they share
+        tests = any(part.endswith("_test.dir") for part in path.parts)
+        path = path.parent / ("united_test.cc" if tests else "united.cc")
     for base in (build, ROOT):
         if path.is_relative_to(base):
             path = path.relative_to(base)

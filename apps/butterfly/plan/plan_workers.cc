@@ -10,8 +10,8 @@
 namespace butterfly::app {
 namespace {
 
-constexpr std::int64_t kAskMs = 3000;
-constexpr std::int64_t kLinksMs = 60'000;
+constexpr std::int64_t kStatusMs = 3000;
+constexpr std::int64_t kMeasureLinksMs = 60'000;
 constexpr std::int64_t kMeasuringMs = 60'000;
 constexpr std::chrono::milliseconds kAskAgain{200};
 
@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kAskAgain{200};
 Result<NodeStatus> ask_measured(const std::string& address, const NodeAccess& access) {
   const Deadline patience = after_ms(kMeasuringMs);
   for (;;) {
-    BF_ASSIGN_OR_RETURN(NodeStatus status, ask_status(address, access, after_ms(kAskMs)));
+    BF_ASSIGN_OR_RETURN(NodeStatus status, ask_status(address, access, after_ms(kStatusMs)));
     if (!status.worker || !status.worker->measuring) return status;
     if (std::chrono::steady_clock::now() > patience) {
       return make_error(ErrorCode::kTimeout, "{} still measures its speed after {} s", address, kMeasuringMs / 1000);
@@ -45,12 +45,12 @@ Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const
   // One link at a time: two measurements at once would measure each other.
   KnownCluster known;
   for (const std::string& from : addresses) {
-    BF_ASSIGN_OR_RETURN(const LinkStatus mine, measure_link(from, access, after_ms(kLinksMs)));
+    BF_ASSIGN_OR_RETURN(const LinkStatus mine, measure_link(from, access, after_ms(kMeasureLinksMs)));
     known.learn_link(KnownCluster::kHere, from, mine.link);
     LinkQuestion question{.to = addresses};
     std::erase(question.to, from);
     if (question.to.empty()) break;
-    BF_ASSIGN_OR_RETURN(const auto links, ask_links(from, question, access, after_ms(kLinksMs)));
+    BF_ASSIGN_OR_RETURN(const auto links, ask_links(from, question, access, after_ms(kMeasureLinksMs)));
     for (const LinkStatus& link : links) {
       if (!link.error.empty()) {
         return make_error(ErrorCode::kUnavailable, "the link from {} to {} cannot be measured: {}", from, link.to,

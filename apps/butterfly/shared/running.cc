@@ -74,10 +74,9 @@ Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, con
     if (config.speculation == Speculation::kOff) return std::shared_ptr<Drafter>();
     return std::make_shared<NgramDrafter>();
   }
-  InferenceConfig here;
-  here.model = config.draft_model;
-  here.quiet = config.quiet;
-  here.deployment.compute.threads = config.deployment.compute.threads;
+  const InferenceConfig here{.model = config.draft_model,
+                             .deployment = {.compute = {.threads = config.deployment.compute.threads}},
+                             .quiet = config.quiet};
   BF_ASSIGN_OR_RETURN(OpenModel draft, open_model(here));
   BF_TRY(check_same_tokens(model.checkpoint, draft.checkpoint));
   const int context = draft.context();

@@ -110,11 +110,11 @@ Result<int> run_compare(const CompareCommand& command) {
   BF_ASSIGN_OR_RETURN(const StudyFolder before, read_study(command.before, -1, -1));
   BF_ASSIGN_OR_RETURN(const StudyFolder after, read_study(command.after, -1, -1));
   const bool inconclusive = std::max(before.result.quality.trust, after.result.quality.trust) == Trust::kInconclusive;
-  Report report{
+  study::Report report{
       .title = fmt::format("{} and {} compared", command.before, command.after), .summary = {}, .sections = {}};
   nlohmann::ordered_json json{{"format", "butterfly-study-comparison"}, {"version", 1}};
   json["workloads"] = nlohmann::ordered_json::array();
-  const auto add_reasons = [&report](const std::string& name, const Quality& quality) {
+  const auto add_reasons = [&report](const std::string& name, const study::Quality& quality) {
     for (const std::string& reason : quality.reasons) {
       report.summary.push_back(fmt::format("{} was {}: {}", name, to_string(quality.trust), reason));
     }

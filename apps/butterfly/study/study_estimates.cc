@@ -8,7 +8,7 @@
 namespace butterfly::app {
 namespace {
 
-constexpr double kBitsPerByte = 8.0;
+constexpr double kBits = 8.0;
 
 struct RankLink {
   LinkDescriptor link{};
@@ -30,7 +30,7 @@ RankLink link_of_ranks(const study::RecordedRun& run, const LinkSpeed& said) {
   const bool one_machine = machines.size() == 1 && memory_gb_per_s > 0.0;
   RankLink found{.link = one_machine ? memory_link(memory_gb_per_s) : kAssumedLink};
   if (said.latency_us > 0.0) found.link.latency_us = said.latency_us;
-  if (said.gbit_per_s > 0.0) found.link.gb_per_s = said.gbit_per_s / kBitsPerByte;
+  if (said.gbit_per_s > 0.0) found.link.gb_per_s = said.gbit_per_s / kBits;
   found.basis = numbers_of(found.link);
   if (said.latency_us > 0.0 && said.gbit_per_s > 0.0) {
     found.basis += ", as the command line says";

@@ -9,4 +9,11 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+/// Whether it is the one that looks for races: what differs in numbers alone shows it nothing new.
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kThreadsWatched = true;
+#else
+inline constexpr bool kThreadsWatched = false;
+#endif
+
 }  // namespace butterfly

@@ -51,14 +51,18 @@ struct Received {
 
 class FetchedShare : public ::testing::TestWithParam<DType> {
  protected:
-  static Received receive(const ModelConfig& config, const SliceRange& slices) {
-    StageParts parts;
-    return receive(config, slices, parts);
+  static Checkpoint checkpoint_of(const ModelConfig& config) {
+    return *random_checkpoint(config, {.seed = 9, .type = GetParam()});
   }
 
-  static Received receive(const ModelConfig& config, const SliceRange& slices, StageParts& parts) {
-    const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 9, .type = GetParam()});
-    const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .slices = slices};
+  static Received receive(const Checkpoint& checkpoint, const SliceRange& slices) {
+    StageParts parts;
+    return receive(checkpoint, slices, parts);
+  }
+
+  static Received receive(const Checkpoint& checkpoint, const SliceRange& slices, StageParts& parts) {
+    const StageAssignment share{
+        .last_layer = checkpoint.config.layers, .embedding = true, .head = true, .slices = slices};
     Received received;
     const WeightProvider provider = provide_weights(checkpoint.weights);
     const WeightProvider counting = [&](const std::string& name, const WeightPart& part) -> Result<NamedBytes> {
@@ -116,12 +120,13 @@ std::uint64_t bytes_of_everybody(const ModelConfig& config) {
 
 TEST_P(FetchedShare, IsInProportionToTheSlices) {
   for (const ModelConfig& config : {even_config(), tied_config()}) {
-    const Received whole = receive(config, {});
+    const Checkpoint checkpoint = checkpoint_of(config);
+    const Received whole = receive(checkpoint, {});
     const std::uint64_t all = bytes_of_everybody(config);
     EXPECT_LT(static_cast<double>(all), 0.005 * static_cast<double>(whole.bytes));
     for (const SliceRange slices : {SliceRange{0, 1}, {1, 12}, {12, 32}, {31, 32}}) {
       SCOPED_TRACE(fmt::format("slices {} to {}", slices.first, slices.last));
-      const Received share = receive(config, slices);
+      const Received share = receive(checkpoint, slices);
       const auto part = [&](std::uint64_t bytes) {
         return all + (bytes - all) * static_cast<unsigned>(slices.count()) / kReductionSlices;
       };
@@ -133,9 +138,10 @@ TEST_P(FetchedShare, IsInProportionToTheSlices) {
 
 TEST_P(FetchedShare, IsWhatThePlanSays) {
   for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
+    const Checkpoint checkpoint = checkpoint_of(config);
     for (const SliceRange slices : {SliceRange{}, {0, 1}, {1, 12}, {16, 32}, {21, 32}}) {
       SCOPED_TRACE(fmt::format("slices {} to {}", slices.first, slices.last));
-      const Received share = receive(config, slices);
+      const Received share = receive(checkpoint, slices);
       expect_near(share.bytes, share.planned, 0.01);
       expect_near(share.held, share.planned, 0.02);
     }
@@ -144,13 +150,14 @@ TEST_P(FetchedShare, IsWhatThePlanSays) {
 
 TEST_P(FetchedShare, OfOtherSlicesIsFetchedAsFarAsItIsNotHere) {
   for (const ModelConfig& config : {even_config(), uneven_config(), tied_config()}) {
-    const Received whole = receive(config, {});
+    const Checkpoint checkpoint = checkpoint_of(config);
+    const Received whole = receive(checkpoint, {});
     for (const auto& [before, after] : std::vector<std::pair<SliceRange, SliceRange>>{
              {{0, 16}, {0, 20}}, {{12, 20}, {8, 28}}, {{24, 32}, {16, 32}}, {{8, 24}, {12, 20}}, {{0, 8}, {24, 32}}}) {
       SCOPED_TRACE(fmt::format("slices {} to {}", after.first, after.last));
       StageParts parts;
-      receive(config, before, parts);
-      const Received more = receive(config, after, parts);
+      receive(checkpoint, before, parts);
+      const Received more = receive(checkpoint, after, parts);
       int slices = 0;
       for (int slice = after.first; slice < after.last; ++slice) slices += slice < before.first || slice >= before.last;
       // Norms and biases come again; one key/value head may be needed by slices on both sides.
@@ -158,7 +165,7 @@ TEST_P(FetchedShare, OfOtherSlicesIsFetchedAsFarAsItIsNotHere) {
       EXPECT_NEAR(static_cast<double>(more.bytes) / static_cast<double>(whole.bytes), 1.0 * slices / kReductionSlices,
                   allowed);
       StageParts fresh;
-      receive(config, after, fresh);
+      receive(checkpoint, after, fresh);
       expect_same_parts(config, after, parts, fresh);
     }
   }
@@ -173,16 +180,16 @@ class FetchedSubBlocks : public FetchedShare {};
 
 TEST_P(FetchedSubBlocks, HaveThePackedBytesOfTheWholeFileWhateverWasHereBefore) {
   const ModelConfig config = even_config();
+  const Checkpoint checkpoint = checkpoint_of(config);
   for (const auto& [before, after] :
        std::vector<std::pair<SliceRange, SliceRange>>{{{0, 16}, {0, 20}}, {{12, 20}, {8, 28}}, {{8, 24}, {12, 16}}}) {
     SCOPED_TRACE(fmt::format("slices {} to {}", after.first, after.last));
     StageParts parts, fresh, local;
-    receive(config, before, parts);
-    receive(config, after, parts);
-    const Received alone = receive(config, after, fresh);
+    receive(checkpoint, before, parts);
+    receive(checkpoint, after, parts);
+    const Received alone = receive(checkpoint, after, fresh);
     expect_same_parts(config, after, parts, fresh);
     expect_near(alone.held, alone.planned, 0.02);
-    const Checkpoint checkpoint = *random_checkpoint(config, {.seed = 9, .type = GetParam()});
     const StageAssignment share{.last_layer = config.layers, .embedding = true, .head = true, .slices = after};
     ThreadTeam team(1);
     const auto file = [&]() -> Result<std::shared_ptr<const WeightSource>> { return checkpoint.weights; };

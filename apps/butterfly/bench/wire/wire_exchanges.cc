@@ -107,14 +107,14 @@ Status measure_stream(Endpoints& endpoints, std::size_t bytes, Cell& cell) {
   return {};
 }
 
-using Row = std::array<Cell, kSettings.size()>;
+using SettingsRow = std::array<Cell, kSettings.size()>;
 
 double copies_per_tensor(const Cell& cell) {
   const auto all = cell.copies.staged_bytes + cell.copies.sealed_bytes + cell.copies.opened_bytes;
   return cell.copied_bytes == 0 ? 0 : static_cast<double>(all) / static_cast<double>(cell.copied_bytes);
 }
 
-void print_head() {
+void print_exchange_head() {
   std::printf(
       "              microseconds one way, median                       GB/s one way                   copies/tensor\n"
       "              spinning              blocking              as nodes do    spinning          blocking\n"
@@ -122,14 +122,14 @@ void print_head() {
       "plain  TLS\n");
 }
 
-void print_row(std::size_t bytes, const Row& row) {
+void print_row(std::size_t bytes, const SettingsRow& row) {
   std::printf("%9zu", bytes);
   for (const Cell& cell : row) std::printf(" %7.1f", median(cell.one_way_us));
   for (std::size_t i = 0; i < 6; ++i) std::printf(" %5.2f", median(row[i].gb_per_s));
   std::printf("  %5.2f %5.2f\n", copies_per_tensor(row[1]), copies_per_tensor(row[2]));
 }
 
-nlohmann::ordered_json to_json(std::size_t bytes, const Row& row) {
+nlohmann::ordered_json to_json(std::size_t bytes, const SettingsRow& row) {
   nlohmann::ordered_json j{{"bytes", bytes}};
   for (std::size_t i = 0; i < row.size(); ++i) {
     auto times = row[i].one_way_us;
@@ -147,7 +147,7 @@ nlohmann::ordered_json to_json(std::size_t bytes, const Row& row) {
   return j;
 }
 
-void print_findings(const std::vector<std::pair<std::size_t, Row>>& rows) {
+void print_findings(const std::vector<std::pair<std::size_t, SettingsRow>>& rows) {
   for (const auto& [bytes, row] : rows) {
     if (bytes != 8192) continue;
     const auto us = [&row = row](std::size_t i) { return median(row[i].one_way_us); };
@@ -170,8 +170,8 @@ void print_findings(const std::vector<std::pair<std::size_t, Row>>& rows) {
       "copies twice more, in every column.\n");
 }
 
-Result<Row> measure_row(std::array<Endpoints, kSettings.size()>& endpoints, std::size_t bytes, int rounds) {
-  Row row;
+Result<SettingsRow> measure_row(std::array<Endpoints, kSettings.size()>& endpoints, std::size_t bytes, int rounds) {
+  SettingsRow row;
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < kSettings.size(); ++i) {
       if (interrupted().stop_requested()) return make_error(ErrorCode::kCancelled, "interrupted");
@@ -189,11 +189,11 @@ Status measure_exchanged(const WireCommand& command, const std::string& folder, 
                                                      folder + "/cluster"));
   }
   if (!may_spin()) std::fprintf(stderr, "this process may use one core only: nothing spins\n");
-  if (!command.json) print_head();
-  std::vector<std::pair<std::size_t, Row>> rows;
+  if (!command.json) print_exchange_head();
+  std::vector<std::pair<std::size_t, SettingsRow>> rows;
   for (const std::size_t bytes : kSizes) {
     if (bytes > command.bytes_max) break;
-    BF_ASSIGN_OR_RETURN(Row row, measure_row(endpoints, bytes, command.rounds));
+    BF_ASSIGN_OR_RETURN(SettingsRow row, measure_row(endpoints, bytes, command.rounds));
     if (!command.json) print_row(bytes, row);
     std::fflush(stdout);
     rows.emplace_back(bytes, std::move(row));

@@ -7,14 +7,14 @@
 namespace butterfly {
 namespace {
 
-const std::vector<std::string> kKnown{"threads", "steps", "model", "optimizer"};
+const std::vector<std::string> kWords{"threads", "steps", "model", "optimizer"};
 
 TEST(NearestWord, IsWithinAThirdOfTheLetters) {
-  EXPECT_EQ(nearest_word("thredas", kKnown), "threads");
-  EXPECT_EQ(nearest_word("stps", kKnown), "steps");
-  EXPECT_EQ(nearest_word("mo", kKnown), "");
-  EXPECT_EQ(nearest_word("optimis", kKnown), "");
-  EXPECT_EQ(nearest_word("optimiser", kKnown), "optimizer");
+  EXPECT_EQ(nearest_word("thredas", kWords), "threads");
+  EXPECT_EQ(nearest_word("stps", kWords), "steps");
+  EXPECT_EQ(nearest_word("mo", kWords), "");
+  EXPECT_EQ(nearest_word("optimis", kWords), "");
+  EXPECT_EQ(nearest_word("optimiser", kWords), "optimizer");
 }
 
 TEST(NearestWord, TwoSwappedLettersAreOneMistake) {
@@ -23,7 +23,7 @@ TEST(NearestWord, TwoSwappedLettersAreOneMistake) {
 }
 
 TEST(NearestWord, IsNothingForAKnownWordAndForAnEndlessOne) {
-  EXPECT_EQ(nearest_word("steps", kKnown), "");
+  EXPECT_EQ(nearest_word("steps", kWords), "");
   EXPECT_EQ(nearest_word(std::string(81, 's'), std::vector<std::string>{std::string(82, 's')}), "");
   EXPECT_EQ(nearest_word(std::string(80, 's'), std::vector<std::string>{std::string(81, 's')}), std::string(81, 's'));
 }

@@ -6,7 +6,7 @@ namespace butterfly {
 namespace {
 
 /// A byte-level vocabulary of single letters and two longer pieces.
-Tokenizer letters() {
+Tokenizer one_letter_tokens() {
   Vocabulary vocabulary;
   vocabulary.kind = TokenizerKind::kByteBpe;
   for (char c = 'a'; c <= 'z'; ++c) vocabulary.pieces.emplace_back(1, c);
@@ -46,28 +46,28 @@ TEST(TextStream, ControlTokensShowOnlyWhereTheyAreAskedFor) {
 }
 
 TEST(TextStream, AStopStringOverSeveralTokensNeverShows) {
-  const Tokenizer tokenizer = letters();
+  const Tokenizer tokenizer = one_letter_tokens();
   const Seen seen = stream(tokenizer, {0, 1, 18, 19, 14, 15, 2}, {"stop"});  // a b s t o p c
   EXPECT_EQ(seen.text, "ab");
   EXPECT_TRUE(seen.stopped);
 }
 
 TEST(TextStream, WhatOnlyLooksLikeAStopStringComesOutAfterAll) {
-  const Tokenizer tokenizer = letters();
+  const Tokenizer tokenizer = one_letter_tokens();
   EXPECT_EQ(stream(tokenizer, {0, 18, 19, 14, 1}, {"stop"}).text, "astob");
   EXPECT_EQ(stream(tokenizer, {0, 18, 19, 14}, {"stop"}).text, "asto");
   EXPECT_EQ(stream(tokenizer, {18, 18, 19, 14, 15}, {"stop"}).text, "s");
 }
 
 TEST(TextStream, TheFirstOfSeveralStopStringsEndsTheText) {
-  const Tokenizer tokenizer = letters();
+  const Tokenizer tokenizer = one_letter_tokens();
   EXPECT_EQ(stream(tokenizer, {0, 27, 26}, {"stop", "yz"}).text, "ax");
   EXPECT_EQ(stream(tokenizer, {0, 26, 27}, {"", "yz"}).text, "astopx");
   EXPECT_EQ(stream(tokenizer, {0, 26, 27}, {}).text, "astopxyz");
 }
 
 TEST(TextStream, WhichStopStringEndsTheTextDoesNotDependOnTokens) {
-  const Tokenizer tokenizer = letters();
+  const Tokenizer tokenizer = one_letter_tokens();
   // x y z: "y" is complete before "xyz", also where all three come at once.
   for (const std::vector<int>& tokens : {std::vector<int>{0, 23, 24, 25}, std::vector<int>{0, 27}}) {
     EXPECT_EQ(stream(tokenizer, tokens, {"xyz", "y"}).text, "ax");

@@ -32,13 +32,14 @@ struct Activations {
   ActivationRows view;
 };
 
-struct Shape {
+struct MatmulShape {
   std::int64_t rows, outputs, cols, head;
 };
 
 class ParityLinear : public testing::TestWithParam<DType> {};
 
-std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Shape& shape, const SliceBorders& slices) {
+std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const MatmulShape& shape,
+                          const SliceBorders& slices) {
   const Kernels& kernels = unchecked_kernels(isa);
   ThreadTeam team(threads);
   Activations x(kernels, shape.rows, shape.cols, random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7));
@@ -53,11 +54,12 @@ std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Sha
 TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   const DType type = GetParam();
   const bool quantised = block_elements(type) > 1;
-  const Shape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},    {3, 40, 96, 16},   {5, 33, 160, 8},
-                          {7, 64, 768, 32}, {13, 30, 256, 64}, {31, 18, 512, 32}, {6, 5, 172, 8},    {1, 100, 7, 1},
-                          {4, 35, 2240, 1}, {1, 20, 2048, 64}, {16, 33, 160, 8},  {40, 35, 2240, 1}, {290, 18, 96, 16}};
+  const MatmulShape shapes[] = {{1, 16, 32, 8},   {1, 48, 256, 32},  {2, 17, 64, 8},    {3, 40, 96, 16},
+                                {5, 33, 160, 8},  {7, 64, 768, 32},  {13, 30, 256, 64}, {31, 18, 512, 32},
+                                {6, 5, 172, 8},   {1, 100, 7, 1},    {4, 35, 2240, 1},  {1, 20, 2048, 64},
+                                {16, 33, 160, 8}, {40, 35, 2240, 1}, {290, 18, 96, 16}};
   ThreadTeam packers(2);
-  for (const Shape& shape : shapes) {
+  for (const MatmulShape& shape : shapes) {
     if (quantised && shape.cols % kQuantBlock != 0) continue;
     const StoredMatrix stored(type, shape.outputs, shape.cols, 3);
     const auto w = PackedMatrix::pack(stored.view, packers);
@@ -78,7 +80,7 @@ TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
 
 TEST_P(ParityLinear, RowsDoNotDependOnTheirNeighbours) {
   const DType type = GetParam();
-  const Shape many{9, 48, 128, 32};
+  const MatmulShape many{9, 48, 128, 32};
   ThreadTeam team(1);
   const StoredMatrix stored(type, many.outputs, many.cols, 4);
   const auto w = PackedMatrix::pack(stored.view, team);
@@ -94,7 +96,7 @@ TEST_P(ParityLinear, RowsDoNotDependOnTheirNeighbours) {
 
 TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
   // The negative control: the same numbers in one chain instead of slices must differ somewhere.
-  const Shape shape{4, 64, 768, 32};
+  const MatmulShape shape{4, 64, 768, 32};
   ThreadTeam team(1);
   const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 5);
   const auto w = PackedMatrix::pack(stored.view, team);
@@ -105,7 +107,7 @@ TEST_P(ParityLinear, AnotherOrderOfOneSumIsSeen) {
 
 /// The matmul by members that hold `division` slices each: every one packs its columns alone and adds up its nodes of
 /// the tree, on an instruction set of its own; the sums meet in fold().
-std::vector<float> divided_matmul(const MatrixView& source, const Shape& shape, const std::vector<int>& division,
+std::vector<float> divided_matmul(const MatrixView& source, const MatmulShape& shape, const std::vector<int>& division,
                                   int threads, bool in_order = true) {
   const SliceBorders borders = SliceBorders::canonical(shape.cols, shape.head);
   const std::vector<Isa> isas = supported_isas();
@@ -155,10 +157,10 @@ const std::vector<std::vector<int>> kDivisions = {{32},         {16, 16},   {11,
 
 TEST_P(ParityLinear, SlicesAddedUpByDifferentMembersGiveTheBitsOfOneMatmul) {
   const DType type = GetParam();
-  const Shape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8},
-                          {2, 17, 512, 64}, {4, 33, 170, 1},  {7, 20, 2240, 1}};
+  const MatmulShape shapes[] = {{1, 48, 256, 32}, {3, 601, 352, 1}, {5, 40, 96, 8},
+                                {2, 17, 512, 64}, {4, 33, 170, 1},  {7, 20, 2240, 1}};
   ThreadTeam team(1);
-  for (const Shape& shape : shapes) {
+  for (const MatmulShape& shape : shapes) {
     if (block_elements(type) > 1 && shape.cols % kQuantBlock != 0) continue;
     const StoredMatrix stored(type, shape.outputs, shape.cols, 3);
     const MatrixView source = stored.view;
@@ -217,7 +219,7 @@ TEST_P(ParityLinear, TheLargestSumsOfAllSignsSaturateNowhere) {
 
 TEST_P(ParityLinear, SumsFoldedInAnotherOrderAreSeen) {
   // The negative control of the test above.
-  const Shape shape{4, 64, 768, 32};
+  const MatmulShape shape{4, 64, 768, 32};
   const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 5);
   const MatrixView source = stored.view;
   const std::vector<int> division(kReductionSlices, 1);
@@ -272,7 +274,7 @@ TEST(Slices, AreNoNarrowerThanTwoBlocksAndOtherwiseAsEvenAsBlocksAllow) {
 
 TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
   const DType type = GetParam();
-  const Shape shape{2, 32, 256, 32};
+  const MatmulShape shape{2, 32, 256, 32};
   ThreadTeam team(1);
   const auto bytes = random_matrix(type, shape.outputs, shape.cols, 6);
   const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, team);

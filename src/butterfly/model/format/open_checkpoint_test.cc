@@ -106,7 +106,7 @@ TEST(Checkpoint, ReleasedPagesReadTheSameAgain) {
 
 /// A GGUF file with the metadata of a small vocabulary, changed by `change`.
 template <typename Change>
-Result<Checkpoint> open_vocabulary(const Change& change) {
+Result<Checkpoint> open_small_vocabulary(const Change& change) {
   const TempDir dir;
   auto writer = GgufWriter::create(dir / "v.gguf");
   writer->add_string("general.architecture", "llama");
@@ -125,7 +125,7 @@ const std::vector<std::string> kPieces{"<unk>", "<s>", "</s>", "a"};
 
 TEST(VocabularyGguf, ContradictionsAreNamed) {
   const auto message = [](auto change) {
-    const auto opened = open_vocabulary(change);
+    const auto opened = open_small_vocabulary(change);
     return opened ? "" : opened.error().message;
   };
   const auto start = [](GgufWriter& w, const char* model) {
@@ -166,7 +166,7 @@ TEST(VocabularyGguf, ContradictionsAreNamed) {
 }
 
 TEST(VocabularyGguf, DefaultsAreThoseOfFilesThatSayNothing) {
-  const auto sentencepiece = open_vocabulary([](GgufWriter& w) {
+  const auto sentencepiece = open_small_vocabulary([](GgufWriter& w) {
     w.add_string("tokenizer.ggml.model", "llama");
     w.add_strings("tokenizer.ggml.tokens", kPieces);
     w.add_floats("tokenizer.ggml.scores", {0, 0, 0, -1});
@@ -181,7 +181,7 @@ TEST(VocabularyGguf, DefaultsAreThoseOfFilesThatSayNothing) {
   EXPECT_EQ(sentencepiece->config.rope.base, 10000.0f);
   EXPECT_EQ(sentencepiece->config.rope.dim, 2);
   EXPECT_EQ(sentencepiece->config.kv_heads, 4);
-  const auto byte_bpe = open_vocabulary([](GgufWriter& w) {
+  const auto byte_bpe = open_small_vocabulary([](GgufWriter& w) {
     w.add_string("tokenizer.ggml.model", "gpt2");
     w.add_string("tokenizer.ggml.pre", "llama-bpe");
     w.add_strings("tokenizer.ggml.tokens", {"a", "<|begin|>", "<|eot_id|>", "<|end|>"});
@@ -197,7 +197,7 @@ TEST(VocabularyGguf, DefaultsAreThoseOfFilesThatSayNothing) {
 }
 
 TEST(GgufVocabulary, WordsBetweenSpacesAreSpelledInPlainCharacters) {
-  const auto file = open_vocabulary([](GgufWriter& w) {
+  const auto file = open_small_vocabulary([](GgufWriter& w) {
     w.add_string("tokenizer.ggml.model", "gpt2");
     w.add_string("tokenizer.ggml.pre", "whitespace");
     w.add_bool("tokenizer.ggml.normalizer.lowercase", true);
@@ -213,7 +213,7 @@ TEST(GgufVocabulary, WordsBetweenSpacesAreSpelledInPlainCharacters) {
 
 TEST(GgufConfig, MistypedMissingAndUnsupportedKeysAreNamed) {
   const auto message = [](auto change) {
-    const auto opened = open_vocabulary(change);
+    const auto opened = open_small_vocabulary(change);
     return opened ? "" : opened.error().message;
   };
   EXPECT_EQ(message([](GgufWriter&) {}), "");

@@ -19,7 +19,7 @@ std::string golden(const std::string& name) {
   return std::string(BUTTERFLY_SOURCE_DIR "/tests/golden/") + name;
 }
 
-std::string read_file(const std::string& path) {
+std::string golden_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
@@ -28,8 +28,8 @@ std::string read_file(const std::string& path) {
 class GoldenSource final : public WeightSource {
  public:
   explicit GoldenSource(const std::string& family)
-      : index_(parse_json(read_file(golden("block_" + family + ".json")))),
-        data_(read_file(golden("block_" + family + ".bin"))) {
+      : index_(parse_json(golden_text(golden("block_" + family + ".json")))),
+        data_(golden_text(golden("block_" + family + ".bin"))) {
     for (const auto& tensor : index_["tensors"]) {
       const auto& shape = tensor["shape"];
       WeightView view;
@@ -162,7 +162,7 @@ TEST(GoldenBlockErrors, AMissingWeightIsNamed) {
 }
 
 TEST(GoldenRotary, FrequenciesMatchEveryScaling) {
-  const auto cases = parse_json(read_file(golden("block_rope.json")));
+  const auto cases = parse_json(golden_text(golden("block_rope.json")));
   for (const auto& c : cases["cases"]) {
     RopeConfig rope;
     rope.base = c["base"];

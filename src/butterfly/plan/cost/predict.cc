@@ -9,7 +9,6 @@
 namespace butterfly {
 namespace {
 
-constexpr double kTokenBytes = 4.0;
 constexpr double kExchangesOfDenseBlock = 2.0;
 
 const NodeRates& rates_of(const PredictionInput& input, const Share& share) {

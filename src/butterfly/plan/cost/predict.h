@@ -14,6 +14,9 @@
 
 namespace butterfly {
 
+/// What the first stage receives of each row.
+inline constexpr double kTokenBytes = 4.0;
+
 /// Members of a group are never done with their parts of a matmul at the same moment; who waits for longer than it
 /// spins blocks, and is woken so much later. Assumed, with each exchange, of groups that did not measure theirs
 /// (PlanCluster::measured_groups): 40 us is what a wake across cores takes on virtual machines.

@@ -14,14 +14,14 @@
 namespace butterfly {
 namespace {
 
-ModelConfig must_named(const std::string& name) {
+ModelConfig named_or_die(const std::string& name) {
   Result<ModelConfig> config = named_config(name);
   EXPECT_TRUE(config.has_value()) << name;
   return config ? *config : ModelConfig{};
 }
 
 ModelConfig small_model(int layers) {
-  ModelConfig config = must_named("butterfly-demo");
+  ModelConfig config = named_or_die("butterfly-demo");
   config.layers = layers;
   return config;
 }
@@ -69,7 +69,7 @@ void expect_whole(const Plan& plan, int layers, int nodes) {
 class EveryEvenStrategy : public testing::TestWithParam<std::string> {};
 
 TEST_P(EveryEvenStrategy, NinetySixLayersOverFourEqualNodesAreTwentyFourEach) {
-  const Plan plan = must_plan(must_named("gpt-3-175b"), equal_nodes(4), {.strategy = GetParam()});
+  const Plan plan = must_plan(named_or_die("gpt-3-175b"), equal_nodes(4), {.strategy = GetParam()});
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{24, 24, 24, 24}));
   expect_whole(plan, 96, 4);
 }
@@ -211,7 +211,7 @@ TEST(Plan, SmallNodeTakesOnlyWhatItHolds) {
 
 TEST(Plan, Gpt3OverFourEqualNodesIsOptimalAndOnePercentAboveTheMean) {
   const std::vector<NodeDescriptor> nodes = equal_nodes(4);
-  const Plan plan = must_plan(must_named("gpt-3-175b"), nodes, {.strategy = "balanced"});
+  const Plan plan = must_plan(named_or_die("gpt-3-175b"), nodes, {.strategy = "balanced"});
   EXPECT_EQ(layer_counts(plan), (std::vector<int>{24, 24, 24, 24}));
   EXPECT_EQ(plan.gap(), 0.0);
   // The head makes the last stage the slowest, and is less than a layer: nobody can take anything off it.
@@ -223,7 +223,7 @@ TEST(Plan, Gpt3OverFourEqualNodesIsOptimalAndOnePercentAboveTheMean) {
 }
 
 TEST(Plan, RefusalsSayWhatWouldHelp) {
-  ModelConfig config = must_named("llama-1.1b");
+  ModelConfig config = named_or_die("llama-1.1b");
   std::vector<NodeDescriptor> nodes = equal_nodes(2);
   nodes[0].memory_bytes = nodes[1].memory_bytes = std::uint64_t{2} << 30;
   const Result<Plan> refused =
@@ -247,7 +247,7 @@ TEST(Plan, RefusalsSayWhatWouldHelp) {
 }
 
 TEST(Plan, AContextThatDoesNotFitIsHalvedUnlessItWasAskedFor) {
-  const ModelConfig config = must_named("llama-3.2-1b");
+  const ModelConfig config = named_or_die("llama-3.2-1b");
   std::vector<NodeDescriptor> nodes = equal_nodes(1);
   const Plan whole = must_plan(config, nodes, {.strategy = "balanced"});
   EXPECT_EQ(whole.context, config.context);

@@ -12,8 +12,8 @@
 namespace butterfly {
 namespace {
 
-constexpr int kBisections = 60;
-constexpr double kCloseEnough = 1e-9;
+constexpr int kLayerBisections = 60;
+constexpr double kLayersCloseEnough = 1e-9;
 
 /// What runs of layers cost on each node, and how far a node gets within a limit.
 class Runs {
@@ -161,7 +161,7 @@ std::optional<std::vector<Run>> least(const Runs& runs) {
   auto best = find(runs, kInfinity);
   if (!best) return std::nullopt;
   double low = 0.0, high = slowest_s(runs, *best);
-  for (int i = 0; i < kBisections && high < kInfinity && high - low > kCloseEnough * high; ++i) {
+  for (int i = 0; i < kLayerBisections && high < kInfinity && high - low > kLayersCloseEnough * high; ++i) {
     const double middle = (low + high) / 2.0;
     if (auto split = find(runs, middle)) {
       best = std::move(split);
@@ -229,7 +229,7 @@ double uneven_bound_s(const PlanningProblem& problem) {
   double high = slowest_s(runs, *best);
   if (runs.nodes() <= kEveryOrderMax || !(high < kInfinity)) return high < kInfinity ? high : 0.0;
   double low = 0.0;
-  for (int i = 0; i < kBisections && high - low > kCloseEnough * high; ++i) {
+  for (int i = 0; i < kLayerBisections && high - low > kLayersCloseEnough * high; ++i) {
     const double middle = (low + high) / 2.0;
     int held = 0;
     for (int node = 0; node < runs.nodes() && held < runs.layers(); ++node) held += most(runs, node, middle);

@@ -74,9 +74,9 @@ std::string experts_text(const SliceRange& experts) {
 }
 
 /// The group of a custom plan that has these layers.
-class Group {
+class CustomGroup {
  public:
-  Group(const PlanCluster& cluster, std::span<const int> expert_borders)
+  CustomGroup(const PlanCluster& cluster, std::span<const int> expert_borders)
       : cluster_(cluster), expert_borders_(expert_borders) {}
 
   bool empty() const { return members_.empty(); }
@@ -259,7 +259,7 @@ Result<std::vector<Share>> resolve(const CustomPlan& plan, int layers, const Pla
                                    std::span<const int> expert_borders) {
   std::vector<Share> shares;
   int next = 0;
-  Group group(cluster, expert_borders);
+  CustomGroup group(cluster, expert_borders);
   for (const CustomShare& share : plan.shares) {
     BF_ASSIGN_OR_RETURN(const int node, find_node(share.node, cluster));
     BF_TRY(check_range(share, layers));

@@ -3,10 +3,10 @@
 #include <memory>
 #include <span>
 
+#include "butterfly/plan/cost/predict.h"
+
 namespace butterfly {
 namespace {
-
-constexpr double kTokenBytes = 4.0;
 
 /// What the functions of a simulated pipeline look at; shared by them, since std::function is copied.
 struct Tables {

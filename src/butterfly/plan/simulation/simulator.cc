@@ -63,7 +63,7 @@ struct Event {
   }
 };
 
-struct Run {
+struct RequestRows {
   int request = 0;
   int rows = 0;
   bool logits = false;
@@ -71,7 +71,7 @@ struct Run {
 
 struct FlyingStep {
   StepShape shape{};
-  std::vector<Run> runs;           // keeps its capacity, as do the next
+  std::vector<RequestRows> runs;   // keeps its capacity, as do the next
   std::vector<double> computed_s;  // of each member, at the present stage
   int hop = 0;                     // the stage that it is at, or on its way to
   int next = kNone;                // behind it in a queue
@@ -399,7 +399,7 @@ class Simulation {
   }
 
   void come_back(int slot) {
-    for (const Run& run : steps_[static_cast<std::size_t>(slot)].runs) {
+    for (const RequestRows& run : steps_[static_cast<std::size_t>(slot)].runs) {
       if (!run.logits) continue;
       RequestState& request = requests_[static_cast<std::size_t>(run.request)];
       request.waiting = false;

@@ -52,14 +52,14 @@ struct Connection {
   int socket = -1;
   Phase phase = Phase::kHead;
   HttpClock::time_point since = HttpClock::now();
-  std::weak_ptr<class Exchange> exchange{};
+  std::weak_ptr<class ServerExchange> exchange{};
 };
 
-class Exchange final : public HttpExchange {
+class ServerExchange final : public HttpExchange {
  public:
-  Exchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection, Connection* state)
+  ServerExchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection, Connection* state)
       : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
-  ~Exchange() override;
+  ~ServerExchange() override;
 
   const HttpRequest& request() const override { return request_; }
   Refusal refusal() const override { return refusal_; }
@@ -110,7 +110,7 @@ class Exchange final : public HttpExchange {
   std::vector<std::function<void(const HttpEnd&)>> on_end_;
 };
 
-using ExchangeHolder = std::shared_ptr<Exchange>;
+using ExchangeHolder = std::shared_ptr<ServerExchange>;
 
 class Daemon final : public HttpServer {
  public:
@@ -170,12 +170,12 @@ class Daemon final : public HttpServer {
   std::thread watcher_;
 };
 
-Exchange::~Exchange() {
+ServerExchange::~ServerExchange() {
   all_bodies_->bytes -= counted_bytes_;
   if (counted_bytes_ >= kLargeBytes) all_bodies_->freed_large = true;
 }
 
-MHD_Result Exchange::add_header(void* to, MHD_ValueKind kind, const char* name, const char* value) {
+MHD_Result ServerExchange::add_header(void* to, MHD_ValueKind kind, const char* name, const char* value) {
   auto& request = *static_cast<HttpRequest*>(to);
   if (kind == MHD_GET_ARGUMENT_KIND) {
     request.query[name] = value != nullptr ? value : "";
@@ -187,11 +187,11 @@ MHD_Result Exchange::add_header(void* to, MHD_ValueKind kind, const char* name, 
   return MHD_YES;
 }
 
-MHD_Result Exchange::begin(const char* method, const char* path) {
+MHD_Result ServerExchange::begin(const char* method, const char* path) {
   request_.method = method;
   request_.path = path;
-  MHD_get_connection_values(connection_, MHD_HEADER_KIND, &Exchange::add_header, &request_);
-  MHD_get_connection_values(connection_, MHD_GET_ARGUMENT_KIND, &Exchange::add_header, &request_);
+  MHD_get_connection_values(connection_, MHD_HEADER_KIND, &ServerExchange::add_header, &request_);
+  MHD_get_connection_values(connection_, MHD_GET_ARGUMENT_KIND, &ServerExchange::add_header, &request_);
   std::size_t length = 0;
   const std::string& told = request_.header("content-length");
   std::from_chars(told.data(), told.data() + told.size(), length);
@@ -204,7 +204,7 @@ MHD_Result Exchange::begin(const char* method, const char* path) {
   return MHD_YES;
 }
 
-MHD_Result Exchange::take_body(const char* data, std::size_t size) {
+MHD_Result ServerExchange::take_body(const char* data, std::size_t size) {
   received_ += size;
   if (received_ > std::max(kDrainBytes, daemon_.options().body_bytes_max)) return MHD_NO;
   if (refusal_ != Refusal::kNone) return MHD_YES;
@@ -223,7 +223,7 @@ MHD_Result Exchange::take_body(const char* data, std::size_t size) {
   return MHD_YES;
 }
 
-MHD_Result Exchange::proceed() {
+MHD_Result ServerExchange::proceed() {
   const std::lock_guard lock(mutex_);
   if (gone_ || daemon_.stopping()) return MHD_NO;
   if (answer_) return send_locked();
@@ -232,20 +232,20 @@ MHD_Result Exchange::proceed() {
   return MHD_YES;
 }
 
-void Exchange::resume_locked() {
+void ServerExchange::resume_locked() {
   if (!suspended_ || connection_ == nullptr) return;
   suspended_ = false;
   MHD_resume_connection(connection_);
 }
 
-void Exchange::answer(HttpAnswer answer) {
+void ServerExchange::answer(HttpAnswer answer) {
   const std::lock_guard lock(mutex_);
   if (answer_) return;
   answer_ = std::move(answer);
   resume_locked();
 }
 
-void Exchange::stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) {
+void ServerExchange::stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) {
   const std::lock_guard lock(mutex_);
   if (answer_) return;
   source_ = std::move(source);
@@ -253,31 +253,31 @@ void Exchange::stream(int status, HttpHeaders headers, std::shared_ptr<HttpSourc
   resume_locked();
 }
 
-void Exchange::wake() {
+void ServerExchange::wake() {
   const std::lock_guard lock(mutex_);
   woken_ = true;
   if (source_) resume_locked();
 }
 
-void Exchange::hang_up() {
+void ServerExchange::hang_up() {
   const std::lock_guard lock(mutex_);
   gone_ = true;
   resume_locked();
 }
 
-void Exchange::abandon() {
+void ServerExchange::abandon() {
   hang_up();
   // A client that does not read is waited for; that ends here.
   const std::lock_guard lock(mutex_);
   if (connection_ != nullptr) ::shutdown(state_->socket, SHUT_RDWR);
 }
 
-bool Exchange::is_suspended() {
+bool ServerExchange::is_suspended() {
   const std::lock_guard lock(mutex_);
   return suspended_ && !gone_;
 }
 
-void Exchange::show_life(HttpClock::time_point now) {
+void ServerExchange::show_life(HttpClock::time_point now) {
   const auto every = daemon_.options().keep_alive;
   const std::lock_guard lock(mutex_);
   if (!source_ || !suspended_ || gone_ || every.count() == 0 || now - piece_since_ < every) return;
@@ -285,7 +285,7 @@ void Exchange::show_life(HttpClock::time_point now) {
   resume_locked();
 }
 
-void Exchange::on_end(std::function<void(const HttpEnd& end)> ended) {
+void ServerExchange::on_end(std::function<void(const HttpEnd& end)> ended) {
   std::optional<HttpEnd> already;
   {
     const std::lock_guard lock(mutex_);
@@ -295,7 +295,7 @@ void Exchange::on_end(std::function<void(const HttpEnd& end)> ended) {
   if (already) ended(*already);
 }
 
-void Exchange::completed(bool delivered) {
+void ServerExchange::completed(bool delivered) {
   std::vector<std::function<void(const HttpEnd&)>> ended;
   HttpEnd end;
   {
@@ -312,7 +312,7 @@ void Exchange::completed(bool delivered) {
   daemon_.exchange_ended();
 }
 
-ssize_t Exchange::read_piece(char* out, std::size_t size) {
+ssize_t ServerExchange::read_piece(char* out, std::size_t size) {
   while (true) {
     std::shared_ptr<HttpSource> source;
     {
@@ -349,7 +349,7 @@ ssize_t Exchange::read_piece(char* out, std::size_t size) {
   }
 }
 
-MHD_Result Exchange::send_locked() {
+MHD_Result ServerExchange::send_locked() {
   MHD_Response* response = nullptr;
   if (source_) {
     const auto read = [](void* self, std::uint64_t, char* out, std::size_t size) {
@@ -382,7 +382,7 @@ MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char*
     const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     auto* state = info != nullptr ? static_cast<Connection*>(info->socket_context) : nullptr;
     if (state == nullptr) return MHD_NO;
-    holder = new ExchangeHolder(std::make_shared<Exchange>(daemon, daemon.bodies_, connection, state));
+    holder = new ExchangeHolder(std::make_shared<ServerExchange>(daemon, daemon.bodies_, connection, state));
     *context = holder;
     daemon.exchange_began();
     daemon.set_phase(state, Connection::Phase::kBody, *holder);
@@ -392,7 +392,7 @@ MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char*
     daemon.handler_(*holder);  // a refusal: answered at once
     return (*holder)->proceed();
   }
-  Exchange& exchange = **holder;
+  ServerExchange& exchange = **holder;
   if (*size > 0) {
     const MHD_Result taken = exchange.take_body(data, *size);
     *size = 0;

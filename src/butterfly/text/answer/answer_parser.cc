@@ -8,7 +8,7 @@ namespace butterfly {
 
 namespace {
 
-using Kind = AnswerEvent::Kind;
+using EventKind = AnswerEvent::Kind;
 constexpr auto kNotThere = std::string::npos;
 constexpr std::string_view kWhite = " \t\r\n";
 
@@ -76,17 +76,17 @@ bool AnswerParser::step(bool at_end) {
   return false;
 }
 
-void AnswerParser::emit(std::string_view text, Kind kind) {
+void AnswerParser::emit(std::string_view text, EventKind kind) {
   if (text.empty()) return;
-  if (kind == Kind::kContent && text.find_first_not_of(kWhite) != kNotThere) said_ = true;
-  if (!events_.empty() && events_.back().kind == kind && kind != Kind::kCall) {
+  if (kind == EventKind::kContent && text.find_first_not_of(kWhite) != kNotThere) said_ = true;
+  if (!events_.empty() && events_.back().kind == kind && kind != EventKind::kCall) {
     events_.back().text += text;
     return;
   }
   events_.push_back({.kind = kind, .text = std::string(text), .call = {}});
 }
 
-bool AnswerParser::release(std::size_t bytes, Kind kind) {
+bool AnswerParser::release(std::size_t bytes, EventKind kind) {
   emit(std::string_view(buffer_).substr(0, bytes), kind);
   buffer_.erase(0, bytes);
   return bytes > 0;
@@ -96,14 +96,14 @@ void AnswerParser::emit_call(ToolCall call) {
   // Nine letters and digits: the only form that every template takes.
   if (call.id.empty()) call.id = fmt::format("call{:05}", calls_);
   ++calls_;
-  events_.push_back({.kind = Kind::kCall, .text = {}, .call = std::move(call)});
+  events_.push_back({.kind = EventKind::kCall, .text = {}, .call = std::move(call)});
 }
 
 void AnswerParser::emit_calls(std::string_view raw, std::string_view body) {
   auto calls = read_calls(body);
   const bool code = !calls && tag_ != nullptr && tag_->open == "<|python_tag|>";
   if (code) calls.emplace({ToolCall{.id = {}, .name = "python", .arguments = named_call("python", body)->arguments}});
-  if (!calls) return emit(raw, Kind::kContent);
+  if (!calls) return emit(raw, EventKind::kContent);
   for (ToolCall& call : *calls) {
     // Command-R's way to say that no tool is needed.
     if (options_.format == AnswerFormat::kCommandR && call.name == "directly_answer") continue;
@@ -152,13 +152,13 @@ bool AnswerParser::step_content(bool at_end) {
     // White space may stand before a call, and at the very front before reasoning: then it belongs to neither.
     while (options_.tools && !at_end && ready > 0 && kWhite.find(buffer_[ready - 1]) != kNotThere) --ready;
     if (!said_ && !at_end && buffer_.find_first_not_of(kWhite) >= ready) ready = 0;
-    return release(ready, Kind::kContent);
+    return release(ready, EventKind::kContent);
   }
   // White space between what was said and a call belongs to neither.
   const std::size_t end = buffer_.find_last_not_of(kWhite, at == 0 ? 0 : at - 1);
   const bool blank = at == 0 || end == kNotThere;
   if (!blank)
-    emit(std::string_view(buffer_).substr(0, tag->part == AnswerPart::kNothing ? at : end + 1), Kind::kContent);
+    emit(std::string_view(buffer_).substr(0, tag->part == AnswerPart::kNothing ? at : end + 1), EventKind::kContent);
   const bool keeps_tag = tag->open == "<function=";
   buffer_.erase(0, keeps_tag ? at : at + tag->open.size());
   tag_ = tag;
@@ -175,7 +175,7 @@ bool AnswerParser::step_reasoning(bool at_end) {
   const std::size_t end = buffer_.find(tag_->close);
   if (end != kNotThere) {
     const std::size_t last = end == 0 ? kNotThere : buffer_.find_last_not_of(kWhite, end - 1);
-    emit(std::string_view(buffer_).substr(0, last == kNotThere ? 0 : last + 1), Kind::kReasoning);
+    emit(std::string_view(buffer_).substr(0, last == kNotThere ? 0 : last + 1), EventKind::kReasoning);
     buffer_.erase(0, end + tag_->close.size());
     const bool headers = options_.format == AnswerFormat::kFunctionary;
     state_ = headers ? State::kHeader : State::kContent;
@@ -187,7 +187,7 @@ bool AnswerParser::step_reasoning(bool at_end) {
   // White space before the closing tag is not part of it.
   const std::size_t last = ready == 0 ? kNotThere : buffer_.find_last_not_of(kWhite, ready - 1);
   ready = last == kNotThere ? 0 : last + 1;
-  return release(at_end ? buffer_.size() : ready, Kind::kReasoning);
+  return release(at_end ? buffer_.size() : ready, EventKind::kReasoning);
 }
 
 /// Where `word` ends the calls in the buffer: not inside a string of their JSON, unless that string never ends.
@@ -228,7 +228,7 @@ bool AnswerParser::step_calls(bool at_end) {
   emit_calls(raw, keeps_tag ? raw : body);
   searched_ = 0;
   if (end == kNotThere || !to_end) state_ = State::kContent;
-  skip_space_ = !events_.empty() && events_.back().kind == Kind::kCall;
+  skip_space_ = !events_.empty() && events_.back().kind == EventKind::kCall;
   return true;
 }
 
@@ -255,14 +255,14 @@ bool AnswerParser::step_whole(bool at_end) {
 }
 
 void AnswerParser::begin_body(std::string_view header) {
-  body_kind_ = Kind::kContent;
+  body_kind_ = EventKind::kContent;
   if (options_.format == AnswerFormat::kFunctionary) {
     const std::size_t last = header.find_last_not_of(kWhite);
     recipient_ = last == kNotThere ? "" : std::string(header.substr(0, last + 1));
     if (recipient_ == "all") recipient_.clear();
   } else {
     recipient_ = recipient_of(header);
-    if (header.find("analysis") != kNotThere) body_kind_ = Kind::kReasoning;
+    if (header.find("analysis") != kNotThere) body_kind_ = EventKind::kReasoning;
   }
   if (!options_.tools) recipient_.clear();
   state_ = State::kBody;
@@ -319,7 +319,7 @@ bool AnswerParser::step_body(bool at_end) {
   } else if (auto call = named_call(recipient_, body)) {
     emit_call(std::move(*call));
   } else {
-    emit(body, Kind::kContent);
+    emit(body, EventKind::kContent);
   }
   recipient_.clear();
   state_ = State::kHeader;

@@ -10,7 +10,7 @@ namespace butterfly {
 
 namespace {
 
-using Kind = PreTokenizerStep::Kind;
+using SplitKind = PreTokenizerStep::Kind;
 using Ranges = std::vector<Range<std::size_t>>;
 
 struct Piece {
@@ -188,35 +188,35 @@ Status find_matches(const PreTokenizerStep& options, const Pattern* pattern, std
                     PatternBudget& budget, Ranges& found) {
   found.clear();
   switch (options.kind) {
-    case Kind::kSplit:
-    case Kind::kUnicodeScripts:
+    case SplitKind::kSplit:
+    case SplitKind::kUnicodeScripts:
       if (pattern != nullptr) return pattern->find_all(text, budget, found);
       find_literal(text, options.pattern, found);
       return {};
-    case Kind::kMetaspace:
+    case SplitKind::kMetaspace:
       find_literal(text, options.pattern, found);
       return {};
-    case Kind::kWhitespaceSplit:
+    case SplitKind::kWhitespaceSplit:
       find_characters(text, is_unicode_space, found);
       return {};
-    case Kind::kBert:
+    case SplitKind::kBert:
       find_characters(text, is_unicode_space, found);
       return {};
-    case Kind::kPunctuation:
+    case SplitKind::kPunctuation:
       find_characters(text, is_punctuation_or_ascii_symbol, found);
       return {};
-    case Kind::kDigits:
+    case SplitKind::kDigits:
       if (options.length > 0) {
         find_digit_groups(text, options.length, found);
       } else {
         find_characters(text, is_unicode_number, found);
       }
       return {};
-    case Kind::kFixedLength:
+    case SplitKind::kFixedLength:
       find_fixed_length(text, options.length, found);
       return {};
-    case Kind::kSpacePrefix:
-    case Kind::kByteLevel:
+    case SplitKind::kSpacePrefix:
+    case SplitKind::kByteLevel:
       return {};
   }
   return {};
@@ -224,16 +224,16 @@ Status find_matches(const PreTokenizerStep& options, const Pattern* pattern, std
 
 SplitBehavior behavior_of(const PreTokenizerStep& options) {
   switch (options.kind) {
-    case Kind::kMetaspace:
+    case SplitKind::kMetaspace:
       return SplitBehavior::kMergedWithNext;
-    case Kind::kWhitespaceSplit:
-    case Kind::kBert:
+    case SplitKind::kWhitespaceSplit:
+    case SplitKind::kBert:
       return SplitBehavior::kRemoved;
-    case Kind::kUnicodeScripts:
+    case SplitKind::kUnicodeScripts:
       return SplitBehavior::kRemoved;
-    case Kind::kDigits:
+    case SplitKind::kDigits:
       return options.individual || options.length > 0 ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
-    case Kind::kFixedLength:
+    case SplitKind::kFixedLength:
       return SplitBehavior::kIsolated;
     default:
       return options.behavior;
@@ -262,21 +262,21 @@ Result<WordCutter> WordCutter::create(const std::vector<PreTokenizerStep>& steps
   WordCutter result;
   result.spelling_ = spelling;
   for (PreTokenizerStep options : steps) {
-    if (options.kind == Kind::kSplit && options.is_regex && options.pattern == kDigitGroupsPattern &&
+    if (options.kind == SplitKind::kSplit && options.is_regex && options.pattern == kDigitGroupsPattern &&
         options.behavior == SplitBehavior::kIsolated) {
-      options.kind = Kind::kDigits;
+      options.kind = SplitKind::kDigits;
       options.length = 3;
     }
-    if (options.kind == Kind::kFixedLength && options.length == 0) {
+    if (options.kind == SplitKind::kFixedLength && options.length == 0) {
       return make_error(ErrorCode::kUnsupported, "the pre-tokenizer cuts words of 0 characters");
     }
     Step step{.options = options, .pattern = nullptr};
     std::string expression;
-    if (options.kind == Kind::kSplit && options.is_regex) expression = options.pattern;
-    if (options.kind == Kind::kUnicodeScripts) expression = scripts_pattern();
+    if (options.kind == SplitKind::kSplit && options.is_regex) expression = options.pattern;
+    if (options.kind == SplitKind::kUnicodeScripts) expression = scripts_pattern();
     if (!expression.empty()) {
       const std::string_view linear = linear_pattern(expression);
-      const bool ours = !linear.empty() || options.kind == Kind::kUnicodeScripts;
+      const bool ours = !linear.empty() || options.kind == SplitKind::kUnicodeScripts;
       const PatternSource source = ours ? PatternSource::kBuiltIn : PatternSource::kUntrusted;
       if (!linear.empty()) expression = linear;
       BF_ASSIGN_OR_RETURN(Pattern pattern, Pattern::compile(expression, source, options.dialect));
@@ -284,8 +284,8 @@ Result<WordCutter> WordCutter::create(const std::vector<PreTokenizerStep>& steps
       ++result.patterns_;
     }
     result.steps_.push_back(std::move(step));
-    if (options.kind == Kind::kBert) {
-      result.steps_.push_back({.options = {.kind = Kind::kPunctuation}, .pattern = nullptr});
+    if (options.kind == SplitKind::kBert) {
+      result.steps_.push_back({.options = {.kind = SplitKind::kPunctuation}, .pattern = nullptr});
     }
   }
   constexpr std::size_t kPatternsMax = 16;
@@ -304,16 +304,16 @@ Status WordCutter::run(PatternBudget& budget, Words& words) const {
 Status WordCutter::apply(const Step& step, PatternBudget& budget, Words& words) const {
   const PreTokenizerStep& options = step.options;
   switch (options.kind) {
-    case Kind::kSpacePrefix:
+    case SplitKind::kSpacePrefix:
       respell(words, [](const Words::Word& word) {
         return word.text.starts_with(' ') ? std::string() : ' ' + std::string(word.text);
       });
       return {};
-    case Kind::kByteLevel:
+    case SplitKind::kByteLevel:
       if (spelling_ == Spelling::kBytes) return {};
       respell(words, [](const Words::Word& word) { return in_alphabet(word.text); });
       return {};
-    case Kind::kMetaspace:
+    case SplitKind::kMetaspace:
       respell(words, [&](const Words::Word& word) { return with_visible_spaces(word, options); });
       return options.cut ? split(step, budget, words) : Status{};
     default:
@@ -324,8 +324,9 @@ Status WordCutter::apply(const Step& step, PatternBudget& budget, Words& words) 
 Status WordCutter::split(const Step& step, PatternBudget& budget, Words& words) {
   const PreTokenizerStep& options = step.options;
   const SplitBehavior behavior = behavior_of(options);
-  const bool removes_rest = options.kind == Kind::kUnicodeScripts;
-  const bool literal = options.kind == Kind::kMetaspace || (options.kind == Kind::kSplit && step.pattern == nullptr);
+  const bool removes_rest = options.kind == SplitKind::kUnicodeScripts;
+  const bool literal =
+      options.kind == SplitKind::kMetaspace || (options.kind == SplitKind::kSplit && step.pattern == nullptr);
   if (literal && behavior == SplitBehavior::kMergedWithNext && !options.invert && !options.pattern.empty()) {
     cut_before(options.pattern, words);
     return {};

@@ -34,12 +34,6 @@ Status agree(Collectives& collectives, const Status& mine) {
   return {};
 }
 
-/// This rank's array in one piece, or room for another's.
-struct Part {
-  std::vector<float> values{};
-  std::vector<ParameterRange> ranges{};
-};
-
 /// Rank 0 writes what the others send, one array of one rank at a time.
 class PartsToRankZero {
  public:

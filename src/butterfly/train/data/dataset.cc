@@ -14,7 +14,7 @@ namespace butterfly {
 namespace {
 
 /// Part of a source: [begin, begin + size).
-struct Part {
+struct Subset {
   const TokenSource* source = nullptr;
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -82,7 +82,7 @@ class FileDataset : public Dataset {
   Status measure();
 
   TokenSource train_source_, validation_source_;
-  Part train_, validation_;
+  Subset train_, validation_;
   DatasetStats stats_;
   std::uint64_t seed_ = 1;
   std::int64_t seq_ = 1, global_batch_ = 1;

@@ -36,7 +36,7 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string refusal(const std::string& bytes) {
+std::string file_refusal(const std::string& bytes) {
   const auto file = TokenFile::parse(as_bytes(bytes), "x.tokens");
   if (file) return "accepted";
   EXPECT_EQ(file.error().code, ErrorCode::kBadData);
@@ -68,22 +68,22 @@ TEST(TokenFile, HashesWhatIdsMean) {
 
 TEST(TokenFile, HostileHeadersAreRefusedWithBothValues) {
   const std::string good = bytes_of(written("good.tokens", 300, ids({1, 2, 3})));
-  ASSERT_EQ(refusal(good), "accepted");
+  ASSERT_EQ(file_refusal(good), "accepted");
   const auto with = [&](std::size_t offset, std::uint64_t value, std::size_t size) {
     std::string bad = good;
     return bad.replace(offset, size, reinterpret_cast<const char*>(&value), size);
   };
-  EXPECT_THAT(refusal(""), HasSubstr("has 0 bytes, the header of a token file has 64"));
-  EXPECT_THAT(refusal(good.substr(0, 63)), HasSubstr("has 63 bytes"));
-  EXPECT_THAT(refusal(with(0, 'X', 1)), HasSubstr("is no token file"));
-  EXPECT_THAT(refusal(with(8, 2, 4)), HasSubstr("is version 2 of token files, this program reads 1"));
-  EXPECT_THAT(refusal(with(12, 4, 4)), HasSubstr("an id has 4 bytes, a vocabulary of 300 tokens needs 2"));
-  EXPECT_THAT(refusal(with(16, 0, 4)), HasSubstr("the vocabulary has 0 tokens"));
-  EXPECT_THAT(refusal(with(16, 0xFFFFFFFF, 4)), HasSubstr("the vocabulary has 4294967295 tokens"));
-  EXPECT_THAT(refusal(with(24, 4, 8)), HasSubstr("the header says 4 tokens of 2 bytes, 6 bytes follow it"));
-  EXPECT_THAT(refusal(with(24, (std::uint64_t{1} << 63) + 3, 8)), HasSubstr("6 bytes follow it"));
-  EXPECT_THAT(refusal(good + "x"), HasSubstr("7 bytes follow it"));
-  EXPECT_THAT(refusal(with(24, 0, 8).substr(0, 64)), HasSubstr("the header says 0 tokens"));
+  EXPECT_THAT(file_refusal(""), HasSubstr("has 0 bytes, the header of a token file has 64"));
+  EXPECT_THAT(file_refusal(good.substr(0, 63)), HasSubstr("has 63 bytes"));
+  EXPECT_THAT(file_refusal(with(0, 'X', 1)), HasSubstr("is no token file"));
+  EXPECT_THAT(file_refusal(with(8, 2, 4)), HasSubstr("is version 2 of token files, this program reads 1"));
+  EXPECT_THAT(file_refusal(with(12, 4, 4)), HasSubstr("an id has 4 bytes, a vocabulary of 300 tokens needs 2"));
+  EXPECT_THAT(file_refusal(with(16, 0, 4)), HasSubstr("the vocabulary has 0 tokens"));
+  EXPECT_THAT(file_refusal(with(16, 0xFFFFFFFF, 4)), HasSubstr("the vocabulary has 4294967295 tokens"));
+  EXPECT_THAT(file_refusal(with(24, 4, 8)), HasSubstr("the header says 4 tokens of 2 bytes, 6 bytes follow it"));
+  EXPECT_THAT(file_refusal(with(24, (std::uint64_t{1} << 63) + 3, 8)), HasSubstr("6 bytes follow it"));
+  EXPECT_THAT(file_refusal(good + "x"), HasSubstr("7 bytes follow it"));
+  EXPECT_THAT(file_refusal(with(24, 0, 8).substr(0, 64)), HasSubstr("the header says 0 tokens"));
 }
 
 /// Files of the test's folder whose names begin so.

@@ -14,7 +14,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::uint16_t kTokensPiece = 100;  // a frame with a piece of a token file; no RankMessageKind
-constexpr std::size_t kPieceBytes = 4 << 20;
+constexpr std::size_t kSendBytes = 4 << 20;
 constexpr int kSettingsMax = 1024;
 
 /// Places are of one machine: none of another's is looked at. Rank 0 alone saves, but all ranks have to know that it
@@ -201,8 +201,8 @@ Status send_tokens(Channel& channel, const TokenBytes& tokens, std::chrono::mill
     return channel.send({.type = kTokensPiece, .payload = payload}, std::chrono::steady_clock::now() + timeout);
   };
   BF_TRY(send(tokens.header));
-  for (std::size_t begin = 0; begin < tokens.ids.size(); begin += kPieceBytes) {
-    BF_TRY(send(tokens.ids.subspan(begin, std::min(kPieceBytes, tokens.ids.size() - begin))));
+  for (std::size_t begin = 0; begin < tokens.ids.size(); begin += kSendBytes) {
+    BF_TRY(send(tokens.ids.subspan(begin, std::min(kSendBytes, tokens.ids.size() - begin))));
   }
   return {};
 }

@@ -98,7 +98,7 @@ RunConfig config_of(RankEngine engine, int ranks) {
   return config;
 }
 
-Ran run_ranks(const RunConfig& config, const Incident& incident = {}) {
+Ran run_processes(const RunConfig& config, const Incident& incident = {}) {
   Ran run{.result = make_error(ErrorCode::kIo, "not run"), .notes = {}};
   TrainObserver observer;
   observer.note = [&](const std::string& note) { run.notes.push_back(note); };
@@ -129,7 +129,7 @@ TEST_P(DistRanks, AllTakePartAndRankZerosResultIsReturned) {
   for (const int ranks : {1, 2, 4}) {
     RunConfig config = config_of(GetParam(), ranks);
     int steps = 0;
-    const Ran run = run_ranks(config, [&](const TrainRank& rank, int, std::int64_t) -> Status {
+    const Ran run = run_processes(config, [&](const TrainRank& rank, int, std::int64_t) -> Status {
       if (rank.rank == 0) ++steps;
       return {};
     });
@@ -143,10 +143,11 @@ TEST_P(DistRanks, AllTakePartAndRankZerosResultIsReturned) {
 
 TEST_P(DistRanks, AnErrorThatNoEpochMendsEndsAllAndIsTheOneReturned) {
   for (const int culprit : {0, 2}) {
-    const Ran run = run_ranks(config_of(GetParam(), 3), [&](const TrainRank& rank, int, std::int64_t step) -> Status {
-      if (rank.rank != culprit || step != 7) return {};
-      return make_error(ErrorCode::kNoMemory, "rank {} has 3 bytes where 4 are needed", rank.rank);
-    });
+    const Ran run =
+        run_processes(config_of(GetParam(), 3), [&](const TrainRank& rank, int, std::int64_t step) -> Status {
+          if (rank.rank != culprit || step != 7) return {};
+          return make_error(ErrorCode::kNoMemory, "rank {} has 3 bytes where 4 are needed", rank.rank);
+        });
     ASSERT_FALSE(run.result);
     EXPECT_EQ(run.result.error().code, ErrorCode::kNoMemory);
     EXPECT_THAT(run.result.error().message, HasSubstr(fmt::format("rank {} has 3 bytes", culprit)));
@@ -160,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, DistRanks, ::testing::Values(RankEngine::kInpr
 TEST(FaultsRankProcesses, AKilledOneIsNamedAndTheOthersFinish) {
   for (const std::int64_t step : {0, 1, 25, 49}) {
     for (const int victim : {1, 3}) {
-      const Ran run = run_ranks(config_of(RankEngine::kTcp, 4), kill_at(victim, step));
+      const Ran run = run_processes(config_of(RankEngine::kTcp, 4), kill_at(victim, step));
       ASSERT_TRUE(run.result) << run.result.error().message;
       EXPECT_EQ(run.result->steps_done, 50);
       EXPECT_EQ(run.result->weights_hash, "3 ranks");
@@ -173,7 +174,7 @@ TEST(FaultsRankProcesses, AKilledOneIsNamedAndTheOthersFinish) {
 
 TEST(FaultsRankProcesses, OneAfterTheOtherUntilRankZeroIsAlone) {
   const Ran run =
-      run_ranks(config_of(RankEngine::kTcp, 4), [](const TrainRank& rank, int epoch, std::int64_t) -> Status {
+      run_processes(config_of(RankEngine::kTcp, 4), [](const TrainRank& rank, int epoch, std::int64_t) -> Status {
         if (rank.rank == 1 && epoch <= 3) ::raise(SIGKILL);
         return {};
       });
@@ -183,7 +184,7 @@ TEST(FaultsRankProcesses, OneAfterTheOtherUntilRankZeroIsAlone) {
 
 TEST(FaultsRankProcesses, SeveralAtOnce) {
   const Ran run =
-      run_ranks(config_of(RankEngine::kTcp, 5), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+      run_processes(config_of(RankEngine::kTcp, 5), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
         if (epoch == 1 && step == 10 && rank.rank >= 2) ::raise(SIGKILL);
         return {};
       });
@@ -195,7 +196,7 @@ TEST(FaultsRankProcesses, AnotherOneWhileTheOthersFindTogether) {
   for (const unsigned delay_us : {50U, 200U, 500U, 1000U, 2000U, 4000U, 8000U}) {
     RunConfig config = config_of(RankEngine::kTcp, 5);
     config.steps = 2000;
-    const Ran run = run_ranks(config, [=](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+    const Ran run = run_processes(config, [=](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
       if (epoch == 1 && rank.rank == 3 && step == 5) ::raise(SIGKILL);
       if (epoch == 1 && rank.rank == 1 && step == kFailing) ::ualarm(delay_us, 0);  // which ends the process
       return {};
@@ -210,14 +211,14 @@ TEST(FaultsRankProcesses, AnotherOneWhileTheOthersFindTogether) {
 TEST(FaultsRankProcesses, SpeedsStayWithTheirProcesses) {
   RunConfig config = config_of(RankEngine::kTcp, 4);
   config.parallel.speeds = {1, 2, 3, 4};
-  const Ran run = run_ranks(config, kill_at(2, 5));
+  const Ran run = run_processes(config, kill_at(2, 5));
   ASSERT_TRUE(run.result) << run.result.error().message;
   EXPECT_EQ(run.result->weights_hash, "3 ranks 1 2 4");
 }
 
 TEST(FaultsRankProcesses, AnEpochThatEndsWithoutALossIsBegunAgain) {
   const Ran run =
-      run_ranks(config_of(RankEngine::kTcp, 3), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
+      run_processes(config_of(RankEngine::kTcp, 3), [](const TrainRank& rank, int epoch, std::int64_t step) -> Status {
         if (epoch > 1 || step != 3 || rank.rank != 1) return {};
         return make_error(ErrorCode::kProtocol, "the line was bad");
       });
@@ -227,7 +228,7 @@ TEST(FaultsRankProcesses, AnEpochThatEndsWithoutALossIsBegunAgain) {
 
 TEST(FaultsRankProcesses, EpochsThatEndAgainAndAgainEndTheRun) {
   const Ran run =
-      run_ranks(config_of(RankEngine::kTcp, 2), [](const TrainRank& rank, int, std::int64_t step) -> Status {
+      run_processes(config_of(RankEngine::kTcp, 2), [](const TrainRank& rank, int, std::int64_t step) -> Status {
         if (step != 3 || rank.rank != 0) return {};
         return make_error(ErrorCode::kProtocol, "the line is bad");
       });
@@ -241,7 +242,7 @@ TEST(FaultsRankProcesses, WithoutRankZeroTheOthersEndWithAnError) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the others become this process's when rank 0 is gone
   const pid_t leader = ::fork();
   if (leader == 0) {
-    run_ranks(config_of(RankEngine::kTcp, 3), kill_at(0, 5));
+    run_processes(config_of(RankEngine::kTcp, 3), kill_at(0, 5));
     ::_exit(42);
   }
   std::vector<int> ends;
@@ -284,7 +285,7 @@ TEST(Ranks, EachProcessWritesARecordingOfItsOwn) {
     const RecordedProcess parent("train");
     trace::record(trace::Zone::kLoadModel, 1, 2, {});
     trace::hold(trace::Owner::kBuffers, 1000);
-    const Ran run = run_ranks(config_of(RankEngine::kTcp, 3));
+    const Ran run = run_processes(config_of(RankEngine::kTcp, 3));
     EXPECT_TRUE(run.result) << run.result.error().message;
     trace::hold(trace::Owner::kBuffers, -1000);
   }

@@ -13,7 +13,7 @@
 namespace butterfly {
 namespace {
 
-std::string bytes_of(const std::string& path) {
+std::string event_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -51,7 +51,7 @@ TEST(EventFile, BeginsWithItsVersionAndHoldsEveryValue) {
   ASSERT_TRUE(events) << events.error().message;
   ASSERT_TRUE(events->add(300, {{"train/loss", 1.5}, {"b", -2.0}}));
   EXPECT_THAT(events->path(), ::testing::HasSubstr("/events.out.tfevents."));
-  const std::vector<std::string> found = messages(bytes_of(events->path()));
+  const std::vector<std::string> found = messages(event_bytes(events->path()));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_THAT(found[0], ::testing::EndsWith(std::string("\x1A\x0D") + "brain.Event:2"));
   EXPECT_EQ(found[0][0], 9) << "field 1, a double: the wall time";
@@ -73,7 +73,7 @@ TEST(EventFile, ZeroesAreWritten) {
   auto events = EventFile::create(folder.path());
   ASSERT_TRUE(events) << events.error().message;
   ASSERT_TRUE(events->add(0, {{"a", 0.0}}));
-  const std::vector<std::string> found = messages(bytes_of(events->path()));
+  const std::vector<std::string> found = messages(event_bytes(events->path()));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[1].substr(9), std::string("\x10\0\x2A\x0A\x0A\x08\x0A\x01"
                                             "a\x15\0\0\0\0",

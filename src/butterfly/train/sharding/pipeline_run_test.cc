@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "butterfly/train/sharding/stages.h"
 #include "butterfly/train/sharding/thread_ranks_test.h"
@@ -66,13 +67,18 @@ TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
     EXPECT_EQ(hash_of(config), hash_of(one_rank(config))) << what;
   };
   check("bf16", [](RunConfig& config) { config.precision = Precision::kBfloat16; });
+  check("gathered for samples", [](RunConfig& config) { config.sample_every = 1; });
+  check("experts whose balance over all layers weighs", [](RunConfig& config) {
+    config.shape = tiny_expert_shape();
+    config.router_aux_loss_coef = 0.5;
+  });
+  if (kThreadsWatched) return;
   check("recomputed", [](RunConfig& config) { config.recompute = Recompute::kBlock; });
   check("recomputed in part", [](RunConfig& config) { config.recompute = Recompute::kSelective; });
   check("tied", [](RunConfig& config) { config.shape.tied_head = true; });
   check("sgd", [](RunConfig& config) { config.optimizer.kind = OptimizerKind::kSgd; });
   check("frozen", [](RunConfig& config) { config.frozen = {"blk.0.", "token_embd"}; });
   check("evaluated", [](RunConfig& config) { config.evaluate_every = 1; });
-  check("gathered for samples", [](RunConfig& config) { config.sample_every = 1; });
   check("biases, positions, tied", [](RunConfig& config) { config.shape = gpt_shape(); });
   check("biases, tied, bf16, recomputed", [](RunConfig& config) {
     config.shape = gpt_shape();
@@ -90,10 +96,6 @@ TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
     config.shape.logit_cap = 30.0F;
   });
   check("experts", [](RunConfig& config) { config.shape = tiny_expert_shape(); });
-  check("experts whose balance over all layers weighs", [](RunConfig& config) {
-    config.shape = tiny_expert_shape();
-    config.router_aux_loss_coef = 0.5;
-  });
 }
 
 TEST(PipelineRun, EveryRankHasTheLossesOfOneRankAndOneVerdict) {

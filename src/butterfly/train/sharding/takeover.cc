@@ -9,12 +9,12 @@ namespace {
 constexpr std::int64_t kElementsAtOnce = 4 << 20;  // of one array
 
 /// What a rank holds of the flat array, as parts in ascending order.
-struct Part {
+struct OwnedPart {
   ParameterRange range{};
   int owner = 0;
 };
-std::vector<Part> parts_of(const ShardMap& map) {
-  std::vector<Part> parts;
+std::vector<OwnedPart> parts_of(const ShardMap& map) {
+  std::vector<OwnedPart> parts;
   for (std::size_t bucket = 0; bucket < map.buckets().size(); ++bucket) {
     for (int rank = 0; rank < map.group(); ++rank) {
       const ParameterRange range = map.part(bucket, rank);
@@ -46,9 +46,9 @@ Result<std::vector<StateMove>> plan_takeover(const ShardMap& before, const std::
     }
   }
   std::vector<StateMove> moves;
-  const std::vector<Part> old_parts = parts_of(before);
+  const std::vector<OwnedPart> old_parts = parts_of(before);
   auto old_part = old_parts.begin();
-  for (const Part& part : parts_of(after)) {
+  for (const OwnedPart& part : parts_of(after)) {
     for (std::int64_t at = part.range.begin; at < part.range.end;) {
       while (old_part->range.end <= at) ++old_part;
       const std::vector<int>& have = holders[static_cast<std::size_t>(old_part->owner)];

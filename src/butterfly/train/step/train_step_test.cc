@@ -49,8 +49,8 @@ class TamperedTransformer final : public TrainableTransformer {
 };
 
 /// Everything that one rank needs for steps.
-struct Steps {
-  explicit Steps(const RunConfig& config)
+struct TrainedSteps {
+  explicit TrainedSteps(const RunConfig& config)
       : parts(std::move(*make_run_parts(config, {}))),
         transformer(*parts.transformer),
         reducer(make_local_reducer(parts.transformer->parameters(), config.parallel.deterministic)),
@@ -84,7 +84,7 @@ struct Steps {
 TEST(TrainStep, LearnsAndSaysWhatItDid) {
   RunConfig config = tiny_run();
   config.schedule = {.kind = ScheduleKind::kConstant};
-  Steps steps(config);
+  TrainedSteps steps(config);
   const StepReport first = *steps.take(0);
   EXPECT_NEAR(first.loss, std::log(16.0), 0.2);
   EXPECT_EQ(first.tokens, 8 * 16);
@@ -99,7 +99,7 @@ TEST(TrainStep, ItsSpansAreThePhasesOfItsReport) {
   if (trace::kRingSpans < 4096) GTEST_SKIP() << "a ring of " << trace::kRingSpans << " spans is too small";
   RunConfig config = tiny_run();
   config.parallel.deterministic = false;
-  Steps steps(config);
+  TrainedSteps steps(config);
   (void)steps.take(0);
   trace::reset();
   trace::set_recording(true);
@@ -144,7 +144,7 @@ TEST(TrainStep, ItsSpansAreThePhasesOfItsReport) {
 
 TEST(TrainStep, PhasesAddUp) {
   // A thread that loses its CPU between two phases leaves a gap that is none's: one step without it is enough.
-  Steps steps(tiny_run());
+  TrainedSteps steps(tiny_run());
   double best = 0.0;
   for (int step = 0; step < 50 && best < 0.98; ++step) {
     const StepPhases phases = steps.take(step)->phases;
@@ -163,7 +163,7 @@ TEST(TrainStep, MicroBatchesOfAnySizeGiveTheSameGradient) {
   for (const int micro_batch : {8, 1}) {
     RunConfig config = tiny_run();
     config.micro_batch = micro_batch;
-    const StepReport report = *Steps(config).take(0);
+    const StepReport report = *TrainedSteps(config).take(0);
     norms[micro_batch / 8] = report.gradient_norm;
     losses[micro_batch / 8] = report.loss;
   }
@@ -177,7 +177,7 @@ TEST(TrainStep, ClipsTheGradientToItsNorm) {
   config.optimizer = {
       .kind = OptimizerKind::kSgd, .rate = 1.0, .momentum = 0.0, .weight_decay = 0.0, .clip_norm = 1e-3};
   config.schedule = {.kind = ScheduleKind::kConstant};
-  Steps steps(config);
+  TrainedSteps steps(config);
   const std::vector<float> before(steps.transformer.parameters().weights().begin(),
                                   steps.transformer.parameters().weights().end());
   EXPECT_GT(steps.take(0)->gradient_norm, 1e-2);
@@ -190,7 +190,7 @@ TEST(TrainStep, ClipsTheGradientToItsNorm) {
 }
 
 TEST(TrainStep, ALossOrGradientThatIsNotFiniteEndsBeforeTheUpdate) {
-  Steps steps(tiny_run());
+  TrainedSteps steps(tiny_run());
   ASSERT_TRUE(steps.take(0));
   const std::string before = steps.weights();
   steps.transformer.loss_factor = std::numeric_limits<double>::quiet_NaN();
@@ -212,7 +212,7 @@ TEST(TrainStep, AnOutlierIsLeftOut) {
   RunConfig config = tiny_run();
   config.steps = 100;
   config.guard = {.loss_sigmas = 4.0, .window_steps = 10};
-  Steps steps(config);
+  TrainedSteps steps(config);
   for (int step = 0; step < 10; ++step) EXPECT_FALSE(steps.take(step)->left_out);
   const std::string before = steps.weights();
   steps.transformer.loss_factor = 50.0;
@@ -222,7 +222,7 @@ TEST(TrainStep, AnOutlierIsLeftOut) {
 }
 
 TEST(TrainStep, AWishToStopIsReported) {
-  Steps steps(tiny_run());
+  TrainedSteps steps(tiny_run());
   EXPECT_FALSE(steps.take(0)->stop);
   EXPECT_TRUE(steps.take(1, StepWish::kStop)->stop);
 }

@@ -11,8 +11,8 @@
 namespace butterfly {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{20};  // before a member that does not listen yet is dialled again
-constexpr std::int64_t kLookEveryMs = 50;        // whether the mesh is still wanted
+constexpr std::chrono::milliseconds kDialPause{20};  // before a member that does not listen yet is dialled again
+constexpr std::int64_t kLookEveryMs = 50;            // whether the mesh is still wanted
 // A member that has given the mesh up listens, but does not answer: an attempt ends, the next may take twice as long.
 constexpr std::chrono::milliseconds kFirstAttempt{250};
 
@@ -38,10 +38,10 @@ Result<std::shared_ptr<Channel>> dial_member(int member, const MeshOptions& opti
     if (counted) return std::shared_ptr<Channel>(std::move(*channel));
     const ErrorCode code = counted.error().code;
     const bool may_come = code == ErrorCode::kUnavailable || code == ErrorCode::kTimeout;
-    if (!may_come || std::chrono::steady_clock::now() + kPause >= deadline) return tl::unexpected(counted.error());
+    if (!may_come || std::chrono::steady_clock::now() + kDialPause >= deadline) return tl::unexpected(counted.error());
     BF_TRY(options.still_wanted());
     if (code == ErrorCode::kTimeout) attempt *= 2;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kDialPause);
   }
 }
 

@@ -20,7 +20,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::chrono::microseconds kSharedSpin{50};
-constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken peer
+constexpr std::int64_t kBrokenMemberMs = 5;  // how soon a sleeper notices a broken peer
 // What is added at a time: stays in the nearest cache while one member after the other is added to it.
 constexpr std::size_t kAddedBytes = 16 * 1024;
 constexpr std::uint64_t kElsewhere = UINT64_MAX;
@@ -271,7 +271,7 @@ Status SharedCollectives::wait(std::uint64_t number) {
     if (all_came(number)) break;
     status = check_members(number, deadline);
     if (!status) break;
-    futex_wait(control_block().bell, seen, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
+    futex_wait(control_block().bell, seen, std::chrono::milliseconds(kBrokenMemberMs), FutexScope::kMachine);
   }
   control_block().sleepers.fetch_sub(1);
   return status;

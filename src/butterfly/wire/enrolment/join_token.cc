@@ -15,9 +15,9 @@ constexpr std::size_t kSecretAt = 0;
 constexpr std::size_t kAuthorityAt = kSecretAt + std::tuple_size_v<TokenSecret>;
 constexpr std::size_t kExpiresAt = kAuthorityAt + std::tuple_size_v<Fingerprint>;
 constexpr std::size_t kChecksumAt = kExpiresAt + 8;  // of all before it: a slip of the hand is said as such
-constexpr std::size_t kTokenBytes = kChecksumAt + 4;
+constexpr std::size_t kJoinTokenBytes = kChecksumAt + 4;
 
-using TokenBytes = std::array<std::byte, kTokenBytes>;
+using TokenBytes = std::array<std::byte, kJoinTokenBytes>;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ std::string encode_token(const JoinToken& token) {
 }
 
 Result<JoinToken> decode_token(std::string_view text) {
-  constexpr std::size_t kTextBytes = kPrefix.size() + 2 * kTokenBytes;
+  constexpr std::size_t kTextBytes = kPrefix.size() + 2 * kJoinTokenBytes;
   if (!text.starts_with(kPrefix) || text.size() != kTextBytes) {
     return make_error(ErrorCode::kInvalidArgument,
                       "no join token: {} characters, expected {} that begin with {} (`butterfly cluster token` prints "

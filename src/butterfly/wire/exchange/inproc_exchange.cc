@@ -23,8 +23,8 @@ struct alignas(64) Slot {
   std::atomic<bool> copying{false};
 };
 
-struct Shared {
-  Shared(int count, const InprocExchangeOptions& chosen)
+struct InprocShared {
+  InprocShared(int count, const InprocExchangeOptions& chosen)
       : members(count), options(chosen), slots(static_cast<std::size_t>(count) * static_cast<std::size_t>(count)) {}
 
   Slot& slot(int from, int to) {
@@ -73,7 +73,7 @@ struct Shared {
 class InprocExchange final : public Exchange {
  public:
   // All ends need the state, and none is the last for certain.
-  InprocExchange(std::shared_ptr<Shared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
+  InprocExchange(std::shared_ptr<InprocShared> shared, int rank) : shared_(std::move(shared)), rank_(rank) {}
   ~InprocExchange() override { shared_->abort(); }
 
   int rank() const override { return rank_; }
@@ -146,7 +146,7 @@ class InprocExchange final : public Exchange {
     }
   }
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<InprocShared> shared_;
   const int rank_;
   std::uint64_t round_ = 0;
 };
@@ -155,7 +155,7 @@ class InprocExchange final : public Exchange {
 
 std::vector<std::unique_ptr<Exchange>> make_inproc_exchange(int members, const InprocExchangeOptions& options) {
   BF_CHECK(members >= 1, "an exchange has members");
-  const auto shared = std::make_shared<Shared>(members, options);
+  const auto shared = std::make_shared<InprocShared>(members, options);
   std::vector<std::unique_ptr<Exchange>> ends;
   for (int rank = 0; rank < members; ++rank) ends.push_back(std::make_unique<InprocExchange>(shared, rank));
   return ends;

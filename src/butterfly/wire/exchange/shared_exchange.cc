@@ -16,7 +16,7 @@ constexpr std::size_t kRingBytes = 64;  // every transfer goes round and round
 #else
 constexpr std::size_t kRingBytes = 64 * 1024;  // a decode step's exchange fits, and stays in a core's cache
 #endif
-constexpr std::int64_t kLookMs = 5;  // how soon a sleeper notices a broken peer
+constexpr std::int64_t kBrokenPeerMs = 5;  // how soon a sleeper notices a broken peer
 
 /// In front of the bytes of each transfer.
 struct TransferHeader {
@@ -215,7 +215,7 @@ Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
   mine.sleeper.store(Bell::kAsleep | wanted);
   Status status;
   for (std::uint32_t rings = mine.rings.load(); status && !reached(rings, wanted); rings = mine.rings.load()) {
-    futex_wait(mine.rings, rings, std::chrono::milliseconds(kLookMs), FutexScope::kMachine);
+    futex_wait(mine.rings, rings, std::chrono::milliseconds(kBrokenPeerMs), FutexScope::kMachine);
     if (mine.rings.load() != rings) continue;
     status = check_members(deadline);
     if (mine.rings.load() != seen) break;  // one member came, and another one does not

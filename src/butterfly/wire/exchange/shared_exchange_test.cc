@@ -103,14 +103,14 @@ TEST(SharedExchange, CountsThatCannotBeEndTheExchange) {
 }
 
 /// A process that makes an exchange with this one, three rounds of it, and then waits to be killed.
-class Sibling {
+class ExchangeSibling {
  public:
-  explicit Sibling(Listener& listener) {
+  explicit ExchangeSibling(Listener& listener) {
     const std::string address = listener.address();
     pid_ = ::fork();
     if (pid_ == 0) live(address);
   }
-  ~Sibling() { kill(); }
+  ~ExchangeSibling() { kill(); }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);
@@ -135,7 +135,7 @@ class Sibling {
 TEST(FaultsSharedExchange, AKilledProcessLeavesNobodyWaitingAndNothingBehind) {
   const std::size_t before = named_segments();
   const auto listener = Listener::create({}).value();
-  Sibling sibling(*listener);
+  ExchangeSibling sibling(*listener);
   auto arrival = listener->accept(after_ms(10'000));
   ASSERT_TRUE(arrival);
   auto exchange = GroupExchange::create(0, {nullptr, std::shared_ptr<Channel>(std::move(arrival->channel))}, {});

@@ -8,7 +8,7 @@
 namespace butterfly {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{20};  // before a damaged handshake is tried again
+constexpr std::chrono::milliseconds kHandshakePause{20};  // before a damaged handshake is tried again
 
 /// TLS, where there are credentials, and that the right kind of node is there.
 Status secure(ByteStream& stream, const ConnectOptions& options, const std::string& name, const Patience& patience) {
@@ -70,7 +70,7 @@ Result<ChannelPtr> connect_tcp(const std::string& address, const ConnectOptions&
     auto channel = attempt(address, name, options, *patience);
     if (channel || channel.error().code != ErrorCode::kBadData) return channel;
     if (number == kHandshakesMax) return make_error(ErrorCode::kUnavailable, "{}", channel.error().message);
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kHandshakePause);
   }
 }
 

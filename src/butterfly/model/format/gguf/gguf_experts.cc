@@ -12,8 +12,6 @@
 namespace butterfly {
 namespace {
 
-using Default = GgufKeys::Default;
-
 constexpr std::string_view kInfix = "_exps.";
 
 /// What the name of an architecture stands for.
@@ -58,7 +56,7 @@ Status read_router(const GgufKeys& keys, ModelConfig& config) {
   const bool sigmoid = gating == kGatingSigmoid;
   moe.scores = sigmoid ? MoeConfig::Scores::kSigmoid : MoeConfig::Scores::kSoftmax;
   moe.group_score = sigmoid ? MoeConfig::GroupScore::kTwoLargest : MoeConfig::GroupScore::kLargest;
-  BF_ASSIGN_OR_RETURN(moe.renormalise, keys.flag_or("expert_weights_norm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(moe.renormalise, keys.flag_or("expert_weights_norm", GgufKeys::Default::kFalse));
   if (!sigmoid) moe.renormalise_epsilon = 0.0f;
   BF_ASSIGN_OR_RETURN(moe.weight_scale, keys.number_or("expert_weights_scale", 1.0f));
   if (moe.weight_scale == 0.0f) moe.weight_scale = 1.0f;

@@ -15,9 +15,7 @@
 namespace butterfly {
 namespace {
 
-using Default = GgufKeys::Default;
-
-constexpr int kEveryLayer = 1;
+constexpr int kAllLayersWindowed = 1;
 
 /// What the name of an architecture stands for.
 struct GgufFamily {
@@ -32,7 +30,7 @@ struct GgufFamily {
   bool parallel = false;
   bool shared_norm = false;
   int full_each =
-      kEveryLayer;  // one layer in this number, the last of them, sees all keys; 1: windows are of all layers
+      kAllLayersWindowed;  // one layer in this number, the last of them, sees all keys; 1: windows are of all layers
   bool rotates_apart = false;  // layers with a window have a base of their own
   bool scales_embedding = false;
   GgufFusion fusion{};
@@ -306,7 +304,7 @@ Status read_gguf_family(const GgufKeys& keys, ModelConfig& config) {
     read_biases(keys.file(), config);
   }
   if (config.architecture == "gptneox") {
-    BF_ASSIGN_OR_RETURN(config.parallel_block, keys.flag_or("use_parallel_residual", Default::kTrue));
+    BF_ASSIGN_OR_RETURN(config.parallel_block, keys.flag_or("use_parallel_residual", GgufKeys::Default::kTrue));
   }
   if (config.architecture == "glm4moe" && keys.file().find_tensor("blk.0.attn_q_norm.weight")) {
     config.qk_norm = QkNorm::kHead;

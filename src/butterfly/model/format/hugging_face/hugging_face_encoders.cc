@@ -8,8 +8,6 @@
 namespace butterfly {
 namespace {
 
-using Default = JsonObject::Default;
-
 struct EncoderKeys {
   const char* model_dim = "hidden_size";
   const char* layers = "num_hidden_layers";
@@ -61,9 +59,9 @@ Status read_bert_like(const JsonObject& object, const EncoderKeys& keys, ModelCo
   config.position = PositionKind::kLearned;
   config.norm_bias = config.qkv_bias = config.attention_output_bias = config.mlp_bias = true;
   config.embedding_norm = config.head_transform = config.head_transform_bias = config.head_bias = true;
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
   BF_TRY(read_encoder_activation(object, keys.activation, keys.usual_activation, config));
-  BF_ASSIGN_OR_RETURN(const bool decoder, object.flag_or("is_decoder", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool decoder, object.flag_or("is_decoder", JsonObject::Default::kFalse));
   if (decoder) return unsupported(object, "is_decoder", "true", "false");
   BF_ASSIGN_OR_RETURN(const std::string positions, object.text_or("position_embedding_type", "absolute"));
   if (positions != "absolute") return unsupported(object, "position_embedding_type", positions, "absolute");
@@ -151,12 +149,12 @@ Status read_nomic(const JsonObject& object, ModelConfig& config) {
   config.mlp = MlpKind::kGated;
   config.position = PositionKind::kRope;
   for (auto [key, has] : {std::pair{"qkv_proj_bias", &config.qkv_bias}, {"mlp_fc1_bias", &config.mlp_bias}}) {
-    BF_ASSIGN_OR_RETURN(*has, object.flag_or(key, Default::kFalse));
+    BF_ASSIGN_OR_RETURN(*has, object.flag_or(key, JsonObject::Default::kFalse));
   }
   config.attention_output_bias = config.qkv_bias;
-  BF_ASSIGN_OR_RETURN(const bool prenorm, object.flag_or("prenorm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool prenorm, object.flag_or("prenorm", JsonObject::Default::kFalse));
   if (prenorm) return unsupported(object, "prenorm", "true", "false");
-  BF_ASSIGN_OR_RETURN(const bool rms, object.flag_or("use_rms_norm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool rms, object.flag_or("use_rms_norm", JsonObject::Default::kFalse));
   if (rms) return unsupported(object, "use_rms_norm", "true", "false");
   if (!own) return read_hugging_face_rope(object, {.base = 1000.0f}, config);
   return read_hugging_face_rope(
@@ -170,12 +168,12 @@ Status read_modernbert(const JsonObject& object, ModelConfig& config) {
   config.skip_first_norm = true;
   config.mlp = MlpKind::kGated;
   config.position = PositionKind::kRope;
-  BF_ASSIGN_OR_RETURN(config.norm_bias, object.flag_or("norm_bias", Default::kFalse));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.norm_bias, object.flag_or("norm_bias", JsonObject::Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
-  BF_ASSIGN_OR_RETURN(config.mlp_bias, object.flag_or("mlp_bias", Default::kFalse));
-  BF_ASSIGN_OR_RETURN(config.head_transform_bias, object.flag_or("classifier_bias", Default::kFalse));
-  BF_ASSIGN_OR_RETURN(config.head_bias, object.flag_or("decoder_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.mlp_bias, object.flag_or("mlp_bias", JsonObject::Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.head_transform_bias, object.flag_or("classifier_bias", JsonObject::Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.head_bias, object.flag_or("decoder_bias", JsonObject::Default::kTrue));
   BF_ASSIGN_OR_RETURN(const std::string activation, object.text_or("hidden_activation", "gelu"));
   BF_ASSIGN_OR_RETURN(const std::string of_head, object.text_or("classifier_activation", activation.c_str()));
   if (of_head != activation) return unsupported(object, "classifier_activation", of_head, activation.c_str());
@@ -249,9 +247,9 @@ Status read_t5(const JsonObject& object, ModelConfig& config) {
   config.relative.shared = type != "umt5";
   // Whether the head has a matrix of its own is seen from the files; this says whether it is scaled.
   config.tied_head = true;
-  BF_ASSIGN_OR_RETURN(const bool tied, object.flag_or("tie_word_embeddings", Default::kTrue));
-  BF_ASSIGN_OR_RETURN(const bool scaled,
-                      object.flag_or("scale_decoder_outputs", tied ? Default::kTrue : Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool tied, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool scaled, object.flag_or("scale_decoder_outputs", tied ? JsonObject::Default::kTrue
+                                                                                      : JsonObject::Default::kFalse));
   if (scaled && type != "mt5") config.logit_scale = 1.0f / std::sqrt(static_cast<float>(std::max(config.model_dim, 1)));
   BF_ASSIGN_OR_RETURN(const int padding, object.integer_or("pad_token_id", 0));
   BF_ASSIGN_OR_RETURN(config.decoder_start, object.integer_or("decoder_start_token_id", padding));

@@ -9,8 +9,6 @@
 namespace butterfly {
 namespace {
 
-using Default = JsonObject::Default;
-
 /// What the keys of a family are called, and what holds where a key is missing.
 struct ExpertKeys {
   const char* experts = "num_experts";
@@ -71,7 +69,7 @@ Status read_granite_experts(const JsonObject& object, ModelConfig& config) {
 
 Status read_qwen2_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 60, .usual_used = 4}, config));
-  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", JsonObject::Default::kFalse));
   BF_ASSIGN_OR_RETURN(config.moe.shared_ff_dim, object.integer_or("shared_expert_intermediate_size", 5632));
   config.moe.shared_gate = true;
   return read_sparse_layers(object, config);
@@ -79,13 +77,13 @@ Status read_qwen2_experts(const JsonObject& object, ModelConfig& config) {
 
 Status read_qwen3_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 128, .usual_used = 8}, config));
-  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", JsonObject::Default::kFalse));
   return read_sparse_layers(object, config);
 }
 
 Status read_olmoe_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_counts(object, {.usual_experts = 64, .usual_used = 8, .ff_dim = "intermediate_size"}, config));
-  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.moe.renormalise, object.flag_or("norm_topk_prob", JsonObject::Default::kFalse));
   return {};
 }
 
@@ -129,7 +127,7 @@ Status read_deepseek_experts(const JsonObject& object, ModelConfig& config) {
 
 Status read_deepseek2_experts(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_deepseek_experts(object, config));
-  BF_ASSIGN_OR_RETURN(const bool renormalised, object.flag_or("norm_topk_prob", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool renormalised, object.flag_or("norm_topk_prob", JsonObject::Default::kFalse));
   if (renormalised) return unsupported(object, "norm_topk_prob", "true", "false");
   return read_first_dense(object, 0, config);
 }
@@ -140,7 +138,7 @@ Status read_deepseek3_experts(const JsonObject& object, ModelConfig& config) {
   moe.scores = MoeConfig::Scores::kSigmoid;
   moe.group_score = MoeConfig::GroupScore::kTwoLargest;
   moe.choice_bias = true;
-  BF_ASSIGN_OR_RETURN(moe.renormalise, object.flag_or("norm_topk_prob", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(moe.renormalise, object.flag_or("norm_topk_prob", JsonObject::Default::kTrue));
   moe.renormalise_epsilon = 1e-20f;
   return read_first_dense(object, config.architecture == "glm4moe" ? 1 : 3, config);
 }

@@ -13,8 +13,6 @@
 namespace butterfly {
 namespace {
 
-using Default = JsonObject::Default;
-
 /// What the keys of a family are called.
 struct ShapeKeys {
   const char* model_dim = "hidden_size";
@@ -92,7 +90,7 @@ Status read_windows(const JsonObject& object, const Slides& slides, ModelConfig&
 constexpr auto kEveryLayer = [](int) { return true; };
 
 /// RMS norms, SwiGLU, rope over the whole head: what most families begin with.
-Status read_llama_like(const JsonObject& object, Default tied, ModelConfig& config) {
+Status read_llama_like(const JsonObject& object, JsonObject::Default tied, ModelConfig& config) {
   BF_TRY(read_shape(object, {}, config));
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer("intermediate_size"));
   BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", tied));
@@ -106,12 +104,12 @@ Status refuse_partial_rotation(const JsonObject& object, const ModelConfig& conf
 }
 
 Status read_llama(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   if (config.activation != Activation::kSilu) return unsupported(object, "hidden_act", "another", "silu");
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
-  BF_ASSIGN_OR_RETURN(config.mlp_bias, object.flag_or("mlp_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.mlp_bias, object.flag_or("mlp_bias", JsonObject::Default::kFalse));
   BF_TRY(read_hugging_face_rope(object, {}, config));
   // The rows of these families' queries and keys are put into another order.
   BF_TRY(refuse_partial_rotation(object, config));
@@ -120,8 +118,8 @@ Status read_llama(const JsonObject& object, ModelConfig& config) {
 
 Status read_smollm3(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_llama(object, config));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
-  BF_ASSIGN_OR_RETURN(const bool window, object.flag_or("use_sliding_window", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool window, object.flag_or("use_sliding_window", JsonObject::Default::kFalse));
   if (!window) config.windows.clear();
   BF_ASSIGN_OR_RETURN(const int interval, object.integer_or("no_rope_layer_interval", 4));
   BF_ASSIGN_OR_RETURN(const auto with_rope, object.numbers("no_rope_layers"));
@@ -150,17 +148,17 @@ Status read_granite(const JsonObject& object, ModelConfig& config) {
 /// Qwen2 and 3 name a window that use_sliding_window switches on, for layers from max_window_layers on.
 Status read_qwen(const JsonObject& object, ModelConfig& config) {
   const bool third = config.architecture.starts_with("qwen3");
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("qkv_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("qkv_bias", JsonObject::Default::kTrue));
   if (third) {
     if (!object.find("head_dim") && config.architecture == "qwen3") config.head_dim = 128;
     config.qk_norm = QkNorm::kHead;
-    BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+    BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
     config.attention_output_bias = config.qkv_bias;
   }
   BF_TRY(read_hugging_face_rope(object, {}, config));
-  BF_ASSIGN_OR_RETURN(const bool window, object.flag_or("use_sliding_window", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool window, object.flag_or("use_sliding_window", JsonObject::Default::kFalse));
   if (!window) return {};
   BF_ASSIGN_OR_RETURN(const int full, object.integer_or("max_window_layers", 28));
   return read_windows(
@@ -168,12 +166,12 @@ Status read_qwen(const JsonObject& object, ModelConfig& config) {
 }
 
 Status read_olmo2(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   config.norm_place = NormPlace::kOutput;
   config.qk_norm = QkNorm::kWidth;
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   return read_hugging_face_rope(object, {}, config);
 }
@@ -185,7 +183,7 @@ Status read_olmoe(const JsonObject& object, ModelConfig& config) {
 }
 
 Status read_phi3(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
   BF_TRY(read_hugging_face_rope(object, {}, config));
@@ -195,11 +193,11 @@ Status read_phi3(const JsonObject& object, ModelConfig& config) {
 Status read_gemma(const JsonObject& object, ModelConfig& config) {
   const bool first = config.architecture == "gemma";
   const bool third = config.architecture == "gemma3";
-  BF_TRY(read_llama_like(object, Default::kTrue, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kTrue, config));
   if (!object.find("head_dim")) config.head_dim = 256;
   // The first files said "gelu" and meant its approximation.
   config.activation = Activation::kGeluTanh;
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   config.embedding_scale = std::sqrt(static_cast<float>(config.model_dim));
   BF_TRY(read_hugging_face_rope(object, {.base = third ? 1e6f : 10000.0f}, config));
@@ -224,20 +222,20 @@ Status read_gemma(const JsonObject& object, ModelConfig& config) {
 }
 
 Status read_glm(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   config.norm_place = config.architecture == "glm4" ? NormPlace::kBoth : NormPlace::kBefore;
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1.5625e-7f));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kTrue));
   return read_hugging_face_rope(object, {.rotary = 0.5f}, config);
 }
 
 Status read_glm4_moe(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
-  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("use_qk_norm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("use_qk_norm", JsonObject::Default::kFalse));
   if (qk_norm) config.qk_norm = QkNorm::kHead;
   return read_hugging_face_rope(object, {.rotary = 0.5f}, config);
 }
@@ -252,9 +250,9 @@ Status read_starcoder2(const JsonObject& object, ModelConfig& config) {
   use_layer_norm(config);
   BF_TRY(read_shape(object, {.epsilon = "norm_epsilon", .usual_epsilon = 1e-5f}, config));
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer("intermediate_size"));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
   BF_TRY(read_activation(object, "hidden_act", "gelu_pytorch_tanh", config));
-  BF_ASSIGN_OR_RETURN(const bool bias, object.flag_or("use_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool bias, object.flag_or("use_bias", JsonObject::Default::kTrue));
   config.qkv_bias = config.attention_output_bias = config.mlp_bias = bias;
   BF_TRY(read_hugging_face_rope(object, {}, config));
   return read_windows(object, kEveryLayer, config);
@@ -265,10 +263,10 @@ Status read_gpt_neox(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_shape(object, {.kv_heads = "num_attention_heads", .epsilon = "layer_norm_eps", .usual_epsilon = 1e-5f},
                     config));
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer("intermediate_size"));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kFalse));
   BF_TRY(read_activation(object, "hidden_act", "gelu", config));
-  BF_ASSIGN_OR_RETURN(config.parallel_block, object.flag_or("use_parallel_residual", Default::kTrue));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.parallel_block, object.flag_or("use_parallel_residual", JsonObject::Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kTrue));
   config.attention_output_bias = config.qkv_bias;
   config.mlp_bias = true;
   return read_hugging_face_rope(object, {.rotary = 0.25f, .base_key = "rotary_emb_base", .rotary_key = "rotary_pct"},
@@ -279,9 +277,9 @@ Status read_phi(const JsonObject& object, ModelConfig& config) {
   use_layer_norm(config);
   BF_TRY(read_shape(object, {.epsilon = "layer_norm_eps", .usual_epsilon = 1e-5f}, config));
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer("intermediate_size"));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kFalse));
   BF_TRY(read_activation(object, "hidden_act", "gelu_new", config));
-  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("qk_layernorm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("qk_layernorm", JsonObject::Default::kFalse));
   if (qk_norm) return unsupported(object, "qk_layernorm", "true", "false");
   config.parallel_block = config.shared_norm = true;
   config.qkv_bias = config.attention_output_bias = config.mlp_bias = config.head_bias = true;
@@ -294,16 +292,16 @@ Status read_falcon(const JsonObject& object, ModelConfig& config) {
                     config));
   const int default_ff = config.model_dim > INT_MAX / 4 ? INT_MAX : 4 * config.model_dim;
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer_or("ffn_hidden_size", default_ff));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
   BF_TRY(read_activation(object, "activation", "gelu", config));
-  BF_ASSIGN_OR_RETURN(const bool alibi, object.flag_or("alibi", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool alibi, object.flag_or("alibi", JsonObject::Default::kFalse));
   if (alibi) return unsupported(object, "alibi", "true", "false");
-  BF_ASSIGN_OR_RETURN(const bool bias, object.flag_or("bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool bias, object.flag_or("bias", JsonObject::Default::kFalse));
   config.qkv_bias = config.attention_output_bias = config.mlp_bias = bias;
-  BF_ASSIGN_OR_RETURN(const bool grouped, object.flag_or("new_decoder_architecture", Default::kFalse));
-  BF_ASSIGN_OR_RETURN(const bool multi_query, object.flag_or("multi_query", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool grouped, object.flag_or("new_decoder_architecture", JsonObject::Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool multi_query, object.flag_or("multi_query", JsonObject::Default::kTrue));
   if (!grouped) config.kv_heads = multi_query ? 1 : config.heads;
-  BF_ASSIGN_OR_RETURN(config.parallel_block, object.flag_or("parallel_attn", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.parallel_block, object.flag_or("parallel_attn", JsonObject::Default::kTrue));
   if (grouped && !config.parallel_block) return unsupported(object, "parallel_attn", "false", "true");
   BF_ASSIGN_OR_RETURN(const int norms, object.integer_or("num_ln_in_parallel_attn", grouped ? 2 : 1));
   config.shared_norm = config.parallel_block && (!grouped || norms == 1);
@@ -326,17 +324,17 @@ Status read_mpt(const JsonObject& object, ModelConfig& config) {
                     config));
   BF_ASSIGN_OR_RETURN(const int ratio, object.integer_or("expansion_ratio", 4));
   config.ff_dim = config.model_dim > INT_MAX / std::max(ratio, 1) ? INT_MAX : ratio * config.model_dim;
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
-  BF_ASSIGN_OR_RETURN(const bool no_bias, object.flag_or("no_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool no_bias, object.flag_or("no_bias", JsonObject::Default::kTrue));
   if (!no_bias) return unsupported(object, "no_bias", "false", "true");
   if (object.find("logit_scale")) return unsupported(object, "logit_scale", "set", "null");
   const nlohmann::json none = nlohmann::json::object();
   const nlohmann::json* attention = object.find("attn_config");
   if (attention && !attention->is_object()) return unsupported(object, "attn_config", "no object", "an object");
   const JsonObject inner(attention ? *attention : none, object.source() + ": attn_config");
-  BF_ASSIGN_OR_RETURN(const bool alibi, inner.flag_or("alibi", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool alibi, inner.flag_or("alibi", JsonObject::Default::kTrue));
   if (!alibi) return unsupported(inner, "alibi", "false", "true");
-  BF_ASSIGN_OR_RETURN(const bool qk_norm, inner.flag_or("qk_ln", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool qk_norm, inner.flag_or("qk_ln", JsonObject::Default::kFalse));
   if (qk_norm) return unsupported(inner, "qk_ln", "true", "false");
   if (inner.find("clip_qkv")) return unsupported(inner, "clip_qkv", "set", "null");
   BF_ASSIGN_OR_RETURN(config.alibi_max_bias, inner.number_or("alibi_bias_max", 8.0f));
@@ -345,11 +343,11 @@ Status read_mpt(const JsonObject& object, ModelConfig& config) {
 }
 
 Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   if (!object.find("head_dim")) config.head_dim = 64;
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("rms_norm_eps", 1e-5f));
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kTrue));
   config.attention_output_bias = config.qkv_bias;
   config.attention_sinks = true;
   BF_TRY(read_hugging_face_rope(object, {.base = 150000.0f}, config));
@@ -358,7 +356,7 @@ Status read_gpt_oss(const JsonObject& object, ModelConfig& config) {
 }
 
 Status read_deepseek(const JsonObject& object, ModelConfig& config) {
-  BF_TRY(read_llama_like(object, Default::kFalse, config));
+  BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   return read_hugging_face_latent(object, config);
 }
@@ -367,12 +365,12 @@ Status read_cohere(const JsonObject& object, ModelConfig& config) {
   config.norm = NormKind::kLayer;
   BF_TRY(read_shape(object, {.epsilon = "layer_norm_eps", .usual_epsilon = 1e-5f}, config));
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer("intermediate_size"));
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
   config.parallel_block = config.shared_norm = true;
-  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("use_qk_norm", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool qk_norm, object.flag_or("use_qk_norm", JsonObject::Default::kFalse));
   if (qk_norm) return unsupported(object, "use_qk_norm", "true", "false");
-  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   BF_ASSIGN_OR_RETURN(config.logit_scale, object.number_or("logit_scale", 0.0625f));
   return read_hugging_face_rope(object, {}, config);
@@ -401,11 +399,12 @@ Status read_gpt2(const JsonObject& object, ModelConfig& config) {
   if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
     return unsupported(object, "activation_function", activation, "gelu_new");
   }
-  BF_ASSIGN_OR_RETURN(const bool scaled, object.flag_or("scale_attn_weights", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(const bool scaled, object.flag_or("scale_attn_weights", JsonObject::Default::kTrue));
   if (!scaled) return unsupported(object, "scale_attn_weights", "false", "true");
-  BF_ASSIGN_OR_RETURN(const bool by_layer, object.flag_or("scale_attn_by_inverse_layer_idx", Default::kFalse));
+  BF_ASSIGN_OR_RETURN(const bool by_layer,
+                      object.flag_or("scale_attn_by_inverse_layer_idx", JsonObject::Default::kFalse));
   if (by_layer) return unsupported(object, "scale_attn_by_inverse_layer_idx", "true", "false");
-  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", Default::kTrue));
+  BF_ASSIGN_OR_RETURN(config.tied_head, object.flag_or("tie_word_embeddings", JsonObject::Default::kTrue));
   return {};
 }
 

@@ -45,7 +45,7 @@ std::string random_bytes(std::size_t count, unsigned seed) {
   return bytes;
 }
 
-std::vector<float> floats_of(const WeightView& view) {
+std::vector<float> scaled_floats(const WeightView& view) {
   std::vector<float> values(static_cast<std::size_t>(view.rows * view.cols));
   decode_row(view.type, view.bytes, values);
   return values;
@@ -66,7 +66,7 @@ TEST(ScaledTensors, EveryMxfp4ElementIsItsValueTimesItsScale) {
   const WeightView view = mxfp4_rows(two.tensor(), {.first = 7, .step = 2, .count = 3});
   EXPECT_EQ(view.type, DType::kMXFP4);
   ASSERT_EQ(view.cols, 96);
-  const std::vector<float> values = floats_of(view);
+  const std::vector<float> values = scaled_floats(view);
   for (std::size_t r = 0; r < 3; ++r) {
     for (std::size_t c = 0; c < 96; ++c) {
       const std::size_t group = (7 + 2 * r) * 3 + c / 32;
@@ -86,7 +86,7 @@ TEST(ScaledTensors, EveryFp8CodeIsItsValueTimesTheScaleOfItsBlockRoundedOnce) {
   const TwoTensors two(entry("F8_E4M3", {130, 257}), codes, entry("F32", {2, 3}),
                        as_text(std::as_bytes(std::span(scales))));
   ASSERT_TRUE(check_fp8(two.tensor(), "v"));
-  const std::vector<float> values = floats_of(fp8_rows(two.tensor(), {126, 130}));
+  const std::vector<float> values = scaled_floats(fp8_rows(two.tensor(), {126, 130}));
   for (std::size_t r = 0; r < 4; ++r) {
     for (std::size_t c = 0; c < 257; ++c) {
       const unsigned code = static_cast<unsigned>(c % 256);

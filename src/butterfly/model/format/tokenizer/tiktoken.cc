@@ -14,25 +14,29 @@
 namespace butterfly {
 namespace {
 
-struct Family {
+struct RankFamily {
   std::string_view name;  // part of a file's or a folder's name
   std::size_t ranks = 0;
   std::string_view pattern;
   std::string_view pre_tokenizer;  // what GGUF files call it; empty: none of theirs
 };
-constexpr std::array kFamilies{
-    Family{"o200k", 199'998, kO200kPattern, "gpt-4o"},      Family{"cl100k", 100'256, kCl100kPattern, ""},
-    Family{"p50k", 50'280, kGpt2Pattern, "gpt-2"},          Family{"r50k", 50'256, kGpt2Pattern, "gpt-2"},
-    Family{"gpt2", 50'256, kGpt2Pattern, "gpt-2"},          Family{"qwen", 151'643, kQwen2Pattern, "qwen2"},
-    Family{"kimi", 163'584, kKimiPattern, "kimi-k2"},       Family{"llama-3", 128'000, kLlama3Pattern, "llama-bpe"},
-    Family{"llama3", 128'000, kLlama3Pattern, "llama-bpe"}, Family{"llama-4", 200'000, kO200kPattern, "llama4"}};
+constexpr std::array kRankFamilies{RankFamily{"o200k", 199'998, kO200kPattern, "gpt-4o"},
+                                   RankFamily{"cl100k", 100'256, kCl100kPattern, ""},
+                                   RankFamily{"p50k", 50'280, kGpt2Pattern, "gpt-2"},
+                                   RankFamily{"r50k", 50'256, kGpt2Pattern, "gpt-2"},
+                                   RankFamily{"gpt2", 50'256, kGpt2Pattern, "gpt-2"},
+                                   RankFamily{"qwen", 151'643, kQwen2Pattern, "qwen2"},
+                                   RankFamily{"kimi", 163'584, kKimiPattern, "kimi-k2"},
+                                   RankFamily{"llama-3", 128'000, kLlama3Pattern, "llama-bpe"},
+                                   RankFamily{"llama3", 128'000, kLlama3Pattern, "llama-bpe"},
+                                   RankFamily{"llama-4", 200'000, kO200kPattern, "llama4"}};
 
 struct SpecialToken {
   std::size_t id = 0;
   std::string text;
 };
 
-std::vector<SpecialToken> special_tokens(const Family& family, std::size_t ranks) {
+std::vector<SpecialToken> special_tokens(const RankFamily& family, std::size_t ranks) {
   const auto in_order = [&](std::initializer_list<const char*> names) {
     std::vector<SpecialToken> tokens;
     for (const char* name : names) tokens.push_back({ranks + tokens.size(), name});
@@ -66,15 +70,15 @@ std::vector<SpecialToken> special_tokens(const Family& family, std::size_t ranks
   return in_order({"<|endoftext|>"});
 }
 
-const Family* find_family(std::string_view name, std::size_t ranks) {
+const RankFamily* find_family(std::string_view name, std::size_t ranks) {
   std::string lower(name);
   std::ranges::transform(lower, lower.begin(),
                          [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  for (const Family& family : kFamilies) {
+  for (const RankFamily& family : kRankFamilies) {
     if (lower.find(family.name) != std::string::npos) return &family;
   }
-  const auto* found = std::ranges::find(kFamilies, ranks, &Family::ranks);
-  return found == kFamilies.end() ? nullptr : found;
+  const auto* found = std::ranges::find(kRankFamilies, ranks, &RankFamily::ranks);
+  return found == kRankFamilies.end() ? nullptr : found;
 }
 
 /// "base64 rank"; nothing where the line is neither.
@@ -155,7 +159,7 @@ bool looks_like_tiktoken(std::string_view bytes) {
 Result<Vocabulary> read_tiktoken(std::string_view bytes, std::string_view name,
                                  const std::string& tokenizer_config_json) {
   BF_ASSIGN_OR_RETURN(const std::vector<std::string> tokens, read_ranks(bytes));
-  const Family* family = find_family(name, tokens.size());
+  const RankFamily* family = find_family(name, tokens.size());
   if (family == nullptr) {
     return make_error(ErrorCode::kUnsupported,
                       "{} ranks under the name \"{}\": how they cut texts is known of o200k, cl100k, p50k, r50k, gpt2, "

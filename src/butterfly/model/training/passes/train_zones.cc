@@ -7,8 +7,6 @@
 namespace butterfly {
 namespace {
 
-using trace::Pass;
-
 constexpr std::uint64_t kFloatBytes = sizeof(float);
 
 std::uint32_t number_of(std::int64_t count) {
@@ -26,13 +24,13 @@ std::uint64_t visible_pairs(std::uint64_t seq, std::uint64_t window) {
 }
 
 /// How often the [seq, seq] matrices go to memory and back: scores, softmax and values; with their gradients.
-std::uint64_t matrix_passes(Pass pass) {
-  return pass == Pass::kInputGradient ? 7 : 4;
+std::uint64_t matrix_passes(trace::Pass pass) {
+  return pass == trace::Pass::kInputGradient ? 7 : 4;
 }
 
 }  // namespace
 
-Status run_matmul(const TrainContext& context, trace::Zone zone, Pass pass, const GemmCall& call) {
+Status run_matmul(const TrainContext& context, trace::Zone zone, trace::Pass pass, const GemmCall& call) {
   const auto m = static_cast<std::uint64_t>(call.m), n = static_cast<std::uint64_t>(call.n);
   const auto k = static_cast<std::uint64_t>(call.k);
   const std::uint64_t written = call.accumulate == Accumulate::kYes ? 2 : 1;
@@ -55,10 +53,10 @@ trace::Work work_of(const ElementWork& elements) {
           .pass = elements.pass};
 }
 
-trace::Work attention_work(const TrainContext& context, std::int64_t window, Pass pass) {
+trace::Work attention_work(const TrainContext& context, std::int64_t window, trace::Pass pass) {
   const ModelConfig& config = *context.config;
   const bool fused = context.options.fusion.attention;
-  const bool backward = pass == Pass::kInputGradient;
+  const bool backward = pass == trace::Pass::kInputGradient;
   const auto seq = static_cast<std::uint64_t>(context.seq());
   const std::uint64_t heads = static_cast<std::uint64_t>(config.heads) * static_cast<std::uint64_t>(context.batch());
   const std::uint64_t pairs = fused ? visible_pairs(seq, static_cast<std::uint64_t>(window)) : seq * seq;
