@@ -14,7 +14,7 @@ peak: what `train --memory` predicts for each case and the most that the kernel 
 of others that it reads in their memory.
 
 limit: a control group of `--memory` for each rank (needs the right to make one). One rank in one of them is killed; the
-same model over `--ranks` such ranks trains: `butterfly worker` processes, and this machine's rank 0.
+same model over `--ranks` such ranks trains and is written: `butterfly worker` processes, and this machine's rank 0.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -176,6 +177,8 @@ def limit(options):
              "--data.validation-share", "0", "--steps", "3", "--threads", "1", "--mirror", "0"]
     groups = [Group(f"{i}", limit_bytes) for i in range(options.ranks + 1)]
     workers = []
+    folder = tempfile.TemporaryDirectory()
+    model = pathlib.Path(folder.name) / "model.gguf"
     try:
         one = groups[0].start([PROGRAM, *flags, "--micro-batch", "1"])
         one.communicate(timeout=options.seconds)
@@ -186,18 +189,21 @@ def limit(options):
             workers.append(group.start([PROGRAM, "worker", "--listen", f"127.0.0.1:{port}", "--insecure", "--threads", "1"]))
         time.sleep(2)
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-        several = groups[1].start([PROGRAM, *flags, "--workers", addresses, "--insecure", "--memory", options.memory])
+        several = groups[1].start([PROGRAM, *flags, "--workers", addresses, "--insecure", "--memory", options.memory,
+                                    "--out", str(model)])
         _, err = several.communicate(timeout=options.seconds)
         print(err)
         print(f"{options.ranks} ranks in {options.memory} each: exit code {several.returncode}; at their peaks "
               + ", ".join(f"{group.peak() / MIB:.0f}M" for group in groups[1:]))
-        return 0 if killed and several.returncode == 0 else 1
+        print(f"the model that they wrote: {model.stat().st_size / MIB:.0f}M" if model.exists() else "no model was written")
+        return 0 if killed and several.returncode == 0 and model.exists() else 1
     finally:
         for worker in workers:
             worker.terminate()
             worker.communicate()
         for group in groups:
             group.remove()
+        folder.cleanup()
 
 
 def main():

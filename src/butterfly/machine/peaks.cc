@@ -14,6 +14,7 @@
 #include "butterfly/base/units.h"
 #include "butterfly/machine/peak_loops.h"
 #include "butterfly/machine/thread_team.h"
+#include "butterfly/machine/topology.h"
 
 namespace butterfly {
 namespace {
@@ -80,7 +81,8 @@ double measure_memory(const PeakLoops& loops, ThreadTeam& team, const std::byte*
   return static_cast<double>(bytes) / best * 1e-9;
 }
 
-/// CPU time of the member that needed most; where members outnumber CPUs, the time that they need in turns.
+/// CPU time of the member that needed most; where members outnumber the CPUs that affinity and quota leave, the time
+/// that they need in turns.
 double cpu_seconds_of(ThreadTeam& team, const auto& work) {
   std::vector<double> used(static_cast<std::size_t>(team.size()));
   team.run([&](int member) {
@@ -89,8 +91,7 @@ double cpu_seconds_of(ThreadTeam& team, const auto& work) {
     used[static_cast<std::size_t>(member)] = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
   });
   const double most = *std::max_element(used.begin(), used.end());
-  const unsigned cpus = std::thread::hardware_concurrency();
-  return cpus == 0 ? most : most * std::max(1.0, static_cast<double>(team.size()) / cpus);
+  return most * std::max(1.0, static_cast<double>(team.size()) / usable_threads());
 }
 
 /// 10^9 operations per second of all members together; work(iterations) does ops_per_iteration each.

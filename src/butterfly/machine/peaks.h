@@ -32,8 +32,8 @@ struct Peaks {
 /// What becomes of the time in which the threads waited for a CPU because the machine had other work.
 enum class OtherWork {
   kCounts,      // the peak is what the threads get now
-  kDiscounted,  // the peak of computing is what they would get alone, by their CPU time; a CPU counts once, but a quota
-                // of a control group is not looked at: more threads than it allows make the peak too large
+  kDiscounted,  // the peak of computing is what they would get alone, by their CPU time on the CPUs that affinity
+                // and quota leave to this process (usable_threads())
 };
 
 struct PeakOptions {

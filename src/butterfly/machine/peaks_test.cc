@@ -84,6 +84,9 @@ TEST(Peaks, OtherWorkOnTheSameCpuIsDiscounted) {
   PeakOptions options = kSmall;
   options.other_work = OtherWork::kDiscounted;
   const Result<Peaks> alone = measure_peaks(options);
+  PeakOptions too_many = options;
+  too_many.threads = 4 * options.threads;
+  const Result<Peaks> in_turns = measure_peaks(too_many);
   std::atomic<bool> stop{false};
   std::vector<std::jthread> others;  // on the same CPU
   for (int i = 0; i < 4; ++i) {
@@ -96,7 +99,8 @@ TEST(Peaks, OtherWorkOnTheSameCpuIsDiscounted) {
   stop = true;
   others.clear();
   sched_setaffinity(0, sizeof before, &before);
-  ASSERT_TRUE(alone.has_value() && crowded.has_value());
+  ASSERT_TRUE(alone.has_value() && crowded.has_value() && in_turns.has_value());
+  EXPECT_LT(in_turns->team.fp32_gflops, 1.7 * alone->team.fp32_gflops) << "threads that take turns on one CPU";
   EXPECT_GT(crowded->team.fp32_gflops, 0.6 * alone->team.fp32_gflops);  // by the clock a fifth to a half
 }
 

@@ -11,6 +11,7 @@
 #include "butterfly/train/config/learning_rate.h"
 #include "butterfly/train/run/run_trainer.h"
 #include "butterfly/train/sharding/takeover.h"
+#include "butterfly/train/sharding/unit_weights.h"
 
 namespace butterfly {
 
@@ -275,14 +276,19 @@ Status RunTrainer::save_parts(const TrainObserver& observer) {
   return {};
 }
 
-/// Rank 0 knows whether there is a place for it, and needs the others' weights.
+/// Rank 0 knows whether there is a place for it, and asks the others for their weights as the file needs them.
 Status RunTrainer::write_model() {
   double wanted = is_first() && !config_.out.empty() ? 1.0 : 0.0;
   if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, std::span(&wanted, 1)));
   if (wanted == 0.0) return {};
-  BF_TRY(gather_weights());
-  const Status written = is_first() ? write_trained_model(checkpoint(), config_.out) : Status{};
-  release_weights();
+  if (shards_ == nullptr) return is_first() ? write_trained_model(checkpoint(), config_.out) : Status{};
+  if (!is_first()) return give_units(shards_->weights, shards_->collectives);
+  Checkpoint all = checkpoint();
+  const auto weights = std::make_shared<UnitWeights>(transformer_.parameters(), shards_->map, shards_->weights,
+                                                     shards_->collectives, all.config.name);
+  all.weights = weights;
+  const Status written = write_trained_model(all, config_.out);
+  BF_TRY(weights->finish());
   return written;
 }
 
