@@ -1,7 +1,7 @@
 #include "butterfly/base/json.h"
 
-template class nlohmann::basic_json<>;
-template class nlohmann::basic_json<nlohmann::ordered_map>;
+BUTTERFLY_JSON_MEMBERS(, nlohmann::json)
+BUTTERFLY_JSON_MEMBERS(, nlohmann::ordered_json)
 
 namespace butterfly {
 
