@@ -112,7 +112,8 @@ set(BUTTERFLY_COLD_OPTIONS $<$<CONFIG:Release>:-Og>)
 # What tests do themselves need not be fast: a third of their compile time is saved, under a sanitizer half of it. There
 # what computes, and the search for plans, is optimised whatever the preset says of the rest.
 if(BUTTERFLY_SANITIZE)
-  set(BUTTERFLY_TEST_OPTIONS -O0)
+  # What tests do themselves is not looked at for undefined behaviour: a third less to compile.
+  set(BUTTERFLY_TEST_OPTIONS -O0 -fno-sanitize=undefined)
   set(BUTTERFLY_HOT_OPTIONS -O1)
 else()
   set(BUTTERFLY_TEST_OPTIONS -Og)

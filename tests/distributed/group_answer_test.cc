@@ -249,8 +249,30 @@ TEST_P(DistGroupAnswer, OfNodesWithSeveralStages) {
 INSTANTIATE_TEST_SUITE_P(Types, DistGroupAnswer, testing::Values(DType::kF32, DType::kQ4_0),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
+/// Over threads all groups; over workers, which compute the same and differ in how shares and sums travel, every third
+/// group, the first of them chosen by the type.
+class DistThreadsAndWorkers : public DistGroupAnswer {
+ protected:
+  void expect_same_of_threads_and_workers() const {
+    for (const Groups& groups : kGroups)
+      expect_same(run_threads(served, groups, kNodes), "threads: " + to_string(groups));
+    std::vector<std::unique_ptr<Worker>> workers;
+    MembershipOptions options;
+    for (int i = 0; i < kNodes; ++i) {
+      workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
+      options.workers.push_back(workers.back()->address());
+    }
+    const auto membership = Membership::create(options, after_ms(20'000)).value();
+    for (std::size_t i = static_cast<std::size_t>(GetParam()) % 3; i < kGroups.size(); i += 3) {
+      const auto session = membership->next_epoch(membership->members());
+      expect_same(run_session(*session, served, kGroups[i], kNodes, membership->epoch()),
+                  "workers: " + to_string(kGroups[i]));
+    }
+  }
+};
+
 /// Experts in slices that differ, a shared one with a gate, and a dense layer before them.
-class DistExpertsAnswer : public DistGroupAnswer {
+class DistExpertsAnswer : public DistThreadsAndWorkers {
  protected:
   ModelConfig config() const override {
     ModelConfig config = small_config();
@@ -267,18 +289,7 @@ class DistExpertsAnswer : public DistGroupAnswer {
 };
 
 TEST_P(DistExpertsAnswer, WhateverTheGroups) {
-  std::vector<std::unique_ptr<Worker>> workers;
-  MembershipOptions options;
-  for (int i = 0; i < kNodes; ++i) {
-    workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
-    options.workers.push_back(workers.back()->address());
-  }
-  const auto membership = Membership::create(options, after_ms(20'000)).value();
-  for (const Groups& groups : kGroups) {
-    expect_same(run_threads(served, groups, kNodes), "threads: " + to_string(groups));
-    const auto session = membership->next_epoch(membership->members());
-    expect_same(run_session(*session, served, groups, kNodes, membership->epoch()), "workers: " + to_string(groups));
-  }
+  expect_same_of_threads_and_workers();
 }
 
 /// Fewer experts than slices: some members have none. Every choice of gpt-oss.
@@ -307,7 +318,7 @@ INSTANTIATE_TEST_SUITE_P(Types, DistFewExpertsAnswer, testing::Values(DType::kF3
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 /// Types in blocks of 256, in rows of one and of three of them: slices of 96 columns begin within blocks.
-class DistSubBlockAnswer : public DistGroupAnswer {
+class DistSubBlockAnswer : public DistThreadsAndWorkers {
  protected:
   ModelConfig config() const override {
     ModelConfig config = small_config();
@@ -315,24 +326,10 @@ class DistSubBlockAnswer : public DistGroupAnswer {
     config.ff_dim = 768;
     return config;
   }
-  void expect_same_of_workers() const {
-    std::vector<std::unique_ptr<Worker>> workers;
-    MembershipOptions options;
-    for (int i = 0; i < kNodes; ++i) {
-      workers.push_back(std::make_unique<Worker>(SharedMemoryUse::kAllowed));
-      options.workers.push_back(workers.back()->address());
-    }
-    const auto membership = Membership::create(options, after_ms(20'000)).value();
-    for (const Groups& groups : kGroups) {
-      expect_same(run_threads(served, groups, kNodes), "threads: " + to_string(groups));
-      const auto session = membership->next_epoch(membership->members());
-      expect_same(run_session(*session, served, groups, kNodes, membership->epoch()), "workers: " + to_string(groups));
-    }
-  }
 };
 
-TEST_P(DistSubBlockAnswer, OfWorkersWhateverTheGroups) {
-  expect_same_of_workers();
+TEST_P(DistSubBlockAnswer, WhateverTheGroups) {
+  expect_same_of_threads_and_workers();
 }
 
 /// Latent attention, whose cache all members have whole, and sinks in windows.
@@ -350,8 +347,8 @@ class DistLatentAnswer : public DistSubBlockAnswer {
   }
 };
 
-TEST_P(DistLatentAnswer, OfWorkersWhateverTheGroups) {
-  expect_same_of_workers();
+TEST_P(DistLatentAnswer, WhateverTheGroups) {
+  expect_same_of_threads_and_workers();
 }
 
 /// A cache in q8_0 whose blocks end within a head, with windows and sinks.
@@ -368,8 +365,8 @@ class DistQ8CacheAnswer : public DistSubBlockAnswer {
   DType kv_type(const ModelConfig& /*model*/) const override { return DType::kQ8_0; }
 };
 
-TEST_P(DistQ8CacheAnswer, OfWorkersWhateverTheGroups) {
-  expect_same_of_workers();
+TEST_P(DistQ8CacheAnswer, WhateverTheGroups) {
+  expect_same_of_threads_and_workers();
 }
 
 /// The same of latents, which are keys and values at once.
@@ -378,8 +375,8 @@ class DistQ8LatentAnswer : public DistLatentAnswer {
   DType kv_type(const ModelConfig& /*model*/) const override { return DType::kQ8_0; }
 };
 
-TEST_P(DistQ8LatentAnswer, OfWorkersWhateverTheGroups) {
-  expect_same_of_workers();
+TEST_P(DistQ8LatentAnswer, WhateverTheGroups) {
+  expect_same_of_threads_and_workers();
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DistQ8CacheAnswer, testing::Values(DType::kF32, DType::kQ4_0),
