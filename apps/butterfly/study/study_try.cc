@@ -33,7 +33,8 @@ struct Run {
 
 struct Trial {
   Remedy remedy;
-  std::vector<Run> runs;  // one of each round
+  std::vector<Run> runs;          // one of each round
+  std::vector<Remedy> predicted;  // from each round's run without it, where that advises it
 };
 
 constexpr std::uint64_t kPrintedMax = 64 << 20;
@@ -133,6 +134,28 @@ std::vector<Remedy> own_remedies(const TryCommand& command) {
   return found;
 }
 
+/// What this run's study says of the remedies that are tried. The machine is not the same in each round, so a remedy
+/// is judged by the median of its rounds' predictions: each is made before it is tried in that round.
+void predict_again(const study::Study& result, std::vector<Trial>& trials) {
+  for (const Remedy& one : remedies(result, study::advise(result))) {
+    for (Trial& trial : trials) {
+      if (!trial.remedy.cause.empty() && describe(trial.remedy) == describe(one)) trial.predicted.push_back(one);
+    }
+  }
+}
+
+void take_medians(Trial& trial) {
+  const auto middle = [&trial](double Remedy::*value) {
+    std::vector<double> values;
+    for (const Remedy& one : trial.predicted) values.push_back(one.*value);
+    return median(values);
+  };
+  if (trial.predicted.empty()) return;
+  trial.remedy.speedup = middle(&Remedy::speedup);
+  trial.remedy.speedup_low = middle(&Remedy::speedup_low);
+  trial.remedy.speedup_high = middle(&Remedy::speedup_high);
+}
+
 /// The command as it is, then each remedy, and so again in each round, so that what disturbs the machine meets all.
 Result<std::vector<Trial>> run_trials(const TryCommand& command) {
   std::vector<Trial> trials(1);
@@ -144,15 +167,19 @@ Result<std::vector<Trial>> run_trials(const TryCommand& command) {
           fmt::format("{}/{}/{}", command.folder, at == 0 ? "before" : fmt::format("{}", at), round);
       BF_ASSIGN_OR_RETURN(Run run, run_once(command, trials[at].remedy, folder));
       trials[at].runs.push_back(std::move(run));
+      const bool predicts = at == 0 && command.flags.empty();
+      if (predicts && round > 1) predict_again(trials[0].runs.back().result, trials);
       if (round > 1 || at > 0) continue;
       const study::Study& first = trials[0].runs[0].result;
       std::vector<Remedy> wanted =
           command.flags.empty() ? remedies(first, study::advise(first)) : own_remedies(command);
       if (std::ssize(wanted) > command.most) wanted.resize(static_cast<std::size_t>(command.most));
-      for (Remedy& one : wanted) trials.push_back({.remedy = std::move(one), .runs = {}});
+      for (Remedy& one : wanted) trials.push_back({.remedy = std::move(one), .runs = {}, .predicted = {}});
       if (trials.size() == 1) return trials;
+      if (predicts) predict_again(first, trials);
     }
   }
+  std::ranges::for_each(trials, take_medians);
   return trials;
 }
 
