@@ -51,7 +51,7 @@ def check_times(work, figures):
         figures.show(f"{name}: phases, s", sum(phase["seconds"] for phase in track["phases"]), track["wall_s"], TIME)
         for phase in track["phases"]:
             known = phase["seconds"] - phase["rest_s"]
-            if phase["seconds"] < LEAST_SHARE * track["wall_s"] or known <= phase["recording_s"]:
+            if phase["seconds"] < LEAST_SHARE * track["wall_s"] or known <= 1.001 * phase["recording_s"]:
                 continue  # too short, or a phase of no operation, such as the choice of a batch
             if track["steps"] < LEAST_STEPS and phase["seconds"] < LEAST_S:
                 print(f"  -   {name}: {phase['name']} took {1e3 * phase['seconds']:.3f} ms in all, which is too little to say")
