@@ -78,6 +78,8 @@ Result<Block> Block::load(const ModelConfig& config, int layer, const WeightSour
   Block block;
   block.config_ = config;
   block.shard_ = shard_of(config, slices);
+  block.attention_slices_ = attention_slices(config);
+  block.mlp_slices_ = mlp_slices(config);
   const Shard& shard = block.shard_;
   const std::string prefix = fmt::format("blk.{}.", config.weight_layer(layer));
   block.layer_ = layer_attention(config, layer, shard);
@@ -218,7 +220,7 @@ Status Block::add_output(const Compute& compute, DividedMatmul matmul, const Act
   const bool of_attention = matmul == DividedMatmul::kAttentionOutput;
   const LinearWeights& linear = of_attention ? attn_output_ : down_;
   const DividedWeights weights{.weights = &linear.matrix, .bias = linear.bias_or_null()};
-  const SliceBorders slices = of_attention ? attention_slices(config_) : mlp_slices(config_);
+  const SliceBorders& slices = of_attention ? attention_slices_ : mlp_slices_;
   if (!config_.norms_outputs() && config_.residual_scale == 1.0f) {
     BF_TRY(add_divided_matmul(compute, matmul, slices, weights, h, x));
     if (config_.norm_place == NormPlace::kAfter) {

@@ -100,6 +100,7 @@ class Block {
 
   ModelConfig config_;
   Shard shard_;
+  SliceBorders attention_slices_, mlp_slices_;  // of sums over the heads, and over the MLP's columns
   LayerAttention layer_;
   bool encoder_ = false;
   NormWeights encoder_norm_;                     // of the last encoder layer before a decoder

@@ -49,6 +49,7 @@ class BpeModel : public WordModel {
 };
 
 BpeModel::BpeModel(const Vocabulary& vocabulary, WordSpelling spelling) : vocabulary_(vocabulary), spelling_(spelling) {
+  pieces_.reserve(static_cast<std::size_t>(vocabulary.size()));
   for (int id = 0; id < vocabulary.size(); ++id) {
     const auto index = static_cast<std::size_t>(id);
     const TokenType type = vocabulary.types[index];
