@@ -48,12 +48,12 @@ Step tokens_at(int position, int rows, int vocab) {
 /// Spans of these steps, an outer one before those inside it.
 std::vector<Span> record_steps(const ModelConfig& config, const RandomWeights& weights, const std::vector<int>& rows,
                                int threads = 1) {
+  trace::reset();  // before anything is held: what a stage gives back was counted
   const Checkpoint checkpoint = *random_checkpoint(config, weights);
   const StageAssignment whole{.first_layer = 0, .last_layer = config.layers, .embedding = true, .head = true};
   const auto stage =
       Stage::load(checkpoint.config, whole, checkpoint.weights, {.threads = threads, .isa = Isa::kReference});
   EXPECT_TRUE(stage);
-  trace::reset();
   trace::set_recording(true);
   int position = 0;
   std::vector<Span> spans;
