@@ -294,10 +294,10 @@ Progress add_chunk(const SliceSteps& steps, const Progress& from, long end, Tile
   return now;
 }
 
-/// One panel of outputs of these rows.
+/// One sum of one panel of outputs of these rows.
 template <PackedType kType>
-void multiply_panel(const LinearArgs& a, const SliceSteps& steps, long panel, const Rows& rows, Weights& weights,
-                    Unfinished* tiles) {
+void multiply_panel(const LinearArgs& a, const LinearSum& sum, const SliceSteps& steps, long panel, const Rows& rows,
+                    Weights& weights, Unfinished* tiles) {
   constexpr Form kForm = form_of(kType);
   const long last = steps.steps[steps.count - 1].end / 32;
   Progress progress{.block = steps.steps[0].begin / 32, .step = 0, .waiting = 0};
@@ -315,13 +315,14 @@ void multiply_panel(const LinearArgs& a, const SliceSteps& steps, long panel, co
     const long begin = rows.first + tile * kTileRows;
     const long skipped = begin - rows.row_of(tile, a.rows);
     const long end = min_of(begin + kTileRows, rows.last);
-    finish_tile<Vec>(a, tiles[tile].waiting + skipped * kPanel, begin, static_cast<int>(end - begin), panel, 1);
+    finish_tile<Vec>(sum, a.out_rows, tiles[tile].waiting + skipped * kPanel, begin, static_cast<int>(end - begin),
+                     panel, 1);
   }
 }
 
 template <PackedType kType>
 void multiply_rows(const LinearArgs& a) {
-  const SliceSteps steps = slice_steps(a);
+  const SumSteps steps(a);
   Rows rows;
   Weights weights;
   Unfinished tiles[kRowTiles];
@@ -336,7 +337,9 @@ void multiply_rows(const LinearArgs& a) {
     rows.tiles = (rows.last - rows.first + kTileRows - 1) / kTileRows;
     pack_rows<form_of(kType)>(a, rows);
     for (long panel = a.panel_begin; panel < a.panel_end; ++panel) {
-      multiply_panel<kType>(a, steps, panel, rows, weights, tiles);
+      for (int i = 0; i < a.sum_count; ++i) {
+        multiply_panel<kType>(a, a.sums[i], steps.of[i], panel, rows, weights, tiles);
+      }
     }
   }
   _tile_release();

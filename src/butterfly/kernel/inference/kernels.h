@@ -42,10 +42,23 @@ enum class PackedType : unsigned char {
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
 inline constexpr int kReductionSlices = 32;
 
-/// y[r, o] = sum over slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o]) (+ residual[r, o])
-/// for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per lane, k ascending,
-/// from +0. Quantised weights: per block of 32 an exact integer dot product d, then
-/// acc = fma(float(d), w_scale * x_scale, acc), blocks ascending. Weights of sub-blocks: the same for each sub-block,
+/// One of the sums that rows and weights are multiplied for: over a slice after the other.
+struct LinearSum {
+  const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
+  int slices = 1;                    // a power of two, at most kReductionSlices; not all empty
+  const float* bias = nullptr;
+  const float* residual = nullptr;  // [rows, y_stride], may be y itself
+  float* y = nullptr;
+  long y_stride = 0;
+};
+
+/// Sums that share their rows and weights: a member of a tensor group has one for each subtree that it adds up alone.
+inline constexpr int kLinearSums = 8;
+
+/// For each of the sums, y[r, o] = sum over its slices of sum over k in the slice of x[r, k] * w[o, k]  (+ bias[o])
+/// (+ residual[r, o]) for output panels [panel_begin, panel_end). Float weights: one chain of fused multiply-adds per
+/// lane, k ascending, from +0. Quantised weights: per block of 32 an exact integer dot product d, then acc =
+/// fma(float(d), w_scale * x_scale, acc), blocks ascending. Weights of sub-blocks: the same for each sub-block,
 /// ascending, and where it has a minimum then acc = fma(float(s), -(w_min * x_scale), acc), s the sum of the
 /// sub-block's quants of x. Slices are added in a binary tree of neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8; empty
 /// slices drop out.
@@ -64,12 +77,8 @@ struct LinearArgs {
   const int* x_sums = nullptr;                 // [rows, cols / 32]: sum of the block's quants
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
-  const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
-  int slices = 1;                    // a power of two, at most kReductionSlices; not all empty
-  const float* bias = nullptr;
-  const float* residual = nullptr;  // [rows, y_stride], may be y itself
-  float* y = nullptr;
-  long y_stride = 0;
+  LinearSum sums[kLinearSums];
+  int sum_count = 1;
 };
 
 /// Attention of query rows that share one key/value head. Row r sees keys [first[r], visible[r]).

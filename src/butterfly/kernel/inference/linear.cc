@@ -9,7 +9,9 @@
 namespace butterfly {
 namespace {
 
-void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin, std::int64_t end) {
+/// Panels of jobs that multiply the same rows with the same weights.
+void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::int64_t begin, std::int64_t end) {
+  const LinearJob& job = jobs.front();
   const PackedMatrix& w = *job.weights;
   LinearArgs args;
   args.type = packed_type(w.type());
@@ -26,31 +28,24 @@ void run_panels(const Kernels& kernels, const LinearJob& job, std::int64_t begin
   args.x_sums = job.x->sums;
   args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
-  args.slice_begin = job.slices.data();
-  args.slices = job.slices.count();
-  args.bias = job.bias;
-  args.residual = job.residual;
-  args.y = job.y;
-  args.y_stride = job.y_stride == 0 ? w.rows() : job.y_stride;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    args.sums[i] = {.slice_begin = jobs[i].slices.data(),
+                    .slices = jobs[i].slices.count(),
+                    .bias = jobs[i].bias,
+                    .residual = jobs[i].residual,
+                    .y = jobs[i].y,
+                    .y_stride = jobs[i].y_stride == 0 ? w.rows() : jobs[i].y_stride};
+  }
+  args.sum_count = static_cast<int>(jobs.size());
   kernels.linear(args);
 }
 
 /// Jobs at the front that multiply the same rows with the same weights: a tensor group's, of one slice after the other.
 std::size_t jobs_of_same_weights(std::span<const LinearJob> jobs) {
   std::size_t count = 1;
-  while (count < jobs.size() && jobs[count].weights == jobs.front().weights && jobs[count].x == jobs.front().x) ++count;
+  const std::size_t most = std::min<std::size_t>(jobs.size(), kLinearSums);
+  while (count < most && jobs[count].weights == jobs.front().weights && jobs[count].x == jobs.front().x) ++count;
   return count;
-}
-
-/// Each panel's columns lie beside each other. Few rows, which wait for the weights, take them in this order: kernels
-/// ask for memory ahead of them, which is only right where it comes next.
-void run_together(const Kernels& kernels, std::span<const LinearJob> jobs, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kFewRows = 8;
-  const bool in_turns = jobs.size() > 1 && jobs.front().x->rows <= kFewRows;
-  const std::int64_t step = in_turns ? 1 : std::max<std::int64_t>(end - begin, 1);
-  for (std::int64_t panel = begin; panel < end; panel += step) {
-    for (const LinearJob& job : jobs) run_panels(kernels, job, panel, std::min(panel + step, end));
-  }
 }
 
 /// Activations are read and written once. Matmuls of the same rows count as one with the outputs of all; those of
@@ -121,7 +116,7 @@ void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const Linear
       for (const LinearJob& job : together) cost += cost_of_panel(job);
       const std::int64_t begin = std::clamp<std::int64_t>((mine.begin - first) / cost, 0, panels);
       const std::int64_t end = std::clamp<std::int64_t>((mine.end - first) / cost, 0, panels);
-      run_together(kernels, together, begin, end);
+      if (begin < end) run_panels(kernels, together, begin, end);
       first += panels * cost;
     }
   });

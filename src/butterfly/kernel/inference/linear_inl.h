@@ -27,8 +27,7 @@ struct SliceStep {
   int adds;
 };
 
-/// The slices that have columns, in order. No more is written than there are: a tensor group asks for one panel at a
-/// time.
+/// The slices of a sum that have columns, in order.
 struct SliceSteps {
   int count = 0;
   SliceStep steps[kReductionSlices];
@@ -44,14 +43,13 @@ struct SliceSteps {
 constexpr int kWaitingMax = 6;
 static_assert(1 << (kWaitingMax - 1) == kReductionSlices);
 
-inline SliceSteps slice_steps(const LinearArgs& a) {
-  SliceSteps steps;
+inline void set_slice_steps(const LinearSum& sum, SliceSteps& steps) {
   int sums[kWaitingMax];  // of the subtrees that wait: the number of its sum, -1 where none of its slices has columns
   int waiting = 0;
-  for (int slice = 0; slice < a.slices; ++slice) {
-    const bool filled = a.slice_begin[slice] < a.slice_begin[slice + 1];
+  for (int slice = 0; slice < sum.slices; ++slice) {
+    const bool filled = sum.slice_begin[slice] < sum.slice_begin[slice + 1];
     sums[waiting++] = filled ? steps.count : -1;
-    if (filled) steps.steps[steps.count++] = {a.slice_begin[slice], a.slice_begin[slice + 1], 0};
+    if (filled) steps.steps[steps.count++] = {sum.slice_begin[slice], sum.slice_begin[slice + 1], 0};
     for (int width = 1; (slice & width) != 0; width *= 2) {
       const int right = sums[--waiting];
       int& left = sums[waiting - 1];
@@ -63,8 +61,15 @@ inline SliceSteps slice_steps(const LinearArgs& a) {
       }
     }
   }
-  return steps;
 }
+
+/// Of all sums of a matmul.
+struct SumSteps {
+  explicit SumSteps(const LinearArgs& a) {
+    for (int i = 0; i < a.sum_count; ++i) set_slice_steps(a.sums[i], of[i]);
+  }
+  SliceSteps of[kLinearSums];
+};
 
 template <class V, int M, int N>
 inline __attribute__((always_inline)) void clear_sums(V (&acc)[M][N]) {
@@ -176,26 +181,38 @@ struct TileTable {
 };
 
 template <class V>
-void finish_tile(const LinearArgs& a, const float* tile, long row, int rows, long panel, int panels) {
+void finish_tile(const LinearSum& sum, long out_rows, const float* tile, long row, int rows, long panel, int panels) {
   for (int m = 0; m < rows; ++m) {
     for (int n = 0; n < panels; ++n) {
-      const float* sums = tile + (m * panels + n) * kPanel;
+      const float* values = tile + (m * panels + n) * kPanel;
       const long o = (panel + n) * kPanel;
-      const long at = (row + m) * a.y_stride + o;
-      if (o + kPanel <= a.out_rows) {
-        V y = V::load(sums);
-        if (a.bias != nullptr) y = V::add(y, V::load(a.bias + o));
-        if (a.residual != nullptr) y = V::add(V::load(a.residual + at), y);
-        V::store(a.y + at, y);
+      const long at = (row + m) * sum.y_stride + o;
+      if (o + kPanel <= out_rows) {
+        V y = V::load(values);
+        if (sum.bias != nullptr) y = V::add(y, V::load(sum.bias + o));
+        if (sum.residual != nullptr) y = V::add(V::load(sum.residual + at), y);
+        V::store(sum.y + at, y);
         continue;
       }
-      for (long i = 0; o + i < a.out_rows; ++i) {
-        float y = sums[i];
-        if (a.bias != nullptr) y = y + a.bias[o + i];
-        if (a.residual != nullptr) y = a.residual[at + i] + y;
-        a.y[at + i] = y;
+      for (long i = 0; o + i < out_rows; ++i) {
+        float y = values[i];
+        if (sum.bias != nullptr) y = y + sum.bias[o + i];
+        if (sum.residual != nullptr) y = sum.residual[at + i] + y;
+        sum.y[at + i] = y;
       }
     }
+  }
+}
+
+/// One sum of one or more panels for rows [row_begin, row_end).
+template <class V, class Table>
+inline void sum_of_panels(const LinearArgs& a, const Table& table, const LinearSum& sum, const SliceSteps& steps,
+                          long row_begin, long row_end, long panel, int panels, float* tiles) {
+  for (long row = row_begin; row < row_end; row += Table::kRows) {
+    const int rows = static_cast<int>(min_of(Table::kRows, row_end - row));
+    table.functions[rows - 1][panels - 1](a, steps, row, panel, tiles);
+    if (rows == 1) fold_one_row<V>(steps, tiles, panels);
+    finish_tile<V>(sum, a.out_rows, tiles, row, rows, panel, panels);
   }
 }
 
@@ -207,17 +224,15 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   const long chunk = fit > Table::kRows ? fit : Table::kRows;
   constexpr int kSums = kWaitingMax * Table::kRows > kReductionSlices ? kWaitingMax * Table::kRows : kReductionSlices;
   alignas(64) float tiles[kSums * Table::kPanels * kPanel];
-  const SliceSteps steps = slice_steps(a);
+  const SumSteps steps(a);
   const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
     for (long panel = a.panel_begin; panel < a.panel_end; panel += panels_max) {
       const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
-      for (long row = chunk_begin; row < chunk_end; row += Table::kRows) {
-        const int rows = static_cast<int>(min_of(Table::kRows, chunk_end - row));
-        table.functions[rows - 1][panels - 1](a, steps, row, panel, tiles);
-        if (rows == 1) fold_one_row<V>(steps, tiles, panels);
-        finish_tile<V>(a, tiles, row, rows, panel, panels);
+      // Each panel's columns lie beside each other: weights are read in the order in which they come.
+      for (int i = 0; i < a.sum_count; ++i) {
+        sum_of_panels<V>(a, table, a.sums[i], steps.of[i], chunk_begin, chunk_end, panel, panels, tiles);
       }
     }
   }

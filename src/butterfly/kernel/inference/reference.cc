@@ -93,22 +93,26 @@ float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
   return acc;
 }
 
-void linear(const LinearArgs& a) {
+void linear_sum(const LinearArgs& a, const LinearSum& sum) {
   for (long r = 0; r < a.rows; ++r) {
     for (long o = a.panel_begin * kPanel; o < a.panel_end * kPanel && o < a.out_rows; ++o) {
       float sums[kReductionSlices];
       float* slices[kReductionSlices] = {};
-      for (int slice = 0; slice < a.slices; ++slice) {
-        if (a.slice_begin[slice] == a.slice_begin[slice + 1]) continue;
-        sums[slice] = slice_sum(a, r, o, a.slice_begin[slice], a.slice_begin[slice + 1]);
+      for (int slice = 0; slice < sum.slices; ++slice) {
+        if (sum.slice_begin[slice] == sum.slice_begin[slice + 1]) continue;
+        sums[slice] = slice_sum(a, r, o, sum.slice_begin[slice], sum.slice_begin[slice + 1]);
         slices[slice] = &sums[slice];
       }
-      float y = *fold_slices(slices, a.slices, 1);
-      if (a.bias != nullptr) y = y + a.bias[o];
-      if (a.residual != nullptr) y = a.residual[r * a.y_stride + o] + y;
-      a.y[r * a.y_stride + o] = y;
+      float y = *fold_slices(slices, sum.slices, 1);
+      if (sum.bias != nullptr) y = y + sum.bias[o];
+      if (sum.residual != nullptr) y = sum.residual[r * sum.y_stride + o] + y;
+      sum.y[r * sum.y_stride + o] = y;
     }
   }
+}
+
+void linear(const LinearArgs& a) {
+  for (int i = 0; i < a.sum_count; ++i) linear_sum(a, a.sums[i]);
 }
 
 void quantize_row(const float* x, long n, signed char* q, float* scales, int* sums) {

@@ -148,10 +148,10 @@ std::vector<float> matmul(const Kernels& kernels, PackedType type, const unsigne
   args.x_sums = rows.sums.data();
   args.nibble_quants = nibbles.data();
   args.rows = rows.rows;
-  args.slice_begin = kSlices.data();
-  args.slices = static_cast<int>(kSlices.size()) - 1;
-  args.y = y.data();
-  args.y_stride = kOutputs;
+  args.sums[0] = {.slice_begin = kSlices.data(),
+                  .slices = static_cast<int>(kSlices.size()) - 1,
+                  .y = y.data(),
+                  .y_stride = kOutputs};
   kernels.linear(args);
   return y;
 }

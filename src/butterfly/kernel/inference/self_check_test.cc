@@ -19,7 +19,9 @@ TEST(SelfCheck, OneWrongBitOfAnOperationIsNamed) {
   Kernels wrong = kReferenceKernels;
   wrong.linear = [](const LinearArgs& args) {
     kReferenceKernels.linear(args);
-    if (args.type == PackedType::kQ4_0 && args.rows > 16) args.y[args.y_stride * args.rows - 1] *= 1.0000001f;
+    if (args.type == PackedType::kQ4_0 && args.rows > 16) {
+      args.sums[0].y[args.sums[0].y_stride * args.rows - 1] *= 1.0000001f;
+    }
   };
   EXPECT_EQ(first_difference(wrong, kReferenceKernels), "matmul of q4_0");
   wrong = kReferenceKernels;
