@@ -115,7 +115,7 @@ TEST(StageZones, QuantisedWeightsHaveRowsQuantisedBeforeEachOfTheirMatmuls) {
   const Span first = of_zone(spans, Zone::kQuantize).front();
   EXPECT_EQ(first.work.number, 5u);
   EXPECT_EQ(first.work.in, 64u);
-  EXPECT_EQ(first.work.bytes, 5u * (64 * 4 + 64 + 64 / 32 * 8));
+  EXPECT_EQ(first.work.bytes, 5u * (64 * 4 + 64 + 64 / 32 * 12));
 }
 
 TEST(StageZones, OperationsLieInALayerOrInTheStepAndNeverInEachOther) {
@@ -182,10 +182,10 @@ TEST(StageZones, BytesAreThoseOfWeightsAndOfRows) {
   EXPECT_EQ(of_zone(spans, Zone::kAttention).back().work.bytes, 4u * (6 * 2 * 32 + 4 * 32));
   EXPECT_EQ(of_zone(spans, Zone::kNorm).front().work.bytes, 4u * 2 * 5 * 64);
   EXPECT_EQ(of_zone(spans, Zone::kActivation).front().work.bytes, 4u * 3 * 5 * 96);
-  // Eight bits a weight and a half of scale for 32 of them; rows the same with floats as scale and sum.
+  // Eight bits a weight and a half of scale for 32 of them; rows have a float and two sums of 32 bits.
   const auto quantised = record_steps(tiny_llama(), {.type = DType::kQ8_0}, {5});
   EXPECT_EQ(of_zone(quantised, Zone::kQkv).front().work.bytes,
-            64u * 128 + 64 / 32 * 128 * 2 + 5 * (64 + 64 / 32 * 8) + 4 * 5 * 128);
+            64u * 128 + 64 / 32 * 128 * 2 + 5 * (64 + 64 / 32 * 12) + 4 * 5 * 128);
 }
 
 TEST(StageZones, ExpertsCountTheRowsThatEachGot) {

@@ -56,7 +56,7 @@ struct MatmulInput {
   std::vector<float> values;
   std::vector<std::int8_t> quants;
   std::vector<float> scales;
-  std::vector<std::int32_t> sums;
+  std::vector<BlockSums> sums;
   std::vector<float> y;
   ActivationRows view;
 };

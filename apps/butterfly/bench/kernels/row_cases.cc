@@ -65,8 +65,8 @@ void row_gelu(const Kernels& kernels, const float* x, const float* /*weights*/, 
 void row_quantize(const Kernels& kernels, const float* x, const float* /*weights*/, long n, float* y) {
   const long blocks = n / kQuantBlock;
   auto* scales = y;
-  auto* sums = reinterpret_cast<int*>(y + blocks);
-  kernels.quantize_row(x, n, reinterpret_cast<signed char*>(y + 2 * blocks), scales, sums);
+  auto* sums = reinterpret_cast<BlockSums*>(y + blocks);
+  kernels.quantize_row(x, n, reinterpret_cast<signed char*>(y + 3 * blocks), scales, sums);
 }
 
 constexpr std::array<RowOperation, 10> kRowOperations{{{"rms_norm", 2048, 8, row_rms_norm},
@@ -77,8 +77,8 @@ constexpr std::array<RowOperation, 10> kRowOperations{{{"rms_norm", 2048, 8, row
                                                        {"softmax", 32000, 8, row_softmax},
                                                        {"silu_mul", 5632, 12, row_silu_mul},
                                                        {"gelu", 3072, 8, row_gelu},
-                                                       {"quantize", 2048, 4 + 1 + 0.25, row_quantize},
-                                                       {"quantize", 8192, 4 + 1 + 0.25, row_quantize}}};
+                                                       {"quantize", 2048, 4 + 1 + 0.375, row_quantize},
+                                                       {"quantize", 8192, 4 + 1 + 0.375, row_quantize}}};
 
 }  // namespace
 

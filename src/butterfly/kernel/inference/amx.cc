@@ -164,7 +164,8 @@ void pack_rows(const LinearArgs& a, Rows& rows) {
       signed char* packed = rows.quants + tile * rows.blocks * 32 * kTileRows + m * kForm.size;
       for (long block = 0; block < rows.blocks; ++block) {
         rows.scales[to + block * kTileRows] = a.x_scales[from + block];
-        if constexpr (kForm.minima) rows.sums[to + block * kTileRows] = static_cast<float>(a.x_sums[from + block]);
+        if constexpr (kForm.minima)
+          rows.sums[to + block * kTileRows] = static_cast<float>(sum_of(a.x_sums[from + block]));
         for (int sub = 0; sub < kForm.subs(); ++sub) {
           __builtin_memcpy(packed, quants, kForm.size);
           packed += kForm.size * kTileRows;

@@ -56,14 +56,15 @@ struct Vec {
     return {_mm256_and_ps(value.a, _mm256_cmp_ps(x.a, limit.a, _CMP_NLT_UQ)),
             _mm256_and_ps(value.b, _mm256_cmp_ps(x.b, limit.b, _CMP_NLT_UQ))};
   }
-  static int store_quants(Vec low, Vec high, signed char* q) {
+  static BlockSums store_quants(Vec low, Vec high, signed char* q) {
     const __m256i words_low = _mm256_packs_epi32(round_quants(low.a), round_quants(low.b));
     const __m256i words_high = _mm256_packs_epi32(round_quants(high.a), round_quants(high.b));
     store_bytes(words_low, words_high, reinterpret_cast<unsigned char*>(q));
-    const __m256i sums = _mm256_madd_epi16(_mm256_add_epi16(words_low, words_high), _mm256_set1_epi16(1));
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i sums = _mm256_hadd_epi32(_mm256_madd_epi16(words_low, ones), _mm256_madd_epi16(words_high, ones));
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));  // lower, lower, upper, upper
+    return {_mm_cvtsi128_si32(four), _mm_extract_epi32(four, 2)};
   }
   /// Rounded half away from zero, at most 127; NaN gives 0.
   static void store_quants_away(Vec low, Vec high, unsigned char* q) {
@@ -163,7 +164,7 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
   const Vec w_scale = Vec::load_half(reinterpret_cast<const unsigned short*>(scales));
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
-    const int sum = a.x_sums[(row + m) * blocks + block];
+    const int sum = sum_of(a.x_sums[(row + m) * blocks + block]);
     const Vec scale = Vec::mul(w_scale, Vec::set1(a.x_scales[(row + m) * blocks + block]));
     acc[m][0] = Vec::fma({dot[m][0].value(sum), dot[m][1].value(sum)}, scale, acc[m][0]);
   }
@@ -183,14 +184,6 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
     add_quant_block<kType, M>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
-}
-
-/// The sum of 16 signed bytes in every lane.
-inline __m128i sum_of_16(const signed char* x) {
-  const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
-  __m128i sums = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
-  sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
-  return _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
 }
 
 /// How products of quants with those of x, up to 127, are added in 16 bits before they become 32. kUnsigned: quants
@@ -256,28 +249,39 @@ inline __attribute__((always_inline)) void sub_block_dots(const LinearArgs& a, c
   }
 }
 
+/// from - factor * minimum.
+inline __attribute__((always_inline)) Vec subtract(__m256 factor, Vec minimum, Vec from) {
+  return {_mm256_fnmadd_ps(factor, minimum.a, from.a), _mm256_fnmadd_ps(factor, minimum.b, from.b)};
+}
+
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
-/// block in the panel.
+/// block in the panel. Sub-blocks that are added up first go to block_sum.
 template <PackedType kType, Products kProducts, int kSub, int M>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
-                                                         const signed char* x, const float* x_scales, const int* x_sums,
-                                                         __m256i table, Vec (&acc)[M][1]) {
+                                                         const signed char* x, const float* x_scales,
+                                                         const BlockSums* x_sums, __m256i table, Vec (&block_sum)[M],
+                                                         Vec (&acc)[M][1]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   const long blocks = a.cols / 32;
   __m256i dot[M][2];
   sub_block_dots<kType, kProducts, kSub, M>(a, at, x, table, dot);
   const auto* floats = reinterpret_cast<const float*>(at + kForm.quant_bytes());
   const Vec w_scale = Vec::load(floats + kSub * kPanel);
+  const float* minima = floats + (kForm.subs() + kSub) * kPanel;  // of types that have them
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
-    const Vec x_scale = Vec::set1(x_scales[m * blocks]);
     const Vec dots = {_mm256_cvtepi32_ps(dot[m][0]), _mm256_cvtepi32_ps(dot[m][1])};
+    if constexpr (kForm.summed()) {
+      const __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(half_sum<kSub>(x_sums[m * blocks])));
+      const Vec scaled = kSub == 0 ? Vec::mul(dots, w_scale) : Vec::fma(dots, w_scale, block_sum[m]);
+      block_sum[m] = subtract(sum, Vec::load(minima), scaled);
+      continue;
+    }
+    const Vec x_scale = Vec::set1(x_scales[m * blocks]);
     acc[m][0] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m][0]);
     if constexpr (kForm.minima) {
-      const __m128i sum = kForm.size == 32 ? _mm_set1_epi32(x_sums[m * blocks]) : sum_of_16(x + m * a.cols + kSub * 16);
-      const __m256 factor = _mm256_broadcastss_ps(_mm_cvtepi32_ps(sum));
-      const Vec minimum = Vec::mul(Vec::load(floats + (kForm.subs() + kSub) * kPanel), x_scale);
-      acc[m][0] = {_mm256_fnmadd_ps(factor, minimum.a, acc[m][0].a), _mm256_fnmadd_ps(factor, minimum.b, acc[m][0].b)};
+      const __m128 sum = _mm_cvtepi32_ps(_mm_set1_epi32(sum_of(x_sums[m * blocks])));
+      acc[m][0] = subtract(_mm256_broadcastss_ps(sum), Vec::mul(Vec::load(minima), x_scale), acc[m][0]);
     }
   }
 }
@@ -299,10 +303,16 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
     if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
     const float* scales = a.x_scales + row * blocks + block;
-    const int* sums = a.x_sums + row * blocks + block;
-    add_sub_block<kType, kProducts, 0, M>(a, at, x + block * 32, scales, sums, table, acc);
-    if constexpr (kForm.subs() == 2)
-      add_sub_block<kType, kProducts, 1, M>(a, at, x + block * 32, scales, sums, table, acc);
+    const BlockSums* sums = a.x_sums + row * blocks + block;
+    Vec block_sum[M];
+    add_sub_block<kType, kProducts, 0, M>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
+    if constexpr (kForm.subs() == 2) {
+      add_sub_block<kType, kProducts, 1, M>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
+    }
+    if constexpr (kForm.summed()) {
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) acc[m][0] = Vec::fma(block_sum[m], Vec::set1(scales[m * blocks]), acc[m][0]);
+    }
   }
   return push_sums(acc, step.adds, top);
 }

@@ -48,12 +48,12 @@ struct Vec {
   static Vec zero_where_below(Vec value, Vec x, Vec limit) {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_NLT_UQ), value.v)};
   }
-  static int store_quants(Vec low, Vec high, signed char* q) {
+  static BlockSums store_quants(Vec low, Vec high, signed char* q) {
     const __m512i a = round_quants(low.v);
     const __m512i b = round_quants(high.v);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(a));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(q + kPanel), _mm512_cvtepi32_epi8(b));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+    return {_mm512_reduce_add_epi32(a), _mm512_reduce_add_epi32(b)};
   }
   /// Rounded half away from zero, at most 127; NaN gives 0.
   static void store_quants_away(Vec low, Vec high, unsigned char* q) {
@@ -85,12 +85,12 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
   const float* x_scales = a.x_scales + row * blocks;
-  const int* x_sums = a.x_sums + row * blocks;
+  const BlockSums* x_sums = a.x_sums + row * blocks;
   const __m512i low_mask = _mm512_set1_epi8(15);
   __m512i dot[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
-    const __m512i start = _mm512_set1_epi32(kOffset * x_sums[m * blocks + block]);
+    const __m512i start = _mm512_set1_epi32(kOffset * sum_of(x_sums[m * blocks + block]));
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) dot[m][n] = start;
   }
@@ -156,26 +156,6 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
 template <PackedType kType>
 constexpr int kQuantOffset = packed_sub_blocks(kType).nibbles && packed_sub_blocks(kType).minima ? 0 : 128;
 
-/// What the sums of x give to the dot products of a block's two sub-blocks of 16: for each row 4 times that of the
-/// first, 4 times that of the second. Of types with minima the sums as floats, else what takes the offset out.
-template <PackedType kType, int M>
-inline __attribute__((always_inline)) void half_terms(const LinearArgs& a, const signed char* x, int (&terms)[M][8]) {
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + m * a.cols));
-    __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
-    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
-    if constexpr (packed_sub_blocks(kType).minima) {
-      _mm256_storeu_ps(reinterpret_cast<float*>(terms[m]), _mm256_cvtepi32_ps(sums));
-    } else {
-      static_assert(kQuantOffset<kType> == 1 << 7);
-      sums = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sums, 7));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(terms[m]), sums);
-    }
-  }
-}
-
 /// 4 k of 16 outputs; the upper nibbles of the first 4 quads are the last 4.
 template <PackedType kType>
 inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned char* quants, int quad, __m512i table) {
@@ -189,13 +169,59 @@ inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned cha
   return weights;
 }
 
+/// acc += what one sub-block's dot products give.
+template <PackedSubBlocks kForm, int kSub, int M, int N>
+inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, const unsigned char* at,
+                                                        const float* x_scales, const BlockSums* x_sums,
+                                                        const __m512i (&dot)[M][N], Vec (&acc)[M][N]) {
+  const long blocks = a.cols / 32;
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
+    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
+      acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
+      if constexpr (kForm.minima) {
+        const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
+        const __m512 sum = _mm512_set1_ps(static_cast<float>(sum_of(x_sums[m * blocks])));
+        acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
+      }
+    }
+  }
+}
+
+/// The same into the sum of a block of two, which x's scale is still to be multiplied with.
+template <PackedSubBlocks kForm, int kSub, int M, int N>
+inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, const unsigned char* at,
+                                                        const BlockSums* x_sums, const __m512i (&dot)[M][N],
+                                                        Vec (&block_sum)[M][N]) {
+  const long blocks = a.cols / 32;
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
+    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
+    const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      const __m512 dots = _mm512_cvtepi32_ps(dot[m][n]);
+      const __m512 x_sum = _mm512_cvtepi32_ps(_mm512_set1_epi32(half_sum<kSub>(x_sums[m * blocks])));
+      __m512& sum = block_sum[m][n].v;
+      sum = kSub == 0 ? _mm512_mul_ps(dots, w_scale) : _mm512_fmadd_ps(dots, w_scale, sum);
+      sum = _mm512_fnmadd_ps(x_sum, w_min, sum);
+    }
+  }
+}
+
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
-/// block in the first panel; `terms` are those of half_terms(). Quants are unsigned, as in add_quant_block; by the
+/// block in the first panel. Quants are unsigned, as in add_quant_block; by the
 /// table of nibbles as well.
 template <PackedType kType, int kSub, int M, int N>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
-                                                         const signed char* x, const float* x_scales, const int* x_sums,
-                                                         const int (&terms)[M][8], __m512i table, Vec (&acc)[M][N]) {
+                                                         const signed char* x, const float* x_scales,
+                                                         const BlockSums* x_sums, __m512i table, Vec (&block_sum)[M][N],
+                                                         Vec (&acc)[M][N]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
   constexpr int kOffset = kQuantOffset<kType>;
@@ -205,7 +231,8 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
   for (int m = 0; m < M; ++m) {
     __m512i start = _mm512_setzero_si512();
     if constexpr (kOffset != 0) {
-      start = _mm512_set1_epi32(kForm.size == 32 ? -kOffset * x_sums[m * blocks] : terms[m][4 * kSub]);
+      const BlockSums& sums = x_sums[m * blocks];
+      start = _mm512_set1_epi32(-kOffset * (kForm.size == 32 ? sum_of(sums) : half_sum<kSub>(sums)));
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) dot[m][n] = start;
@@ -224,25 +251,10 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
       for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], weights[n], quads);
     }
   }
-#pragma GCC unroll 16
-  for (int n = 0; n < N; ++n) {
-    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
-    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
-      acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
-      if constexpr (kForm.minima) {
-        const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
-        __m512 sum;
-        if constexpr (kForm.size == 32) {
-          sum = _mm512_set1_ps(static_cast<float>(x_sums[m * blocks]));
-        } else {
-          sum = _mm512_castsi512_ps(_mm512_set1_epi32(terms[m][4 * kSub]));
-        }
-        acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
-      }
-    }
+  if constexpr (kForm.summed()) {
+    add_to_block<kForm, kSub>(a, at, x_sums, dot, block_sum);
+  } else {
+    add_to_chain<kForm, kSub>(a, at, x_scales, x_sums, dot, acc);
   }
 }
 
@@ -263,12 +275,18 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
     const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
     if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
     const float* scales = a.x_scales + row * blocks + block;
-    const int* sums = a.x_sums + row * blocks + block;
-    int terms[M][8];
-    if constexpr (kForm.size == 16) half_terms<kType, M>(a, x + block * 32, terms);
-    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, terms, table, acc);
+    const BlockSums* sums = a.x_sums + row * blocks + block;
+    Vec block_sum[M][N];
+    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
     if constexpr (kForm.subs() == 2) {
-      add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, terms, table, acc);
+      add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
+    }
+    if constexpr (kForm.summed()) {
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) acc[m][n] = Vec::fma(block_sum[m][n], Vec::set1(scales[m * blocks]), acc[m][n]);
+      }
     }
   }
   return push_sums(acc, step.adds, top);

@@ -42,6 +42,12 @@ enum class PackedType : unsigned char {
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
 inline constexpr int kReductionSlices = 32;
 
+/// Of a block of 32 quants: what its two halves add up to.
+struct BlockSums {
+  int lower;
+  int upper;
+};
+
 /// One of the sums that rows and weights are multiplied for: over a slice after the other.
 struct LinearSum {
   const int* slice_begin = nullptr;  // slices + 1 borders in k, multiples of 32 but for the last
@@ -60,8 +66,10 @@ inline constexpr int kLinearSums = 8;
 /// lane, k ascending, from +0. Quantised weights: per block of 32 an exact integer dot product d, then acc =
 /// fma(float(d), w_scale * x_scale, acc), blocks ascending. Weights of sub-blocks: the same for each sub-block,
 /// ascending, and where it has a minimum then acc = fma(float(s), -(w_min * x_scale), acc), s the sum of the
-/// sub-block's quants of x. Slices are added in a binary tree of neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8; empty
-/// slices drop out.
+/// sub-block's quants of x. Two sub-blocks with minima are added up before they meet x's scale: b = float(d) * w_scale
+/// for the first, fma(float(d), w_scale, b) for the second, each followed by b = fma(float(s), -w_min, b); then
+/// acc = fma(b, x_scale, acc). Slices are added in a binary tree of neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8;
+/// empty slices drop out.
 struct LinearArgs {
   PackedType type = PackedType::kF32;
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
@@ -74,7 +82,7 @@ struct LinearArgs {
   long x_stride = 0;                           // elements
   const signed char* xq = nullptr;             // [rows, cols], quantised weights only
   const float* x_scales = nullptr;             // [rows, cols / 32]
-  const int* x_sums = nullptr;                 // [rows, cols / 32]: sum of the block's quants
+  const BlockSums* x_sums = nullptr;           // [rows, cols / 32]
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
   LinearSum sums[kLinearSums];
@@ -123,8 +131,8 @@ struct Kernels {
   void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);
 
   /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has
-  /// scale 0. `sums` gets each block's sum of q. n is a multiple of 32.
-  void (*quantize_row)(const float* x, long n, signed char* q, float* scales, int* sums);
+  /// scale 0. `sums` are those of q. n is a multiple of 32.
+  void (*quantize_row)(const float* x, long n, signed char* q, float* scales, BlockSums* sums);
 
   void (*attention)(const AttentionArgs& args);
 

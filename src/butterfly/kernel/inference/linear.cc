@@ -66,9 +66,8 @@ trace::Work work_of(std::span<const LinearJob> jobs, std::uint64_t flops, std::u
     if (job.x == x) continue;
     x = job.x;
     work.number += static_cast<std::uint32_t>(x->rows);
-    // Rows that quantised weights multiply are a byte for each element, and a scale and a sum for each block.
-    const auto elements = static_cast<std::uint64_t>(x->rows * x->cols);
-    work.bytes += job.weights->quantised() ? elements + elements / kQuantBlock * 8 : elements * sizeof(float);
+    const auto floats = static_cast<std::uint64_t>(x->rows * x->cols) * sizeof(float);
+    work.bytes += job.weights->quantised() ? quantised_bytes(x->rows, x->cols) : floats;
   }
   return work;
 }

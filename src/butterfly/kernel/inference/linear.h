@@ -21,8 +21,14 @@ struct ActivationRows {
   const float* values = nullptr;  // [rows, cols]
   std::int8_t* quants = nullptr;  // [rows, cols]
   float* scales = nullptr;        // [rows, cols / 32]
-  std::int32_t* sums = nullptr;   // [rows, cols / 32]
+  BlockSums* sums = nullptr;      // [rows, cols / 32]
 };
+
+/// Bytes of quantised rows: a byte for each element, a scale and two sums for each block.
+inline std::uint64_t quantised_bytes(std::int64_t rows, std::int64_t cols) {
+  const auto of_block = static_cast<std::int64_t>(sizeof(float) + sizeof(BlockSums));
+  return static_cast<std::uint64_t>(rows * (cols + cols / kQuantBlock * of_block));
+}
 
 /// One matmul: y[rows, weights.rows()] = slices of x * weights^T (+ bias) (+ residual). The slices may cover a part of
 /// the columns.

@@ -28,7 +28,7 @@ struct Activations {
   std::vector<float> values;
   std::vector<std::int8_t> quants;
   std::vector<float> scales;
-  std::vector<std::int32_t> sums;
+  std::vector<BlockSums> sums;
   ActivationRows view;
 };
 
@@ -422,12 +422,12 @@ TEST(ParityQuantize, EqualsReferenceWithZerosTiesAndExtremes) {
   const long n = static_cast<long>(x.size());
   std::vector<signed char> q(x.size()), expected_q(x.size());
   std::vector<float> s(x.size() / 32), expected_s(s.size());
-  std::vector<int> sums(s.size()), expected_sums(s.size());
+  std::vector<BlockSums> sums(s.size()), expected_sums(s.size());
   kReferenceKernels.quantize_row(x.data(), n, expected_q.data(), expected_s.data(), expected_sums.data());
   for (const Isa isa : supported_isas()) {
     unchecked_kernels(isa).quantize_row(x.data(), n, q.data(), s.data(), sums.data());
     EXPECT_EQ(q, expected_q) << to_string(isa);
-    EXPECT_EQ(sums, expected_sums) << to_string(isa);
+    EXPECT_EQ(std::memcmp(sums.data(), expected_sums.data(), sums.size() * sizeof(BlockSums)), 0) << to_string(isa);
     EXPECT_TRUE(same_bits(s, expected_s)) << to_string(isa);
   }
 }

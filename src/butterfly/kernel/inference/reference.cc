@@ -58,6 +58,7 @@ int sub_block_quant(const LinearArgs& a, const PackedSubBlocks& form, long o, lo
 float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
   const PackedSubBlocks form = packed_sub_blocks(a.type);
   float acc = 0.0f;
+  float block_sum = 0.0f;
   for (long first = k_begin; first < k_end; first += form.size) {
     int dot = 0;
     int sum = 0;
@@ -68,11 +69,17 @@ float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_en
     const unsigned char* block = a.weights + (o / kPanel) * a.panel_stride + first / 32 * form.block_bytes();
     const auto* floats = reinterpret_cast<const float*>(block + form.quant_bytes());
     const long sub = first % 32 / form.size;
+    const float scale = floats[sub * kPanel + o % kPanel];
+    const float minimum = form.minima ? floats[(form.subs() + sub) * kPanel + o % kPanel] : 0.0f;
     const float x_scale = a.x_scales[r * (a.cols / 32) + first / 32];
-    acc = std::fmaf(static_cast<float>(dot), floats[sub * kPanel + o % kPanel] * x_scale, acc);
-    if (!form.minima) continue;
-    const float minimum = floats[(form.subs() + sub) * kPanel + o % kPanel];
-    acc = std::fmaf(static_cast<float>(sum), -(minimum * x_scale), acc);
+    if (form.summed()) {
+      block_sum = sub == 0 ? static_cast<float>(dot) * scale : std::fmaf(static_cast<float>(dot), scale, block_sum);
+      block_sum = std::fmaf(static_cast<float>(sum), -minimum, block_sum);
+      if (sub + 1 == form.subs()) acc = std::fmaf(block_sum, x_scale, acc);
+    } else {
+      acc = std::fmaf(static_cast<float>(dot), scale * x_scale, acc);
+      if (form.minima) acc = std::fmaf(static_cast<float>(sum), -(minimum * x_scale), acc);
+    }
   }
   return acc;
 }
@@ -115,21 +122,20 @@ void linear(const LinearArgs& a) {
   for (int i = 0; i < a.sum_count; ++i) linear_sum(a, a.sums[i]);
 }
 
-void quantize_row(const float* x, long n, signed char* q, float* scales, int* sums) {
+void quantize_row(const float* x, long n, signed char* q, float* scales, BlockSums* sums) {
   for (long block = 0; block < n / 32; ++block) {
     float largest = 0.0f;
     for (long i = block * 32; i < block * 32 + 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
     const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    int sum = 0;
+    sums[block] = {};
     for (long i = block * 32; i < block * 32 + 32; ++i) {
       float scaled = x[i] * inverse;
       scaled = scaled > -127.0f ? scaled : -127.0f;
       scaled = scaled < 127.0f ? scaled : 127.0f;
       q[i] = static_cast<signed char>((scaled + kRoundMagic) - kRoundMagic);
-      sum += q[i];
+      (i % 32 < 16 ? sums[block].lower : sums[block].upper) += q[i];
     }
     scales[block] = largest / 127.0f;
-    sums[block] = sum;
   }
 }
 

@@ -40,7 +40,7 @@ inline float fold_vector(V v) {
 // --- norms and quantisation of activations -----------------------------------------------------------------------
 
 template <class V>
-void quantize_row_simd(const float* x, long n, signed char* q, float* scales, int* sums) {
+void quantize_row_simd(const float* x, long n, signed char* q, float* scales, BlockSums* sums) {
   for (long block = 0; block < n / 32; ++block) {
     const V low = V::load(x + block * 32);
     const V high = V::load(x + block * 32 + kPanel);

@@ -27,9 +27,20 @@ struct PackedSubBlocks {
   bool minima;
   bool nibbles;
   constexpr int subs() const { return 32 / size; }
+  /// Whether a block's sub-blocks are added up before they meet x's scale.
+  constexpr bool summed() const { return minima && subs() == 2; }
   constexpr long quant_bytes() const { return (nibbles ? 16 : 32) * kPanel; }
   constexpr long block_bytes() const { return quant_bytes() + 4 * kPanel * subs() * (minima ? 2 : 1); }
 };
+
+inline int sum_of(const BlockSums& sums) {
+  return sums.lower + sums.upper;
+}
+
+template <int kSub>
+inline int half_sum(const BlockSums& sums) {
+  return kSub == 0 ? sums.lower : sums.upper;
+}
 
 constexpr bool is_sub_blocks(PackedType type) {
   return type >= PackedType::kBytes16;

@@ -68,7 +68,7 @@ struct Activations {
   std::vector<float> values;
   std::vector<std::int8_t> quants;
   std::vector<float> scales;
-  std::vector<std::int32_t> sums;
+  std::vector<BlockSums> sums;
   ActivationRows view;
 };
 

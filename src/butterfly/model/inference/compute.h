@@ -44,11 +44,6 @@ inline trace::Work work_on_rows(std::int64_t rows, std::int64_t width, std::int6
           .bytes = static_cast<std::uint64_t>(rows * floats) * sizeof(float)};
 }
 
-/// Bytes of a row's blocks: a byte for each element, and a scale and a sum for each block.
-inline std::uint64_t quantised_bytes(std::int64_t rows, std::int64_t cols) {
-  return static_cast<std::uint64_t>(rows * (cols + cols / kQuantBlock * 8));
-}
-
 /// Scratch. Errors: kNoMemory.
 inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows, std::int64_t cols) {
   BF_ASSIGN_OR_RETURN(const auto values, compute.arena->allocate_array<float>(static_cast<std::uint64_t>(rows * cols)));

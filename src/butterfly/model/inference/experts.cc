@@ -239,7 +239,7 @@ Result<ActivationRows> Experts::gather(const Compute& compute, const ActivationR
     if (!quantised_) return;
     std::memcpy(rows.quants + to * cols, x.quants + from * cols, cols);
     std::memcpy(rows.scales + to * blocks, x.scales + from * blocks, blocks * sizeof(float));
-    std::memcpy(rows.sums + to * blocks, x.sums + from * blocks, blocks * sizeof(std::int32_t));
+    std::memcpy(rows.sums + to * blocks, x.sums + from * blocks, blocks * sizeof(BlockSums));
   });
   return rows;
 }

@@ -60,7 +60,7 @@ Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std
   const auto count = static_cast<std::uint64_t>(rows * cols);
   BF_ASSIGN_OR_RETURN(const auto quants, arena.allocate_array<std::int8_t>(count));
   BF_ASSIGN_OR_RETURN(const auto scales, arena.allocate_array<float>(count / kQuantBlock));
-  BF_ASSIGN_OR_RETURN(const auto sums, arena.allocate_array<std::int32_t>(count / kQuantBlock));
+  BF_ASSIGN_OR_RETURN(const auto sums, arena.allocate_array<BlockSums>(count / kQuantBlock));
   x.quants = quants.data();
   x.scales = scales.data();
   x.sums = sums.data();
