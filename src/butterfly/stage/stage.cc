@@ -290,12 +290,13 @@ tl::unexpected<Error> Stage::leave_group_with(const Error& error) {
 Status Stage::run_blocks(const Batch& batch, Tensor& x) {
   step_arena_.reset();
   BF_ASSIGN_OR_RETURN(const RotaryRows rotary, rotary_rows(compute_with(step_arena_), frequencies_, batch));
+  const Compute compute = compute_with(block_arena_);
+  float* values = x.mutable_view().values().data();
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const auto number = static_cast<std::uint32_t>(assignment_.first_layer) + static_cast<std::uint32_t>(layer);
     const trace::Scope scope(trace::Zone::kLayer, {.number = number});
     block_arena_.reset();
-    BF_TRY(blocks_[layer]->forward(compute_with(block_arena_), batch, rotary, static_cast<int>(layer), cache_,
-                                   x.mutable_view().values().data()));
+    BF_TRY(blocks_[layer]->forward(compute, batch, rotary, static_cast<int>(layer), cache_, values));
   }
   return {};
 }

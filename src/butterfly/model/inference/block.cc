@@ -258,31 +258,36 @@ void Block::add_result(const Compute& compute, DividedMatmul matmul, std::int64_
 Status Block::attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                         KvCache& cache, float* input, float* x) const {
   const std::int64_t rows = batch.rows();
-  BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
-  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.mixed_dim()));
-  if (shard_.heads.size() > 0) BF_TRY(mix_heads(compute, batch, rotary, cache_layer, cache, a, mixed));
-
-  BF_ASSIGN_OR_RETURN(const auto o, allocate_activations(*compute.arena, rows, shard_.mixed_dim(), mixed));
-  prepare_rows(compute, o, attn_output_.matrix.quantised());
+  float* mixed = nullptr;
+  if (shard_.heads.size() > 0) {
+    BF_ASSIGN_OR_RETURN(mixed, mix_heads(compute, batch, rotary, cache_layer, cache, input));
+  }
+  BF_ASSIGN_OR_RETURN(const auto o,
+                      prepared_rows(compute, rows, shard_.mixed_dim(), mixed, attn_output_.matrix.quantised()));
   return add_output(compute, DividedMatmul::kAttentionOutput, o, x);
 }
 
-Status Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
-                        KvCache& cache, const ActivationRows& input, float* mixed) const {
-  if (latent_ != nullptr) {
-    return mix_latent_heads({compute, config_, layer_, shard_, batch, rotary, cache_layer, cache}, *latent_, input,
-                            mixed);
-  }
+/// [rows, shard_.mixed_dim()]: what the heads of this share make of their input.
+Result<float*> Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                                KvCache& cache, float* input) const {
   const std::int64_t rows = batch.rows();
-  prepare_rows(compute, input, q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised());
+  const bool quantised = latent_ != nullptr ? latent_->reads_quants()
+                                            : q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised();
+  BF_ASSIGN_OR_RETURN(const ActivationRows a, prepared_rows(compute, rows, config_.model_dim, input, quantised));
+  if (latent_ != nullptr) {
+    BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.mixed_dim()));
+    BF_TRY(mix_latent_heads({compute, config_, layer_, shard_, batch, rotary, cache_layer, cache}, *latent_, a, mixed));
+    return mixed;
+  }
   trace::Scope scope(trace::Zone::kQkv);
+  BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.mixed_dim()));
   BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_rows.size()));
   BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.k_rows.size()));
   BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
   const SliceBorders whole = SliceBorders::single(config_.model_dim);
-  const std::array qkv{LinearJob{&q_.matrix, &input, whole, q_.bias_or_null(), nullptr, q},
-                       LinearJob{&k_.matrix, &input, whole, k_.bias_or_null(), nullptr, k},
-                       LinearJob{&v_.matrix, &input, whole, v_.bias_or_null(), nullptr, v}};
+  const std::array qkv{LinearJob{&q_.matrix, &a, whole, q_.bias_or_null(), nullptr, q},
+                       LinearJob{&k_.matrix, &a, whole, k_.bias_or_null(), nullptr, k},
+                       LinearJob{&v_.matrix, &a, whole, v_.bias_or_null(), nullptr, v}};
   run_linear(*compute.kernels, *compute.team, qkv, scope);
   if (config_.qk_norm != QkNorm::kNone) {
     BF_ASSIGN_OR_RETURN(q, norm_queries_or_keys(compute, config_, {q_norm_, rows, shard_.q_rows, shard_.q()}, q));
@@ -290,8 +295,9 @@ Status Block::mix_heads(const Compute& compute, const Batch& batch, const Rotary
   }
   rotate_and_store(compute, config_, layer_, shard_, batch, rotary, cache_layer, cache, {q, k, v});
   const std::int64_t head_dim = config_.head_dim;
-  return attend(compute, config_, layer_, shard_, batch, cache_layer, cache, {q, shard_.q_dim(), head_dim},
-                {mixed, shard_.mixed_dim(), head_dim});
+  BF_TRY(attend(compute, config_, layer_, shard_, batch, cache_layer, cache, {q, shard_.q_dim(), head_dim},
+                {mixed, shard_.mixed_dim(), head_dim}));
+  return mixed;
 }
 
 Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const {
@@ -304,8 +310,8 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
   }
   const bool gated = config_.mlp == MlpKind::kGated;
   const std::int64_t ff_dim = shard_.ff.size();
-  BF_ASSIGN_OR_RETURN(const auto a, allocate_activations(*compute.arena, rows, config_.model_dim, input));
-  if (ff_dim > 0) prepare_rows(compute, a, up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
+  const bool quantised = ff_dim > 0 && (up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
+  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, input, quantised));
   trace::Scope scope(gated ? trace::Zone::kGateUp : trace::Zone::kUp);
   BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
   BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));

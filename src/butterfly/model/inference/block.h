@@ -88,8 +88,8 @@ class Block {
   Status load_norms(int layer, const WeightSource& source, const std::string& prefix);
   Status attention(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                    KvCache& cache, float* input, float* x) const;
-  Status mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
-                   KvCache& cache, const ActivationRows& input, float* mixed) const;
+  Result<float*> mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
+                           KvCache& cache, float* input) const;
   Status mlp(const Compute& compute, std::int64_t rows, float* input, float* x) const;
   Status add_output(const Compute& compute, DividedMatmul matmul, const ActivationRows& h, float* x) const;
   void add_result(const Compute& compute, DividedMatmul matmul, std::int64_t rows, float* y, float* x) const;

@@ -51,15 +51,14 @@ inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows,
 }
 
 /// Quantises the rows where one of the matrices that read them is quantised.
-inline void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
-  if (!quantised) return;
-  trace::Work work = work_on_rows(x.rows, x.cols, x.cols);
-  work.bytes += quantised_bytes(x.rows, x.cols);
-  const trace::Scope scope(trace::Zone::kQuantize, work);
-  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
-}
+void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised);
 
 /// Scratch for activations that `weights` will be multiplied with. Errors: kNoMemory.
 Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values);
+
+/// Rows as matmuls read them, quantised where one of their matrices is; without memory for that where none is.
+/// Errors: kNoMemory.
+Result<ActivationRows> prepared_rows(const Compute& compute, std::int64_t rows, std::int64_t cols, float* values,
+                                     bool quantised);
 
 }  // namespace butterfly

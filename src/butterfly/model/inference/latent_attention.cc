@@ -80,7 +80,6 @@ Result<Projected> project(const AttentionStep& step, const LatentWeights& weight
   BF_ASSIGN_OR_RETURN(projected.queries, allocate_floats(compute, rows, step.shard.q_dim()));
   BF_ASSIGN_OR_RETURN(projected.cached, allocate_floats(compute, rows, step.config.cached_key_dim()));
   BF_ASSIGN_OR_RETURN(float* low, allocate_floats(compute, rows, rank));
-  prepare_rows(compute, input, first.matrix.quantised() || weights.latent.matrix.quantised());
   const SliceBorders whole = SliceBorders::single(step.config.model_dim);
   const std::array jobs{
       LinearJob{.weights = &first.matrix, .x = &input, .slices = whole, .y = rank > 0 ? low : projected.queries},
@@ -89,8 +88,7 @@ Result<Projected> project(const AttentionStep& step, const LatentWeights& weight
   norm_rows(step, weights.latent_norm, step.config.cached_key_dim(), projected.cached);
   if (rank == 0) return projected;
   norm_rows(step, weights.query_norm, rank, low);
-  BF_ASSIGN_OR_RETURN(const auto x, allocate_activations(*compute.arena, rows, rank, low));
-  prepare_rows(compute, x, weights.query.matrix.quantised());
+  BF_ASSIGN_OR_RETURN(const auto x, prepared_rows(compute, rows, rank, low, weights.query.matrix.quantised()));
   const LinearJob job{
       .weights = &weights.query.matrix, .x = &x, .slices = SliceBorders::single(rank), .y = projected.queries};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kQuery);
@@ -135,6 +133,11 @@ void rotate_and_cache(const AttentionStep& step, const Projected& projected, flo
 }
 
 }  // namespace
+
+bool LatentWeights::reads_quants() const {
+  const LinearWeights& first = query_norm.empty() ? query : query_down;
+  return first.matrix.quantised() || latent.matrix.quantised();
+}
 
 std::uint64_t LatentWeights::packed_bytes() const {
   std::uint64_t bytes = (query_norm.size() + latent_norm.size()) * sizeof(float);

@@ -30,6 +30,8 @@ struct LatentWeights {
   std::vector<PackedMatrix> from_latent;  // attn_v_b of each head: [value_dim, latent.dim]
 
   std::uint64_t packed_bytes() const;
+  /// Whether one of the matrices that the block's input meets reads it quantised.
+  bool reads_quants() const;
 };
 
 /// Errors: those of load_linear and load_vector.

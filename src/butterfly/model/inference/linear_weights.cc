@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "butterfly/model/core/finite_weights.h"
+#include "butterfly/model/inference/compute.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/trace/trace.h"
 
@@ -64,6 +65,35 @@ Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std
   x.quants = quants.data();
   x.scales = scales.data();
   x.sums = sums.data();
+  return x;
+}
+
+namespace {
+
+trace::Work work_of_quantising(std::int64_t rows, std::int64_t cols) {
+  trace::Work work = work_on_rows(rows, cols, cols);
+  work.bytes += quantised_bytes(rows, cols);
+  return work;
+}
+
+void quantise(const Compute& compute, const ActivationRows& x) {
+  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
+}
+
+}  // namespace
+
+void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
+  if (!quantised) return;
+  const trace::Scope scope(trace::Zone::kQuantize, work_of_quantising(x.rows, x.cols));
+  quantise(compute, x);
+}
+
+Result<ActivationRows> prepared_rows(const Compute& compute, std::int64_t rows, std::int64_t cols, float* values,
+                                     bool quantised) {
+  if (!quantised) return ActivationRows{.rows = rows, .cols = cols, .values = values};
+  const trace::Scope scope(trace::Zone::kQuantize, work_of_quantising(rows, cols));
+  BF_ASSIGN_OR_RETURN(const ActivationRows x, allocate_activations(*compute.arena, rows, cols, values));
+  quantise(compute, x);
   return x;
 }
 

@@ -167,10 +167,12 @@ Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, con
   const auto rank = static_cast<std::size_t>(rank_);
   const std::vector<SliceRange>& nodes = sums.nodes[rank];
   const auto count = static_cast<std::int64_t>(nodes.size());
+  trace::Scope scope(zone_of(matmul));
   BF_ASSIGN_OR_RETURN(const auto mine,
                       compute.arena->allocate_array<float>(static_cast<std::uint64_t>(x.rows * count * model_dim_)));
   received_[rank] = mine.data();
-  std::array<LinearJob, kReductionSlices> jobs;
+  std::array<LinearJob, kLinearSums> jobs;
+  BF_CHECK(nodes.size() <= jobs.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const SliceBorders slices = sums.borders.node(nodes[i], sums.borders.at(shard().slices.first));
     jobs[i] = {.weights = &weights,
@@ -179,7 +181,11 @@ Status TensorGroup::add_matmul(const Compute& compute, DividedMatmul matmul, con
                .y = mine.data() + static_cast<std::int64_t>(i) * model_dim_,
                .y_stride = count * model_dim_};
   }
-  if (count > 0) run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()), zone_of(matmul));
+  if (count > 0) {
+    run_linear(*compute.kernels, *compute.team, std::span(jobs).first(nodes.size()), scope);
+  } else {
+    scope.drop();
+  }
   return add_sums(compute, sums, x.rows, bias, y);
 }
 
