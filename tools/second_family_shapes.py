@@ -87,7 +87,7 @@ SECOND = {
     "cohere_two": shape("CohereConfig", num_key_value_heads=3, logit_scale=0.5, rope_parameters=rope(3e4)),
     "deepseek_v2_two": shape("DeepseekV2Config", **LATENT, n_shared_experts=1, topk_method="greedy",
                              norm_topk_prob=False, rope_parameters=YARN | {"mscale": 0.9, "mscale_all_dim": 0.9}),
-    "deepseek_v3_two": shape("DeepseekV3Config", **LATENT, n_shared_experts=1, routed_scaling_factor=1.5,
+    "deepseek_v3_two": shape("DeepseekV3Config", **LATENT, n_shared_experts=1, routed_scaling_factor=1.5, rms_norm_eps=1e-3,
                              rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}),
     "gpt_oss_two": shape("GptOssConfig", head_dim=16, intermediate_size=16, num_hidden_layers=3, sliding_window=5,
                          num_local_experts=6, num_experts_per_tok=3,

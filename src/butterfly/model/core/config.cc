@@ -173,6 +173,10 @@ Status check_latent(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "the rank of the queries is {}, expected 0 to {}", latent.query_rank,
                       kMaxWidth);
   }
+  if (!std::isfinite(latent.norm_epsilon) || latent.norm_epsilon < 0) {
+    return make_error(ErrorCode::kBadData, "the epsilon of the latent's norms is {}, expected a positive number",
+                      latent.norm_epsilon);
+  }
   if (config.kv_heads != 1) {
     return make_error(ErrorCode::kBadData, "a latent is read by all heads, the model has {} key-value heads",
                       config.kv_heads);

@@ -61,9 +61,10 @@ struct RopeConfig {
 /// from which each head's keys and values come and a key that is rotated. The last rope.dim elements of a head of
 /// queries are rotated; kv_heads is 1.
 struct LatentConfig {
-  int dim = 0;         // of the latent; 0: attention is of another kind
-  int query_rank = 0;  // queries come from a vector this long; 0: from the block's input
-  int value_dim = 0;   // of each head
+  int dim = 0;             // of the latent; 0: attention is of another kind
+  int query_rank = 0;      // queries come from a vector this long; 0: from the block's input
+  int value_dim = 0;       // of each head
+  float norm_epsilon = 0;  // of the norms of the latent and of that vector; 0: as in the model's other norms
 };
 
 /// A mixture of experts (https://arxiv.org/abs/1701.06538): layers in which each token goes through a few of many MLPs
@@ -171,6 +172,7 @@ struct ModelConfig {
 
   int q_dim() const { return heads * head_dim; }
   bool has_latent() const { return latent.dim > 0; }
+  float latent_epsilon() const { return latent.norm_epsilon > 0 ? latent.norm_epsilon : norm_epsilon; }
   /// Elements of what attention gives for one head, and for all.
   int value_dim() const { return has_latent() ? latent.value_dim : head_dim; }
   int mixed_dim() const { return heads * value_dim(); }

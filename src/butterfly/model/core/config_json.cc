@@ -51,6 +51,7 @@ void write_variants(Writer& field, const ModelConfig& c) {
   field.optional("latent_dim", c.latent.dim, off.latent.dim);
   field.optional("latent_query_rank", c.latent.query_rank, off.latent.query_rank);
   field.optional("latent_value_dim", c.latent.value_dim, off.latent.value_dim);
+  field.optional("latent_norm_epsilon", c.latent.norm_epsilon, off.latent.norm_epsilon);
 }
 
 void write_encoder(Writer& field, const ModelConfig& c) {

@@ -60,7 +60,8 @@ void norm_rows(const AttentionStep& step, const std::vector<float>& weight, std:
   const auto width = static_cast<std::int64_t>(weight.size());
   const trace::Scope scope(trace::Zone::kNorm, work_on_rows(step.batch.rows(), width, 2 * width));
   for_each_row(step.compute, step.batch.rows(), width, [&](std::int64_t row) {
-    step.compute.kernels->rms_norm(x + row * stride, weight.data(), step.config.norm_epsilon, width, x + row * stride);
+    step.compute.kernels->rms_norm(x + row * stride, weight.data(), step.config.latent_epsilon(), width,
+                                   x + row * stride);
   });
 }
 

@@ -8,6 +8,13 @@
 
 namespace butterfly {
 
+namespace {
+
+/// Ours: other readers take the epsilon of the other norms.
+constexpr const char* kEpsilonKey = "attention.latent_layer_norm_rms_epsilon";
+
+}  // namespace
+
 bool has_gguf_latent(std::string_view architecture) {
   return architecture == "deepseek2";
 }
@@ -23,6 +30,7 @@ Status read_gguf_latent_sizes(const GgufKeys& keys, ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "{}: {} is 0, expected at least 1", keys.file().source(),
                       keys.full("attention.kv_lora_rank"));
   }
+  BF_ASSIGN_OR_RETURN(config.latent.norm_epsilon, keys.number_or(kEpsilonKey, 0.0f));
   config.kv_heads = 1;
   // Lite models have no rank, and their files sometimes say one.
   if (keys.file().find_tensor("blk.0.attn_q.weight") != nullptr) config.latent.query_rank = 0;
@@ -69,6 +77,9 @@ void write_gguf_latent_sizes(const ModelConfig& config, GgufWriter& writer) {
   integer("attention.value_length", config.latent.dim);
   integer("attention.key_length_mla", config.head_dim);
   integer("attention.value_length_mla", config.latent.value_dim);
+  if (config.latent.norm_epsilon > 0) {
+    writer.add_float(config.architecture + "." + kEpsilonKey, config.latent.norm_epsilon);
+  }
 }
 
 }  // namespace butterfly

@@ -50,14 +50,17 @@ Status read_shape(const JsonObject& object, const ShapeKeys& keys, ModelConfig& 
 
 Status read_activation(const JsonObject& object, const char* key, const char* usual, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(const std::string name, object.text_or(key, usual));
+  const bool gated = config.mlp == MlpKind::kGated;
   if (name == "silu" || name == "swish") {
     config.activation = Activation::kSilu;
   } else if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") {
     config.activation = Activation::kGeluTanh;
-  } else if (name == "gelu" && config.mlp == MlpKind::kPlain) {
+  } else if (name == "gelu") {
     config.activation = Activation::kGeluErf;
+  } else if (name == "relu" && !gated) {
+    config.activation = Activation::kRelu;
   } else {
-    return unsupported(object, key, name, config.mlp == MlpKind::kGated ? "silu" : "silu, gelu or gelu_new");
+    return unsupported(object, key, name, gated ? "silu, gelu or gelu_new" : "silu, gelu, gelu_new or relu");
   }
   return {};
 }
@@ -106,7 +109,6 @@ Status refuse_partial_rotation(const JsonObject& object, const ModelConfig& conf
 Status read_llama(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_llama_like(object, JsonObject::Default::kFalse, config));
   BF_TRY(read_activation(object, "hidden_act", "silu", config));
-  if (config.activation != Activation::kSilu) return unsupported(object, "hidden_act", "another", "silu");
   BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   BF_ASSIGN_OR_RETURN(config.mlp_bias, object.flag_or("mlp_bias", JsonObject::Default::kFalse));
@@ -195,8 +197,10 @@ Status read_gemma(const JsonObject& object, ModelConfig& config) {
   const bool third = config.architecture == "gemma3";
   BF_TRY(read_llama_like(object, JsonObject::Default::kTrue, config));
   if (!object.find("head_dim")) config.head_dim = 256;
+  const char* key = object.find("hidden_activation") ? "hidden_activation" : "hidden_act";
+  BF_TRY(read_activation(object, key, "gelu_pytorch_tanh", config));
   // The first files said "gelu" and meant its approximation.
-  config.activation = Activation::kGeluTanh;
+  if (first && config.activation == Activation::kGeluErf) config.activation = Activation::kGeluTanh;
   BF_ASSIGN_OR_RETURN(config.qkv_bias, object.flag_or("attention_bias", JsonObject::Default::kFalse));
   config.attention_output_bias = config.qkv_bias;
   config.embedding_scale = std::sqrt(static_cast<float>(config.model_dim));
@@ -378,7 +382,6 @@ Status read_cohere(const JsonObject& object, ModelConfig& config) {
 
 Status read_gpt2(const JsonObject& object, ModelConfig& config) {
   use_layer_norm(config);
-  config.activation = Activation::kGeluTanh;
   config.position = PositionKind::kLearned;
   config.qkv_bias = config.attention_output_bias = config.mlp_bias = true;
   BF_ASSIGN_OR_RETURN(config.model_dim, object.integer("n_embd"));
@@ -395,10 +398,7 @@ Status read_gpt2(const JsonObject& object, ModelConfig& config) {
   const int default_ff = config.model_dim > INT_MAX / 4 ? INT_MAX : 4 * config.model_dim;
   BF_ASSIGN_OR_RETURN(config.ff_dim, object.integer_or("n_inner", default_ff));
   BF_ASSIGN_OR_RETURN(config.norm_epsilon, object.number_or("layer_norm_epsilon", 1e-5f));
-  BF_ASSIGN_OR_RETURN(const std::string activation, object.text_or("activation_function", "gelu_new"));
-  if (activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    return unsupported(object, "activation_function", activation, "gelu_new");
-  }
+  BF_TRY(read_activation(object, "activation_function", "gelu_new", config));
   BF_ASSIGN_OR_RETURN(const bool scaled, object.flag_or("scale_attn_weights", JsonObject::Default::kTrue));
   if (!scaled) return unsupported(object, "scale_attn_weights", "false", "true");
   BF_ASSIGN_OR_RETURN(const bool by_layer,

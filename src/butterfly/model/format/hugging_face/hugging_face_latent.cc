@@ -41,6 +41,9 @@ Status read_hugging_face_latent(const JsonObject& object, ModelConfig& config) {
                       "{}: kv_lora_rank is {}, qk_nope_head_dim {}, qk_rope_head_dim {}, expected 1 to {} each",
                       object.source(), config.latent.dim, plain, rotated, kMax);
   }
+  // The classes of transformers make these norms without the configuration's epsilon.
+  constexpr float kEpsilon = 1e-6f;
+  if (config.norm_epsilon != kEpsilon) config.latent.norm_epsilon = kEpsilon;
   config.kv_heads = 1;
   config.head_dim = rotated;  // what rope is of
   BF_TRY(read_hugging_face_rope(object, {}, config));
