@@ -319,7 +319,7 @@ TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
            {R"({"hidden_size": 18446744073709551615})", "hidden_size is 18446744073709551615"},
            {R"({"num_attention_heads": 0})", "num_attention_heads is 0"},
            {R"({"num_hidden_layers": 2000000000})", "number of layers is 2000000000"},
-           {R"({"hidden_act": "gelu"})", "hidden_act is gelu"},
+           {R"({"hidden_act": "relu"})", "hidden_act is relu"},
            {R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", "the rope type is dynamic"},
            {R"({"rope_scaling": {"rope_type": "llama3", "factor": 2}})", "lacks low_freq_factor"},
            {R"({"rope_scaling": 7})", "rope_scaling is number, expected an object"},
@@ -346,6 +346,23 @@ TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
     }
   }
   EXPECT_THAT(read_hugging_face_config("[1", "", "dir").error().message, HasSubstr("no JSON object"));
+}
+
+// Fails where a family computes with an activation that its file does not name.
+TEST(HuggingFaceConfig, ActivationsAreThoseThatFilesName) {
+  const auto read = [](const char* type, const char* key, const char* name) {
+    json config = llama_config(small_config(), type);
+    config.erase("hidden_act");
+    if (name != nullptr) config[key] = name;
+    return read_hugging_face_config(dump_json(config), "", "dir")->model.activation;
+  };
+  EXPECT_EQ(read("llama", "hidden_act", nullptr), Activation::kSilu);
+  EXPECT_EQ(read("llama", "hidden_act", "gelu"), Activation::kGeluErf);
+  EXPECT_EQ(read("mistral", "hidden_act", "gelu_new"), Activation::kGeluTanh);
+  EXPECT_EQ(read("gemma", "hidden_act", "silu"), Activation::kSilu);
+  EXPECT_EQ(read("gemma2", "hidden_activation", "silu"), Activation::kSilu);
+  EXPECT_EQ(read("gemma2", "hidden_activation", nullptr), Activation::kGeluTanh);
+  EXPECT_EQ(read("gemma", "hidden_act", "gelu"), Activation::kGeluTanh) << "what the first files meant";
 }
 
 TEST(HuggingFaceConfig, RopeScalingIsReadUnderOldAndNewNames) {
