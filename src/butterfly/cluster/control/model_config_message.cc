@@ -47,6 +47,7 @@ constexpr std::tuple kLatentFields{
     BF_FIELD(LatentConfig, dim),
     BF_FIELD(LatentConfig, query_rank),
     BF_FIELD(LatentConfig, value_dim),
+    BF_FIELD(LatentConfig, norm_epsilon),
 };
 
 constexpr std::tuple kRelativeFields{
@@ -107,6 +108,7 @@ constexpr std::tuple kModelFields{
     BF_FIELD(ModelConfig, layer_groups),
     BF_FIELD(ModelConfig, head_transform),
     BF_FIELD(ModelConfig, head_transform_bias),
+    BF_FIELD(ModelConfig, head_gelu),
     BF_FIELD(ModelConfig, output, OutputKind::kHidden),
     BF_FIELD(ModelConfig, decoder_start),
 };

@@ -25,8 +25,8 @@ auto fields(const RopeConfig& config) {
 }
 
 auto fields(const LatentConfig& config) {
-  const auto& [dim, query_rank, value_dim] = config;
-  return std::tie(dim, query_rank, value_dim);
+  const auto& [dim, query_rank, value_dim, norm_epsilon] = config;
+  return std::tie(dim, query_rank, value_dim, norm_epsilon);
 }
 
 auto fields(const RelativeConfig& config) {
@@ -49,7 +49,7 @@ auto fields(const ModelConfig& config) {
                qk_norm, attention_scale, attention_cap, logit_cap, attention_sinks, latent, alibi_max_bias,
                parallel_block, shared_norm, embedding_scale, residual_scale, logit_scale, qkv_bias,
                attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head, embedding_dim, token_types,
-               embedding_norm, skip_first_norm, layer_groups, head_transform, head_transform_bias, output,
+               embedding_norm, skip_first_norm, layer_groups, head_transform, head_transform_bias, head_gelu, output,
                decoder_start, moe, weight_type] = config;
   return std::tuple_cat(
       std::tie(architecture, name, layers, model_dim, heads, kv_heads, head_dim, ff_dim, vocab, context, norm,
@@ -57,7 +57,7 @@ auto fields(const ModelConfig& config) {
                attention_cap, logit_cap, attention_sinks, alibi_max_bias, parallel_block, shared_norm, embedding_scale,
                residual_scale, logit_scale, qkv_bias, attention_output_bias, mlp_bias, norm_bias, head_bias, tied_head,
                weight_type, encoder_layers, embedding_dim, token_types, embedding_norm, skip_first_norm, layer_groups,
-               head_transform, head_transform_bias, output, decoder_start),
+               head_transform, head_transform_bias, head_gelu, output, decoder_start),
       fields(rope), fields(local_rope), fields(latent), fields(relative), fields(moe));
 }
 
@@ -102,7 +102,7 @@ ModelConfig unlike_default() {
   config.attention_cap = 50.0f;
   config.logit_cap = 30.0f;
   config.attention_sinks = true;
-  config.latent = {.dim = 40, .query_rank = 24, .value_dim = 12};
+  config.latent = {.dim = 40, .query_rank = 24, .value_dim = 12, .norm_epsilon = 1e-6f};
   config.moe = {.experts = 8,
                 .experts_used = 3,
                 .ff_dim = 48,
@@ -126,7 +126,7 @@ ModelConfig unlike_default() {
   config.token_types = 2;
   config.embedding_norm = config.skip_first_norm = true;
   config.layer_groups = 3;
-  config.head_transform = config.head_transform_bias = true;
+  config.head_transform = config.head_transform_bias = config.head_gelu = true;
   config.output = OutputKind::kHidden;
   config.decoder_start = 7;
   config.alibi_max_bias = 4.0f;

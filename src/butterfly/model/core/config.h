@@ -165,6 +165,7 @@ struct ModelConfig {
   int layer_groups = 0;          // runs of layers that share their weights; 0: each layer has its own
   bool head_transform = false;   // dense, activation and norm before the head's matrix, to the width of the tables
   bool head_transform_bias = false;
+  bool head_gelu = false;  // what head_transform has is GELU, whatever the MLPs have
   OutputKind output = OutputKind::kLogits;
   int decoder_start = 0;  // encoder and decoder: the first token of what is generated
   MoeConfig moe;

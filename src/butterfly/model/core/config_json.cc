@@ -67,6 +67,7 @@ void write_encoder(Writer& field, const ModelConfig& c) {
   field.optional("layer_groups", c.layer_groups, off.layer_groups);
   field.optional("head_transform", c.head_transform, off.head_transform);
   field.optional("head_transform_bias", c.head_transform_bias, off.head_transform_bias);
+  field.optional("head_gelu", c.head_gelu, off.head_gelu);
   field.optional("output", c.output, off.output);
   field.optional("decoder_start", c.decoder_start, off.decoder_start);
 }

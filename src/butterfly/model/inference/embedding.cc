@@ -205,7 +205,8 @@ Result<float*> Head::transform(const Compute& compute, std::int64_t rows, float*
   BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, rows, width));
   const LinearJob job{&dense_->matrix, &a, SliceBorders::single(config_.model_dim), dense_->bias_or_null(), nullptr, y};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
-  const PlainActivation activate = plain_activation(*compute.kernels, config_.activation);
+  const PlainActivation activate =
+      plain_activation(*compute.kernels, config_.head_gelu ? Activation::kGeluErf : config_.activation);
   {
     const trace::Scope scope(trace::Zone::kActivation, work_on_rows(rows, width, 2 * width));
     for_each_row(compute, rows, 4 * width,

@@ -74,6 +74,11 @@ Status read_bert(const JsonObject& object, ModelConfig& config) {
   return {};
 }
 
+/// The head of RoBERTa and of those after it has GELU, whatever hidden_act is.
+void set_gelu_head(ModelConfig& config) {
+  config.head_gelu = config.activation != Activation::kGeluErf;
+}
+
 /// The first rows of the table of positions belong to padding.
 Status drop_padding_positions(const JsonObject& object, int usual_padding, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(const int padding, object.integer_or("pad_token_id", usual_padding));
@@ -87,6 +92,7 @@ Status drop_padding_positions(const JsonObject& object, int usual_padding, Model
 
 Status read_roberta(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_bert(object, config));
+  set_gelu_head(config);
   return drop_padding_positions(object, 1, config);
 }
 
@@ -105,6 +111,7 @@ Status read_electra(const JsonObject& object, ModelConfig& config) {
   BF_TRY(read_bert(object, config));
   BF_ASSIGN_OR_RETURN(const int width, object.integer_or("embedding_size", config.model_dim));
   if (width != config.model_dim) config.embedding_dim = width;
+  set_gelu_head(config);
   return {};
 }
 
@@ -127,6 +134,7 @@ Status read_mpnet(const JsonObject& object, ModelConfig& config) {
   BF_ASSIGN_OR_RETURN(config.relative.buckets, object.integer_or("relative_attention_num_buckets", 32));
   config.relative.distance = 128;
   config.relative.shared = true;
+  set_gelu_head(config);
   return drop_padding_positions(object, 1, config);
 }
 
