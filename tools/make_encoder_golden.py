@@ -48,7 +48,8 @@ MODELS = {
                    {"vocab_size": VOCAB, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
                     "max_position_embeddings": 64}),
     "electra": ("ElectraModel", "ElectraConfig", SIZES | {"embedding_size": 16}),
-    "mpnet": ("MPNetForMaskedLM", "MPNetConfig", SIZES),
+    # Its head has GELU all the same.
+    "mpnet": ("MPNetForMaskedLM", "MPNetConfig", SIZES | {"hidden_act": "relu"}),
     "albert": ("AlbertForMaskedLM", "AlbertConfig",
                SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
     "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig",
