@@ -167,6 +167,7 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
   }
   BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, serving.model));
   options.scheduler = {.context = serving.model.context(),
+                       .vocab = serving.model.checkpoint.config.vocab,
                        .rows_max = config.prefill_chunk,
                        .sequences_max = command.parallel,
                        .cache_tokens = command.cache_tokens > 0

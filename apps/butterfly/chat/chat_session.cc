@@ -18,6 +18,7 @@ ChatSession::ChatSession(const ChatModel& model, const Tokenizer& tokenizer, Ope
       // Room for one whole conversation: what was said before stays cached, other conversations make room for it.
       scheduler_(open.deployment->pipeline(), tokenizer,
                  {.context = open.context(),
+                  .vocab = open.checkpoint.config.vocab,
                   .rows_max = config.prefill_chunk,
                   .cache_tokens = open.context(),
                   .keep_prefixes = true,

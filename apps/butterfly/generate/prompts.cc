@@ -181,6 +181,7 @@ Result<int> run_prompts(const InferenceConfig& config, const std::string& path) 
   BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, model));
   Scheduler scheduler(model.deployment->pipeline(), tokenizer,
                       {.context = model.context(),
+                       .vocab = model.checkpoint.config.vocab,
                        .rows_max = config.prefill_chunk,
                        .keep_prefixes = true,
                        .drafter = std::move(drafter)});

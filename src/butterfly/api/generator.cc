@@ -155,8 +155,8 @@ Result<Generator> Generator::load(const std::string& model, const GeneratorOptio
     DeploymentObserver observer = node_feed(state->nodes, state->events, options.event);
     observer.progress = progress;
     BF_ASSIGN_OR_RETURN(auto deployment, Deployment::create(state->checkpoint, config, observer));
-    const int context = deployment->plan().context;
-    auto replica = std::make_unique<Replica>(std::move(deployment), state->tokenizer, context);
+    const SchedulerOptions limits{.context = deployment->plan().context, .vocab = state->checkpoint.config.vocab};
+    auto replica = std::make_unique<Replica>(std::move(deployment), state->tokenizer, limits);
     BF_TRY(state->replicas_in_use.register_node({.id = std::to_string(number)}));
     if (config.is_here()) {
       if (number > 0) replica->suffix = fmt::format(" of replica {}", number);

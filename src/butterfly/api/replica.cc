@@ -32,9 +32,9 @@ double factor_of(std::span<const NodeShare> shares, double NodeShare::*seconds) 
 
 }  // namespace
 
-Replica::Replica(std::unique_ptr<Deployment> deployed, const Tokenizer& tokenizer, int context)
+Replica::Replica(std::unique_ptr<Deployment> deployed, const Tokenizer& tokenizer, const SchedulerOptions& options)
     : deployment_(std::move(deployed)),
-      scheduler_(deployment_->pipeline(), tokenizer, {.context = context}),
+      scheduler_(deployment_->pipeline(), tokenizer, options),
       thread_([this](const std::stop_token& stop) { compute(stop); }) {}
 
 void Replica::compute(const std::stop_token& stop) {

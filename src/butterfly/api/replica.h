@@ -26,7 +26,7 @@ inline bool is_lost(const Error& error) {
 class Replica {
  public:
   /// Computes on a thread of its own until it is destroyed. `tokenizer` outlives it.
-  Replica(std::unique_ptr<Deployment> deployed, const Tokenizer& tokenizer, int context);
+  Replica(std::unique_ptr<Deployment> deployed, const Tokenizer& tokenizer, const SchedulerOptions& options);
 
   Deployment& deployment() const { return *deployment_; }
   std::string suffix{};  // of its nodes' names, where several replicas have nodes of the same name

@@ -44,6 +44,7 @@ Result<std::vector<Generation>> generate(Pipeline& pipeline, const Tokenizer& to
   }
   Scheduler scheduler(pipeline, tokenizer,
                       {.context = options.context,
+                       .vocab = options.vocab,
                        .rows_max = options.prefill_chunk,
                        .sequences_max = static_cast<int>(requests.size()),
                        .drafter = options.drafter});

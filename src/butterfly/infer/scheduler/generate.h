@@ -19,6 +19,7 @@ namespace butterfly {
 struct GenerateOptions {
   int prefill_chunk = 512;             // prompt tokens per step
   int context = 0;                     // the model's
+  int vocab = 0;                       // as SchedulerOptions::vocab
   std::shared_ptr<Drafter> drafter{};  // as SchedulerOptions::drafter
 };
 

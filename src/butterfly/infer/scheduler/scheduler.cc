@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "butterfly/base/text/printable.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
@@ -20,12 +21,23 @@ Status check(std::span<const float> logits, std::size_t position) {
                     bad - logits.begin(), position, *bad);
 }
 
-Status validate(const Request& request, const SchedulerOptions& options) {
+/// A step with such a token would fail, and with it the texts beside it.
+Status check_tokens(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer, int vocab) {
+  const auto outside = std::ranges::find_if(
+      tokens, [&](TokenId token) { return token.value < 0 || (vocab > 0 && token.value >= vocab); });
+  if (outside == tokens.end()) return {};
+  return make_error(ErrorCode::kInvalidArgument, "the prompt has token {} ('{}'), the model has {}", outside->value,
+                    printable(tokenizer.piece(*outside, Tokenizer::Control::kShown)), vocab);
+}
+
+Status validate(const Request& request, const Tokenizer& tokenizer, const SchedulerOptions& options) {
   BF_TRY(validate(request.sampling));
   if (request.tokens_max < (request.prompt_logprobs >= 0 ? 0 : 1)) {
     return make_error(ErrorCode::kInvalidArgument, "{} tokens were asked for, at least 1 is needed",
                       request.tokens_max);
   }
+  BF_TRY(check_tokens(request.prompt, tokenizer, options.vocab));
+  BF_TRY(check_tokens(request.encoded, tokenizer, options.vocab));
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   const auto encoded = static_cast<std::int64_t>(request.encoded.size());
   if (prompt == 0 || prompt >= options.context) {
@@ -100,7 +112,7 @@ Scheduler::~Scheduler() {
 }
 
 Result<Scheduler::Id> Scheduler::submit(Submission submission, RequestObserver observer) {
-  BF_TRY(validate(submission.request, options_));
+  BF_TRY(validate(submission.request, tokenizer_, options_));
   BF_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(submission.request, tokenizer_, options_.context));
   TextStream stream = make_text_stream(submission.request, tokenizer_);
   auto text = std::make_unique<Text>(std::move(submission), std::move(observer), std::move(sampler), std::move(stream));

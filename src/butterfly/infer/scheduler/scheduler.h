@@ -30,6 +30,7 @@ namespace butterfly {
 
 struct SchedulerOptions {
   int context = 0;                // of the model: no text becomes longer
+  int vocab = 0;                  // of the model: a tokenizer may have more tokens; 0: not known
   int rows_max = 512;             // of one step: the greatest part of a prompt that is computed at once
   int sequences_max = 64;         // that are computed side by side
   std::int64_t cache_tokens = 0;  // positions for which all nodes have room in their caches; 0: no limit

@@ -220,6 +220,26 @@ TEST_F(SchedulerTest, ADeadlineEndsATextWithWhatItHas) {
   EXPECT_EQ(ended->reason, FinishReason::kCancelled);
 }
 
+// Fails where a token that the model lacks comes into a step, which would end the texts beside it, too.
+TEST_F(SchedulerTest, ATokenOutsideTheModelIsRefusedByNameAndOthersGoOn) {
+  FakePipeline pipeline;
+  Scheduler scheduler(pipeline, tokenizer_, {.context = 1000, .vocab = 50});
+  Request request;
+  request.tokens_max = 3;
+  request.prompt = {TokenId(49)};
+  request.ignore_end = true;
+  bool ended = false;
+  EXPECT_TRUE(scheduler.submit({.request = request}, {.done = [&](const auto& text) { ended = text.has_value(); }}));
+  request.prompt = {TokenId(49), TokenId(50)};
+  EXPECT_EQ(scheduler.submit({.request = request}, {}).error().message,
+            "the prompt has token 50 ('t50'), the model has 50");
+  std::swap(request.encoded, request.prompt);
+  request.prompt = {TokenId(1)};
+  EXPECT_EQ(scheduler.submit({.request = request}, {}).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(scheduler.run_until_idle());
+  EXPECT_TRUE(ended);
+}
+
 TEST_F(SchedulerTest, RefusesWhatCannotBeComputed) {
   FakePipeline pipeline;
   Scheduler scheduler(pipeline, tokenizer_, {.context = 1000, .cache_tokens = 500, .waiting_max = 1});

@@ -21,9 +21,9 @@ Result<std::string> sample_text(const Checkpoint& checkpoint, const SampleTextOp
   request.tokens_max = options.tokens_max;
   request.sampling = {.temperature = 0.8f, .top_k = 40, .seed = options.seed};
   BF_ASSIGN_OR_RETURN(const auto deployment, Deployment::create(checkpoint, {.compute = {.threads = options.threads}}));
-  BF_ASSIGN_OR_RETURN(
-      const std::vector<Generation> texts,
-      generate(deployment->pipeline(), tokenizer, std::span(&request, 1), {.context = checkpoint.config.context}, {}));
+  BF_ASSIGN_OR_RETURN(const std::vector<Generation> texts,
+                      generate(deployment->pipeline(), tokenizer, std::span(&request, 1),
+                               {.context = checkpoint.config.context, .vocab = checkpoint.config.vocab}, {}));
   return options.prompt + texts[0].text;
 }
 

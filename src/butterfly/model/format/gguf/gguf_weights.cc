@@ -292,10 +292,6 @@ Result<Checkpoint> open(GgufFile file, Mappings mappings, const OpenOptions& opt
   const std::int64_t tokens =
       count_rows ? std::min<std::int64_t>(embedding->shape[1], INT_MAX) : checkpoint.vocabulary.size();
   BF_ASSIGN_OR_RETURN(checkpoint.config, read_gguf_config(file, static_cast<int>(tokens)));
-  if (checkpoint.vocabulary.size() > checkpoint.config.vocab) {
-    return make_error(ErrorCode::kBadData, "{}: the vocabulary has {} tokens, the model {}", source,
-                      checkpoint.vocabulary.size(), checkpoint.config.vocab);
-  }
   checkpoint.weights = std::make_shared<GgufWeights>(std::move(file), checkpoint.config, std::move(mappings));
   if (options.weights_required) BF_TRY(check_all_weights(*checkpoint.weights, checkpoint.config));
   return checkpoint;

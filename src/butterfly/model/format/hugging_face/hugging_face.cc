@@ -93,10 +93,6 @@ DType main_type(const WeightSource& source) {
 Result<Vocabulary> read_vocabulary(const fs::path& directory, const HuggingFaceConfig& config) {
   auto vocabulary = read_tokenizer_folder(directory.string());
   if (!vocabulary || vocabulary->kind == TokenizerKind::kNone) return vocabulary;
-  if (vocabulary->size() > config.model.vocab) {
-    return make_error(ErrorCode::kBadData, "{}: the tokenizer has {} tokens, the model {}", directory.string(),
-                      vocabulary->size(), config.model.vocab);
-  }
   for (TokenId token : config.end_tokens) {
     auto& ends = vocabulary->end_tokens;
     if (token.value < vocabulary->size() && std::find(ends.begin(), ends.end(), token) == ends.end())
