@@ -215,8 +215,8 @@ inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, con
 }
 
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
-/// block in the first panel. Quants are unsigned, as in add_quant_block; by the
-/// table of nibbles as well.
+/// block in the first panel. Quants are unsigned, as in add_quant_block; by the table of nibbles as
+/// well.
 template <PackedType kType, int kSub, int M, int N>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
                                                          const signed char* x, const float* x_scales,

@@ -164,6 +164,11 @@ Status check_tables(const ModelConfig& config) {
   return {};
 }
 
+Status check_number(const char* what, float value, bool positive) {
+  if (std::isfinite(value) && (value > 0 || (!positive && value == 0))) return {};
+  return make_error(ErrorCode::kBadData, "the {} is {}, expected a positive number", what, value);
+}
+
 Status check_latent(const ModelConfig& config) {
   const LatentConfig& latent = config.latent;
   if (latent.dim == 0) return {};
@@ -173,10 +178,7 @@ Status check_latent(const ModelConfig& config) {
     return make_error(ErrorCode::kBadData, "the rank of the queries is {}, expected 0 to {}", latent.query_rank,
                       kMaxWidth);
   }
-  if (!std::isfinite(latent.norm_epsilon) || latent.norm_epsilon < 0) {
-    return make_error(ErrorCode::kBadData, "the epsilon of the latent's norms is {}, expected a positive number",
-                      latent.norm_epsilon);
-  }
+  BF_TRY(check_number("epsilon of the latent's norms", latent.norm_epsilon, false));
   if (config.kv_heads != 1) {
     return make_error(ErrorCode::kBadData, "a latent is read by all heads, the model has {} key-value heads",
                       config.kv_heads);
@@ -230,13 +232,9 @@ Status check_experts(const ModelConfig& config) {
     return make_error(ErrorCode::kUnsupported,
                       "experts without a gate or under norms with a bias, supported are others");
   }
-  const auto check = [](const char* what, float value, bool positive) -> Status {
-    if (std::isfinite(value) && (value > 0 || (!positive && value == 0))) return {};
-    return make_error(ErrorCode::kBadData, "the {} is {}, expected a positive number", what, value);
-  };
-  BF_TRY(check("scale of the experts' weights", moe.weight_scale, true));
-  BF_TRY(check("epsilon of the experts' weights", moe.renormalise_epsilon, false));
-  return check("limit of the experts' activation", moe.swiglu_limit, false);
+  BF_TRY(check_number("scale of the experts' weights", moe.weight_scale, true));
+  BF_TRY(check_number("epsilon of the experts' weights", moe.renormalise_epsilon, false));
+  return check_number("limit of the experts' activation", moe.swiglu_limit, false);
 }
 
 struct LlamaShape {
