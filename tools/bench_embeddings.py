@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--butterfly", required=True)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("--texts", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--types", nargs="+", default=["f32", "q8_0"])
     arguments = parser.parse_args()
