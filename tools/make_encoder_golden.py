@@ -61,7 +61,8 @@ MODELS = {
     "flan_t5": ("T5ForConditionalGeneration", "T5Config",
                 T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "mt5": ("MT5ForConditionalGeneration", "MT5Config", T5),
-    "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", T5 | {"decoder_start_token_id": 3}),
+    "umt5": ("UMT5ForConditionalGeneration", "UMT5Config",
+             T5 | {"decoder_start_token_id": 3, "relative_attention_num_buckets": 7}),
     "t5_encoder": ("T5EncoderModel", "T5Config", T5),
 }
 

@@ -119,8 +119,8 @@ Status check_relative(const ModelConfig& config) {
   constexpr int kMaxBuckets = 1 << 16;
   BF_TRY(check_range("number of buckets of distances", relative.buckets, kMaxBuckets));
   BF_TRY(check_range("distance that buckets reach", relative.distance, kMaxContext));
-  if (relative.buckets % 4 != 0 || relative.distance <= relative.buckets / 2) {
-    return make_error(ErrorCode::kBadData, "{} buckets for distances up to {}, expected a multiple of 4 below twice it",
+  if (relative.buckets < 4 || relative.distance <= relative.buckets / 2) {
+    return make_error(ErrorCode::kBadData, "{} buckets for distances up to {}, expected at least 4 and less than twice it",
                       relative.buckets, relative.distance);
   }
   return {};
