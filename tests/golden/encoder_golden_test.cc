@@ -25,7 +25,7 @@ using Floats = std::vector<float>;
 
 std::vector<std::string> encoders() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden::committed("encoders"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(golden::model("encoders"))) {
     names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
@@ -123,7 +123,7 @@ bool equal_bits(const Floats& a, const Floats& b) {
 class GoldenEncoder : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto opened = open_checkpoint(golden::committed("encoders/" + GetParam()), {.vocabulary_required = false});
+    auto opened = open_checkpoint(golden::model("encoders/" + GetParam()), {.vocabulary_required = false});
     ASSERT_TRUE(opened) << opened.error().message;
     checkpoint_ = std::move(*opened);
     expected_ = file("hidden.f32");
@@ -134,7 +134,7 @@ class GoldenEncoder : public testing::TestWithParam<std::string> {
     decoded_ = text(logits_.size() / static_cast<std::size_t>(config.vocab) - 1, config.vocab, 5, 1);
     decoded_.insert(decoded_.begin(), TokenId{config.decoder_start});
   }
-  std::string path(const char* name) const { return golden::committed("encoders/" + GetParam() + "/" + name); }
+  std::string path(const char* name) const { return golden::model("encoders/" + GetParam() + "/" + name); }
   Floats file(const char* name) const {
     return std::filesystem::exists(path(name)) ? golden::read_floats(path(name)) : Floats();
   }

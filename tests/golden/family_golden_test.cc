@@ -19,7 +19,7 @@ namespace {
 
 std::vector<std::string> families() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden::committed("families"))) {
+  for (const auto& entry : std::filesystem::directory_iterator(golden::model("families"))) {
     names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
@@ -27,7 +27,7 @@ std::vector<std::string> families() {
 }
 
 Result<Checkpoint> open_family(const std::string& name) {
-  return open_checkpoint(golden::committed("families/" + name), {.vocabulary_required = false});
+  return open_checkpoint(golden::model("families/" + name), {.vocabulary_required = false});
 }
 
 /// The prompt of the script.
@@ -81,7 +81,7 @@ class GoldenFamily : public testing::TestWithParam<std::string> {
     auto opened = open_family(GetParam());
     ASSERT_TRUE(opened) << opened.error().message;
     checkpoint_ = std::move(*opened);
-    expected_ = golden::read_floats(golden::committed("families/" + GetParam() + "/logits.f32"));
+    expected_ = golden::read_floats(golden::model("families/" + GetParam() + "/logits.f32"));
     ids_ = prompt(expected_.size() / static_cast<std::size_t>(checkpoint_.config.vocab), checkpoint_.config.vocab);
   }
   Checkpoint checkpoint_;

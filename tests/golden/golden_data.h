@@ -20,6 +20,12 @@ inline std::string committed(const std::string& name) {
   return std::string(BUTTERFLY_SOURCE_DIR "/tests/golden/") + name;
 }
 
+/// `name` among the committed models, or among others of the same form: tools/compare_random_models.py makes them.
+inline std::string model(const std::string& name) {
+  const char* root = std::getenv("BUTTERFLY_GOLDEN_MODELS");
+  return root != nullptr ? std::string(root) + "/" + name : committed(name);
+}
+
 /// The path of `name` in the reference data, where it is there.
 inline std::optional<std::string> data(const std::string& name) {
   const char* root = std::getenv("BUTTERFLY_DATA");

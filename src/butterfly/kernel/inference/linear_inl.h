@@ -204,8 +204,8 @@ void finish_tile(const LinearSum& sum, long out_rows, const float* tile, long ro
   }
 }
 
-/// Asks for the lines of y and of the residual that finish_tile is going to touch: they are a row apart, so the processor
-/// does not foresee them, and a tile takes longer than they do.
+/// Asks for the lines of y and of the residual that finish_tile is going to touch: they are a row apart, so the
+/// processor does not foresee them, and a tile takes longer than they do.
 inline void prefetch_outputs(const LinearSum& sum, long row, int rows, long panel, int panels) {
   for (int m = 0; m < rows; ++m) {
     for (int n = 0; n < panels; ++n) {
@@ -231,8 +231,8 @@ inline void sum_of_panels(const LinearArgs& a, const Table& table, const LinearS
 
 template <class V, class Table>
 void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
-  // Rows are taken in chunks whose activations stay in the last-level cache while all panels pass by: a panel lies in the
-  // second-level one and is read once for each of its tiles, the activations at a sixth of that rate.
+  // Rows are taken in chunks whose activations stay in the last-level cache while all panels pass by: a panel lies in
+  // the second-level one and is read once for each of its tiles, the activations at a sixth of that rate.
   constexpr long kChunkBytes = 2 * 1024 * 1024;
   const long fit = kChunkBytes / x_row_bytes / Table::kRows * Table::kRows;
   const long chunk = fit > Table::kRows ? fit : Table::kRows;

@@ -120,8 +120,9 @@ Status check_relative(const ModelConfig& config) {
   BF_TRY(check_range("number of buckets of distances", relative.buckets, kMaxBuckets));
   BF_TRY(check_range("distance that buckets reach", relative.distance, kMaxContext));
   if (relative.buckets < 4 || relative.distance <= relative.buckets / 2) {
-    return make_error(ErrorCode::kBadData, "{} buckets for distances up to {}, expected at least 4 and less than twice it",
-                      relative.buckets, relative.distance);
+    return make_error(ErrorCode::kBadData,
+                      "{} buckets for distances up to {}, expected at least 4 and less than twice it", relative.buckets,
+                      relative.distance);
   }
   return {};
 }
