@@ -36,6 +36,7 @@ struct Ring {
   std::array<std::atomic<std::uint64_t>, kCounters> counters{};
   std::atomic<Words*> slots{nullptr};  // kRingSpans of them, from the first span on; never freed
   std::uint64_t read = 0;              // guarded by drain_mutex
+  std::uint64_t border_ns = 0;         // when its thread opened or closed its last span
   std::uint32_t thread = 0;
   bool in_use = true;    // guarded by registry_mutex
   Ring* next = nullptr;  // written before the ring is published
@@ -200,8 +201,19 @@ void set_recording(bool on) {
   recording_now.store(on, std::memory_order_relaxed);
 }
 
+std::uint64_t begin_of(Zone zone) {
+  Ring& ring = this_thread();
+  const std::uint64_t now = now_ns();
+  const bool may_follow = zone >= Zone::kLayer && zone <= Zone::kEmulation;
+  if (!may_follow || now - ring.border_ns >= kAdjacentNs) ring.border_ns = now;
+  return ring.border_ns;
+}
+
 void record(Zone zone, std::uint64_t begin_ns, std::uint64_t end_ns, const Work& work) {
-  if (recording()) this_thread().push(zone, begin_ns, end_ns, work);
+  if (!recording()) return;
+  Ring& ring = this_thread();
+  ring.border_ns = std::max(ring.border_ns, end_ns);
+  ring.push(zone, begin_ns, end_ns, work);
 }
 
 void set_fact(const std::string& name, const std::string& value) {

@@ -59,6 +59,11 @@ inline bool recording() {
 }
 void set_recording(bool on);
 
+/// When a span of `zone` begins that is opened now. A layer or an operation begins where its thread opened or closed
+/// its last span, if that is less than kAdjacentNs ago: what lies between them is its own arguments, and the recording.
+std::uint64_t begin_of(Zone zone);
+inline constexpr std::uint64_t kAdjacentNs = 500;
+
 /// Writes one span to the calling thread's ring while recording; the oldest is overwritten when full.
 void record(Zone zone, std::uint64_t begin_ns, std::uint64_t end_ns, const Work& work);
 
@@ -68,7 +73,7 @@ class Scope {
   explicit Scope(Zone zone, const Work& work = {}) : zone_(zone), on_(recording()) {
     if (on_) [[unlikely]] {
       work_ = work;
-      begin_ns_ = now_ns();
+      begin_ns_ = begin_of(zone);
     }
   }
   ~Scope() {

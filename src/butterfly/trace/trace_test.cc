@@ -56,6 +56,29 @@ std::set<std::string_view> names_of() {
   return names;
 }
 
+TEST_F(Trace, AnOperationBeginsWhereTheSpanBeforeItEndedUnlessTimePassed) {
+  const auto spin = [](std::uint64_t ns) {
+    for (const std::uint64_t end = now_ns() + ns; now_ns() < end;) {
+    }
+  };
+  {
+    const Scope phase(Zone::kPhaseForward);
+    { const Scope first(Zone::kNorm); }
+    { const Scope second(Zone::kQkv); }
+    spin(2 * kAdjacentNs);
+    { const Scope third(Zone::kRotary); }
+    { const Scope wait(Zone::kWaitTurn); }
+  }
+  const std::vector<Span> spans = drain().spans;
+  ASSERT_EQ(spans.size(), 5U);
+  const Span &first = spans[0], &second = spans[1], &third = spans[2], &wait = spans[3], &phase = spans[4];
+  EXPECT_GE(third.begin_ns, second.end_ns + 2 * kAdjacentNs);
+  EXPECT_GT(wait.begin_ns, third.end_ns) << "others' time is no operation's";
+  // Where the test was held up in between they are apart, and then by more than that.
+  EXPECT_TRUE(first.begin_ns == phase.begin_ns || first.begin_ns >= phase.begin_ns + kAdjacentNs);
+  EXPECT_TRUE(second.begin_ns == first.end_ns || second.begin_ns >= first.end_ns + kAdjacentNs);
+}
+
 TEST_F(Trace, EveryZoneCounterAndOwnerHasItsOwnName) {
   EXPECT_EQ(names_of<Zone>().size(), static_cast<std::size_t>(Zone::kCount));
   EXPECT_EQ(names_of<Counter>().size(), static_cast<std::size_t>(Counter::kCount));

@@ -36,7 +36,7 @@ enum class Zone : std::uint8_t {
   kPhaseBackward,
   kPhaseOptimizer,
   kPhaseCommunication,  // of training, exposed: what the backward pass does not hide
-  kLayer,
+  kLayer,               // from here to kEmulation one may begin where another ended (trace.h)
   // Matmuls
   kQkv,
   kQuery,
