@@ -152,7 +152,16 @@ inline __attribute__((always_inline)) void prefetch_block(const unsigned char* b
 
 // --- the loop over tiles, for all types ------------------------------------------------------------------------
 
-using TileFunction = void (*)(const LinearArgs& a, const SliceSteps& steps, long row, long panel, float* top);
+/// Weights of the panels that come next: a tile of many rows asks for its share of them, a little with each slice, so
+/// that they are in the second-level cache when it is their turn.
+struct WeightsAhead {
+  const unsigned char* begin = nullptr;
+  long bytes = 0;
+  long slice_bytes = 0;  // what a tile asks for with each slice
+};
+
+using TileFunction = void (*)(const LinearArgs& a, const SliceSteps& steps, long row, long panel,
+                              const WeightsAhead& ahead, float* top);
 
 template <auto kSlice>
 __attribute__((noinline)) float* one_slice(const LinearArgs& a, long row, long panel, const SliceStep& step,
@@ -162,11 +171,17 @@ __attribute__((noinline)) float* one_slice(const LinearArgs& a, long row, long p
 
 /// All slices of a tile of M rows. A call for each leaves many rows all registers; with one row it would cost more.
 template <auto kSlice, int M>
-void all_slices(const LinearArgs& a, const SliceSteps& steps, long row, long panel, float* top) {
-  for (int i = 0; i < steps.count; ++i) {
-    if constexpr (M == 1) {
-      top = kSlice(a, row, panel, steps.steps[i], top);
-    } else {
+void all_slices(const LinearArgs& a, const SliceSteps& steps, long row, long panel, const WeightsAhead& ahead,
+                float* top) {
+  if constexpr (M == 1) {
+    for (int i = 0; i < steps.count; ++i) top = kSlice(a, row, panel, steps.steps[i], top);
+  } else if (ahead.bytes == 0) {
+    for (int i = 0; i < steps.count; ++i) top = one_slice<kSlice>(a, row, panel, steps.steps[i], top);
+  } else {
+    long asked = 0;
+    for (int i = 0; i < steps.count; ++i) {
+      const long end = min_of(asked + ahead.slice_bytes, ahead.bytes);
+      for (; asked < end; asked += kCacheLine) __builtin_prefetch(ahead.begin + asked, 0, 2);
       top = one_slice<kSlice>(a, row, panel, steps.steps[i], top);
     }
   }
@@ -219,14 +234,27 @@ inline void prefetch_outputs(const LinearSum& sum, long row, int rows, long pane
 /// One sum of one or more panels for rows [row_begin, row_end).
 template <class V, class Table>
 inline void sum_of_panels(const LinearArgs& a, const Table& table, const LinearSum& sum, const SliceSteps& steps,
-                          long row_begin, long row_end, long panel, int panels, float* tiles) {
+                          long row_begin, long row_end, long panel, int panels, WeightsAhead ahead, float* tiles) {
   for (long row = row_begin; row < row_end; row += Table::kRows) {
     const int rows = static_cast<int>(min_of(Table::kRows, row_end - row));
     prefetch_outputs(sum, row, rows, panel, panels);
-    table.functions[rows - 1][panels - 1](a, steps, row, panel, tiles);
+    table.functions[rows - 1][panels - 1](a, steps, row, panel, ahead, tiles);
+    const long asked = min_of(ahead.slice_bytes * steps.count, ahead.bytes);
+    ahead = {ahead.begin + asked, ahead.bytes - asked, ahead.slice_bytes};
     if (rows == 1) fold_one_row<V>(steps, tiles, panels);
     finish_tile<V>(sum, a.out_rows, tiles, row, rows, panel, panels);
   }
+}
+
+/// The panels from `panel` on, for whoever computes `tiles` tiles before them. None where those are too few to hide it,
+/// or where the weights would push out those that are in use.
+inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_max, int slices, long tiles) {
+  constexpr long kTilesLeast = 4;
+  constexpr long kBytesMax = 128 * 1024;
+  const long bytes = min_of(panels_max, a.panel_end - panel) * a.panel_stride;
+  if (tiles < kTilesLeast || bytes > kBytesMax || slices == 0) return {};
+  const unsigned char* begin = a.weights + panel * a.panel_stride;
+  return {begin, bytes, (bytes / (slices * tiles) / kCacheLine + 1) * kCacheLine};
 }
 
 template <class V, class Table>
@@ -244,9 +272,12 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
     for (long panel = a.panel_begin; panel < a.panel_end; panel += panels_max) {
       const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
+      const long tile_count = (chunk_end - chunk_begin + Table::kRows - 1) / Table::kRows;
+      const WeightsAhead ahead = weights_ahead(a, panel + panels, panels_max, steps.of[0].count, tile_count);
       // Each panel's columns lie beside each other: weights are read in the order in which they come.
       for (int i = 0; i < a.sum_count; ++i) {
-        sum_of_panels<V>(a, table, a.sums[i], steps.of[i], chunk_begin, chunk_end, panel, panels, tiles);
+        sum_of_panels<V>(a, table, a.sums[i], steps.of[i], chunk_begin, chunk_end, panel, panels,
+                         i == 0 ? ahead : WeightsAhead{}, tiles);
       }
     }
   }

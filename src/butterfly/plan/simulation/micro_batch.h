@@ -8,13 +8,15 @@ namespace butterfly {
 
 /// Rows of prompts that one step takes at most, of `pending` that are to be computed, by a pipeline of `stages`. While
 /// the first step is in the last stage, each other stage needs one: with n steps of equal length, n + stages - 1 times
-/// that of one pass. Steps get no shorter than where a matmul of many rows begins to be slower for each of them.
+/// that of one pass. Steps get no shorter than where a matmul of many rows begins to be slower for each of them, and
+/// are whole tiles of each instruction set's matmuls.
 inline int micro_batch_rows(std::int64_t pending, int stages, int rows_max) {
   constexpr std::int64_t kStepsPerStage = 8;
-  constexpr std::int64_t kLeast = 64;
+  constexpr std::int64_t kLeast = 72;
+  constexpr std::int64_t kTile = 12;
   if (stages <= 1) return rows_max;
   const std::int64_t steps = kStepsPerStage * stages;
-  return static_cast<int>(std::min<std::int64_t>(std::max(kLeast, (pending + steps - 1) / steps), rows_max));
+  return static_cast<int>(std::min<std::int64_t>(std::max(kLeast, (pending / steps / kTile + 1) * kTile), rows_max));
 }
 
 }  // namespace butterfly
