@@ -133,8 +133,7 @@ def prefix(options):
         for round_ in range(options.rounds):
             prompt = tokens_of(1000, 10 + round_)
             first, again = (Answer(server.address, prompt, 16) for _ in range(2))
-            print(f"{first.usage['prompt_tokens']} tokens: first token {first.first_s():.3f} s, again {again.first_s():.3f} s, "
-                  f"cached {again.usage.get('prompt_tokens_details', {}).get('cached_tokens', 0)}", flush=True)
+            print(f"{first.usage['prompt_tokens']} tokens: first token {first.first_s():.3f} s, again {again.first_s():.3f} s", flush=True)
             ratios.append(again.first_s() / first.first_s())
             same = same and first.text == again.text
     return held("first token again", median(ratios), 0.1) + (0 if same else held("same text", 0, 1, least=True))
