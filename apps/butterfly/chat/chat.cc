@@ -9,6 +9,7 @@
 #include "chat/chat_session.h"
 #include "chat/line_reader.h"
 #include "commands.h"
+#include "shared/answer_text.h"
 
 namespace butterfly::app {
 namespace {
@@ -64,8 +65,7 @@ void Talk::print(std::string_view text) {
   if (text.empty()) return;
   last_ = text.back();
   errno = 0;
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written) return;
+  if (write_answer(text)) return;
   // Nobody reads any more.
   ended_ = true;
   exit_ = errno == EPIPE ? kExitPipeClosed : kExitBadInput;

@@ -15,6 +15,7 @@
 #include "chat/chat_model.h"
 #include "commands.h"
 #include "generate/prompts.h"
+#include "shared/answer_text.h"
 #include "shared/predicted.h"
 #include "shared/running.h"
 
@@ -207,7 +208,7 @@ class Output {
   void write(std::string_view text) {
     if (reason_ != 0) return;
     errno = 0;
-    if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+    if (write_answer(text)) return;
     reason_ = errno != 0 ? errno : EIO;
     stop_.request_stop();
   }

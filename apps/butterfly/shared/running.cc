@@ -2,13 +2,13 @@
 
 #include <cstdio>
 
-#include "butterfly/base/text/one_line.h"
 #include "butterfly/infer/speculation/model_drafter.h"
 #include "butterfly/infer/speculation/ngram_drafter.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/trace/trace.h"
 #include "commands.h"
 #include "shared/access.h"
+#include "shared/answer_text.h"
 #include "shared/load_display.h"
 
 namespace butterfly::app {
@@ -60,7 +60,7 @@ Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& con
   BF_TRY(adapt ? adapt(open.checkpoint.config) : check_continues(open.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
   if (!config.quiet) {
-    observer.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", one_line(line).c_str()); };
+    observer.progress = [](const std::string& line) { write_note(line); };
   }
   LoadDisplay display;
   if (!config.quiet) observer.loading = [&display](const LoadProgress& progress) { display.show(progress); };
