@@ -246,8 +246,8 @@ inline void sum_of_panels(const LinearArgs& a, const Table& table, const LinearS
   }
 }
 
-/// The panels from `panel` on, for whoever computes `tiles` tiles before them. None where those are too few to hide it,
-/// or where the weights would push out those that are in use.
+/// The panels from `panel` on, to be asked for during the `tiles` tiles before them. None where those are too few to
+/// hide it, or where the weights would push out those that are in use.
 inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_max, int slices, long tiles) {
   constexpr long kTilesLeast = 4;
   constexpr long kBytesMax = 128 * 1024;
