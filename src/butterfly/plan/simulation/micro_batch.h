@@ -15,8 +15,9 @@ inline int micro_batch_rows(std::int64_t pending, int stages, int rows_max) {
   constexpr std::int64_t kLeast = 72;
   constexpr std::int64_t kTile = 12;
   if (stages <= 1) return rows_max;
-  const std::int64_t steps = kStepsPerStage * stages;
-  return static_cast<int>(std::min<std::int64_t>(std::max(kLeast, (pending / steps / kTile + 1) * kTile), rows_max));
+  const std::int64_t rows_of_a_tile_each = kStepsPerStage * stages * kTile;
+  const std::int64_t rows = (pending + rows_of_a_tile_each - 1) / rows_of_a_tile_each * kTile;
+  return static_cast<int>(std::min<std::int64_t>(std::max(kLeast, rows), rows_max));
 }
 
 }  // namespace butterfly
