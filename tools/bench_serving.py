@@ -259,7 +259,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--llama-server")
-    parser.add_argument("--split", default="uniform")
+    parser.add_argument("--split", default="auto")
     parser.add_argument("--prompt-tokens", type=int, default=4000, help="of `long`")
     parser.add_argument("--short-tokens", type=int, default=64)
     parser.add_argument("--endless", action="store_true", help="in `long`, each reader asks again until the prompt is through")

@@ -1,6 +1,7 @@
 #include "butterfly/wire/exchange/shared_exchange.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "butterfly/base/check.h"
@@ -12,10 +13,12 @@ namespace butterfly {
 namespace {
 
 #ifdef BUTTERFLY_TINY
-constexpr std::size_t kRingBytes = 64;  // every transfer goes round and round
+constexpr std::size_t kRingBytesMin = 64, kRingBytesMax = 64;  // every transfer goes round and round
 #else
-constexpr std::size_t kRingBytes = 64 * 1024;  // a decode step's exchange fits, and stays in a core's cache
+constexpr std::size_t kRingBytesMin = 64 * 1024;   // a decode step's exchange fits
+constexpr std::size_t kRingBytesMax = 512 * 1024;  // members who exchange a prompt's rows take turns less often
 #endif
+constexpr std::size_t kRingBytesTotal = std::size_t{8} << 20;  // of all members together, where many share a host
 constexpr std::int64_t kBrokenPeerMs = 5;  // how soon a sleeper notices a broken peer
 
 /// In front of the bytes of each transfer.
@@ -25,7 +28,12 @@ struct TransferHeader {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
 
-/// Rings are counted modulo 2^32.
+std::size_t ring_bytes_of(int members) {
+  const auto rings = static_cast<std::size_t>(std::max(members * (members - 1), 1));
+  return std::clamp(std::bit_floor(kRingBytesTotal / rings), kRingBytesMin, kRingBytesMax);
+}
+
+/// How often a bell rang is counted modulo 2^32.
 bool reached(std::uint32_t rings, std::uint32_t wanted) {
   return static_cast<std::int32_t>(rings - wanted) >= 0;
 }
@@ -38,11 +46,11 @@ struct alignas(64) SharedExchange::Bell {
   std::atomic<std::uint64_t> sleeper;  // 0: nobody; else kAsleep and, below it, the ring that the owner waits for
 };
 
-/// One direction between two members. The counts only grow; written - read bytes are in the ring.
+/// One direction between two members. The counts only grow; written - read of the bytes behind them are in the ring.
 struct SharedExchange::Ring {
   alignas(64) std::atomic<std::uint64_t> written;
   alignas(64) std::atomic<std::uint64_t> read;
-  alignas(64) std::byte data[kRingBytes];
+  std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
 /// A header and bytes on their way into or out of a ring.
@@ -60,7 +68,7 @@ struct SharedExchange::Transfer {
 
 std::size_t SharedExchange::segment_bytes(int members) {
   const auto count = static_cast<std::size_t>(members);
-  return count * sizeof(Bell) + count * count * sizeof(Ring);
+  return count * sizeof(Bell) + count * count * (sizeof(Ring) + ring_bytes_of(members));
 }
 
 SharedExchange::SharedExchange(int rank, SharedMemory memory, std::vector<std::shared_ptr<Channel>> peers,
@@ -69,6 +77,7 @@ SharedExchange::SharedExchange(int rank, SharedMemory memory, std::vector<std::s
       memory_(std::move(memory)),
       peers_(std::move(peers)),
       options_(options),
+      ring_bytes_(ring_bytes_of(static_cast<int>(peers_.size()))),
       outgoing_(peers_.size()),
       incoming_(peers_.size()) {
   BF_CHECK(rank >= 0 && rank < size() && memory_.bytes().size() == segment_bytes(size()), "a segment of another group");
@@ -81,8 +90,10 @@ SharedExchange::Bell& SharedExchange::bell(int member) const {
 }
 
 SharedExchange::Ring& SharedExchange::ring_between(int sender, int receiver) const {
-  auto* rings = reinterpret_cast<Ring*>(memory_.bytes().data() + static_cast<std::size_t>(size()) * sizeof(Bell));
-  return rings[sender * size() + receiver];
+  const auto members = static_cast<std::size_t>(size());
+  const std::size_t number = static_cast<std::size_t>(sender) * members + static_cast<std::size_t>(receiver);
+  std::byte* at = memory_.bytes().data() + members * sizeof(Bell) + number * (sizeof(Ring) + ring_bytes_);
+  return *reinterpret_cast<Ring*>(at);
 }
 
 Status SharedExchange::exchange(std::span<const ByteSpan> to, std::span<const MutableByteSpan> from) {
@@ -132,17 +143,17 @@ Result<bool> SharedExchange::push(int member, Transfer& transfer) {
   Ring& ring = ring_between(rank_, member);
   std::uint64_t written = ring.written.load(std::memory_order_relaxed);  // ours
   const std::uint64_t filled = written - ring.read.load(std::memory_order_acquire);
-  if (filled > kRingBytes) {
+  if (filled > ring_bytes_) {
     return make_error(ErrorCode::kProtocol, "member {} says it read {} bytes more than there were", member,
                       ~filled + 1);
   }
-  std::size_t room = kRingBytes - filled;
+  std::size_t room = ring_bytes_ - filled;
   const std::size_t before = transfer.moved;
   while (room > 0 && !transfer.complete()) {
     const MutableByteSpan rest = transfer.rest();
-    const std::size_t at = written % kRingBytes;
-    const std::size_t bytes = std::min({rest.size(), room, kRingBytes - at});
-    std::memcpy(ring.data + at, rest.data(), bytes);
+    const std::size_t at = written % ring_bytes_;
+    const std::size_t bytes = std::min({rest.size(), room, ring_bytes_ - at});
+    std::memcpy(ring.data() + at, rest.data(), bytes);
     written += bytes;
     room -= bytes;
     transfer.moved += bytes;
@@ -159,16 +170,16 @@ Result<bool> SharedExchange::pull(int member, Transfer& transfer) {
   Ring& ring = ring_between(member, rank_);
   std::uint64_t read = ring.read.load(std::memory_order_relaxed);  // ours
   std::uint64_t filled = ring.written.load(std::memory_order_acquire) - read;
-  if (filled > kRingBytes) {
+  if (filled > ring_bytes_) {
     return make_error(ErrorCode::kProtocol, "member {} says that {} bytes are in a ring of {}", member, filled,
-                      kRingBytes);
+                      ring_bytes_);
   }
   const std::size_t before = transfer.moved;
   while (filled > 0 && !transfer.complete()) {
     const MutableByteSpan rest = transfer.rest();
-    const std::size_t at = read % kRingBytes;
-    const std::size_t bytes = std::min({rest.size(), static_cast<std::size_t>(filled), kRingBytes - at});
-    std::memcpy(rest.data(), ring.data + at, bytes);
+    const std::size_t at = read % ring_bytes_;
+    const std::size_t bytes = std::min({rest.size(), static_cast<std::size_t>(filled), ring_bytes_ - at});
+    std::memcpy(rest.data(), ring.data() + at, bytes);
     read += bytes;
     filled -= bytes;
     transfer.moved += bytes;
@@ -181,7 +192,7 @@ Result<bool> SharedExchange::pull(int member, Transfer& transfer) {
   if (transfer.moved == before) return false;
   ring.read.store(read, std::memory_order_release);
   // Only a sender who may be waiting for room is told.
-  if (!transfer.complete() || transfer.moved > kRingBytes) ring_bell(member);
+  if (!transfer.complete() || transfer.moved > ring_bytes_) ring_bell(member);
   return true;
 }
 

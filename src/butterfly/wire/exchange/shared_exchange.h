@@ -59,6 +59,7 @@ class SharedExchange final : public Exchange {
   const SharedMemory memory_;
   const std::vector<std::shared_ptr<Channel>> peers_;
   const SharedExchangeOptions options_;
+  const std::size_t ring_bytes_;
   std::atomic<bool> aborted_{false};
   std::uint64_t sequence_ = 0;
   std::vector<Transfer> outgoing_, incoming_;
