@@ -8,12 +8,10 @@ namespace butterfly {
 void DraftAcceptance::observe(int tried, int accepted) {
   constexpr double kWeight = 0.15;  // of the newest
   for (int i = 0; i < std::min(accepted + 1, tried); ++i) rate_ += kWeight * ((i < accepted ? 1.0 : 0.0) - rate_);
+  if (tried > 0) return_ = accepted > 0 ? kReturn : std::max(return_ / 2, kReturn / 8);
 }
 
-void DraftAcceptance::skip() {
-  constexpr double kReturn = 0.02;
-  rate_ += kReturn * std::max(kPrior - rate_, 0.0);
-}
+void DraftAcceptance::skip() { rate_ += return_ * std::max(kPrior - rate_, 0.0); }
 
 void DraftBudget::observe(int texts, int rows, double seconds) {
   if (rows < 1 || rows > kRowsMax || seconds <= 0) return;
@@ -43,13 +41,19 @@ double DraftBudget::seconds(int rows) const {
   return between;
 }
 
+int DraftBudget::rows_max() const {
+  int largest = kRowsMax;
+  while (largest > 0 && seconds_[static_cast<std::size_t>(largest)] == 0) --largest;
+  return std::min(2 * largest, kRowsMax);
+}
+
 int DraftBudget::rows(int texts, std::span<const double> chances, double guess_s) const {
   constexpr double kLeastGain = 1.02;
   if (plain_ < kFirst || guessed_ >= kAgain || seconds(texts) <= 0) return 0;
   double best = kLeastGain * texts / seconds(texts);
   int best_rows = 0;
   double tokens = texts;
-  for (int n = 1; n <= static_cast<int>(chances.size()) && texts + n <= kRowsMax; ++n) {
+  for (int n = 1; n <= static_cast<int>(chances.size()) && texts + n <= rows_max(); ++n) {
     tokens += chances[static_cast<std::size_t>(n) - 1];
     const double rate = tokens / (seconds(texts + n) + n * guess_s);
     if (rate <= best) continue;

@@ -15,12 +15,14 @@ class DraftAcceptance {
   /// `tried` guesses were computed, the first `accepted` of them came true.
   void observe(int tried, int accepted);
 
-  /// Guesses were not worth a try. Texts change: they are tried again before long.
+  /// Guesses were not worth a try. Texts change: they are tried again before long, and after each try in vain later.
   void skip();
 
  private:
   static constexpr double kPrior = 0.5;
+  static constexpr double kReturn = 0.02;
   double rate_ = kPrior;
+  double return_ = kReturn;  // how much of the way to kPrior a skip goes
 };
 
 class DraftBudget {
@@ -40,6 +42,9 @@ class DraftBudget {
  private:
   static constexpr int kFirst = 3;   // steps without guesses before any is tried: the first are slow
   static constexpr int kAgain = 32;  // steps with guesses after which one without is measured again
+
+  /// Of the next step: a try of twice what is known shows what more would cost before much is spent.
+  int rows_max() const;
 
   std::array<double, kRowsMax + 1> seconds_{};  // by rows; 0: not known
   int plain_ = 0;                               // steps without guesses, up to kFirst
