@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -80,28 +79,56 @@ TokenId most_likely(std::span<const float> logits) {
   return TokenId(static_cast<std::int32_t>(best < logits.size() ? best : 0));
 }
 
-/// Lower for what stands before.
-std::uint32_t sort_key(float logit) {
-  const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0f);  // one zero
-  return (bits & 0x80000000u) != 0 ? bits : ~(bits | 0x80000000u);
-}
-
-/// As before() has it, in time that grows with their number alone: by digits of the key, the last ones first, each time
-/// leaving equals in their order, which is that of the ids.
-void sort_all(std::vector<Candidate>& candidates) {
-  constexpr std::uint32_t kBits = 11;
-  constexpr std::uint32_t kDigits = 1u << kBits;
-  std::vector<Candidate> sorted(candidates.size());
-  for (std::uint32_t shift = 0; shift < 32; shift += kBits) {
-    std::vector<std::uint32_t> begins(kDigits + 1);
-    for (const Candidate& candidate : candidates) ++begins[(sort_key(candidate.logit) >> shift) % kDigits + 1];
-    for (std::uint32_t digit = 1; digit < kDigits; ++digit) begins[digit] += begins[digit - 1];
-    for (const Candidate& candidate : candidates) {
-      sorted[begins[(sort_key(candidate.logit) >> shift) % kDigits]++] = candidate;
+/// What can be drawn, in the order of before(), found as far as it is asked for: most draws end near the front.
+class Order {
+ public:
+  Order(std::span<const float> logits, double temperature) : logits_(logits), buckets_(logits.size()) {
+    for (const float logit : logits) {
+      size_ += std::isnan(logit) ? 0 : 1;
+      best_ = logit > best_ ? logit : best_;
     }
-    candidates.swap(sorted);
+    // Rounding keeps the order: nobody stands before one of a lower bucket. No number is in the last one, too.
+    const auto scale = static_cast<float>(kPerNat / std::clamp(temperature, 1e-6, 1e6));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const float distance = logits[i] == best_ ? 0.0f : (best_ - logits[i]) * scale;
+      buckets_[i] = static_cast<std::uint16_t>(static_cast<int>(distance < kBuckets - 1 ? distance : kBuckets - 1));
+    }
+    for (const std::uint16_t bucket : buckets_) ++counts_[bucket];
   }
-}
+
+  std::size_t size() const { return size_; }
+  float best() const { return best_; }
+
+  /// place < size().
+  const Candidate& operator[](std::size_t place) {
+    while (place >= found_.size()) find_more();
+    return found_[place];
+  }
+
+ private:
+  static constexpr std::size_t kBuckets = 1024;
+  static constexpr double kPerNat = 32;
+  static constexpr std::size_t kFirst = 256;  // candidates that are found at first; then as many as there are
+
+  void find_more() {
+    const std::size_t begin = bucket_, before_these = found_.size();
+    const std::size_t wanted = std::max(kFirst, before_these);
+    std::size_t count = 0;
+    while (bucket_ < kBuckets && count < wanted) count += counts_[bucket_++];
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (buckets_[i] < begin || buckets_[i] >= bucket_ || std::isnan(logits_[i])) continue;
+      found_.push_back({logits_[i], static_cast<std::int32_t>(i)});
+    }
+    std::sort(found_.begin() + static_cast<std::ptrdiff_t>(before_these), found_.end(), before);
+  }
+
+  const std::span<const float> logits_;
+  std::vector<std::uint16_t> buckets_;  // of each logit
+  std::array<std::size_t, kBuckets> counts_{};
+  std::size_t size_ = 0, bucket_ = 0;  // those before bucket_ are found
+  float best_ = -std::numeric_limits<float>::infinity();
+  std::vector<Candidate> found_;
+};
 
 /// The text's tokens, each once with its count, ascending.
 std::vector<std::pair<TokenId, int>> counted(std::span<const TokenId> tokens, std::size_t vocab) {
@@ -116,10 +143,25 @@ std::vector<std::pair<TokenId, int>> counted(std::span<const TokenId> tokens, st
   return counts;
 }
 
-/// x of softmax over `best`: 0 where it is too small for a normal number.
-double relative_probability(double logit, double best, double temperature) {
-  const double x = (logit - best) / temperature;
-  return x > -700.0 ? exact::exp(x) : 0.0;
+/// exp((logit - best) / temperature): 0 for no number, and where it is too small for a normal one. In double with our
+/// own exp: the same on every CPU.
+std::vector<double> relative_probabilities(std::span<const float> logits, double best, double temperature) {
+  constexpr double kSmallest = -700.0;
+  std::vector<double> p(logits.size());
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double x = (logits[i] - best) / temperature;
+    p[i] = x > kSmallest ? x : kSmallest;
+  }
+  exact::exp(p);
+  const double smallest = exact::exp(kSmallest);
+  for (double& value : p) value = value > smallest ? value : 0.0;
+  return p;
+}
+
+double sum_of(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
 }
 
 constexpr float kRuledOut = std::numeric_limits<float>::quiet_NaN();
@@ -128,60 +170,46 @@ constexpr float kRuledOut = std::numeric_limits<float>::quiet_NaN();
 
 TokenId draw(std::span<const float> logits, const SamplingOptions& options, SampleKey key) {
   if (options.temperature == 0.0f) return most_likely(logits);
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) candidates.push_back({logits[i], static_cast<std::int32_t>(i)});
-  }
-  if (candidates.empty()) return TokenId(0);
-  const std::size_t keep =
-      options.top_k > 0 ? std::min(candidates.size(), static_cast<std::size_t>(options.top_k)) : candidates.size();
-  if (keep == candidates.size()) {
-    sort_all(candidates);
-  } else {
-    std::partial_sort(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(keep), candidates.end(),
-                      before);
-    candidates.resize(keep);
-  }
-  // Probabilities in double with own exp: the same on every CPU.
-  const double best = candidates.front().logit;
-  const double temperature = options.temperature;
-  std::vector<double> p(keep);
-  double total = 0;
-  for (std::size_t i = 0; i < keep; ++i) {
-    p[i] = relative_probability(candidates[i].logit, best, temperature);
-    total += p[i];
-  }
+  Order order(logits, options.temperature);
+  if (order.size() == 0) return TokenId(0);
+  const bool all = options.top_k <= 0 || static_cast<std::size_t>(options.top_k) >= order.size();
+  const std::size_t keep = all ? order.size() : static_cast<std::size_t>(options.top_k);
+  std::vector<float> few;  // with top-k, in their order
+  for (std::size_t i = 0; i < keep && !all; ++i) few.push_back(order[i].logit);
+  const std::vector<double> p = relative_probabilities(all ? logits : few, order.best(), options.temperature);
+  const auto p_of = [&](std::size_t place) { return p[all ? static_cast<std::size_t>(order[place].id) : place]; };
+  const double total = sum_of(p);
+  if (!(total > 0)) return TokenId(order[0].id);  // infinite
   std::size_t kept = 0;
   double mass = 0;
+  if (options.top_p >= 1.0f && options.min_p <= 0.0f) {
+    kept = keep;
+    mass = total;
+  }
   while (kept < keep) {
-    if (kept > 0 && (mass >= options.top_p * total || p[kept] < options.min_p * p[0])) break;
-    mass += p[kept++];
+    const double next = p_of(kept);
+    if (kept > 0 && (mass >= options.top_p * total || next < options.min_p * p_of(0))) break;
+    mass += next;
+    ++kept;
   }
   double threshold = uniform_at(options.seed, key.index, key.position) * mass;
   for (std::size_t i = 0; i + 1 < kept; ++i) {
-    threshold -= p[i];
-    if (threshold < 0) return TokenId(candidates[i].id);
+    threshold -= p_of(i);
+    if (threshold < 0) return TokenId(order[i].id);
   }
-  return TokenId(candidates[kept - 1].id);
+  return TokenId(order[kept - 1].id);
 }
 
 SampledToken log_probabilities(std::span<const float> logits, TokenId token, int count) {
-  std::vector<Candidate> order;
-  order.reserve(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isnan(logits[i])) order.push_back({logits[i], static_cast<std::int32_t>(i)});
-  }
   SampledToken result{.token = token};
-  if (order.empty()) return result;
-  const double best = std::ranges::min(order, before).logit;
-  double total = 0;
-  for (const Candidate& candidate : order) total += relative_probability(candidate.logit, best, 1.0);
+  Order order(logits, 1.0);
+  if (order.size() == 0) return result;
+  const double best = order.best();
+  const double total = sum_of(relative_probabilities(logits, best, 1.0));
   if (!(total > 0)) return result;
   const double normaliser = best + exact::log(total);
   result.logprob = logits[static_cast<std::size_t>(token.value)] - normaliser;
   const std::size_t kept = std::min(order.size(), static_cast<std::size_t>(std::max(count, 0)));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), before);
   for (std::size_t i = 0; i < kept; ++i) result.top.push_back({TokenId(order[i].id), order[i].logit - normaliser});
   return result;
 }

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "butterfly/base/sanitized_test.h"
 
@@ -109,19 +111,55 @@ TEST(Sampler, PenaltiesOnTheAnswerLeaveThePromptAlone) {
   EXPECT_EQ(next(), TokenId(0));
 }
 
-TEST(Sampler, AllTokensStandInTheOrderThatTheMostLikelyOfThemStandIn) {
+/// draw() as it is defined: everything sorted, probabilities by the library's exp.
+TokenId draw_slowly(std::span<const float> logits, const SamplingOptions& options, SampleKey key) {
+  std::vector<std::pair<double, std::int32_t>> order;  // by -logit, then id
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) order.emplace_back(-logits[i], static_cast<std::int32_t>(i));
+  }
+  std::ranges::sort(order);
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
+  std::vector<double> p;
+  for (const auto& [negative, id] : order) p.push_back(std::exp((order[0].first - negative) / options.temperature));
+  const double total = std::accumulate(p.begin(), p.end(), 0.0);
+  double mass = 0;
+  std::size_t kept = 0;
+  while (kept < p.size() && (kept == 0 || (mass < options.top_p * total && p[kept] >= options.min_p * p[0]))) {
+    mass += p[kept++];
+  }
+  double threshold = uniform_at(options.seed, key.index, key.position) * mass;
+  for (std::size_t i = 0; i + 1 < kept; ++i) {
+    threshold -= p[i];
+    if (threshold < 0) return TokenId(order[i].second);
+  }
+  return TokenId(order[kept - 1].second);
+}
+
+TEST(Sampler, DrawsWhatItsDefinitionSays) {
+  const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> logits;
   for (std::uint64_t i = 0; i < 3000; ++i) {
     const float u = uniform_at(3, 0, i);
+    // Equal ones, close ones, both zeros, none, and those that cannot be drawn.
     logits.push_back(u < 0.1f ? -0.0f : u < 0.2f ? 0.0f : u < 0.3f ? -1.0f : (u - 0.6f) * (u < 0.5f ? 1e-3f : 9.0f));
   }
-  logits[17] = -std::numeric_limits<float>::infinity();
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    // All but one, which is never drawn, by another way.
-    const SamplingOptions all{.temperature = 1.0f, .seed = i};
-    const SamplingOptions most{.temperature = 1.0f, .top_k = 2999, .seed = i};
-    EXPECT_EQ(draw(logits, all, {}), draw(logits, most, {})) << i;
+  logits[17] = -infinity;
+  logits[18] = std::numeric_limits<float>::quiet_NaN();
+  for (const float temperature : {1e-3f, 0.3f, 1.0f, 40.0f}) {
+    for (const SamplingOptions& cut : {SamplingOptions{}, SamplingOptions{.top_k = 40}, SamplingOptions{.top_k = 2999},
+                                       SamplingOptions{.top_p = 0.8f}, SamplingOptions{.min_p = 0.05f},
+                                       SamplingOptions{.top_k = 2000, .top_p = 0.97f, .min_p = 1e-3f}}) {
+      SamplingOptions options = cut;
+      options.temperature = temperature;
+      for (options.seed = 0; options.seed < (kSanitized ? 5 : 40); ++options.seed) {
+        EXPECT_EQ(draw(logits, options, {}), draw_slowly(logits, options, {}))
+            << temperature << " " << cut.top_k << " " << cut.top_p << " " << cut.min_p << " " << options.seed;
+      }
+    }
   }
+  const std::vector<float> endless{1.0f, infinity, -infinity, 2.0f};
+  EXPECT_EQ(draw(endless, {.temperature = 1.0f}, {}), TokenId(1));
+  EXPECT_EQ(draw(std::vector<float>(3, -infinity), {.temperature = 1.0f}, {}), TokenId(0));
 }
 
 TEST(Sampler, BiasBansAndForces) {

@@ -11,7 +11,9 @@ void DraftAcceptance::observe(int tried, int accepted) {
   if (tried > 0) return_ = accepted > 0 ? kReturn : std::max(return_ / 2, kReturn / 8);
 }
 
-void DraftAcceptance::skip() { rate_ += return_ * std::max(kPrior - rate_, 0.0); }
+void DraftAcceptance::skip() {
+  rate_ += return_ * std::max(kPrior - rate_, 0.0);
+}
 
 void DraftBudget::observe(int texts, int rows, double seconds) {
   if (rows < 1 || rows > kRowsMax || seconds <= 0) return;

@@ -1,5 +1,6 @@
 #include "butterfly/model/core/rotary.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -24,15 +25,38 @@ double log(double x) {
   return exponent * std::numbers::ln2 + 2.0 * s * sum;
 }
 
+// ln 2 in two parts keeps r exact.
+constexpr double kLn2High = 0x1.62e42feep-1;
+constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+
 double exp(double x) {
-  // x = n ln 2 + r, |r| <= ln(2) / 2; Taylor to r^14 is below the last place. ln 2 in two parts keeps r exact.
-  constexpr double kLn2High = 0x1.62e42feep-1;
-  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  // x = n ln 2 + r, |r| <= ln(2) / 2; Taylor to r^14 is below the last place.
   const double n = std::floor(x * (1.0 / std::numbers::ln2) + 0.5);
   const double r = (x - n * kLn2High) - n * kLn2Low;
   double sum = 1.0;
   for (int k = 14; k >= 1; --k) sum = 1.0 + sum * r / k;
   return sum * std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
+}
+
+void exp(std::span<double> x) {
+  // The steps of exp() for several at once: a division is waited for by one of them alone.
+  constexpr std::size_t kTogether = 16;
+  for (; x.size() >= kTogether; x = x.subspan(kTogether)) {
+    std::array<double, kTogether> r, sum, power;
+    for (std::size_t i = 0; i < kTogether; ++i) {
+      const double scaled = x[i] * (1.0 / std::numbers::ln2) + 0.5;
+      const auto whole = static_cast<std::int32_t>(scaled);
+      const std::int32_t n = whole - (static_cast<double>(whole) > scaled ? 1 : 0);
+      r[i] = (x[i] - n * kLn2High) - n * kLn2Low;
+      power[i] = std::bit_cast<double>(static_cast<std::uint64_t>(n + 1023) << 52);
+      sum[i] = 1.0;
+    }
+    for (int k = 14; k >= 1; --k) {
+      for (std::size_t i = 0; i < kTogether; ++i) sum[i] = 1.0 + sum[i] * r[i] / k;
+    }
+    for (std::size_t i = 0; i < kTogether; ++i) x[i] = sum[i] * power[i];
+  }
+  for (double& value : x) value = exp(value);
 }
 
 void sincos(double x, double* sin, double* cos) {

@@ -24,7 +24,8 @@ void rotary_angles(std::span<const double> frequencies, std::int64_t position, s
 
 namespace exact {
 double log(double x);                             // x > 0 and normal
-double exp(double x);                             // |x| < 700
+double exp(double x);                             // |x| <= 700
+void exp(std::span<double> x);                    // of each, in its place: the same bits, several times as fast
 void sincos(double x, double* sin, double* cos);  // |x| < 2^24
 }  // namespace exact
 

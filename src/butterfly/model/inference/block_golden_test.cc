@@ -195,6 +195,11 @@ TEST(ExactMath, AgreesWithTheStandardLibraryToTheLastPlaces) {
     EXPECT_NEAR(cos, std::cos(x), 4e-16) << x;
   }
   for (double x = -300; x < 300; x += 0.71) EXPECT_NEAR(exact::exp(x) / std::exp(x), 1.0, 1e-15) << x;
+  std::vector<double> many{-0.0, 0.0, -700, 700, 1e-300};
+  for (double x = -699; x < 699; x += 0.37) many.push_back(x);
+  const std::vector<double> of = many;
+  exact::exp(std::span(many));
+  for (std::size_t i = 0; i < of.size(); ++i) EXPECT_EQ(many[i], exact::exp(of[i])) << of[i];
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr std::size_t kRingBytesMin = 64 * 1024;   // a decode step's exchange f
 constexpr std::size_t kRingBytesMax = 512 * 1024;  // members who exchange a prompt's rows take turns less often
 #endif
 constexpr std::size_t kRingBytesTotal = std::size_t{8} << 20;  // of all members together, where many share a host
-constexpr std::int64_t kBrokenPeerMs = 5;  // how soon a sleeper notices a broken peer
+constexpr std::int64_t kBrokenPeerMs = 5;                      // how soon a sleeper notices a broken peer
 
 /// In front of the bytes of each transfer.
 struct TransferHeader {
