@@ -47,7 +47,7 @@ class RunTrainer final : public RankTrainer {
   Status sample(const TrainObserver& observer);
   Status save(const TrainObserver& observer);
   void tell(const TrainObserver& observer, const std::optional<SaveOutcome>& outcome);
-  RunSummary summarize(const TrainObserver& observer, double rank_share) const;
+  RunSummary summarize(const TrainObserver& observer) const;
   Result<double> balance_of_ranks(const StepPhases& phases) const;
   Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
   Result<TrainResult> finish(const TrainObserver& observer);

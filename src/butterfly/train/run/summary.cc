@@ -27,7 +27,7 @@ double variance(double sum, double squares, std::int64_t count) {
 
 }  // namespace
 
-void Statistics::Times::add(const StepReport& report) {
+void Statistics::Times::add(const StepReport& report, double rank_share) {
   const double total = report.phases.total_s;
   least_s = steps == 0 ? total : std::min(least_s, total);
   most_s = std::max(most_s, total);
@@ -40,6 +40,7 @@ void Statistics::Times::add(const StepReport& report) {
   phases.total_s += total;
   squares += total * total;
   tokens += report.tokens;
+  share_tokens += rank_share * static_cast<double>(report.tokens);
   bytes_sent += report.reduced.bytes_sent;
   hidden_s += std::max(0.0, report.reduced.communication_s - report.reduced.exposed_s);
   network_s += report.reduced.communication_s;
@@ -48,8 +49,8 @@ void Statistics::Times::add(const StepReport& report) {
   codec_squares += report.reduced.codec_s * report.reduced.codec_s;
 }
 
-void Statistics::add(const StepReport& report, std::uint64_t allocated, std::uint64_t reserved) {
-  (steps_ < kFirstSteps ? first_ : rest_).add(report);
+void Statistics::add(const StepReport& report, double rank_share, std::uint64_t allocated, std::uint64_t reserved) {
+  (steps_ < kFirstSteps ? first_ : rest_).add(report, rank_share);
   ++steps_;
   losses_ += report.loss;
   last_loss_ = report.loss;
@@ -94,8 +95,9 @@ RunSummary Statistics::summary(const SummaryFacts& facts) const {
     summary.samples_per_sec = static_cast<double>(facts.sequences_per_step) / summary.avg_step_time;
     summary.network_kb_per_s = static_cast<double>(times.bytes_sent) / 1000.0 / times.phases.total_s;
   }
+  if (times.tokens > 0) summary.rank_share = times.share_tokens / static_cast<double>(times.tokens);
   if (facts.peak_gflops > 0) {
-    const double gflops = summary.tokens_per_sec * facts.rank_share * summary.flops_per_token * 1e-9;
+    const double gflops = summary.tokens_per_sec * summary.rank_share * summary.flops_per_token * 1e-9;
     summary.mfu = gflops / facts.peak_gflops;
   }
   return summary;

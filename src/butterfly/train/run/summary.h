@@ -29,7 +29,8 @@ struct RunSummary {
   double bubble_predicted = 0.0, bubble_measured = 0.0;
   double flops_per_step = 0.0, flops_per_token = 0.0;
   std::string flops_convention{};
-  double mfu = 0.0;  // share of peak_gflops that this rank used; 0: the peak is not known
+  double rank_share = 0.0;  // of the steps' work, on this rank: it grows where others are lost
+  double mfu = 0.0;         // share of peak_gflops that this rank used; 0: the peak is not known
   double peak_gflops = 0.0;
   std::string peak_source{};  // how it was measured
   /// 1000 bytes of gradients that this rank sent to others, over connections or by their reading them in its memory:
@@ -67,7 +68,6 @@ RankSpread spread_of(std::span<const RankRow> rows);
 /// What the steps themselves do not tell.
 struct SummaryFacts {
   std::int64_t sequences_per_step = 0;  // all ranks
-  double rank_share = 1.0;              // of a step's tokens, on this rank
   double forward_flops_per_token = 0.0;
   double peak_gflops = 0.0;  // of this rank's threads; 0: not known
   std::string peak_source{};
@@ -75,8 +75,8 @@ struct SummaryFacts {
 
 class Statistics {
  public:
-  /// After each step; `allocated` and `reserved` are bytes at its end.
-  void add(const StepReport& report, std::uint64_t allocated, std::uint64_t reserved);
+  /// After each step, of whose work this rank did `rank_share`; `allocated` and `reserved` are bytes at its end.
+  void add(const StepReport& report, double rank_share, std::uint64_t allocated, std::uint64_t reserved);
 
   RunSummary summary(const SummaryFacts& facts) const;
 
@@ -90,7 +90,8 @@ class Statistics {
     std::uint64_t bytes_sent = 0;
     double hidden_s = 0.0;
     double network_s = 0.0, network_squares = 0.0, codec_s = 0.0, codec_squares = 0.0;
-    void add(const StepReport& report);
+    double share_tokens = 0.0;  // of them, what this rank did
+    void add(const StepReport& report, double rank_share);
   };
 
   std::int64_t steps_ = 0;

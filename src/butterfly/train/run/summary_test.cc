@@ -17,11 +17,21 @@ StepReport step(double seconds, double loss) {
   return report;
 }
 
+TEST(Summary, TheShareOfARankIsThatOfEachStep) {
+  Statistics statistics;
+  for (int i = 0; i < 2; ++i) statistics.add(step(9.0, 1.0), 0.1, 1, 1);
+  for (const double share : {0.5, 0.5, 1.0, 1.0})
+    statistics.add(step(share, 1.0), share, 1, 1);  // alone from the third on
+  const RunSummary summary = statistics.summary({.forward_flops_per_token = 1e9, .peak_gflops = 400});
+  EXPECT_DOUBLE_EQ(summary.rank_share, 0.75);
+  EXPECT_DOUBLE_EQ(summary.mfu, 100 * 3.0 / 400);  // 100 tokens of 3 GFLOP in each second
+}
+
 TEST(Summary, CountsAllStepsAndTimesThoseAfterTheFirstTwo) {
   Statistics statistics;
-  for (const double seconds : {9.0, 5.0, 1.0, 3.0}) statistics.add(step(seconds, seconds), 1000, 2000);
-  const RunSummary summary = statistics.summary(
-      {.sequences_per_step = 10, .rank_share = 0.5, .forward_flops_per_token = 2e9, .peak_gflops = 600});
+  for (const double seconds : {9.0, 5.0, 1.0, 3.0}) statistics.add(step(seconds, seconds), 0.5, 1000, 2000);
+  const RunSummary summary =
+      statistics.summary({.sequences_per_step = 10, .forward_flops_per_token = 2e9, .peak_gflops = 600});
   EXPECT_EQ(summary.num_steps, 4);
   EXPECT_EQ(summary.warmup_steps, 2);
   EXPECT_DOUBLE_EQ(summary.avg_step_time, 2.0);
@@ -45,15 +55,15 @@ TEST(Summary, CountsAllStepsAndTimesThoseAfterTheFirstTwo) {
 
 TEST(Summary, TimesTheFirstStepsWhereThereAreNoOthers) {
   Statistics statistics;
-  statistics.add(step(4.0, 1.0), 1, 1);
+  statistics.add(step(4.0, 1.0), 1.0, 1, 1);
   EXPECT_DOUBLE_EQ(statistics.summary({}).avg_step_time, 4.0);
   EXPECT_EQ(statistics.summary({}).mfu, 0.0);
 }
 
 TEST(Summary, KnowsPeaksAndMeansOfMemory) {
   Statistics statistics;
-  statistics.add(step(1.0, 1.0), 100, 1000);
-  statistics.add(step(1.0, 1.0), 300, 500);
+  statistics.add(step(1.0, 1.0), 1.0, 100, 1000);
+  statistics.add(step(1.0, 1.0), 1.0, 300, 500);
   const RunSummary summary = statistics.summary({});
   EXPECT_EQ(summary.peak_memory_allocated, 300u);
   EXPECT_EQ(summary.avg_memory_allocated, 200u);
@@ -70,7 +80,7 @@ TEST(Summary, OfNoStepsIsZero) {
 
 TEST(Summary, HasTheFieldsKeys) {
   Statistics statistics;
-  statistics.add(step(1.0, 1.0), 100, 1000);
+  statistics.add(step(1.0, 1.0), 1.0, 100, 1000);
   const auto json = parse_json(to_json(statistics.summary({})));
   for (const char* key : {"num_steps",
                           "avg_step_time",

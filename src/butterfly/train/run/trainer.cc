@@ -221,7 +221,7 @@ StepWish RunTrainer::wish(const std::stop_token& stop) const {
 Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {
   last_report_ = report;
   audit_->step(report, transformer_.parameters());
-  statistics_.add(report, allocated_bytes(), resident_bytes());
+  statistics_.add(report, share_of_work(), allocated_bytes(), resident_bytes());
   if (observer.step) observer.step(report, config_.steps);
   if (step_ == config_.steps || stopped_) return {};  // what is due at the end is done there
   if (is_due(step_, config_.evaluate_every)) BF_TRY(evaluate(observer));
@@ -301,9 +301,8 @@ Error RunTrainer::ended_by(Error error) {
   return error;
 }
 
-RunSummary RunTrainer::summarize(const TrainObserver& observer, double rank_share) const {
+RunSummary RunTrainer::summarize(const TrainObserver& observer) const {
   SummaryFacts facts{.sequences_per_step = config_.global_batch,
-                     .rank_share = rank_share,
                      .forward_flops_per_token = transformer_.forward_flops_per_token()};
   RunSummary summary;
   for (const PeakAge age : {PeakAge::kKnown, PeakAge::kAgain}) {
@@ -363,25 +362,24 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     BF_ASSIGN_OR_RETURN(result.weights_hash, shards_->weights.hash());
   }
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
-  const double rank_share = share_of_work();
   const double forward_flops = transformer_.forward_flops_per_token();
-  result.summary = summarize(observer, rank_share);
+  result.summary = summarize(observer);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
   BF_ASSIGN_OR_RETURN(result.ranks, rows_of_ranks(result.summary));
   note_bubble(result);
   std::vector<double> seen = audit_->seen(transformer_.parameters());
   if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, seen));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;
-  result.verdict =
-      audit_->finish(transformer_.parameters(), {.data = parts_.data->stats(),
-                                                 .step = step_,
-                                                 .steps = config_.steps,
-                                                 .forward_flops_per_step = forward_flops * tokens_per_step * rank_share,
-                                                 .mfu = result.summary.mfu,
-                                                 .bucket_bytes = config_.parallel.bucket_bytes,
-                                                 .divided = shards_ != nullptr,
-                                                 .rank_hashes = std::move(hashes),
-                                                 .seen = std::move(seen)});
+  result.verdict = audit_->finish(
+      transformer_.parameters(), {.data = parts_.data->stats(),
+                                  .step = step_,
+                                  .steps = config_.steps,
+                                  .forward_flops_per_step = forward_flops * tokens_per_step * result.summary.rank_share,
+                                  .mfu = result.summary.mfu,
+                                  .bucket_bytes = config_.parallel.bucket_bytes,
+                                  .divided = shards_ != nullptr,
+                                  .rank_hashes = std::move(hashes),
+                                  .seen = std::move(seen)});
   if (is_first()) tell(observer, writer_.wait());
   if (save_error_) return tl::unexpected(*save_error_);
   return result;
