@@ -116,6 +116,7 @@ TEST(TrainRanks, SharedMemoryAndConnectionsAndThreadsGiveTheSameBits) {
     for (const int ranks : {2, 3, 4}) {
       RunConfig config = large_run_of(ranks, RankEngine::kTcp);
       config.parallel.deterministic = deterministic;
+      config.parallel.speeds.assign(static_cast<std::size_t>(ranks), 1.0);  // who computes what stays
       const Outcome shared = train(config);
       config.parallel.shared_memory = false;
       const Outcome connected = train(config);

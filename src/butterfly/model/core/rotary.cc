@@ -26,13 +26,13 @@ double log(double x) {
 }
 
 // ln 2 in two parts keeps r exact.
-constexpr double kLn2High = 0x1.62e42feep-1;
-constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+constexpr double kLogOfTwoHigh = 0x1.62e42feep-1;
+constexpr double kLogOfTwoLow = 0x1.a39ef35793c76p-33;
 
 double exp(double x) {
   // x = n ln 2 + r, |r| <= ln(2) / 2; Taylor to r^14 is below the last place.
   const double n = std::floor(x * (1.0 / std::numbers::ln2) + 0.5);
-  const double r = (x - n * kLn2High) - n * kLn2Low;
+  const double r = (x - n * kLogOfTwoHigh) - n * kLogOfTwoLow;
   double sum = 1.0;
   for (int k = 14; k >= 1; --k) sum = 1.0 + sum * r / k;
   return sum * std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + 1023) << 52);
@@ -47,7 +47,7 @@ void exp(std::span<double> x) {
       const double scaled = x[i] * (1.0 / std::numbers::ln2) + 0.5;
       const auto whole = static_cast<std::int32_t>(scaled);
       const std::int32_t n = whole - (static_cast<double>(whole) > scaled ? 1 : 0);
-      r[i] = (x[i] - n * kLn2High) - n * kLn2Low;
+      r[i] = (x[i] - n * kLogOfTwoHigh) - n * kLogOfTwoLow;
       power[i] = std::bit_cast<double>(static_cast<std::uint64_t>(n + 1023) << 52);
       sum[i] = 1.0;
     }

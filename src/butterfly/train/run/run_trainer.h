@@ -14,6 +14,7 @@
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/trainer.h"
+#include "butterfly/train/sharding/work_balance.h"
 
 namespace butterfly {
 
@@ -70,6 +71,7 @@ class RunTrainer final : public RankTrainer {
   Status divide(const TrainRank& rank, const RankWorkShares& work);
   /// Of a step's work, on this rank.
   double share_of_work() const;
+  void balance_work(const TrainObserver& observer, StepContext& step);
   void note_bubble(TrainResult& result) const;
   Status agree(const TrainObserver& observer);
   void tell_parts(const TrainObserver& observer) const;
@@ -108,6 +110,7 @@ class RunTrainer final : public RankTrainer {
   std::optional<StagePlace> stage_;     // in a pipeline of several ranks
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
+  std::optional<WorkBalance> balance_;  // null: the shares stay as they are
   std::vector<int> rounds_;
   StepBuffers buffers_;
   OutlierGuard guard_;

@@ -1,5 +1,7 @@
 #include "butterfly/train/run/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -73,6 +75,10 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   reducer_ = std::move(reducer);
   rank_ = rank;
   share_ = shares[static_cast<std::size_t>(rank.rank)];
+  balance_.reset();
+  // Where speeds are given they hold; where ranks go through rounds together, all wait for the slowest in each.
+  const bool in_rounds = divided != nullptr && divided->exchange != ShardedGradients::Exchange::kStep;
+  if (rank.size > 1 && rank.speeds.empty() && !in_rounds) balance_.emplace(shares);
   rounds_ = divided != nullptr && divided->exchange == ShardedGradients::Exchange::kMicroBatch
                 ? micro_batches_in_rounds(shares, rank.rank)
                 : micro_batches_in_order(share_);
@@ -207,10 +213,28 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
     ++step_;
     stopped_ = report->stop;
     BF_TRY(after_step(observer, *report));
+    balance_work(observer, step);
     const bool ends = step_ == config_.steps || stopped_;
     if (report->regroup && !ends) return make_error(ErrorCode::kUnavailable, "others join after step {}", step_);
   }
   return {};
+}
+
+/// Shares of the next step by what ranks took in those before.
+void RunTrainer::balance_work(const TrainObserver& observer, StepContext& step) {
+  if (!balance_ || !balance_->observe(buffers_.pass_s)) return;
+  share_ = step.share = balance_->shares()[static_cast<std::size_t>(rank_.rank)];
+  rounds_ = step.rounds = micro_batches_in_order(share_);
+  set_step_facts(step);
+  if (!is_first() || !observer.note) return;
+  std::vector<std::string> ranks;
+  for (std::size_t i = 0; i < balance_->seconds().size(); ++i) {
+    const MicroBatches& share = balance_->shares()[i];
+    ranks.push_back(
+        fmt::format("rank {} {} (one takes it {:.3g} s)", i, share.last - share.first, balance_->seconds()[i]));
+  }
+  observer.note(fmt::format("after step {} the {} micro-batches are divided by speed: {}", step_, share_.total,
+                            fmt::join(ranks, ", ")));
 }
 
 StepWish RunTrainer::wish(const std::stop_token& stop) const {

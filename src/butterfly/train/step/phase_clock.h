@@ -24,12 +24,13 @@ class PhaseClock {
  public:
   explicit PhaseClock(StepReport& report) : report_(report) {}
   void lap(const Phase& phase, int micro_batch = 0) { end(phase, micro_batch, trace::now_ns()); }
-  /// Of which `waited_s` were spent waiting for other ranks: as its end, wherever in it they were.
-  void lap_of_pass(const Phase& phase, int micro_batch, double waited_s) {
-    const std::uint64_t now = trace::now_ns();
+  /// Of which `waited_s` were spent waiting for other ranks: as its end, wherever in it they were. The seconds without.
+  double lap_of_pass(const Phase& phase, int micro_batch, double waited_s) {
+    const std::uint64_t now = trace::now_ns(), began = last_;
     const auto waited = std::min(now - last_, static_cast<std::uint64_t>(waited_s * 1e9));
     end(phase, micro_batch, now - waited);
     if (waited > 0) end(kCommunication, micro_batch, now);
+    return static_cast<double>(now - waited - began) * 1e-9;
   }
   void stop(const StepContext& context) {
     const std::uint64_t now = trace::now_ns();

@@ -43,9 +43,10 @@ Status pass_rounds(StepContext& context, std::int64_t step, PhaseClock& clock) {
       read_batch(context, step, micro);
       clock.lap(kData, micro);
       BF_TRY(forward(context, micro));
-      clock.lap_of_pass(kForwardPass, micro, waited_s(context));
+      double& pass_s = context.buffers.pass_s[static_cast<std::size_t>(micro)];
+      pass_s = clock.lap_of_pass(kForwardPass, micro, waited_s(context));
       BF_TRY(backward(context, micro));
-      clock.lap_of_pass(kBackwardPass, micro, waited_s(context));
+      pass_s += clock.lap_of_pass(kBackwardPass, micro, waited_s(context));
     } else {
       BF_TRY(serve_others(context));
     }

@@ -60,10 +60,11 @@ struct StepBuffers {
   StepBuffers(int micro_batch, int seq, int micro_batches, std::size_t expert_counts)
       : tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(seq)),
         targets(tokens.size()),
-        numbers(2 * static_cast<std::size_t>(micro_batches) + expert_counts + kWishes),
+        numbers(3 * static_cast<std::size_t>(micro_batches) + expert_counts + kWishes),
         losses(std::span(numbers).first(static_cast<std::size_t>(micro_batches))),
         balance_losses(std::span(numbers).subspan(losses.size(), losses.size())),
-        expert_tokens(std::span(numbers).subspan(2 * losses.size(), expert_counts)) {}
+        pass_s(std::span(numbers).subspan(2 * losses.size(), losses.size())),
+        expert_tokens(std::span(numbers).subspan(3 * losses.size(), expert_counts)) {}
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
@@ -73,6 +74,7 @@ struct StepBuffers {
   std::vector<double> numbers;       // what ranks share: the following, then the wishes to stop and to regroup
   std::span<double> losses;          // of each micro-batch of the step
   std::span<double> balance_losses;  // likewise
+  std::span<double> pass_s;          // likewise: of its forward and backward pass; 0 in a pipeline
   std::span<double> expert_tokens;   // sums over micro-batches
 };
 
