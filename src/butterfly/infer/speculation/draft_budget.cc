@@ -46,7 +46,7 @@ double DraftBudget::seconds(int rows) const {
 int DraftBudget::rows_max() const {
   int largest = kRowsMax;
   while (largest > 0 && seconds_[static_cast<std::size_t>(largest)] == 0) --largest;
-  return std::min(2 * largest, kRowsMax);
+  return std::clamp(2 * largest, kFirstTry, kRowsMax);
 }
 
 int DraftBudget::rows(int texts, std::span<const double> chances, double guess_s) const {

@@ -40,8 +40,9 @@ class DraftBudget {
   double seconds(int rows) const;
 
  private:
-  static constexpr int kFirst = 3;   // steps without guesses before any is tried: the first are slow
-  static constexpr int kAgain = 32;  // steps with guesses after which one without is measured again
+  static constexpr int kFirstTry = 4;  // rows that may be tried although nothing like it was measured
+  static constexpr int kFirst = 3;     // steps without guesses before any is tried: the first are slow
+  static constexpr int kAgain = 32;    // steps with guesses after which one without is measured again
 
   /// Of the next step: a try of twice what is known shows what more would cost before much is spent.
   int rows_max() const;
