@@ -136,6 +136,58 @@ class Resuming(Runs):
                     self.assertEqual(resumed["weights_hash"], undisturbed["weights_hash"])
 
 
+class Restarts(Runs):
+    """The command starts rank 0 as a process of its own, and another one where that is killed."""
+
+    def setUp(self):
+        super().setUp()
+        self.saved = self.place("saved")
+        self.run_of = [*EXACT, "--steps", str(LONG), "--checkpoints", self.saved, "--save-every", "5", "--max-restarts", "1"]
+
+    @staticmethod
+    def rank_0(run):
+        found = subprocess.run(["pgrep", "-P", str(run.process.pid)], capture_output=True, text=True, check=True)
+        return int(found.stdout)
+
+    def test_a_run_whose_rank_0_is_killed_goes_on_to_the_weights_of_the_undisturbed_one(self):
+        undisturbed = self.result(*EXACT, "--steps", LONG)
+        for ranks, strategy in ((1, "ddp"), (3, "zero2")):
+            with self.subTest(ranks=ranks), Watched(*self.run_of, "--ranks", str(ranks), "--engine", "tcp", "--parallel",
+                                                    strategy) as run:
+                run.until("step 10: saved as ")
+                os.kill(self.rank_0(run), signal.SIGKILL)
+                status, result = run.finish()
+                self.assertEqual(status, 0, run.said)
+                self.assertEqual(result["weights_hash"], undisturbed["weights_hash"])
+                self.assertRegex(run.said, r"was ended by signal 9 \(Killed\); restart 1 of 1 goes on from \S+/step-000000")
+            shutil.rmtree(self.saved)
+
+    def test_more_deaths_than_restarts_end_it_and_one_before_the_first_checkpoint_begins_anew(self):
+        with Watched(*self.run_of, "--ranks", "2", "--engine", "tcp") as run:
+            run.until("step 2/")
+            os.kill(self.rank_0(run), signal.SIGKILL)
+            run.until("restart 1 of 1 begins anew: nothing is saved yet")
+            run.until("step 10: saved as ")
+            os.kill(self.rank_0(run), signal.SIGKILL)
+            status, result = run.finish()
+            self.assertEqual((status, result), (2, None), run.said)
+            self.assertIn("as often as checkpoint.max_restarts says: 1", run.said)
+
+    def test_asked_to_end_it_saves_once_also_where_the_command_itself_is_killed(self):
+        for name, expected in (("SIGTERM", 130), ("SIGUSR1", 130), ("SIGKILL", -signal.SIGKILL)):
+            with self.subTest(signal=name), Watched(*self.run_of, "--ranks", "2", "--engine", "tcp") as run:
+                run.until("step 11/")
+                run.process.send_signal(getattr(signal, name))
+                self.assertEqual(run.finish()[0], expected, run.said)
+                saved = sorted(os.listdir(self.saved))
+                self.assertRegex(saved[-1], "step-000000[123]")
+                self.assertNotEqual(saved[-1], "step-00000010", run.said)
+            shutil.rmtree(self.saved)
+
+    def test_a_mistake_is_said_once(self):
+        self.assertIn("names 1 more", self.refusal(*self.run_of, "--data", "does-not-exist.txt"))
+
+
 class Ranks(Runs):
     def test_any_number_of_ranks_ends_with_the_same_weights(self):
         alone = self.result(*EXACT, "--steps", STEPS)["weights_hash"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Proves: a run of training whose ranks hold parts of its state ends with the weights of the undisturbed run, whichever
 ranks are killed whenever: at one stroke or one after the other, in a step, while the others find together, while they
-save; and also where ranks are workers that join the run meanwhile. Where a rank and its mirror die at one stroke, the
-run goes back to its checkpoint.
+save; and also where ranks are workers that join the run meanwhile. Where a rank and its mirror die at one stroke, or
+rank 0 does, the run goes back to its checkpoint.
 
-Prints for each run what was killed and the hash, at the end the kills and how long the others took until their next step
-(median, worst; from the stroke, with the rest of that step).
+Prints for each run what was killed and the hash, at the end the kills and how long it took until the next step (median,
+worst; from the stroke, with the rest of that step), apart from the others where rank 0 was killed.
 
     training_kills.py [--kills 100] [--seed N] [--strategy NAME] [--quick] [--break]
 
@@ -27,6 +27,8 @@ import harness
 
 RUN = ["train", "--model", "tinytransformer-tiny", "--data", "synthetic:markov", "--seq", "32", "--batch",
        "12", "--micro-batch", "1", "--threads", "1", "--deterministic", "true", "--json"]
+SAVES = ["--save-every", "5", "--max-restarts", "1000"]
+RANK_0_KILLS = 3  # of one run, which goes back each time
 
 
 STRATEGIES = ["zero1", "zero2", "zero3", "hybrid", "pipeline"]
@@ -54,12 +56,17 @@ class Run:
         self.said = open(os.path.join(folder, "said"), "w+", encoding="utf-8")
         self.process = subprocess.Popen([harness.PROGRAM, *RUN, "--steps", str(steps), "--log-file", self.log, *arguments],
                                         stdout=subprocess.PIPE, stderr=self.said, text=True)
-        self.recoveries = []
+        self.recoveries, self.restarts = [], []
+        self.rank_0_killed = 0
         self.heard_at_end = ""
 
+    def rank_0(self):
+        """Its process, where it is there and may be killed once more, as a list."""
+        return children(self.process.pid) if self.rank_0_killed < RANK_0_KILLS else []
+
     def ranks(self):
-        """Processes of ranks that may be killed."""
-        return children(self.process.pid)
+        """The others' processes."""
+        return [rank for leader in children(self.process.pid) for rank in children(leader)]
 
     def heard(self):
         self.said.flush()
@@ -77,8 +84,10 @@ class Run:
 
     def kill(self, generator, count, waits):
         """The ranks that died, at most `count`."""
-        ranks = self.ranks()
+        rank_0 = self.rank_0()
+        ranks = self.ranks() + rank_0
         victims = generator.sample(ranks, k=min(count, len(ranks)))
+        self.rank_0_killed += len(set(victims) & set(rank_0))
         for victim in victims:
             try:
                 os.kill(victim, signal.SIGKILL)
@@ -89,7 +98,7 @@ class Run:
             return len(victims)
         # The one under way when the stroke came may be written yet.
         if victims and self.wait_for_lines(seen + 2, 60):
-            self.recoveries.append(time.monotonic() - began)
+            (self.restarts if set(victims) & set(rank_0) else self.recoveries).append(time.monotonic() - began)
         return len(victims)
 
     def result(self):
@@ -104,7 +113,7 @@ class OpenRun(Run):
     """One that begins alone, and whose other ranks are workers that join it."""
 
     def __init__(self, folder, *arguments):
-        super().__init__(folder, "--join-at", "127.0.0.1:0", *arguments, steps=OPEN_STEPS)
+        super().__init__(folder, "--join-at", f"127.0.0.1:{harness.free_ports(1)[0]}", *arguments, steps=OPEN_STEPS)
         self.workers, self.joined = [], 0
         self.door = None
         end = time.monotonic() + 60
@@ -149,9 +158,9 @@ def one_run(generator, expected, strategies):
         arguments += ["--shard-group", "2"]
     killed = 0
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(folder, *arguments, "--checkpoints", os.path.join(folder, "run"), "--save-every", "5")
+        run = Run(folder, *arguments, "--checkpoints", os.path.join(folder, "run"), *SAVES)
         wait_for_checkpoint(run, folder)
-        while run.going_on() and killed < ranks - 1 and lines_of(run.log) < 32:
+        while run.going_on() and (run.ranks() or run.rank_0()) and lines_of(run.log) < 32:
             time.sleep(generator.uniform(0.0, 0.15))
             again = generator.random() < 0.4  # while the others find together, or divide the state anew
             killed += run.kill(generator, 2 if generator.random() < 0.2 else 1, waits=not again)
@@ -160,15 +169,16 @@ def one_run(generator, expected, strategies):
                 killed += run.kill(generator, 1, waits=True)
         got = run.result()
     same = got == expected
-    print(f"{strategy:8} {ranks} ranks, {killed} killed: {'the same weights' if same else 'BROKEN: ' + got}", flush=True)
-    return same, killed, run.recoveries
+    print(f"{strategy:8} {ranks} ranks, {killed} killed, {run.rank_0_killed} of them rank 0: "
+          f"{'the same weights' if same else 'BROKEN: ' + got}", flush=True)
+    return same, killed, run
 
 
 def one_open_run(generator, expected, strategies):
     """Ranks join and are killed all the time, also while others join."""
     strategy, killed = generator.choice(strategies), 0
     with tempfile.TemporaryDirectory() as folder:
-        run = OpenRun(folder, "--parallel", strategy, "--checkpoints", os.path.join(folder, "run"), "--save-every", "5")
+        run = OpenRun(folder, "--parallel", strategy, "--checkpoints", os.path.join(folder, "run"), *SAVES)
         for _ in range(3):
             run.join()
         wait_for_checkpoint(run, folder)
@@ -183,9 +193,9 @@ def one_open_run(generator, expected, strategies):
         got = run.result()
         epochs = len(re.findall("which joins", run.heard_at_end))
     same = got == expected
-    print(f"{strategy:8} {run.joined} workers, {epochs} joined, {killed} killed: "
+    print(f"{strategy:8} {run.joined} workers, {epochs} joined, {killed} killed, {run.rank_0_killed} of them rank 0: "
           f"{'the same weights' if same else 'BROKEN: ' + got}", flush=True)
-    return same, killed, run.recoveries
+    return same, killed, run
 
 
 def main():
@@ -203,19 +213,21 @@ def main():
         expected_open = Run(folder, "--ranks", "1", steps=OPEN_STEPS).result()
     if options.wrong:
         expected, expected_open = expected[::-1], expected_open[::-1]
-    broken, kills, turn, recoveries = 0, 0, 0, []
+    broken, kills, turn, recoveries, restarts = 0, 0, 0, [], []
     while kills < (6 if options.quick else options.kills):
         strategies = [options.strategy] if options.strategy else STRATEGIES
-        same, killed, took = (one_run(generator, expected, strategies) if turn % 2 == 0 else
+        same, killed, run = (one_run(generator, expected, strategies) if turn % 2 == 0 else
                               one_open_run(generator, expected_open, strategies if options.strategy else [*strategies, "ddp"]))
         broken, turn = broken + (not same), turn + 1
         kills += max(1, killed)
-        recoveries += took
+        recoveries += run.recoveries
+        restarts += run.restarts
         if options.wrong and broken:
             break
-    if recoveries:
-        print(f"{kills} killed, {broken} runs BROKEN; next step after {statistics.median(recoveries):.2f} s "
-              f"(median, worst {max(recoveries):.2f})")
+    print(f"{kills} killed, {broken} runs BROKEN")
+    for what, took in (("others than rank 0", recoveries), ("rank 0", restarts)):
+        if took:
+            print(f"after {what}: next step after {statistics.median(took):.2f} s (median, worst {max(took):.2f})")
     sys.exit(1 if broken else 0)
 
 

@@ -15,6 +15,7 @@
 #include "options/key_flags.h"
 #include "shared/access.h"
 #include "train/train_rendezvous.h"
+#include "train/train_restart.h"
 
 namespace butterfly::app {
 namespace {
@@ -153,6 +154,10 @@ Result<int> run_train(const TrainCommand& command) {
     return train_on_mpi([&](MpiWorld& world) { return run_ranks(command, config, options, &world); });
   }
   BF_TRY(validate(config));
+  if (!command.find_batch) {
+    BF_ASSIGN_OR_RETURN(const std::optional<int> ended, lead_again(config));
+    if (ended) return *ended;
+  }
   if (has_ranks_elsewhere(config.parallel)) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
@@ -188,6 +193,9 @@ void add_train(Command app, Action& action) {
       "  butterfly generate -m small.gguf -p 'ROMEO:' -n 50\n"
       "  butterfly train -c run.toml --ranks 2 --deterministic --checkpoints saved --save-every 100\n"
       "  butterfly train -c run.toml --resume saved --checkpoints saved\n"
+      "  butterfly train -c run.toml --ranks 4 --engine tcp --checkpoints saved --save-every 50 --max-restarts 3   "
+      "(rank 0 may "
+      "die, too)\n"
       "  butterfly train -c run.toml --ranks 4 --engine tcp --parallel zero3   (parts of the state; pipeline: layers; "
       "auto: as it fits)\n"
       "  butterfly train -c run.toml --ranks 4 --engine tcp --memory 8GiB   (what fits into that for each rank)\n"

@@ -53,6 +53,7 @@ struct CheckpointConfig {
   int every_steps = 0;      // 0: at the end alone
   int keep = 2;
   bool asynchronous = true;
+  int max_restarts = 0;  // of the command whose process is killed or crashes; the library has none
 };
 
 struct GuardConfig {

@@ -59,7 +59,29 @@ Status check_counts(const RunConfig& config) {
   BF_TRY(check_at_least("schedule.warmup_steps", config.schedule.warmup_steps, 0, config.steps));
   BF_TRY(check_at_least("guard.window_steps", config.guard.window_steps, 2, kIntMax));
   BF_TRY(check_at_least("checkpoint.every_steps", config.checkpoint.every_steps, 0, kIntMax));
+  BF_TRY(check_at_least("checkpoint.max_restarts", config.checkpoint.max_restarts, 0, 1'000'000));
   return check_at_least("checkpoint.keep", config.checkpoint.keep, 1, kIntMax);
+}
+
+Status check_checkpoints(const RunConfig& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (checkpoint.every_steps > 0 && checkpoint.directory.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "checkpoint.every_steps is {}, and checkpoint.directory is not set: where to?",
+                      checkpoint.every_steps);
+  }
+  if (checkpoint.max_restarts > 0 && (checkpoint.directory.empty() || checkpoint.every_steps == 0)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "checkpoint.max_restarts is {}, and checkpoint.{} is not set: what from?",
+                      checkpoint.max_restarts, checkpoint.directory.empty() ? "directory" : "every_steps");
+  }
+  if (checkpoint.max_restarts > 0 && config.parallel.engine == RankEngine::kMpi) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "checkpoint.max_restarts is {}, and parallel.engine is mpi, which ends all ranks with one: what "
+                      "started them has to start them again",
+                      checkpoint.max_restarts);
+  }
+  return {};
 }
 
 Status check_rates(const RunConfig& config) {
@@ -233,12 +255,7 @@ Status validate(const RunConfig& config) {
     return make_error(ErrorCode::kInvalidArgument, "seq is {}, the model's context has {} tokens", config.seq,
                       config.shape.context);
   }
-  if (config.checkpoint.every_steps > 0 && config.checkpoint.directory.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "checkpoint.every_steps is {}, and checkpoint.directory is not set: where to?",
-                      config.checkpoint.every_steps);
-  }
-  return {};
+  return check_checkpoints(config);
 }
 
 }  // namespace butterfly

@@ -247,6 +247,15 @@ TEST(RunConfig, ValuesOutOfRangeAreNamed) {
             "seq is 129, the model's context has 128 tokens");
   EXPECT_THAT(complaint([](RunConfig& c) { c.checkpoint.every_steps = 10; }),
               HasSubstr("checkpoint.directory is not set"));
+  const auto restarts = [](const std::string& directory, int every_steps, RankEngine engine) {
+    return complaint([&](RunConfig& c) {
+      c.checkpoint = {.directory = directory, .every_steps = every_steps, .max_restarts = 1};
+      c.parallel.engine = engine;
+    });
+  };
+  EXPECT_THAT(restarts("", 0, RankEngine::kTcp), HasSubstr("checkpoint.directory is not set: what from?"));
+  EXPECT_THAT(restarts("saved", 0, RankEngine::kTcp), HasSubstr("checkpoint.every_steps is not set: what from?"));
+  EXPECT_THAT(restarts("saved", 5, RankEngine::kMpi), HasSubstr("parallel.engine is mpi"));
 }
 
 TEST(RunConfig, TheFingerprintFollowsWhatDecidesTheBits) {

@@ -195,6 +195,10 @@ void add_checkpoints(std::vector<RunKey>& keys) {
   keys.push_back(key("checkpoint.keep", "", kAround, "How many of the last ones stay", BF_AT(checkpoint.keep)));
   keys.push_back(
       key("checkpoint.asynchronous", "", kAround, "Written while training goes on", BF_AT(checkpoint.asynchronous)));
+  keys.push_back(key("checkpoint.max_restarts", "max-restarts", kAround,
+                     "How often the command begins again from the newest checkpoint when its process, rank 0 among "
+                     "them, is killed or crashes",
+                     BF_AT(checkpoint.max_restarts)));
 }
 #undef BF_AT
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
+
+    python3 tools/bench_uneven.py [--share 0.333] [--strategies ddp,zero1,pipeline] [--rounds 3] [--steps 30] [--warm 10]
+
+Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread in a control
+group that gives it --share of a CPU (as root; else it is stopped and let go on). Rates are tokens over time of the steps
+after the first --warm, in which ranks are divided by speed; a ratio is the run's rate over the sum of the two that train
+alone. `ddp` and `zero1` see for themselves how fast ranks are; the others are told (--parallel.speeds). For a pipeline
+its bubble is printed beside the one that was predicted.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/faults"))
+import harness  # noqa: E402
+from slow_link import group_with  # noqa: E402
+
+SEES_SPEEDS = {"ddp", "zero1"}
+
+
+def command_of(options, batch, log, *more):
+    return [harness.PROGRAM, "train", "--model", options.model, "--data", "synthetic:markov", "--seq", str(options.seq),
+            "--micro-batch", "1", "--batch", str(batch), "--threads", "1", "--steps", str(options.steps), "--log-file", log,
+            "--log", "silent", "--json", *more]
+
+
+def rate_of(log, options):
+    """Tokens/s of the steps that count."""
+    with open(log, encoding="utf-8") as file:
+        steps = [line for line in map(json.loads, file) if line["event"] == "step" and line["step"] >= options.warm]
+    return sum(step["tokens"] for step in steps) / sum(step["step_time"] for step in steps)
+
+
+def result_of(process):
+    out, err = process.communicate(timeout=3600)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(process.args)}: {err[-500:]}")
+    return json.loads(out)
+
+
+def start(command):
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def alone(options, folder):
+    """Tokens/s of both, each on its own model, at the same time and for about as long."""
+    logs = [os.path.join(folder, name) for name in ("fast", "slow")]
+    slow_batch = max(1, round(options.batch * options.share / (1 + options.share)))
+    fast = start(command_of(options, options.batch - slow_batch, logs[0]))
+    slow = start(command_of(options, slow_batch, logs[1]))
+    with group_with(slow.pid, options.share):
+        for process in (fast, slow):
+            result_of(process)
+    return [rate_of(log, options) for log in logs]
+
+
+def together(options, folder, strategy):
+    """Tokens/s of the run, and its result."""
+    log = os.path.join(folder, strategy)
+    address = f"127.0.0.1:{harness.free_ports(1)[0]}"
+    worker = subprocess.Popen([harness.PROGRAM, "worker", "--listen", address, "--threads", "1"], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
+    try:
+        with group_with(worker.pid, options.share):
+            result = result_of(start(command_of(options, options.batch, log, "--workers", address, "--parallel", strategy,
+                                                *speeds)))
+    finally:
+        worker.kill()
+        worker.wait()
+    return rate_of(log, options), result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tinytransformer-small")
+    parser.add_argument("--seq", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--share", type=float, default=1 / 3)
+    parser.add_argument("--strategies", default="ddp,zero1,pipeline")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--warm", type=int, default=10)
+    options = parser.parse_args()
+    strategies = options.strategies.split(",")
+    ratios, told = {strategy: [] for strategy in strategies}, {}
+    for _ in range(options.rounds):
+        for strategy in strategies:
+            with tempfile.TemporaryDirectory() as folder:
+                rates = alone(options, folder)
+                rate, told[strategy] = together(options, folder, strategy)
+            ratios[strategy].append(rate / sum(rates))
+            print(f"{strategy:8} {rate:7.1f} tokens/s together, alone {rates[0]:.1f} and {rates[1]:.1f}", flush=True)
+    for strategy in strategies:
+        bubble = told[strategy].get("bubble_measured")
+        print(f"{strategy:8} {statistics.median(ratios[strategy]):.3f} of the sum ({min(ratios[strategy]):.3f} to "
+              f"{max(ratios[strategy]):.3f})" + ("" if not bubble else f", bubble {bubble:.3f}, predicted "
+                                                 f"{told[strategy]['bubble_predicted']:.3f}"))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
