@@ -13,10 +13,12 @@ constexpr std::array<std::int8_t, 16> kCentred{-8, -7, -6, -5, -4, -3, -2, -1, 0
 constexpr std::array<std::int8_t, 16> kIq4{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr std::array<std::int8_t, 16> kMxfp4{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// A stored block taken apart. Sub-blocks are those of the computing type; `codes` are its bytes or nibbles.
+/// A stored block taken apart. Sub-blocks are those of the computing type; `codes` are its bytes or nibbles. Types of
+/// super-blocks have their factors in `super`, the others their scales and minima.
 struct Block {
   float scales[kSuperBlock / 16];
   float minima[kSuperBlock / 16];
+  SuperBlockFactors super;
   std::uint8_t codes[kSuperBlock];
 };
 
@@ -65,11 +67,11 @@ void take_q5_1(Bytes in, Block& block) {
 
 /// 16 bytes of scales (low nibble) and minima, 64 of quants, scale and minimum of all.
 void take_q2_k(Bytes in, Block& block) {
-  const float scale = float_at(in + 80);
-  const float minimum = float_at(in + 82);
+  block.super.scale = half_at(in + 80);
+  block.super.minimum = half_at(in + 82);
   for (int s = 0; s < 16; ++s) {
-    block.scales[s] = scale * static_cast<float>(in[s] & 15);
-    block.minima[s] = minimum * static_cast<float>(in[s] >> 4);
+    block.super.scales[s] = static_cast<std::int8_t>(in[s] & 15);
+    block.super.minima[s] = static_cast<std::int8_t>(in[s] >> 4);
   }
   Bytes quants = in + 16;
   for (int i = 0; i < kSuperBlock; ++i) {
@@ -81,11 +83,11 @@ void take_q2_k(Bytes in, Block& block) {
 void take_q3_k(Bytes in, Block& block) {
   Bytes quants = in + 32;
   Bytes scales = in + 96;
-  const float scale = float_at(in + 108);
+  block.super.scale = half_at(in + 108);
   for (int s = 0; s < 16; ++s) {
     const int low = scales[s % 8] >> (s / 8 * 4) & 15;
     const int high = scales[8 + s % 4] >> (s / 4 * 2) & 3;
-    block.scales[s] = scale * static_cast<float>((low | high << 4) - 32);
+    block.super.scales[s] = static_cast<std::int8_t>((low | high << 4) - 32);
   }
   for (int i = 0; i < kSuperBlock; ++i) {
     const int low = quants[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
@@ -96,16 +98,16 @@ void take_q3_k(Bytes in, Block& block) {
 
 /// Eight scales and eight minima of 6 bits each in 12 bytes.
 void take_scales_and_minima(Bytes in, Block& block) {
-  const float scale = float_at(in);
-  const float minimum = float_at(in + 2);
+  block.super.scale = half_at(in);
+  block.super.minimum = half_at(in + 2);
   Bytes packed = in + 4;
   for (int s = 0; s < 8; ++s) {
     const int at = s % 4;
     const bool first = s < 4;
     const int quant_scale = first ? packed[at] & 63 : (packed[8 + at] & 15) | (packed[at] >> 2 & 48);
     const int quant_min = first ? packed[4 + at] & 63 : packed[8 + at] >> 4 | (packed[4 + at] >> 2 & 48);
-    block.scales[s] = scale * static_cast<float>(quant_scale);
-    block.minima[s] = minimum * static_cast<float>(quant_min);
+    block.super.scales[s] = static_cast<std::int8_t>(quant_scale);
+    block.super.minima[s] = static_cast<std::int8_t>(quant_min);
   }
 }
 
@@ -131,10 +133,8 @@ void take_q5_k(Bytes in, Block& block) {
 /// 128 bytes of four low bits, 64 of two high bits, 16 signed scales, the scale of all.
 void take_q6_k(Bytes in, Block& block) {
   Bytes high = in + 128;
-  const float scale = float_at(in + 208);
-  for (int s = 0; s < 16; ++s) {
-    block.scales[s] = scale * static_cast<float>(static_cast<std::int8_t>(in[192 + s]));
-  }
+  block.super.scale = half_at(in + 208);
+  for (int s = 0; s < 16; ++s) block.super.scales[s] = static_cast<std::int8_t>(in[192 + s]);
   for (int i = 0; i < kSuperBlock; ++i) {
     const int low_bits = in[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 15;
     const int high_bits = high[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
@@ -149,11 +149,11 @@ void take_iq4_nl(Bytes in, Block& block) {
 
 /// The scale of all, 8 x 2 high bits and 8 x 4 low bits of scales, nibbles in groups of 32.
 void take_iq4_xs(Bytes in, Block& block) {
-  const float scale = float_at(in);
+  block.super.scale = half_at(in);
   const int high = half_at(in + 2);
   for (int s = 0; s < 8; ++s) {
     const int low_bits = in[4 + s / 2] >> (s % 2 * 4) & 15;
-    block.scales[s] = scale * static_cast<float>((low_bits | (high >> 2 * s & 3) << 4) - 32);
+    block.super.scales[s] = static_cast<std::int8_t>((low_bits | (high >> 2 * s & 3) << 4) - 32);
     split_nibbles(in + 8 + 16 * s, block.codes + 32 * s);
   }
 }
@@ -192,6 +192,16 @@ void take(DType type, const std::byte* bytes, Block& block) {
       return take_mxfp4(in, block);
     default:
       BF_CHECK(false, "a type that is computed as another");
+  }
+}
+
+void multiply_factors(DType type, Block& block) {
+  const SubBlockForm form = sub_block_form(computing_type(type));
+  const float scale = half_to_float(block.super.scale);
+  const float minimum = half_to_float(block.super.minimum);
+  for (int s = 0; s < kSuperBlock / form.size; ++s) {
+    block.scales[s] = scale * static_cast<float>(block.super.scales[s]);
+    if (form.minima) block.minima[s] = minimum * static_cast<float>(block.super.minima[s]);
   }
 }
 
@@ -252,6 +262,14 @@ const std::array<std::int8_t, 16>& nibble_quants(DType type) {
   }
 }
 
+void take_super_block(DType type, ByteSpan stored, SuperBlockFactors& factors, std::span<std::uint8_t> codes) {
+  BF_CHECK(has_shared_scales(type) && stored.size() == static_cast<std::size_t>(block_bytes(type)), "a super-block");
+  Block block;
+  take(type, stored.data(), block);
+  factors = block.super;
+  std::memcpy(codes.data(), block.codes, kSuperBlock);
+}
+
 void to_computing_type(DType type, ByteSpan row, const IndexRange& cols, MutableByteSpan out) {
   const DType computing = computing_type(type);
   const auto size = static_cast<std::uint64_t>(cols.size());
@@ -267,6 +285,7 @@ void to_computing_type(DType type, ByteSpan row, const IndexRange& cols, Mutable
   for (std::int64_t first = cols.begin / elements * elements; first < cols.end; first += elements) {
     const std::byte* from = row.data() + first / elements * stored;
     take(type, from, block);
+    if (has_shared_scales(type)) multiply_factors(type, block);
     const int half_scale = half_at(reinterpret_cast<Bytes>(from));
     for (std::int64_t k = first; k < first + elements; k += kQuantBlock) {
       if (!cols.contains(k)) continue;

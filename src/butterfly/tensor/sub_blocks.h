@@ -49,6 +49,21 @@ constexpr SubBlockForm sub_block_form(DType type) {
   }
 }
 
+/// Types of super-blocks of 256: each scale is a small integer times the super-block's, each minimum likewise.
+constexpr bool has_shared_scales(DType type) {
+  return (type >= DType::kQ2_K && type <= DType::kQ6_K) || type == DType::kIQ4_XS;
+}
+
+/// scale of sub-block s = half_to_float(scale) * scales[s], minimum likewise.
+struct SuperBlockFactors {
+  std::uint16_t scale = 0, minimum = 0;  // IEEE halves
+  std::int8_t scales[kSuperBlock / 16] = {};
+  std::int8_t minima[kSuperBlock / 16] = {};
+};
+
+/// A stored block of such a type; codes: the 256 bytes or nibbles of its computing type.
+void take_super_block(DType type, ByteSpan stored, SuperBlockFactors& factors, std::span<std::uint8_t> codes);
+
 /// The quant that each nibble of a computing type stands for.
 const std::array<std::int8_t, 16>& nibble_quants(DType type);
 

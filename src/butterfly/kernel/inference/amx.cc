@@ -23,6 +23,13 @@ struct Vec {
   static Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }
   static Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+  static Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  static Vec load_half(const unsigned short* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  static Vec load_quants(const unsigned char* q) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q))))};
+  }
 };
 
 /// https://www.intel.com/content/www/us/en/docs/intrinsics-guide: the operand of LDTILECFG. Tiles 0 and 1 are products,
@@ -122,6 +129,21 @@ inline __attribute__((always_inline)) void unpack_quants(const unsigned char* fr
   }
 }
 
+/// To the nibbles of a block that are unpacked; six bits stand for -32 to 31.
+template <int kBits>
+inline __attribute__((always_inline)) void add_high_bits(const unsigned char* quants, signed char* to) {
+#pragma GCC unroll 8
+  for (int quad = 0; quad < 8; ++quad) {
+    const __m512i line = _mm512_loadu_si512(quants + 16 * kPanel + (kBits == 2 ? quad / 4 * 64 : 0));
+    const int left = kBits == 2 ? 4 - 2 * (quad % 4) : 4 - quad;
+    const __m512i moved = left >= 0 ? _mm512_slli_epi16(line, static_cast<unsigned>(left > 0 ? left : 0))
+                                    : _mm512_srli_epi16(line, static_cast<unsigned>(left > 0 ? 0 : -left));
+    const __m512i high = _mm512_and_si512(moved, _mm512_set1_epi8(kBits == 2 ? 0x30 : 0x10));
+    const __m512i whole = _mm512_or_si512(_mm512_load_si512(to + quad * 64), high);
+    _mm512_store_si512(to + quad * 64, kBits == 2 ? _mm512_sub_epi8(whole, _mm512_set1_epi8(32)) : whole);
+  }
+}
+
 /// Quants become signed bytes, scales floats.
 template <PackedType kType>
 void unpack(const LinearArgs& a, long panel, long begin, long end, Weights& to) {
@@ -136,15 +158,13 @@ void unpack(const LinearArgs& a, long panel, long begin, long end, Weights& to) 
       _mm512_store_ps(to.scales + at * kPanel, _mm512_cvtph_ps(halves));
     } else {
       constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
-      const unsigned char* from = w + block * kForm.block_bytes();
-      unpack_quants<kType, kForm.nibbles, !kForm.minima>(from, table, to.quants + at * kWeightBytes);
-      const auto* floats = reinterpret_cast<const float*>(from + kForm.quant_bytes());
+      const PackedBlock from = block_in(kForm, w, block);
+      unpack_quants<kType, kForm.nibbles, kForm.table()>(from.quants, table, to.quants + at * kWeightBytes);
+      if constexpr (kForm.high_bits > 0) add_high_bits<kForm.high_bits>(from.quants, to.quants + at * kWeightBytes);
       for (int sub = 0; sub < kForm.subs(); ++sub) {
         const long place = (at * kForm.subs() + sub) * kPanel;
-        _mm512_store_ps(to.scales + place, _mm512_loadu_ps(floats + sub * kPanel));
-        if constexpr (kForm.minima) {
-          _mm512_store_ps(to.minima + place, _mm512_loadu_ps(floats + (kForm.subs() + sub) * kPanel));
-        }
+        Vec::store(to.scales + place, sub_block_scales<Vec, kForm>(from, 0, sub));
+        if constexpr (kForm.minima) Vec::store(to.minima + place, sub_block_minima<Vec, kForm>(from, 0, sub));
       }
     }
   }
@@ -370,6 +390,16 @@ void linear_amx(const LinearArgs& a) {
       return multiply_rows<PackedType::kNibbles32>(a);
     case PackedType::kNibbles32Min:
       return multiply_rows<PackedType::kNibbles32Min>(a);
+    case PackedType::kQ3_K:
+      return multiply_rows<PackedType::kQ3_K>(a);
+    case PackedType::kQ4_K:
+      return multiply_rows<PackedType::kQ4_K>(a);
+    case PackedType::kQ5_K:
+      return multiply_rows<PackedType::kQ5_K>(a);
+    case PackedType::kQ6_K:
+      return multiply_rows<PackedType::kQ6_K>(a);
+    case PackedType::kIQ4_XS:
+      return multiply_rows<PackedType::kIQ4_XS>(a);
     default:
       // Floats; and minima of sub-blocks of 16, whose sums are not there yet.
       return kAvx512Kernels.linear(a);

@@ -177,7 +177,7 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
   constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
   Vec acc[M][N];
   clear_sums(acc);
-  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     // Half of a pair and the line that the halves meet in.
     if constexpr (M == 1) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
@@ -193,17 +193,36 @@ enum class Products { kUnsigned, kSigned, kAny };
 
 constexpr Products products_of(PackedType type) {
   if (packed_sub_blocks(type).minima) return Products::kUnsigned;
-  return type == PackedType::kNibbles32 ? Products::kAny : Products::kSigned;
+  return type == PackedType::kNibbles32 || type == PackedType::kIQ4_XS ? Products::kAny : Products::kSigned;
 }
 
-/// Quants as signed bytes: 8 outputs of 4 k. Nibbles of types with minima stand for themselves.
+/// The high bits of a quad, above its nibbles: 8 outputs of 4 k.
+template <int kBits>
+inline __attribute__((always_inline)) __m256i high_bits(const unsigned char* lines, int quad) {
+  const __m256i line = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lines + (kBits == 2 ? quad / 4 * 64 : 0)));
+  const int left = kBits == 2 ? 4 - 2 * (quad % 4) : 4 - quad;
+  const __m256i moved =
+      left >= 0 ? _mm256_slli_epi16(line, left > 0 ? left : 0) : _mm256_srli_epi16(line, left > 0 ? 0 : -left);
+  return _mm256_and_si256(moved, _mm256_set1_epi8(kBits == 2 ? 0x30 : 0x10));
+}
+
+/// Quants as signed bytes: 8 outputs of 4 k of the block at `quants`, those from `output` on. Nibbles of types with
+/// minima stand for themselves.
 template <PackedType kType>
-inline __m256i signed_quants(const unsigned char* at, bool upper, __m256i table) {
+inline __attribute__((always_inline)) __m256i signed_quants(const unsigned char* quants, int quad, int output,
+                                                            __m256i table) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  const unsigned char* at = quants + (kForm.nibbles ? quad % 4 : quad) * 64 + output * 4;
   const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-  if constexpr (!packed_sub_blocks(kType).nibbles) return _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
-  const __m256i nibbles = _mm256_and_si256(upper ? _mm256_srli_epi16(stored, 4) : stored, _mm256_set1_epi8(15));
-  if constexpr (packed_sub_blocks(kType).minima) return nibbles;
-  return _mm256_shuffle_epi8(table, nibbles);
+  if constexpr (!kForm.nibbles) return _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
+  const __m256i nibbles = _mm256_and_si256(quad >= 4 ? _mm256_srli_epi16(stored, 4) : stored, _mm256_set1_epi8(15));
+  if constexpr (kForm.table()) return _mm256_shuffle_epi8(table, nibbles);
+  if constexpr (kForm.high_bits > 0) {
+    const unsigned char* lines = quants + 16 * kPanel + output * 4;
+    const __m256i whole = _mm256_or_si256(nibbles, high_bits<kForm.high_bits>(lines, quad));
+    return kForm.high_bits == 2 ? _mm256_sub_epi8(whole, _mm256_set1_epi8(32)) : whole;
+  }
+  return nibbles;
 }
 
 /// Products of pairs in 16 bits.
@@ -215,11 +234,11 @@ inline __m256i pair_products(__m256i weights, __m256i quads) {
 
 /// The dot products of M rows with one sub-block of 16 outputs.
 template <PackedType kType, Products kProducts, int kSub, int M>
-inline __attribute__((always_inline)) void sub_block_dots(const LinearArgs& a, const unsigned char* at,
+inline __attribute__((always_inline)) void sub_block_dots(const LinearArgs& a, const unsigned char* quants,
                                                           const signed char* x, __m256i table, __m256i (&dot)[M][2]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
-  constexpr int kAtOnce = kProducts == Products::kAny ? 1 : kForm.nibbles ? kQuads : 4;
+  constexpr int kAtOnce = kProducts == Products::kAny ? 1 : kForm.nibbles && kForm.high_bits == 0 ? kQuads : 4;
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) dot[m][0] = dot[m][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -229,9 +248,8 @@ inline __attribute__((always_inline)) void sub_block_dots(const LinearArgs& a, c
     for (int m = 0; m < M; ++m) pairs[m][0] = pairs[m][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int quad = first; quad < first + kAtOnce; ++quad) {
-      const unsigned char* quants = at + (kForm.nibbles ? quad % 4 : quad) * 64;
-      const __m256i left = signed_quants<kType>(quants, quad >= 4, table);
-      const __m256i right = signed_quants<kType>(quants + 32, quad >= 4, table);
+      const __m256i left = signed_quants<kType>(quants, quad, 0, table);
+      const __m256i right = signed_quants<kType>(quants, quad, 8, table);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {
         int four;
@@ -257,31 +275,31 @@ inline __attribute__((always_inline)) Vec subtract(__m256 factor, Vec minimum, V
 /// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
 /// block in the panel. Sub-blocks that are added up first go to block_sum.
 template <PackedType kType, Products kProducts, int kSub, int M>
-inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
+inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const PackedBlock& at,
                                                          const signed char* x, const float* x_scales,
                                                          const BlockSums* x_sums, __m256i table, Vec (&block_sum)[M],
                                                          Vec (&acc)[M][1]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   const long blocks = a.cols / 32;
   __m256i dot[M][2];
-  sub_block_dots<kType, kProducts, kSub, M>(a, at, x, table, dot);
-  const auto* floats = reinterpret_cast<const float*>(at + kForm.quant_bytes());
-  const Vec w_scale = Vec::load(floats + kSub * kPanel);
-  const float* minima = floats + (kForm.subs() + kSub) * kPanel;  // of types that have them
+  sub_block_dots<kType, kProducts, kSub, M>(a, at.quants, x, table, dot);
+  const Vec w_scale = sub_block_scales<Vec, kForm>(at, 0, kSub);
+  Vec w_min = Vec::set1(0.0f);
+  if constexpr (kForm.minima) w_min = sub_block_minima<Vec, kForm>(at, 0, kSub);
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
     const Vec dots = {_mm256_cvtepi32_ps(dot[m][0]), _mm256_cvtepi32_ps(dot[m][1])};
     if constexpr (kForm.summed()) {
       const __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(half_sum<kSub>(x_sums[m * blocks])));
       const Vec scaled = kSub == 0 ? Vec::mul(dots, w_scale) : Vec::fma(dots, w_scale, block_sum[m]);
-      block_sum[m] = subtract(sum, Vec::load(minima), scaled);
+      block_sum[m] = subtract(sum, w_min, scaled);
       continue;
     }
     const Vec x_scale = Vec::set1(x_scales[m * blocks]);
     acc[m][0] = Vec::fma(dots, Vec::mul(w_scale, x_scale), acc[m][0]);
     if constexpr (kForm.minima) {
       const __m128 sum = _mm_cvtepi32_ps(_mm_set1_epi32(sum_of(x_sums[m * blocks])));
-      acc[m][0] = subtract(_mm256_broadcastss_ps(sum), Vec::mul(Vec::load(minima), x_scale), acc[m][0]);
+      acc[m][0] = subtract(_mm256_broadcastss_ps(sum), Vec::mul(w_min, x_scale), acc[m][0]);
     }
   }
 }
@@ -294,14 +312,15 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
   __m256i table = _mm256_setzero_si256();
-  if constexpr (kForm.nibbles) {
+  if constexpr (kForm.table()) {
     table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants)));
   }
   Vec acc[M][N];
   clear_sums(acc);
+  const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
-    const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
-    if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
+    const PackedBlock at = block_in(kForm, w, block);
+    if constexpr (M == 1 || is_super_blocks(kType)) prefetch_block<share_bytes(kForm)>(at.ahead);
     const float* scales = a.x_scales + row * blocks + block;
     const BlockSums* sums = a.x_sums + row * blocks + block;
     Vec block_sum[M];
@@ -341,6 +360,20 @@ constexpr TileTable<3, 1> kSubBlockTable = {{
     {all_slices<sub_block_slice<kType, kProducts, 3, 1>, 3>},
 }};
 
+/// A tile's rows read super-blocks as they lie in memory.
+template <PackedType kType>
+constexpr TileTable<3, 1> kFewRowsTable = {{
+    {all_slices<sub_block_slice<kType, products_of(kType), 1, 1>, 1>},
+    {all_slices<sub_block_slice<kType, products_of(kType), 2, 1>, 2>},
+    {all_slices<sub_block_slice<kType, products_of(kType), 3, 1>, 3>},
+}};
+
+template <PackedType kType>
+void linear_super_blocks(const LinearArgs& a) {
+  if (a.rows <= 2 * kFewRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewRowsTable<kType>, a.cols);
+  linear_tiles<Vec, kType>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
+}
+
 /// Whether Products::kSigned holds what nibbles stand for.
 bool nibbles_are_small(const LinearArgs& a) {
   int largest = 0;
@@ -378,6 +411,18 @@ void linear(const LinearArgs& a) {
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
     case PackedType::kNibbles32Min:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
+    case PackedType::kQ2_K:
+      return linear_super_blocks<PackedType::kQ2_K>(a);
+    case PackedType::kQ3_K:
+      return linear_super_blocks<PackedType::kQ3_K>(a);
+    case PackedType::kQ4_K:
+      return linear_super_blocks<PackedType::kQ4_K>(a);
+    case PackedType::kQ5_K:
+      return linear_super_blocks<PackedType::kQ5_K>(a);
+    case PackedType::kQ6_K:
+      return linear_super_blocks<PackedType::kQ6_K>(a);
+    case PackedType::kIQ4_XS:
+      return linear_super_blocks<PackedType::kIQ4_XS>(a);
   }
 }
 

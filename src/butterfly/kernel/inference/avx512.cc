@@ -143,7 +143,7 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
   constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
   Vec acc[M][N];
   clear_sums(acc);
-  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     // Half of a pair and the line that the halves meet in.
     if constexpr (M == 1) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
@@ -154,37 +154,60 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
 
 /// What is added to quants so that they are unsigned: nothing where nibbles stand for themselves.
 template <PackedType kType>
-constexpr int kQuantOffset = packed_sub_blocks(kType).nibbles && packed_sub_blocks(kType).minima ? 0 : 128;
+constexpr int kQuantOffset = packed_sub_blocks(kType).high_bits == 2                               ? 32
+                             : packed_sub_blocks(kType).nibbles && packed_sub_blocks(kType).minima ? 0
+                                                                                                   : 128;
+
+/// Of a block whose quants have more than a nibble: its lines of high bits.
+template <PackedType kType>
+struct HighBits {
+  static constexpr int kBits = packed_sub_blocks(kType).high_bits;
+  explicit HighBits(const unsigned char* quants) {
+    for (int i = 0; i < kBits; ++i) lines[i] = _mm512_loadu_si512(quants + 16 * kPanel + i * 64);
+  }
+  /// With the nibbles of a quad.
+  inline __attribute__((always_inline)) __m512i with(__m512i nibbles, int quad) const {
+    if constexpr (kBits == 0) return nibbles;
+    const __m512i line = lines[kBits == 2 ? quad / 4 : 0];
+    const int left = kBits == 2 ? 4 - 2 * (quad % 4) : 4 - quad;
+    const __m512i moved = left >= 0 ? _mm512_slli_epi16(line, static_cast<unsigned>(left > 0 ? left : 0))
+                                    : _mm512_srli_epi16(line, static_cast<unsigned>(left > 0 ? 0 : -left));
+    constexpr int kOrAnd = 0xF8;  // a | (b & c)
+    return _mm512_ternarylogic_epi32(nibbles, moved, _mm512_set1_epi8(kBits == 2 ? 0x30 : 0x10), kOrAnd);
+  }
+  __m512i lines[kBits > 0 ? kBits : 1];
+};
 
 /// 4 k of 16 outputs; the upper nibbles of the first 4 quads are the last 4.
 template <PackedType kType>
-inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned char* quants, int quad, __m512i table) {
+inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned char* quants, int quad, __m512i table,
+                                                              const HighBits<kType>& high) {
   constexpr bool kNibbles = packed_sub_blocks(kType).nibbles;
   __m512i weights = _mm512_loadu_si512(quants + (kNibbles ? quad % 4 : quad) * 64);
   if constexpr (kNibbles) {
     if (quad >= 4) weights = _mm512_srli_epi16(weights, 4);
     weights = _mm512_and_si512(weights, _mm512_set1_epi8(15));
-    if constexpr (kQuantOffset<kType> != 0) weights = _mm512_shuffle_epi8(table, weights);
+    if constexpr (packed_sub_blocks(kType).table()) weights = _mm512_shuffle_epi8(table, weights);
   }
-  return weights;
+  return high.with(weights, quad);
 }
 
 /// acc += what one sub-block's dot products give.
 template <PackedSubBlocks kForm, int kSub, int M, int N>
-inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, const unsigned char* at,
+inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, const PackedBlock& at,
                                                         const float* x_scales, const BlockSums* x_sums,
                                                         const __m512i (&dot)[M][N], Vec (&acc)[M][N]) {
   const long blocks = a.cols / 32;
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
-    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
+    const __m512 w_scale = sub_block_scales<Vec, kForm>(at, n * a.panel_stride, kSub).v;
+    __m512 w_min = _mm512_setzero_ps();
+    if constexpr (kForm.minima) w_min = sub_block_minima<Vec, kForm>(at, n * a.panel_stride, kSub).v;
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
       acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
       if constexpr (kForm.minima) {
-        const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
         const __m512 sum = _mm512_set1_ps(static_cast<float>(sum_of(x_sums[m * blocks])));
         acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
       }
@@ -194,15 +217,14 @@ inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, con
 
 /// The same into the sum of a block of two, which x's scale is still to be multiplied with.
 template <PackedSubBlocks kForm, int kSub, int M, int N>
-inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, const unsigned char* at,
+inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, const PackedBlock& at,
                                                         const BlockSums* x_sums, const __m512i (&dot)[M][N],
                                                         Vec (&block_sum)[M][N]) {
   const long blocks = a.cols / 32;
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    const auto* floats = reinterpret_cast<const float*>(at + n * a.panel_stride + kForm.quant_bytes());
-    const __m512 w_scale = _mm512_loadu_ps(floats + kSub * kPanel);
-    const __m512 w_min = _mm512_loadu_ps(floats + (kForm.subs() + kSub) * kPanel);
+    const __m512 w_scale = sub_block_scales<Vec, kForm>(at, n * a.panel_stride, kSub).v;
+    const __m512 w_min = sub_block_minima<Vec, kForm>(at, n * a.panel_stride, kSub).v;
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const __m512 dots = _mm512_cvtepi32_ps(dot[m][n]);
@@ -218,7 +240,7 @@ inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, con
 /// block in the first panel. Quants are unsigned, as in add_quant_block; by the table of nibbles as
 /// well.
 template <PackedType kType, int kSub, int M, int N>
-inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const unsigned char* at,
+inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const PackedBlock& at,
                                                          const signed char* x, const float* x_scales,
                                                          const BlockSums* x_sums, __m512i table, Vec (&block_sum)[M][N],
                                                          Vec (&acc)[M][N]) {
@@ -241,7 +263,10 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
   for (int quad = kSub * kQuads; quad < (kSub + 1) * kQuads; ++quad) {
     __m512i weights[N];
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) weights[n] = unsigned_quants<kType>(at + n * a.panel_stride, quad, table);
+    for (int n = 0; n < N; ++n) {
+      const unsigned char* quants = at.quants + n * a.panel_stride;
+      weights[n] = unsigned_quants<kType>(quants, quad, table, HighBits<kType>(quants));
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       int four;
@@ -265,15 +290,16 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   const long blocks = a.cols / 32;
   const signed char* x = a.xq + row * a.cols;
   __m512i table = _mm512_setzero_si512();
-  if constexpr (kForm.nibbles) {
+  if constexpr (kForm.table()) {
     const __m128i quants = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants));
     table = _mm512_broadcast_i32x4(_mm_xor_si128(quants, _mm_set1_epi8(-128)));
   }
   Vec acc[M][N];
   clear_sums(acc);
+  const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
-    const unsigned char* at = a.weights + panel * a.panel_stride + block * kForm.block_bytes();
-    if constexpr (M == 1) prefetch_block<kForm.block_bytes()>(at);
+    const PackedBlock at = block_in(kForm, w, block);
+    if constexpr (M == 1 || is_super_blocks(kType)) prefetch_block<share_bytes(kForm)>(at.ahead);
     const float* scales = a.x_scales + row * blocks + block;
     const BlockSums* sums = a.x_sums + row * blocks + block;
     Vec block_sum[M][N];
@@ -322,6 +348,23 @@ constexpr TileTable<6, 2> kSubBlockTable = {{
     {all_slices<sub_block_slice<kType, 6, 1>, 6>, all_slices<sub_block_slice<kType, 6, 2>, 6>},
 }};
 
+/// A tile's rows read super-blocks as they lie in memory.
+template <PackedType kType>
+constexpr TileTable<6, 1> kFewRowsTable = {{
+    {all_slices<sub_block_slice<kType, 1, 1>, 1>},
+    {all_slices<sub_block_slice<kType, 2, 1>, 2>},
+    {all_slices<sub_block_slice<kType, 3, 1>, 3>},
+    {all_slices<sub_block_slice<kType, 4, 1>, 4>},
+    {all_slices<sub_block_slice<kType, 5, 1>, 5>},
+    {all_slices<sub_block_slice<kType, 6, 1>, 6>},
+}};
+
+template <PackedType kType>
+void linear_super_blocks(const LinearArgs& a) {
+  if (a.rows <= 2 * kFewRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewRowsTable<kType>, a.cols);
+  linear_tiles<Vec, kType>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
+}
+
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
@@ -346,6 +389,18 @@ void linear(const LinearArgs& a) {
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
     case PackedType::kNibbles32Min:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
+    case PackedType::kQ2_K:
+      return linear_super_blocks<PackedType::kQ2_K>(a);
+    case PackedType::kQ3_K:
+      return linear_super_blocks<PackedType::kQ3_K>(a);
+    case PackedType::kQ4_K:
+      return linear_super_blocks<PackedType::kQ4_K>(a);
+    case PackedType::kQ5_K:
+      return linear_super_blocks<PackedType::kQ5_K>(a);
+    case PackedType::kQ6_K:
+      return linear_super_blocks<PackedType::kQ6_K>(a);
+    case PackedType::kIQ4_XS:
+      return linear_super_blocks<PackedType::kIQ4_XS>(a);
   }
 }
 

@@ -24,7 +24,9 @@ inline constexpr int kKvPageTokens = 64;
 enum class CacheType : unsigned char { kF32, kF16, kQ8_0 };
 
 /// Storage of packed weights. From kBytes16 on: blocks of 32 with one sub-block of 32 or two of 16, a float scale and,
-/// where the name ends in Min, a float minimum each; quants are bytes, or nibbles that a table turns into bytes.
+/// where the name ends in Min, a float minimum each; quants are bytes, or nibbles that a table turns into bytes. From
+/// kQ2_K on the same of whole super-blocks, as files have them: scales are small integers times the super-block's,
+/// which a float holds exactly, and quants have as many bits as they need (sub_blocks_inl.h).
 enum class PackedType : unsigned char {
   kF32,
   kF16,
@@ -37,6 +39,12 @@ enum class PackedType : unsigned char {
   kNibbles16Min,
   kNibbles32,
   kNibbles32Min,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_XS,
 };
 
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
@@ -74,6 +82,8 @@ struct LinearArgs {
   PackedType type = PackedType::kF32;
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
   long panel_stride = 0;                   // bytes
+  long first_panel = 0;                    // the one that `weights` begins with
+  unsigned char* scratch = nullptr;        // 64-byte aligned, scratch_bytes() (sub_blocks_inl.h); for several rows
   long cols = 0;                           // reduced dimension
   long out_rows = 0;                       // outputs of the whole matrix; the last panel may be partial
   long panel_begin = 0;

@@ -1,20 +1,34 @@
 #include "butterfly/kernel/inference/linear.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "butterfly/base/check.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
 #include "butterfly/tensor/sub_blocks.h"
 #include "butterfly/trace/trace.h"
 
 namespace butterfly {
 namespace {
 
+struct alignas(64) ScratchLine {
+  unsigned char bytes[64];
+};
+
+/// This thread's, kept for the next matmul.
+unsigned char* scratch_of(long bytes) {
+  thread_local std::vector<ScratchLine> lines;
+  const auto wanted = (static_cast<std::size_t>(bytes) + sizeof(ScratchLine) - 1) / sizeof(ScratchLine);
+  if (lines.size() < wanted) lines.resize(wanted);
+  return lines.empty() ? nullptr : lines.front().bytes;
+}
+
 /// Panels of jobs that multiply the same rows with the same weights.
 void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::int64_t begin, std::int64_t end) {
   const LinearJob& job = jobs.front();
   const PackedMatrix& w = *job.weights;
   LinearArgs args;
-  args.type = packed_type(w.type());
+  args.type = w.packed_as();
   args.weights = w.data();
   args.panel_stride = w.panel_stride();
   args.cols = w.cols();
@@ -28,6 +42,7 @@ void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::in
   args.x_sums = job.x->sums;
   args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
+  args.scratch = args.rows > 1 ? scratch_of(scratch_bytes(args.type, args.cols)) : nullptr;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     args.sums[i] = {.slice_begin = jobs[i].slices.data(),
                     .slices = jobs[i].slices.count(),

@@ -4,11 +4,23 @@
 
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/min_inl.h"
+#include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
 
 // --- matmuls with float weights -------------------------------------------------------------------------------
+
+/// Floats take so long to compute with that their lines are fast enough by one way: 4 bytes each, straight.
+template <PackedType kType>
+inline __attribute__((always_inline)) void prefetch_floats(const unsigned char* at) {
+  constexpr long kFloatsAhead = 4096;
+  if constexpr (kType == PackedType::kF32) {
+    __builtin_prefetch(at + kFloatsAhead);
+  } else {
+    __builtin_prefetch(at + kFarAhead, 0, 2);
+  }
+}
 
 template <class V, PackedType kType>
 inline V load_weight(const unsigned char* panel, long k) {
@@ -113,21 +125,24 @@ inline void fold_one_row(const SliceSteps& steps, float* sums, int panels) {
   }
 }
 
+inline const unsigned char* panel_of(const LinearArgs& a, long panel) {
+  return a.weights + (panel - a.first_panel) * a.panel_stride;
+}
+
 /// Pushes one slice of outputs [m, panel * 16 + n * 16 + i], the chains over its k, onto `top`; gives the new top.
 template <class V, PackedType kType, int M, int N>
 inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, long row, long panel,
                                                          const SliceStep& step, float* top) {
   constexpr long kBytes = kType == PackedType::kF32 ? 4 * kPanel : 2 * kPanel;
-  constexpr long kAhead = 4096;  // one memory stream: far enough to cover its latency
   V acc[M][N];
   clear_sums(acc);
-  const unsigned char* w = a.weights + panel * a.panel_stride;
+  const unsigned char* w = panel_of(a, panel);
   const float* x = a.x + row * a.x_stride;
   for (long k = step.begin; k < step.end; ++k) {
     V weights[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) weights[n] = load_weight<V, kType>(w + n * a.panel_stride, k);
-    if constexpr (M == 1) __builtin_prefetch(w + k * kBytes + kAhead);
+    if constexpr (M == 1) prefetch_floats<kType>(w + k * kBytes);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const V value = V::set1(x[m * a.x_stride + k]);
@@ -136,18 +151,6 @@ inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, lo
     }
   }
   return push_sums(acc, step.adds, top);
-}
-
-// --- what one row reads from memory ----------------------------------------------------------------------------
-
-constexpr long kPrefetchAhead = 4096;  // bytes: far enough to cover the memory's latency
-constexpr long kCacheLine = 64;
-
-/// As many bytes from `block` on, later; panels follow one another.
-template <long kBytes>
-inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block) {
-#pragma GCC unroll 32
-  for (long at = 0; at < kBytes; at += kCacheLine) __builtin_prefetch(block + kPrefetchAhead + at);
 }
 
 // --- the loop over tiles, for all types ------------------------------------------------------------------------
@@ -249,7 +252,7 @@ inline void sum_of_panels(const LinearArgs& a, const Table& table, const LinearS
 /// The panels from `panel` on, to be asked for during the `tiles` tiles before them. None where those are too few to
 /// hide it, or where the weights would push out those that are in use.
 inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_max, int slices, long tiles) {
-  constexpr long kTilesLeast = 4;
+  constexpr long kTilesLeast = 2;
   constexpr long kBytesMax = 128 * 1024;
   const long bytes = min_of(panels_max, a.panel_end - panel) * a.panel_stride;
   if (tiles < kTilesLeast || bytes > kBytesMax || slices == 0) return {};
@@ -257,8 +260,10 @@ inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_ma
   return {begin, bytes, (bytes / (slices * tiles) / kCacheLine + 1) * kCacheLine};
 }
 
-template <class V, class Table>
+/// Super-blocks are unpacked, a tile's panels at a time, into a.scratch: `table` is of their unpacked_type().
+template <class V, PackedType kStored = PackedType::kF32, class Table>
 void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
+  static_assert(Table::kPanels <= kTilePanels);
   // Rows are taken in chunks whose activations stay in the last-level cache while all panels pass by: a panel lies in
   // the second-level one and is read once for each of its tiles, the activations at a sixth of that rate.
   constexpr long kChunkBytes = 2 * 1024 * 1024;
@@ -267,6 +272,11 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   constexpr int kSums = kWaitingMax * Table::kRows > kReductionSlices ? kWaitingMax * Table::kRows : kReductionSlices;
   alignas(64) float tiles[kSums * Table::kPanels * kPanel];
   const SumSteps steps(a);
+  LinearArgs of_tiles = a;
+  if constexpr (is_super_blocks(kStored)) {
+    of_tiles.weights = a.scratch;
+    of_tiles.panel_stride = packed_sub_blocks(unpacked_type(kStored)).panel_bytes(a.cols / 32);
+  }
   const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
@@ -274,9 +284,15 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
       const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
       const long tile_count = (chunk_end - chunk_begin + Table::kRows - 1) / Table::kRows;
       const WeightsAhead ahead = weights_ahead(a, panel + panels, panels_max, steps.of[0].count, tile_count);
+      if constexpr (is_super_blocks(kStored)) {
+        of_tiles.first_panel = panel;
+        for (int i = 0; i < panels; ++i) {
+          unpack_panel<V, kStored>(panel_of(a, panel + i), a.cols / 32, a.scratch + i * of_tiles.panel_stride);
+        }
+      }
       // Each panel's columns lie beside each other: weights are read in the order in which they come.
       for (int i = 0; i < a.sum_count; ++i) {
-        sum_of_panels<V>(a, table, a.sums[i], steps.of[i], chunk_begin, chunk_end, panel, panels,
+        sum_of_panels<V>(of_tiles, table, a.sums[i], steps.of[i], chunk_begin, chunk_end, panel, panels,
                          i == 0 ? ahead : WeightsAhead{}, tiles);
       }
     }

@@ -1,17 +1,25 @@
 #include "butterfly/kernel/inference/packed_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 #include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
 
+/// The type in whose layout a matrix of `type` is packed.
+DType layout_type(DType type) {
+  return has_shared_scales(type) ? type : computing_type(type);
+}
+
+/// Of a layout.
 std::int64_t panel_stride_of(DType type, std::int64_t cols) {
   const std::int64_t blocks = cols / kQuantBlock;
   switch (type) {
@@ -26,7 +34,7 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
     case DType::kI32:
       return 0;
     default:
-      return blocks * packed_sub_blocks(packed_type(type)).block_bytes();
+      return packed_sub_blocks(packed_type(type)).panel_bytes(blocks);
   }
 }
 
@@ -80,7 +88,7 @@ void pack_sub_block_panel(DType type, const std::byte* source, std::int64_t stri
   const int bytes = form.nibbles ? 16 : 32;
   const unsigned char offset = form.nibbles ? 0 : 0x80;
   const std::vector<std::byte> zeros(static_cast<std::size_t>(block_bytes(type)));
-  for (std::int64_t b = 0; b < cols / kQuantBlock; ++b, panel += form.block_bytes()) {
+  for (std::int64_t b = 0; b < cols / kQuantBlock; ++b, panel += form.panel_bytes(1)) {
     auto* quants = reinterpret_cast<unsigned char*>(panel);
     for (std::int64_t i = 0; i < kPanel; ++i) {
       const std::byte* block = i < rows ? source + i * stride + b * block_bytes(type) : zeros.data();
@@ -93,9 +101,103 @@ void pack_sub_block_panel(DType type, const std::byte* source, std::int64_t stri
   }
 }
 
-}  // namespace
+/// Codes of a block, of output `i`.
+void put_codes(const PackedSubBlocks& form, const std::uint8_t* codes, std::int64_t i, unsigned char* quants) {
+  std::array<unsigned char, kQuantBlock> bits{};  // of codes without what makes them negative
+  for (std::size_t k = 0; k < bits.size(); ++k) {
+    bits[k] = static_cast<unsigned char>(form.high_bits == 2 ? (codes[k] + 32) & 63 : codes[k]);
+  }
+  const unsigned char* of_quad = bits.data();
+  for (int quad = 0; quad < 4; ++quad, of_quad += 4) {
+    unsigned char* to = quants + quad * 4 * kPanel + i * 4;
+    for (int k = 0; k < 4; ++k) to[k] = static_cast<unsigned char>((of_quad[k] & 15) | of_quad[k + 16] << 4);
+  }
+  if (form.high_bits == 0) return;
+  const int in_line = 8 / form.high_bits;  // quads
+  for (int k = 0; k < 4; ++k) {
+    for (int first = 0; first < 8; first += in_line) {
+      unsigned line = 0;
+      for (int quad = 0; quad < in_line; ++quad) {
+        line |= static_cast<unsigned>(bits[static_cast<std::size_t>((first + quad) * 4 + k)] >> 4)
+                << quad * form.high_bits;
+      }
+      quants[16 * kPanel + first / in_line * 4 * kPanel + i * 4 + k] = static_cast<unsigned char>(line);
+    }
+  }
+}
 
-namespace {
+std::uint8_t code_at(const PackedSubBlocks& form, const unsigned char* quants, std::int64_t i, int k) {
+  const unsigned nibbles = quants[k % 16 / 4 * 4 * kPanel + i * 4 + k % 4];
+  unsigned bits = k < 16 ? nibbles & 15u : nibbles >> 4;
+  if (form.high_bits == 0) return static_cast<std::uint8_t>(bits);
+  const int quad = k / 4;
+  const int in_line = 8 / form.high_bits;
+  const unsigned high = quants[16 * kPanel + quad / in_line * 64 + i * 4 + k % 4];
+  bits |= (high >> quad % in_line * form.high_bits & ((1u << form.high_bits) - 1)) << 4;
+  return static_cast<std::uint8_t>(form.high_bits == 2 ? bits - 32 : bits);
+}
+
+/// A super-block of output `i`, whose first block is `first` of the panel.
+void put_super_block(const PackedSubBlocks& form, const SuperBlockFactors& factors, const std::uint8_t* codes,
+                     std::int64_t first, std::int64_t i, unsigned char* panel) {
+  const auto at_of = [&](const unsigned char* place) { return panel + (place - panel); };
+  for (int b = 0; b < kSuperBlock / kQuantBlock; ++b) {
+    const PackedBlock at = block_in(form, panel, first + b);
+    put_codes(form, codes + b * kQuantBlock, i, at_of(at.quants));
+    for (int sub = 0; sub < form.subs(); ++sub) {
+      const int number = b * form.subs() + sub;
+      std::memcpy(at_of(at.scales) + sub * kPanel + i, &factors.scales[number], 1);
+      if (form.minima) std::memcpy(at_of(at.scales) + (form.subs() + sub) * kPanel + i, &factors.minima[number], 1);
+    }
+    std::memcpy(at_of(at.halves) + 2 * i, &factors.scale, 2);
+    if (form.minima) std::memcpy(at_of(at.halves) + 2 * (kPanel + i), &factors.minimum, 2);
+  }
+}
+
+/// Rows of whole super-blocks as files store them.
+void pack_super_block_panel(DType type, const std::byte* source, std::int64_t stride, std::int64_t rows,
+                            std::int64_t cols, std::byte* panel) {
+  const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
+  const auto stored = static_cast<std::size_t>(block_bytes(type));
+  std::memset(panel, 0, static_cast<std::size_t>(form.panel_bytes(cols / kQuantBlock)));
+  SuperBlockFactors factors;
+  std::array<std::uint8_t, kSuperBlock> codes{};
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::byte* from = source + i * stride;
+    for (std::int64_t first = 0; first < cols / kQuantBlock; first += kSuperBlock / kQuantBlock, from += stored) {
+      take_super_block(type, ByteSpan(from, stored), factors, codes);
+      put_super_block(form, factors, codes.data(), first, i, reinterpret_cast<unsigned char*>(panel));
+    }
+  }
+}
+
+/// What that did with one of its rows, in the computing type.
+void unpack_super_block_row(PackedType packed, DType computing, const std::byte* panel, std::int64_t i,
+                            const IndexRange& of_cols, std::byte* out) {
+  const PackedSubBlocks form = packed_sub_blocks(packed);
+  const auto* begin = reinterpret_cast<const unsigned char*>(panel);
+  const int floats = form.subs() * (form.minima ? 2 : 1);
+  for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock;
+       ++b, out += block_bytes(computing)) {
+    const PackedBlock at = block_in(form, begin, b);
+    for (int f = 0; f < floats; ++f) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, at.halves + 2 * (f < form.subs() ? i : kPanel + i), 2);
+      const auto code = static_cast<std::int8_t>(at.scales[f * kPanel + i]);
+      const float factor = half_to_float(half) * static_cast<float>(code);
+      std::memcpy(out + 4 * f, &factor, 4);
+    }
+    std::byte* quants = out + 4 * floats;
+    for (int k = 0; k < kQuantBlock; ++k) {
+      const std::uint8_t code = code_at(form, at.quants, i, k);
+      if (form.high_bits > 0) {
+        quants[k] = static_cast<std::byte>(code);
+      } else {
+        quants[k % 16] = static_cast<std::byte>(k < 16 ? code : std::to_integer<int>(quants[k % 16]) | code << 4);
+      }
+    }
+  }
+}
 
 /// What pack_sub_block_panel() did with one of its rows.
 void unpack_sub_block_row(DType type, const std::byte* panel, std::int64_t i, const IndexRange& of_cols,
@@ -105,7 +207,7 @@ void unpack_sub_block_row(DType type, const std::byte* panel, std::int64_t i, co
   const int bytes = form.nibbles ? 16 : 32;
   const unsigned char offset = form.nibbles ? 0 : 0x80;
   for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += block_bytes(type)) {
-    const std::byte* block = panel + b * form.block_bytes();
+    const std::byte* block = panel + b * form.panel_bytes(1);
     for (int f = 0; f < floats; ++f) {
       std::memcpy(out + 4 * f, block + form.quant_bytes() + (f * kPanel + i) * 4, 4);
     }
@@ -139,6 +241,30 @@ void unpack_quant_row(const std::byte* panel, std::int64_t i, const IndexRange& 
       std::memcpy(&block.quants[j], &quant, 1);
     }
     std::memcpy(out, &block, sizeof(Block));
+  }
+}
+
+/// Outputs of a panel, and their columns.
+struct PanelShape {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+/// Rows of the type `layout`, `step` bytes apart.
+void pack_panel(DType layout, const std::byte* from, std::int64_t step, const PanelShape& shape, std::byte* to) {
+  switch (layout) {
+    case DType::kF32:
+      return pack_float_panel<std::uint32_t>(from, step, shape.rows, shape.cols, to);
+    case DType::kF16:
+    case DType::kBF16:
+      return pack_float_panel<std::uint16_t>(from, step, shape.rows, shape.cols, to);
+    case DType::kQ8_0:
+      return pack_quant_panel<BlockQ8_0>(from, step, shape.rows, shape.cols, to);
+    case DType::kQ4_0:
+      return pack_quant_panel<BlockQ4_0>(from, step, shape.rows, shape.cols, to);
+    default:
+      if (has_shared_scales(layout)) return pack_super_block_panel(layout, from, step, shape.rows, shape.cols, to);
+      return pack_sub_block_panel(layout, from, step, shape.rows, shape.cols, to);
   }
 }
 
@@ -179,6 +305,22 @@ Status check_quants(const MatrixView& source, std::uint64_t stride) {
 }  // namespace
 
 PackedType packed_type(DType type) {
+  switch (type) {
+    case DType::kQ2_K:
+      return PackedType::kQ2_K;
+    case DType::kQ3_K:
+      return PackedType::kQ3_K;
+    case DType::kQ4_K:
+      return PackedType::kQ4_K;
+    case DType::kQ5_K:
+      return PackedType::kQ5_K;
+    case DType::kQ6_K:
+      return PackedType::kQ6_K;
+    case DType::kIQ4_XS:
+      return PackedType::kIQ4_XS;
+    default:
+      break;
+  }
   switch (computing_type(type)) {
     case DType::kF16:
       return PackedType::kF16;
@@ -206,6 +348,15 @@ PackedType packed_type(DType type) {
   }
 }
 
+std::uint64_t packed_row_bytes(DType type, std::uint64_t cols) {
+  const bool whole = row_bytes(type, cols).has_value();
+  if (whole && has_shared_scales(type)) {
+    const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
+    return static_cast<std::uint64_t>(form.panel_bytes(static_cast<long>(cols / kQuantBlock)) / kPanel);
+  }
+  return row_bytes(computing_type(type), cols).value_or(cols * sizeof(float));
+}
+
 MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols) const {
   const int block = block_elements(type);
   BF_CHECK(0 <= of_rows.begin && of_rows.begin < of_rows.end && of_rows.end <= rows, "a part has rows of the whole");
@@ -220,7 +371,7 @@ MatrixView MatrixView::part(const IndexRange& of_rows, const IndexRange& of_cols
 }
 
 std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int64_t cols) {
-  return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(computing_type(type), cols));
+  return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(layout_type(type), cols));
 }
 
 Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& team) {
@@ -235,9 +386,11 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
   BF_TRY(check_quants(source, stride));
   PackedMatrix packed;
   packed.type_ = computing_type(source.type);
+  packed.packed_as_ = packed_type(source.type);
   packed.rows_ = source.rows;
   packed.cols_ = source.cols;
-  packed.panel_stride_ = panel_stride_of(packed.type_, source.cols);
+  const DType layout = layout_type(source.type);
+  packed.panel_stride_ = panel_stride_of(layout, source.cols);
   BF_ASSIGN_OR_RETURN(packed.buffer_, AlignedBuffer::create_beside_others(
                                           static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
   packed.held_ = trace::Held(trace::Owner::kWeights, packed.buffer_.bytes());
@@ -247,29 +400,13 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
     for (std::int64_t panel = range.begin; panel < range.end; ++panel) {
       const std::int64_t first = panel * kPanel;
       const std::int64_t rows = std::min<std::int64_t>(kPanel, source.rows - first);
-      const bool stored = packed.type_ == source.type;
+      const bool stored = layout == source.type;
       const std::byte* from = stored ? source.bytes.data() + static_cast<std::uint64_t>(first) * stride
                                      : re_express(source, stride, first, rows, memory);
-      const auto step = static_cast<std::int64_t>(
-          stored ? stride : *row_bytes(packed.type_, static_cast<std::uint64_t>(source.cols)));
+      const auto step =
+          static_cast<std::int64_t>(stored ? stride : *row_bytes(layout, static_cast<std::uint64_t>(source.cols)));
       std::byte* to = packed.buffer_.data() + panel * packed.panel_stride_;
-      switch (packed.type_) {
-        case DType::kF32:
-          pack_float_panel<std::uint32_t>(from, step, rows, source.cols, to);
-          break;
-        case DType::kF16:
-        case DType::kBF16:
-          pack_float_panel<std::uint16_t>(from, step, rows, source.cols, to);
-          break;
-        case DType::kQ8_0:
-          pack_quant_panel<BlockQ8_0>(from, step, rows, source.cols, to);
-          break;
-        case DType::kQ4_0:
-          pack_quant_panel<BlockQ4_0>(from, step, rows, source.cols, to);
-          break;
-        default:
-          pack_sub_block_panel(packed.type_, from, step, rows, source.cols, to);
-      }
+      pack_panel(layout, from, step, {rows, source.cols}, to);
     }
   });
   return packed;
@@ -302,7 +439,11 @@ void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, 
         unpack_quant_row<BlockQ4_0>(panel, i, of_cols, to);
         break;
       default:
-        unpack_sub_block_row(type_, panel, i, of_cols, to);
+        if (packed_sub_blocks(packed_as_).shared) {
+          unpack_super_block_row(packed_as_, type_, panel, i, of_cols, to);
+        } else {
+          unpack_sub_block_row(type_, panel, i, of_cols, to);
+        }
     }
   }
 }

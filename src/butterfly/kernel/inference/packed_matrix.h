@@ -6,6 +6,7 @@
 //   both: after every two blocks their scales, halves [2][16] (sub_blocks_inl.h)
 //   types of sub-blocks (tensor/sub_blocks.h): blocks of 32 k, each quants as those of q8_0 or q4_0 (nibbles without an
 //   offset), then the floats [subs][16] of scales and, where there are some, of minima
+//   types of super-blocks, whole rows of them: super-blocks, about as long as files have them (sub_blocks_inl.h)
 // Other quantised types are packed as the computing type that they are re-expressed in.
 // The last panel is padded with zeros. Immutable after pack(), thread-safe to read. Owns its memory.
 #pragma once
@@ -36,8 +37,12 @@ struct MatrixView {
   MatrixView part(const IndexRange& of_rows, const IndexRange& of_cols) const;
 };
 
-/// How kernels call the storage of a computing type.
+/// How kernels call the storage of a type, or of the computing type that it is packed as.
 PackedType packed_type(DType type);
+
+/// Bytes of a row of `cols` elements as it is packed, without what pads a panel; rows that are no whole number of
+/// blocks count as floats.
+std::uint64_t packed_row_bytes(DType type, std::uint64_t cols);
 
 class PackedMatrix {
  public:
@@ -51,6 +56,7 @@ class PackedMatrix {
 
   /// The computing type of what was packed.
   DType type() const { return type_; }
+  PackedType packed_as() const { return packed_as_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
   std::int64_t panels() const { return (rows_ + kPanel - 1) / kPanel; }
@@ -70,6 +76,7 @@ class PackedMatrix {
   AlignedBuffer buffer_;
   trace::Held held_;
   DType type_ = DType::kF32;
+  PackedType packed_as_ = PackedType::kF32;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
   std::int64_t panel_stride_ = 0;

@@ -83,6 +83,38 @@ TEST(Packing, StoredTypesArePackedAsWhatTheyAreComputedAs) {
   }
 }
 
+TEST(Packing, SuperBlocksTakeAboutWhatFilesTake) {
+  const auto of_file = [](DType type) {
+    return static_cast<double>(PackedMatrix::packed_bytes(type, 160, 2048)) /
+           static_cast<double>(160 * *row_bytes(type, 2048));
+  };
+  for (const DType type : {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS}) {
+    EXPECT_LT(of_file(type), 1.04) << to_string(type);
+  }
+  for (const DType type : kAllDTypes) {
+    if (type == DType::kI32) continue;
+    EXPECT_EQ(160 * packed_row_bytes(type, 2048), PackedMatrix::packed_bytes(type, 160, 2048)) << to_string(type);
+  }
+}
+
+TEST(Packing, SuperBlocksUnpackToWhatTheyAreComputedAs) {
+  ThreadTeam team(2);
+  for (const DType type : kAllDTypes) {
+    if (!has_shared_scales(type)) continue;
+    const auto bytes = random_matrix(type, 19, 512, 14);
+    const StoredMatrix computed(type, 19, 512, 14);
+    const auto w = PackedMatrix::pack({type, 19, 512, bytes}, team);
+    ASSERT_TRUE(w);
+    const std::uint64_t row = *row_bytes(w->type(), 160);
+    std::vector<std::byte> out(row * 19);
+    w->unpack({0, 19}, {224, 384}, out, row);
+    const MatrixView part = computed.view.part({0, 19}, {224, 384});
+    for (std::size_t r = 0; r < 19; ++r) {
+      EXPECT_EQ(std::memcmp(out.data() + r * row, part.bytes.data() + r * part.stride, row), 0) << to_string(type);
+    }
+  }
+}
+
 TEST(Packing, RefusesBytesThatDoNotMatchTheShape) {
   ThreadTeam team(1);
   std::vector<std::byte> bytes(100);

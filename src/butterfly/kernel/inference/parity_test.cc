@@ -37,6 +37,7 @@ struct MatmulShape {
 };
 
 class ParityLinear : public testing::TestWithParam<DType> {};
+class ParitySuperBlocks : public testing::TestWithParam<DType> {};  // as files store them
 
 std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const MatmulShape& shape,
                           const SliceBorders& slices) {
@@ -69,6 +70,34 @@ TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
       const auto expected = matmul(Isa::kReference, 1, *w, shape, slices);
       for (const Isa isa : supported_isas()) {
         for (const int threads : {1, 2, 3}) {
+          EXPECT_TRUE(same_bits(matmul(isa, threads, *w, shape, slices), expected))
+              << to_string(isa) << " " << threads << " threads " << shape.rows << "x" << shape.outputs << "x"
+              << shape.cols;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ParitySuperBlocks, EqualWhatTheyAreComputedAsForEveryIsaRowCountThreadCountAndSlices) {
+  const DType type = GetParam();
+  // Rows for one tile, for two and for more, of each instruction set; groups that are divided by slices.
+  const MatmulShape shapes[] = {{1, 48, 256, 8},   {2, 17, 512, 32}, {3, 16, 256, 8},
+                                {6, 33, 768, 32},  {7, 20, 256, 8},  {12, 18, 512, 8},
+                                {13, 35, 2304, 1}, {16, 40, 768, 8}, {40, 33, 2304, 1}};
+  ThreadTeam packers(2);
+  for (const MatmulShape& shape : shapes) {
+    const auto bytes = random_matrix(type, shape.outputs, shape.cols, 3);
+    const StoredMatrix computed(type, shape.outputs, shape.cols, 3);
+    const auto w = PackedMatrix::pack({type, shape.outputs, shape.cols, bytes}, packers);
+    const auto wide = PackedMatrix::pack(computed.view, packers);
+    ASSERT_TRUE(w && wide);
+    EXPECT_LT(w->bytes(), wide->bytes());
+    for (const SliceBorders& slices :
+         {SliceBorders::single(shape.cols), SliceBorders::canonical(shape.cols, shape.head)}) {
+      const auto expected = matmul(Isa::kReference, 1, *wide, shape, slices);
+      for (const Isa isa : supported_isas()) {
+        for (const int threads : {1, 3}) {
           EXPECT_TRUE(same_bits(matmul(isa, threads, *w, shape, slices), expected))
               << to_string(isa) << " " << threads << " threads " << shape.rows << "x" << shape.outputs << "x"
               << shape.cols;
@@ -302,6 +331,10 @@ TEST_P(ParityLinear, IsCloseToTheSumInDoublePrecision) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Types, ParitySuperBlocks,
+                         testing::Values(DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
+                                         DType::kIQ4_XS),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 INSTANTIATE_TEST_SUITE_P(Types, ParityLinear,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,

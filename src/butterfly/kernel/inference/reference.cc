@@ -48,11 +48,25 @@ float quant_scale(const LinearArgs& a, long o, long block) {
 
 /// Quant (o, k) of a type of sub-blocks.
 int sub_block_quant(const LinearArgs& a, const PackedSubBlocks& form, long o, long k) {
-  const unsigned char* block = a.weights + (o / kPanel) * a.panel_stride + k / 32 * form.block_bytes();
+  const unsigned char* quants = block_in(form, a.weights + (o / kPanel) * a.panel_stride, k / 32).quants;
   const long within = form.nibbles ? k % 16 : k % 32;
-  const int byte = block[within / 4 * 4 * kPanel + (o % kPanel) * 4 + within % 4];
+  const long place = (o % kPanel) * 4 + within % 4;
+  const int byte = quants[within / 4 * 4 * kPanel + place];
   if (!form.nibbles) return byte - 128;
-  return a.nibble_quants[k % 32 < 16 ? byte & 15 : byte >> 4];
+  const int nibble = k % 32 < 16 ? byte & 15 : byte >> 4;
+  const long quad = k % 32 / 4;
+  const unsigned char* high = quants + 16 * kPanel + place;
+  if (form.high_bits == 1) return nibble | (high[0] >> quad & 1) << 4;
+  if (form.high_bits == 2) return (nibble | (high[quad / 4 * 64] >> quad % 4 * 2 & 3) << 4) - 32;
+  return a.nibble_quants[nibble];
+}
+
+/// One of a block's rows of [16] factors: of scales, then of minima.
+float sub_block_factor(const PackedSubBlocks& form, const PackedBlock& block, long row, long output) {
+  if (!form.shared) return reinterpret_cast<const float*>(block.scales)[row * kPanel + output];
+  const auto* halves = reinterpret_cast<const unsigned short*>(block.halves) + (row < form.subs() ? 0 : kPanel);
+  const auto code = static_cast<signed char>(block.scales[row * kPanel + output]);
+  return half_to_float(halves[output]) * static_cast<float>(code);
 }
 
 float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
@@ -66,11 +80,10 @@ float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_en
       dot += sub_block_quant(a, form, o, k) * a.xq[r * a.cols + k];
       sum += a.xq[r * a.cols + k];
     }
-    const unsigned char* block = a.weights + (o / kPanel) * a.panel_stride + first / 32 * form.block_bytes();
-    const auto* floats = reinterpret_cast<const float*>(block + form.quant_bytes());
+    const PackedBlock block = block_in(form, a.weights + (o / kPanel) * a.panel_stride, first / 32);
     const long sub = first % 32 / form.size;
-    const float scale = floats[sub * kPanel + o % kPanel];
-    const float minimum = form.minima ? floats[(form.subs() + sub) * kPanel + o % kPanel] : 0.0f;
+    const float scale = sub_block_factor(form, block, sub, o % kPanel);
+    const float minimum = form.minima ? sub_block_factor(form, block, form.subs() + sub, o % kPanel) : 0.0f;
     const float x_scale = a.x_scales[r * (a.cols / 32) + first / 32];
     if (form.summed()) {
       block_sum = sub == 0 ? static_cast<float>(dot) * scale : std::fmaf(static_cast<float>(dot), scale, block_sum);

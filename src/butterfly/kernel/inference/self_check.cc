@@ -56,7 +56,7 @@ long panel_bytes(PackedType type) {
   if (type == PackedType::kF32) return kCols * kPanel * 4;
   if (type == PackedType::kF16 || type == PackedType::kBF16) return kCols * kPanel * 2;
   if (!is_sub_blocks(type)) return PackedPairs{.nibbles = type == PackedType::kQ4_0}.panel_bytes(kBlocks);
-  return packed_sub_blocks(type).block_bytes() * kBlocks;
+  return packed_sub_blocks(type).panel_bytes(kBlocks);
 }
 
 /// A byte of quants, as packed. Those of sub-blocks have the ranges that sets rely on: +-32 and, with minima, 0 to 31.
@@ -71,7 +71,8 @@ std::array<signed char, 16> nibble_table(PackedType type) {
   std::array<signed char, 16> table;
   for (int i = 0; i < 16; ++i) {
     const bool minima = is_sub_blocks(type) && packed_sub_blocks(type).minima;
-    const int spread = type == PackedType::kNibbles16 ? i * 24 / 15 - 12 : i * 254 / 15 - 127;
+    const int spread =
+        type == PackedType::kNibbles16 || type == PackedType::kQ3_K ? i * 24 / 15 - 12 : i * 254 / 15 - 127;
     table[static_cast<std::size_t>(i)] = static_cast<signed char>(minima ? i : spread);
   }
   return table;
@@ -100,7 +101,13 @@ void fill_panel(PackedType type, Random& random, unsigned char* panel) {
   } else {
     const PackedSubBlocks form = packed_sub_blocks(type);
     for (long block = 0; block < kBlocks; ++block) {
-      unsigned char* floats = panel + block * form.block_bytes() + form.quant_bytes();
+      const PackedBlock at = block_in(form, panel, block);
+      if (form.shared) {
+        unsigned char* halves = panel + (at.halves - panel);
+        for (long i = 0; i < kPanel * (form.minima ? 2 : 1); ++i) put_half(halves + 2 * i, random());
+        continue;
+      }
+      unsigned char* floats = panel + (at.scales - panel);
       for (long i = 0; i < form.subs() * kPanel * (form.minima ? 2 : 1); ++i) {
         const float value = random();
         std::memcpy(floats + 4 * i, &value, sizeof(value));
@@ -148,6 +155,8 @@ std::vector<float> matmul(const Kernels& kernels, PackedType type, const unsigne
   args.x_sums = rows.sums.data();
   args.nibble_quants = nibbles.data();
   args.rows = rows.rows;
+  Aligned scratch(scratch_bytes(type, kCols) + 64);
+  args.scratch = scratch.data();
   args.sums[0] = {.slice_begin = kSlices.data(),
                   .slices = static_cast<int>(kSlices.size()) - 1,
                   .y = y.data(),
@@ -236,7 +245,13 @@ constexpr std::array kTypes{NamedType{PackedType::kF32, "matmul of f32"},
                             NamedType{PackedType::kNibbles16, "matmul of nibbles with 16 to a scale"},
                             NamedType{PackedType::kNibbles16Min, "matmul of nibbles with 16 to a scale and minima"},
                             NamedType{PackedType::kNibbles32, "matmul of nibbles by a table"},
-                            NamedType{PackedType::kNibbles32Min, "matmul of nibbles with minima"}};
+                            NamedType{PackedType::kNibbles32Min, "matmul of nibbles with minima"},
+                            NamedType{PackedType::kQ2_K, "matmul of q2_k"},
+                            NamedType{PackedType::kQ3_K, "matmul of q3_k"},
+                            NamedType{PackedType::kQ4_K, "matmul of q4_k"},
+                            NamedType{PackedType::kQ5_K, "matmul of q5_k"},
+                            NamedType{PackedType::kQ6_K, "matmul of q6_k"},
+                            NamedType{PackedType::kIQ4_XS, "matmul of iq4_xs"}};
 
 }  // namespace
 

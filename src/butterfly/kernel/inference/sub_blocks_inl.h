@@ -1,8 +1,9 @@
 // How quantised types lie in a panel: block after block, each the quants of 16 outputs and 32 columns, then what they
 // are multiplied with, so that one row reads one stream. Q8_0 and Q4_0: pairs of blocks, the quants of both and then
 // their halves [2][16] of scales; a last block without a neighbour has its place. Types of sub-blocks: after each
-// block's quants the floats [subs][16] of scales and, where the type has them, of minima. Internal linkage throughout
-// (see kernels.h).
+// block's quants the floats [subs][16] of scales and, where the type has them, of minima. Types of super-blocks: the
+// quants of eight blocks (their nibbles, then lines of high bits), their scales and minima as bytes [subs][16], then
+// the halves [16] that these are multiplied with; padded to 64 bytes. Internal linkage throughout (see kernels.h).
 #pragma once
 
 #include "butterfly/kernel/inference/kernels.h"
@@ -26,12 +27,71 @@ struct PackedSubBlocks {
   int size;  // elements of a sub-block
   bool minima;
   bool nibbles;
+  bool shared = false;  // eight blocks are a super-block
+  int high_bits = 0;    // of each quant, beside its nibble
   constexpr int subs() const { return 32 / size; }
   /// Whether a block's sub-blocks are added up before they meet x's scale.
   constexpr bool summed() const { return minima && subs() == 2; }
-  constexpr long quant_bytes() const { return (nibbles ? 16 : 32) * kPanel; }
-  constexpr long block_bytes() const { return quant_bytes() + 4 * kPanel * subs() * (minima ? 2 : 1); }
+  /// Whether nibbles stand for what a table says.
+  constexpr bool table() const { return nibbles && !minima && high_bits == 0; }
+  /// Lines of 64 bytes with a byte for each quad's place: its high bits in eight quads, or in four.
+  constexpr long high_bytes() const { return high_bits * 4 * kPanel; }
+  constexpr long quant_bytes() const { return (nibbles ? 16 : 32) * kPanel + high_bytes(); }
+  /// What follows the quants: [subs][16] of scales and then of minima.
+  constexpr long scale_bytes() const { return (shared ? 1 : 4) * kPanel * subs() * (minima ? 2 : 1); }
+  constexpr long group_bytes() const {
+    return (8 * (quant_bytes() + scale_bytes()) + (minima ? 4 : 2) * kPanel + 63) / 64 * 64;
+  }
+  constexpr long panel_bytes(long blocks) const {
+    return shared ? (blocks + 7) / 8 * group_bytes() : blocks * (quant_bytes() + scale_bytes());
+  }
 };
+
+/// Where a block lies in its panel.
+struct PackedBlock {
+  const unsigned char* quants;
+  const unsigned char* scales;
+  const unsigned char* halves;  // of the super-block: [16] scales, [16] minima
+  const unsigned char* ahead;   // this block's share of what one row reads
+};
+
+/// Bytes of a block's share.
+constexpr long share_bytes(const PackedSubBlocks& form) {
+  return form.panel_bytes(8) / 8;
+}
+
+inline __attribute__((always_inline)) PackedBlock block_in(const PackedSubBlocks& form, const unsigned char* panel,
+                                                           long block) {
+  if (!form.shared) {
+    const unsigned char* at = panel + block * (form.quant_bytes() + form.scale_bytes());
+    return {at, at + form.quant_bytes(), nullptr, at};
+  }
+  const unsigned char* group = panel + (block >> 3) * form.group_bytes();
+  const unsigned char* scales = group + 8 * form.quant_bytes();
+  return {group + (block & 7) * form.quant_bytes(), scales + (block & 7) * form.scale_bytes(),
+          scales + 8 * form.scale_bytes(), group + (block & 7) * share_bytes(form)};
+}
+
+/// The scales of a sub-block's 16 outputs, `panels` bytes behind those of `at`.
+template <class V, PackedSubBlocks kForm>
+inline __attribute__((always_inline)) V sub_block_scales(const PackedBlock& at, long panels, int sub) {
+  const unsigned char* scales = at.scales + panels;
+  if constexpr (kForm.shared) {
+    const auto* halves = reinterpret_cast<const unsigned short*>(at.halves + panels);
+    return V::mul(V::load_half(halves), V::load_quants(scales + sub * kPanel));
+  }
+  return V::load(reinterpret_cast<const float*>(scales) + sub * kPanel);
+}
+
+template <class V, PackedSubBlocks kForm>
+inline __attribute__((always_inline)) V sub_block_minima(const PackedBlock& at, long panels, int sub) {
+  const unsigned char* scales = at.scales + panels;
+  if constexpr (kForm.shared) {
+    const auto* halves = reinterpret_cast<const unsigned short*>(at.halves + panels);
+    return V::mul(V::load_half(halves + kPanel), V::load_quants(scales + (kForm.subs() + sub) * kPanel));
+  }
+  return V::load(reinterpret_cast<const float*>(scales) + (kForm.subs() + sub) * kPanel);
+}
 
 inline int sum_of(const BlockSums& sums) {
   return sums.lower + sums.upper;
@@ -48,12 +108,122 @@ constexpr bool is_sub_blocks(PackedType type) {
 
 /// is_sub_blocks(type).
 constexpr PackedSubBlocks packed_sub_blocks(PackedType type) {
-  return {.size = type == PackedType::kBytes32Min || type == PackedType::kNibbles32 || type == PackedType::kNibbles32Min
-                      ? 32
-                      : 16,
-          .minima =
-              type == PackedType::kBytes32Min || type == PackedType::kNibbles16Min || type == PackedType::kNibbles32Min,
-          .nibbles = type >= PackedType::kNibbles16};
+  switch (type) {
+    case PackedType::kBytes16:
+      return {.size = 16, .minima = false, .nibbles = false};
+    case PackedType::kBytes32Min:
+      return {.size = 32, .minima = true, .nibbles = false};
+    case PackedType::kNibbles16:
+      return {.size = 16, .minima = false, .nibbles = true};
+    case PackedType::kNibbles16Min:
+      return {.size = 16, .minima = true, .nibbles = true};
+    case PackedType::kNibbles32Min:
+      return {.size = 32, .minima = true, .nibbles = true};
+    case PackedType::kQ2_K:
+      return {.size = 16, .minima = true, .nibbles = true, .shared = true};
+    case PackedType::kQ3_K:
+      return {.size = 16, .minima = false, .nibbles = true, .shared = true};
+    case PackedType::kQ4_K:
+      return {.size = 32, .minima = true, .nibbles = true, .shared = true};
+    case PackedType::kQ5_K:
+      return {.size = 32, .minima = true, .nibbles = true, .shared = true, .high_bits = 1};
+    case PackedType::kQ6_K:
+      return {.size = 16, .minima = false, .nibbles = true, .shared = true, .high_bits = 2};
+    case PackedType::kIQ4_XS:
+      return {.size = 32, .minima = false, .nibbles = true, .shared = true};
+    default:
+      return {.size = 32, .minima = false, .nibbles = true};
+  }
+}
+
+/// What several rows multiply super-blocks as: the same numbers in blocks whose scales are floats.
+constexpr PackedType unpacked_type(PackedType type) {
+  switch (type) {
+    case PackedType::kQ2_K:
+      return PackedType::kNibbles16Min;
+    case PackedType::kQ3_K:
+      return PackedType::kNibbles16;
+    case PackedType::kQ4_K:
+      return PackedType::kNibbles32Min;
+    case PackedType::kQ5_K:
+      return PackedType::kBytes32Min;
+    case PackedType::kQ6_K:
+      return PackedType::kBytes16;
+    case PackedType::kIQ4_XS:
+      return PackedType::kNibbles32;
+    default:
+      return type;
+  }
+}
+
+constexpr bool is_super_blocks(PackedType type) {
+  return unpacked_type(type) != type;
+}
+
+/// Panels that a tile has at most.
+constexpr long kTilePanels = 2;
+
+/// Of LinearArgs::scratch.
+constexpr long scratch_bytes(PackedType type, long cols) {
+  if (!is_super_blocks(type)) return 0;
+  return kTilePanels * packed_sub_blocks(unpacked_type(type)).panel_bytes(cols / 32);
+}
+
+/// Nibbles and high bits of a block become bytes of unpacked_type().
+template <PackedSubBlocks kForm>
+inline void unpack_bytes(const unsigned char* quants, unsigned char* to) {
+  constexpr int kInLine = 8 / (kForm.high_bits > 0 ? kForm.high_bits : 8);  // quads
+  constexpr int kMask = (1 << kForm.high_bits) - 1;
+  constexpr int kOffset = kForm.high_bits == 2 ? 128 - 32 : 128;
+#pragma GCC unroll 8
+  for (int quad = 0; quad < 8; ++quad) {
+    const unsigned char* nibbles = quants + quad % 4 * 64;
+    const unsigned char* high = quants + 16 * kPanel + quad / kInLine * 64;
+    for (int i = 0; i < 64; ++i) {
+      const int low = quad < 4 ? nibbles[i] & 15 : nibbles[i] >> 4;
+      to[quad * 64 + i] =
+          static_cast<unsigned char>((low | (high[i] >> quad % kInLine * kForm.high_bits & kMask) << 4) + kOffset);
+    }
+  }
+}
+
+// Into the second-level cache, far enough to cover the memory's latency, and from there into the first: that has room
+// for few lines on their way, which are soon all taken where each takes as long as the memory.
+constexpr long kFarAhead = 8192;  // bytes
+constexpr long kNearAhead = 768;
+constexpr long kCacheLine = 64;
+
+/// As many bytes from `block` on, later; panels follow one another.
+template <long kBytes>
+inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block) {
+#pragma GCC unroll 32
+  for (long at = 0; at < kBytes; at += kCacheLine) {
+    __builtin_prefetch(block + kFarAhead + at, 0, 2);
+    __builtin_prefetch(block + kNearAhead + at);
+  }
+}
+
+/// A panel of super-blocks in the layout of unpacked_type().
+template <class V, PackedType kType>
+void unpack_panel(const unsigned char* panel, long blocks, unsigned char* to) {
+  constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
+  constexpr PackedSubBlocks kWide = packed_sub_blocks(unpacked_type(kType));
+  for (long block = 0; block < blocks; ++block, to += kWide.panel_bytes(1)) {
+    const PackedBlock at = block_in(kForm, panel, block);
+    prefetch_block<share_bytes(kForm)>(at.ahead);
+    if constexpr (kForm.high_bits > 0) {
+      unpack_bytes<kForm>(at.quants, to);
+    } else {
+      __builtin_memcpy(to, at.quants, kWide.quant_bytes());
+    }
+    auto* floats = reinterpret_cast<float*>(to + kWide.quant_bytes());
+    for (int sub = 0; sub < kForm.subs(); ++sub) {
+      V::store(floats + sub * kPanel, sub_block_scales<V, kForm>(at, 0, sub));
+      if constexpr (kForm.minima) {
+        V::store(floats + (kForm.subs() + sub) * kPanel, sub_block_minima<V, kForm>(at, 0, sub));
+      }
+    }
+  }
 }
 
 }  // namespace

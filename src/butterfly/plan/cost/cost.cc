@@ -6,6 +6,7 @@
 #include <set>
 
 #include "butterfly/base/check.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/inference/kv_cache.h"
 
@@ -19,7 +20,13 @@ constexpr double kMovedInMemory = 0.5;
 /// As it is held in memory. Rows that are no whole number of blocks cannot be quantised: files keep those matrices in
 /// f32.
 std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
-  return rows * row_bytes(computing_type(type), cols).value_or(cols * sizeof(float));
+  return rows * packed_row_bytes(type, cols);
+}
+
+/// Of some of a matrix's columns, whose borders may lie within a super-block: then the rows are packed as their
+/// computing type.
+std::uint64_t column_bytes(DType type, std::uint64_t rows, std::uint64_t cols, bool all) {
+  return matrix_bytes(all ? type : computing_type(type), rows, cols);
 }
 
 /// Elements of each divided dimension that a run of slices has.
@@ -34,6 +41,7 @@ struct Widths {
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
   std::uint64_t shared = 0;
+  bool all = true;  // slices
 };
 
 Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
@@ -47,15 +55,17 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
           .kv_heads = static_cast<std::uint64_t>(shard.kv_heads.size()),
           .f = static_cast<std::uint64_t>(shard.ff.size()),
           .vocab = static_cast<std::uint64_t>(shard.vocab.size()),
-          .shared = static_cast<std::uint64_t>(shard.shared_ff.size())};
+          .shared = static_cast<std::uint64_t>(shard.shared_ff.size()),
+          .all = slices.whole()};
 }
 
 /// What an MLP of this width stores, computes and moves.
-PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias) {
+PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias, bool all_columns = true) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const std::uint64_t inputs = config.mlp == MlpKind::kGated ? 2 : 1;  // matrices before the activation
   PartCost cost;
-  cost.weight_bytes = matrix_bytes(config.weight_type, inputs * f, d) + matrix_bytes(config.weight_type, d, f);
+  cost.weight_bytes =
+      matrix_bytes(config.weight_type, inputs * f, d) + column_bytes(config.weight_type, d, f, all_columns);
   if (bias) cost.weight_bytes += (inputs * f + d) * sizeof(float);
   cost.flops = 2.0 * static_cast<double>(d) * static_cast<double>((inputs + 1) * f);
   cost.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>((inputs == 2 ? 6 : 4) * f);
@@ -65,10 +75,10 @@ PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias) {
 /// The MLP of a block, but for experts: dense, or what every member has where there are experts, and the shared one.
 PartCost mlp_cost(const ModelConfig& config, const Widths& own, bool dense) {
   const MoeConfig& moe = config.moe;
-  if (moe.experts == 0 || dense) return mlp_of_width(config, own.f, config.mlp_bias);
+  if (moe.experts == 0 || dense) return mlp_of_width(config, own.f, config.mlp_bias, own.all);
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto experts = static_cast<std::uint64_t>(moe.experts);
-  PartCost cost = mlp_of_width(config, own.shared, false);
+  PartCost cost = mlp_of_width(config, own.shared, false, own.all);
   cost.weight_bytes += experts * d * sizeof(float);
   if (moe.router_bias) cost.weight_bytes += experts * sizeof(float);
   if (moe.choice_bias) cost.weight_bytes += experts * sizeof(float);
@@ -107,8 +117,8 @@ struct AttentionCost {
 AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   AttentionCost cost;
-  const auto matrix = [&](std::uint64_t rows, std::uint64_t cols) {
-    cost.weight_bytes += matrix_bytes(config.weight_type, rows, cols);
+  const auto matrix = [&](std::uint64_t rows, std::uint64_t cols, bool all_columns = true) {
+    cost.weight_bytes += column_bytes(config.weight_type, rows, cols, all_columns);
     cost.weights += static_cast<double>(rows) * static_cast<double>(cols);
   };
   if (config.attention_output_bias) cost.vectors += d;
@@ -116,7 +126,7 @@ AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   if (own.heads > 0) {
     cost.vectors += static_cast<std::uint64_t>(config.relative.buckets) * static_cast<std::uint64_t>(config.heads);
   }
-  matrix(d, own.mixed);
+  matrix(d, own.mixed, own.all);
   if (!config.has_latent()) {
     matrix(own.q_rows + own.k_rows + own.k, d);
     cost.past = 2.0 * static_cast<double>(own.q);
@@ -190,7 +200,7 @@ void add_cross_attention(const ModelConfig& config, const Widths& own, ShareCost
   };
   PartCost& query = cost.encoded_query;
   query = part(own.q, config.qkv_bias);
-  query.weight_bytes += matrix_bytes(config.weight_type, d, own.mixed);
+  query.weight_bytes += column_bytes(config.weight_type, d, own.mixed, own.all);
   if (config.attention_output_bias) query.weight_bytes += d * sizeof(float);
   query.weight_bytes += (config.norm_bias ? 2 * d : d) * sizeof(float);
   query.flops += 2.0 * static_cast<double>(d) * static_cast<double>(own.mixed);

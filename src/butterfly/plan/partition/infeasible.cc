@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "butterfly/base/units.h"
+#include "butterfly/kernel/inference/packed_matrix.h"
 
 namespace butterfly {
 namespace {
@@ -35,9 +36,7 @@ std::string remedy(const PlanningProblem& problem, const ShareBytes& held, std::
         static_cast<double>(memory - rest) / static_cast<double>(held.kv) * static_cast<double>(problem.load.context));
     if (context > 0) text += fmt::format(", a context of {} tokens", context);
   }
-  const auto bits = [](DType type) {
-    return static_cast<double>(row_bytes(computing_type(type), 1024).value_or(4096)) / 1024.0;
-  };
+  const auto bits = [](DType type) { return static_cast<double>(packed_row_bytes(type, 1024)) / 1024.0; };
   const double smallest = static_cast<double>(held.weights) * bits(DType::kQ4_0) / bits(problem.cost.weight_type);
   const auto others = static_cast<double>(held.kv + held.activations);
   if (problem.cost.weight_type != DType::kQ4_0 && smallest + others <= static_cast<double>(memory)) {
