@@ -230,7 +230,10 @@ Result<std::vector<MatmulRate>> measure_matmuls(const MatmulOptions& options) {
 
 std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::string& cpu_name,
                                            std::uint64_t memory_bytes) {
-  const auto cache = MeasurementCache::open("matmuls", fmt::format("{}\n{}\n{}", cpu_name, to_string(isa), threads));
+  // Raised with kernels or layouts whose rates are others: what an older program measured is not theirs.
+  constexpr int kKernelsMeasured = 2;
+  const auto cache = MeasurementCache::open(
+      "matmuls", fmt::format("{}\n{}\n{}\n{}", cpu_name, to_string(isa), threads, kKernelsMeasured));
   if (!cache) return {};
   if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);
   const auto lock = cache->lock();

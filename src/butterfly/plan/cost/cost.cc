@@ -23,10 +23,14 @@ std::uint64_t matrix_bytes(DType type, std::uint64_t rows, std::uint64_t cols) {
   return rows * packed_row_bytes(type, cols);
 }
 
-/// Of some of a matrix's columns, whose borders may lie within a super-block: then the rows are packed as their
-/// computing type.
-std::uint64_t column_bytes(DType type, std::uint64_t rows, std::uint64_t cols, bool all) {
-  return matrix_bytes(all ? type : computing_type(type), rows, cols);
+/// Of some of a matrix's columns: where a border lies within a super-block their rows are packed as their computing
+/// type.
+std::uint64_t column_bytes(DType type, std::uint64_t rows, std::uint64_t cols, bool whole_super_blocks) {
+  return matrix_bytes(whole_super_blocks ? type : computing_type(type), rows, cols);
+}
+
+bool has_whole_super_blocks(const IndexRange& range) {
+  return range.begin % kSuperBlock == 0 && range.end % kSuperBlock == 0;
 }
 
 /// Elements of each divided dimension that a run of slices has.
@@ -41,7 +45,9 @@ struct Widths {
   std::uint64_t f = 0;
   std::uint64_t vocab = 0;
   std::uint64_t shared = 0;
-  bool all = true;  // slices
+  bool whole_mixed = true;  // whether borders lie between super-blocks
+  bool whole_f = true;
+  bool whole_shared = true;
 };
 
 Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
@@ -56,16 +62,18 @@ Widths widths_of(const ModelConfig& config, const SliceRange& slices) {
           .f = static_cast<std::uint64_t>(shard.ff.size()),
           .vocab = static_cast<std::uint64_t>(shard.vocab.size()),
           .shared = static_cast<std::uint64_t>(shard.shared_ff.size()),
-          .all = slices.whole()};
+          .whole_mixed = has_whole_super_blocks(shard.mixed()),
+          .whole_f = has_whole_super_blocks(shard.ff),
+          .whole_shared = has_whole_super_blocks(shard.shared_ff)};
 }
 
 /// What an MLP of this width stores, computes and moves.
-PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias, bool all_columns = true) {
+PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias, bool whole_columns = true) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const std::uint64_t inputs = config.mlp == MlpKind::kGated ? 2 : 1;  // matrices before the activation
   PartCost cost;
   cost.weight_bytes =
-      matrix_bytes(config.weight_type, inputs * f, d) + column_bytes(config.weight_type, d, f, all_columns);
+      matrix_bytes(config.weight_type, inputs * f, d) + column_bytes(config.weight_type, d, f, whole_columns);
   if (bias) cost.weight_bytes += (inputs * f + d) * sizeof(float);
   cost.flops = 2.0 * static_cast<double>(d) * static_cast<double>((inputs + 1) * f);
   cost.moved_bytes = kMovedInMemory * sizeof(float) * static_cast<double>((inputs == 2 ? 6 : 4) * f);
@@ -75,10 +83,10 @@ PartCost mlp_of_width(const ModelConfig& config, std::uint64_t f, bool bias, boo
 /// The MLP of a block, but for experts: dense, or what every member has where there are experts, and the shared one.
 PartCost mlp_cost(const ModelConfig& config, const Widths& own, bool dense) {
   const MoeConfig& moe = config.moe;
-  if (moe.experts == 0 || dense) return mlp_of_width(config, own.f, config.mlp_bias, own.all);
+  if (moe.experts == 0 || dense) return mlp_of_width(config, own.f, config.mlp_bias, own.whole_f);
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   const auto experts = static_cast<std::uint64_t>(moe.experts);
-  PartCost cost = mlp_of_width(config, own.shared, false, own.all);
+  PartCost cost = mlp_of_width(config, own.shared, false, own.whole_shared);
   cost.weight_bytes += experts * d * sizeof(float);
   if (moe.router_bias) cost.weight_bytes += experts * sizeof(float);
   if (moe.choice_bias) cost.weight_bytes += experts * sizeof(float);
@@ -117,8 +125,8 @@ struct AttentionCost {
 AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   const auto d = static_cast<std::uint64_t>(config.model_dim);
   AttentionCost cost;
-  const auto matrix = [&](std::uint64_t rows, std::uint64_t cols, bool all_columns = true) {
-    cost.weight_bytes += column_bytes(config.weight_type, rows, cols, all_columns);
+  const auto matrix = [&](std::uint64_t rows, std::uint64_t cols, bool whole_columns = true) {
+    cost.weight_bytes += column_bytes(config.weight_type, rows, cols, whole_columns);
     cost.weights += static_cast<double>(rows) * static_cast<double>(cols);
   };
   if (config.attention_output_bias) cost.vectors += d;
@@ -126,7 +134,7 @@ AttentionCost attention_cost(const ModelConfig& config, const Widths& own) {
   if (own.heads > 0) {
     cost.vectors += static_cast<std::uint64_t>(config.relative.buckets) * static_cast<std::uint64_t>(config.heads);
   }
-  matrix(d, own.mixed, own.all);
+  matrix(d, own.mixed, own.whole_mixed);
   if (!config.has_latent()) {
     matrix(own.q_rows + own.k_rows + own.k, d);
     cost.past = 2.0 * static_cast<double>(own.q);
@@ -200,7 +208,7 @@ void add_cross_attention(const ModelConfig& config, const Widths& own, ShareCost
   };
   PartCost& query = cost.encoded_query;
   query = part(own.q, config.qkv_bias);
-  query.weight_bytes += column_bytes(config.weight_type, d, own.mixed, own.all);
+  query.weight_bytes += column_bytes(config.weight_type, d, own.mixed, own.whole_mixed);
   if (config.attention_output_bias) query.weight_bytes += d * sizeof(float);
   query.weight_bytes += (config.norm_bias ? 2 * d : d) * sizeof(float);
   query.flops += 2.0 * static_cast<double>(d) * static_cast<double>(own.mixed);

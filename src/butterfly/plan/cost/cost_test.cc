@@ -439,8 +439,8 @@ TEST(ModelCost, TypesThatArePackedAsAnotherCountItsBytesAndGoAtItsSpeed) {
     return static_cast<double>(model_cost(config, DType::kF16)->block.weight_bytes);
   };
   const double q4_0 = bytes_of(DType::kQ4_0);
-  EXPECT_NEAR(bytes_of(DType::kQ4_K) / q4_0, 6 / 4.5, 0.01);
-  EXPECT_NEAR(bytes_of(DType::kQ6_K) / q4_0, 10 / 4.5, 0.01);
+  EXPECT_NEAR(bytes_of(DType::kQ4_K) / q4_0, 4.625 / 4.5, 0.01);
+  EXPECT_NEAR(bytes_of(DType::kQ6_K) / q4_0, 6.625 / 4.5, 0.01);
   EXPECT_EQ(bytes_of(DType::kQ5_0), bytes_of(DType::kQ8_0));
   const NodeDescriptor node{.matmuls = {{"q8_0", 13, 83}, {"q4_0", 14, 84}}};
   EXPECT_EQ(node_rates(node, DType::kQ4_K).flops_per_s, 84e9);
