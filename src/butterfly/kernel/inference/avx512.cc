@@ -137,7 +137,8 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
   }
 }
 
-template <PackedType kType, int M, int N>
+/// kFew: so few rows that weights do not come as fast as they are computed with.
+template <PackedType kType, int M, int N, bool kFew = M == 1>
 inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
                                                          const SliceStep& step, float* top) {
   constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
@@ -146,7 +147,7 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
   const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     // Half of a pair and the line that the halves meet in.
-    if constexpr (M == 1) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
+    if constexpr (kFew) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block));
     add_quant_block<kType, M, N>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
@@ -348,6 +349,22 @@ constexpr TileTable<6, 2> kSubBlockTable = {{
     {all_slices<sub_block_slice<kType, 6, 1>, 6>, all_slices<sub_block_slice<kType, 6, 2>, 6>},
 }};
 
+template <PackedType kType>
+constexpr TileTable<6, 1> kFewQuantRowsTable = {{
+    {all_slices<quant_slice<kType, 1, 1, true>, 1>},
+    {all_slices<quant_slice<kType, 2, 1, true>, 2>},
+    {all_slices<quant_slice<kType, 3, 1, true>, 3>},
+    {all_slices<quant_slice<kType, 4, 1, true>, 4>},
+    {all_slices<quant_slice<kType, 5, 1, true>, 5>},
+    {all_slices<quant_slice<kType, 6, 1, true>, 6>},
+}};
+
+template <PackedType kType>
+void linear_quants(const LinearArgs& a) {
+  if (a.rows <= 2 * kFewQuantRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewQuantRowsTable<kType>, a.cols);
+  linear_tiles<Vec>(a, kQuantTable<kType>, a.cols);
+}
+
 /// A tile's rows read super-blocks as they lie in memory.
 template <PackedType kType>
 constexpr TileTable<6, 1> kFewRowsTable = {{
@@ -374,9 +391,9 @@ void linear(const LinearArgs& a) {
     case PackedType::kBF16:
       return linear_tiles<Vec>(a, kFloatTable<PackedType::kBF16>, a.cols * 4);
     case PackedType::kQ8_0:
-      return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ8_0>, a.cols);
+      return linear_quants<PackedType::kQ8_0>(a);
     case PackedType::kQ4_0:
-      return linear_tiles<Vec>(a, kQuantTable<PackedType::kQ4_0>, a.cols);
+      return linear_quants<PackedType::kQ4_0>(a);
     case PackedType::kBytes16:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
     case PackedType::kBytes32Min:
