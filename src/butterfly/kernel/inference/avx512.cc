@@ -361,7 +361,7 @@ constexpr TileTable<6, 1> kFewQuantRowsTable = {{
 
 template <PackedType kType>
 void linear_quants(const LinearArgs& a) {
-  if (a.rows <= 2 * kFewQuantRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewQuantRowsTable<kType>, a.cols);
+  if (a.rows <= kFewQuantRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewQuantRowsTable<kType>, a.cols);
   linear_tiles<Vec>(a, kQuantTable<kType>, a.cols);
 }
 
