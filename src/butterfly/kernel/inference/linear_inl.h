@@ -18,7 +18,8 @@ inline __attribute__((always_inline)) void prefetch_floats(const unsigned char* 
   if constexpr (kType == PackedType::kF32) {
     __builtin_prefetch(at + kFloatsAhead);
   } else {
-    __builtin_prefetch(at + kFarAhead, 0, 2);
+    constexpr long kHalvesAhead = 8192;
+    __builtin_prefetch(at + kHalvesAhead, 0, 2);
   }
 }
 

@@ -187,19 +187,24 @@ inline void unpack_bytes(const unsigned char* quants, unsigned char* to) {
   }
 }
 
-// Into the second-level cache, far enough to cover the memory's latency, and from there into the first: that has room
-// for few lines on their way, which are soon all taken where each takes as long as the memory.
-constexpr long kFarAhead = 8192;  // bytes
-constexpr long kNearAhead = 768;
 constexpr long kCacheLine = 64;
 
-/// As many bytes from `block` on, later; panels follow one another.
-template <long kBytes>
+/// As many bytes from `block` on, later; panels follow one another. First into the second-level cache, far enough to
+/// cover the memory's latency, and from there into the first: that has room for few lines on their way, which are soon
+/// all taken where each takes as long as the memory. Only once, into the first, where it was measured to be as good.
+template <long kBytes, bool kTwice>
 inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block) {
 #pragma GCC unroll 32
   for (long at = 0; at < kBytes; at += kCacheLine) {
-    __builtin_prefetch(block + kFarAhead + at, 0, 2);
-    __builtin_prefetch(block + kNearAhead + at);
+    if constexpr (kTwice) {
+      constexpr long kFarAhead = 8192;
+      constexpr long kNearAhead = 768;
+      __builtin_prefetch(block + kFarAhead + at, 0, 2);
+      __builtin_prefetch(block + kNearAhead + at);
+    } else {
+      constexpr long kAhead = 4096;
+      __builtin_prefetch(block + kAhead + at);
+    }
   }
 }
 
@@ -210,7 +215,7 @@ void unpack_panel(const unsigned char* panel, long blocks, unsigned char* to) {
   constexpr PackedSubBlocks kWide = packed_sub_blocks(unpacked_type(kType));
   for (long block = 0; block < blocks; ++block, to += kWide.panel_bytes(1)) {
     const PackedBlock at = block_in(kForm, panel, block);
-    prefetch_block<share_bytes(kForm)>(at.ahead);
+    prefetch_block<share_bytes(kForm), kForm.shared>(at.ahead);
     if constexpr (kForm.high_bits > 0) {
       unpack_bytes<kForm>(at.quants, to);
     } else {
