@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
 
-    python3 tools/bench_uneven.py [--share 0.333] [--strategies ddp,zero1,pipeline] [--rounds 3] [--steps 30] [--warm 10]
+    python3 tools/bench_uneven.py [--share 0.333] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10]
 
 Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread in a control
 group that gives it --share of a CPU (as root; else it is stopped and let go on). Rates are tokens over time of the steps
@@ -15,10 +15,12 @@ import contextlib
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/faults"))
@@ -64,12 +66,22 @@ def alone(options, folder):
     return [rate_of(log, options) for log in logs]
 
 
+def wait_until_it_listens(address):
+    host, port = address.split(":")
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.05)
+
+
 def together(options, folder, strategy):
     """Tokens/s of the run, and its result."""
     log = os.path.join(folder, strategy)
     address = f"127.0.0.1:{harness.free_ports(1)[0]}"
     worker = subprocess.Popen([harness.PROGRAM, "worker", "--listen", address, "--threads", "1"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
+    wait_until_it_listens(address)
     speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
     try:
         with group_with(worker.pid, options.share):
@@ -87,7 +99,7 @@ def main():
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--share", type=float, default=1 / 3)
-    parser.add_argument("--strategies", default="ddp,zero1,pipeline")
+    parser.add_argument("--strategies", default="ddp,zero1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warm", type=int, default=10)

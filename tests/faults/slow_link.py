@@ -61,11 +61,11 @@ def group_with(pid, share=SHARE):
             yield f"control group {folder}"
             return
         finally:
-            with open(os.path.join(root, "cgroup.procs"), "w", encoding="ascii") as procs:
-                try:
+            try:
+                with open(os.path.join(root, "cgroup.procs"), "w", encoding="ascii") as procs:
                     procs.write(str(pid))
-                except OSError:
-                    pass  # it has ended
+            except OSError:
+                pass  # it has ended
             os.rmdir(folder)
     with duty_cycle(pid, share) as told:
         yield told
