@@ -38,6 +38,16 @@ bool terminal_tells_child() {
   ::_exit(127);
 }
 
+/// No descriptor where no file is asked for.
+Result<Descriptor> open_output(const std::string& path) {
+  if (path.empty()) return Descriptor();
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) return make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
+  return file;
+}
+
+}  // namespace
+
 std::vector<std::string> child_environment(const std::vector<std::string>& instead) {
   std::vector<std::string> all;
   for (char** at = ::environ; *at != nullptr; ++at) {
@@ -56,16 +66,6 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   result.push_back(nullptr);
   return result;
 }
-
-/// No descriptor where no file is asked for.
-Result<Descriptor> open_output(const std::string& path) {
-  if (path.empty()) return Descriptor();
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
-  return file;
-}
-
-}  // namespace
 
 Result<ChildProcess> ChildProcess::start(const ChildCommand& command) {
   std::vector<std::string> words{"butterfly"};

@@ -47,6 +47,12 @@ class ChildProcess {
   bool interrupted_ = false;
 };
 
+/// What this process has, with NAME=VALUE of `instead` in place of what it has of that name.
+std::vector<std::string> child_environment(const std::vector<std::string>& instead);
+
+/// As exec takes them, null at the end; into `words`.
+std::vector<char*> pointers_to(std::vector<std::string>& words);
+
 /// As a shell would take it, for people to read.
 std::string as_shell(const std::vector<std::string>& words);
 

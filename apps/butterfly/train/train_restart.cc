@@ -17,6 +17,7 @@
 
 #include "butterfly/train/checkpoint/run_checkpoint.h"
 #include "commands.h"
+#include "shared/child_process.h"
 
 namespace butterfly::app {
 namespace {
@@ -33,28 +34,12 @@ Result<std::vector<std::string>> own_words() {
   return make_error(ErrorCode::kIo, "/proc/self/cmdline: cannot be read: {}", std::strerror(errno));
 }
 
-/// The environment with one variable more, or another value of it.
-std::vector<std::string> environment_with(const std::string& name, const std::string& value) {
-  std::vector<std::string> all{name + "=" + value};
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (std::strncmp(*entry, all[0].c_str(), name.size() + 1) != 0) all.emplace_back(*entry);
-  }
-  return all;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (std::string& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
-
 /// Starts the program again with the same words. In a process group of its own it hears of Ctrl-C from here alone,
 /// once; when this process is killed it saves and ends.
 Result<pid_t> start_leader(int restarts) {
   BF_ASSIGN_OR_RETURN(std::vector<std::string> words, own_words());
-  std::vector<std::string> environment = environment_with(kRestartCount, std::to_string(restarts));
-  const std::vector<char*> argv = pointers(words), envp = pointers(environment);
+  std::vector<std::string> environment = child_environment({fmt::format("{}={}", kRestartCount, restarts)});
+  const std::vector<char*> argv = pointers_to(words), envp = pointers_to(environment);
   const pid_t here = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return make_error(ErrorCode::kIo, "the run got no process: {}", std::strerror(errno));
