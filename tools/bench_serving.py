@@ -203,13 +203,16 @@ def peer(options):
 def split(options):
     """Eight texts: prompts of 250 tokens and an answer of one, and prompts of one token and answers of 48."""
     shapes = {"prefill": (1, 250), "decode": (48, 1)}
-    rates = {(where, shape): [] for where in ("alone", "workers") for shape in shapes}
+    kinds = options.split.split(",")
+    rates = {(where, shape): [] for where in ("alone", *kinds) for shape in shapes}
     with contextlib.ExitStack() as stack:
         ones = [stack.enter_context(butterfly(options, threads=1)) for _ in range(2)]
-        workers = [stack.enter_context(Worker()) for _ in range(2)]
-        names = ",".join(worker.address for worker in workers)
-        both = {kind: stack.enter_context(butterfly(options, "--workers", names, "--split", kind, threads=1))
-                for kind in [options.split]}[options.split]
+        both = {}
+        for kind in kinds:
+            names = ",".join([stack.enter_context(Worker()).address for _ in range(2)])
+            name, _, goal = kind.partition(":")
+            more = ["--goal", goal] if goal else []
+            both[kind] = stack.enter_context(butterfly(options, "--workers", names, "--split", name, *more, threads=1))
         for round_ in range(options.rounds + 1):
             for shape, (tokens, count) in shapes.items():
                 def of(address, first, texts, tokens=tokens, count=count):
@@ -217,16 +220,20 @@ def split(options):
                     side_by_side([lambda i=i: Answer(address, tokens_of(count, 1000 * round_ + first + i), tokens)
                                   for i in range(texts)])
                     return texts * (tokens if tokens > 1 else count) / (time.monotonic() - began)
-                alone = sum(side_by_side([lambda i=i: of(ones[i].address, 40 * i, 4) for i in range(2)]))
-                workers_rate = of(both.address, 80, 8)
+                measured = {"alone": sum(side_by_side([lambda i=i: of(ones[i].address, 40 * i, 4) for i in range(2)]))}
+                for kind in kinds:
+                    measured[kind] = of(both[kind].address, 80, 8)
                 if round_ > 0:
-                    rates["alone", shape].append(alone)
-                    rates["workers", shape].append(workers_rate)
+                    for where, rate in measured.items():
+                        rates[where, shape].append(rate)
     broken = 0
-    for shape in shapes:
-        alone, together = median(rates["alone", shape]), median(rates["workers", shape])
-        print(f"{shape}: two processes {alone:.1f}, two workers ({options.split}) {together:.1f} tokens/s")
-        broken += held(f"{shape} of two workers against two processes", together / alone, 0.9, least=True)
+    for kind in kinds:
+        for shape in shapes:
+            alone, together = rates["alone", shape], rates[kind, shape]
+            ratios = sorted(b / a for a, b in zip(alone, together))
+            print(f"{shape}: two processes {median(alone):.1f}, two workers ({kind}) {median(together):.1f} tokens/s, "
+                  f"rounds {ratios[0]:.2f} to {ratios[-1]:.2f}")
+            broken += held(f"{shape} of two workers against two processes", median(ratios), 0.9, least=True)
     return broken
 
 
@@ -259,7 +266,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--llama-server")
-    parser.add_argument("--split", default="auto")
+    parser.add_argument("--split", default="auto", help="SPLIT or SPLIT:GOAL of the workers, or several, with commas")
     parser.add_argument("--prompt-tokens", type=int, default=4000, help="of `long`")
     parser.add_argument("--short-tokens", type=int, default=64)
     parser.add_argument("--endless", action="store_true", help="in `long`, each reader asks again until the prompt is through")

@@ -77,6 +77,14 @@ class OneAnswer(WorkersCase):
             self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n(.*shared memory\n)?.*step 1/40, loss [0-9.]+\n")
         self.assertEqual(len(re.findall("training .*: step 40/40, loss [0-9.]+\n.*: the run is over", log)), 2)
 
+    # Fails when rank 0, which gives the others their weights, divides layers without the ranks' speeds.
+    def test_uneven_ranks_divide_the_state_alike_in_every_strategy(self):
+        workers = self.workers(2)
+        one = self.hash_of(*MARKOV, "--steps", 5)
+        for strategy in ("zero1", "zero2", "zero3", "pipeline"):
+            self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 5, "--workers", addresses(workers), "--parallel",
+                                               strategy, "--parallel.speeds", "5,1,1"), strategy)
+
     # Fails when ranks compute with instructions of their own: what each updates alone would straggler apart.
     def test_all_compute_with_the_instructions_that_every_one_of_them_has(self):
         least = supported_isas()[0]

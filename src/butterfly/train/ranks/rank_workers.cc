@@ -207,7 +207,8 @@ Result<Isa> Workers::common_isa() const {
 Status Workers::make_task() {
   BF_ASSIGN_OR_RETURN(task_.isa, common_isa());
   const int ranks = static_cast<int>(first_.size()) + 1;
-  BF_ASSIGN_OR_RETURN(parts_, make_run_parts(config_, {.rank = 0, .size = ranks}, {.isa = task_.isa}));
+  BF_ASSIGN_OR_RETURN(parts_, make_run_parts(config_, {.rank = 0, .size = ranks, .speeds = config_.parallel.speeds},
+                                             {.isa = task_.isa}));
   const RunConfig& made = parts_->config;
   BF_ASSIGN_OR_RETURN(const RankLimits limits, rank_limits(made.parallel.nnodes));
   const bool pipeline = made.parallel.strategy == ParallelStrategy::kPipeline;
