@@ -33,16 +33,51 @@ float float_at(Bytes at) {
   return half_to_float(half_at(at));
 }
 
-/// 16 bytes: low nibbles are elements 0..15, high ones 16..31.
-void split_nibbles(Bytes quants, std::uint8_t* codes) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = quants[i] & 15;
-    codes[i + 16] = quants[i] >> 4;
+constexpr std::uint64_t kEachByte = 0x0101010101010101u;
+
+std::uint64_t eight_at(Bytes at) {
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, at, 8);
+  return bytes;
+}
+void put_eight(std::uint8_t* at, std::uint64_t bytes) {
+  std::memcpy(at, &bytes, 8);
+}
+
+/// codes[i] = in[i] >> shift & mask; no bit of the mask is one that comes from the next byte.
+void take_bits(Bytes in, int count, int shift, std::uint64_t mask, std::uint8_t* codes) {
+  for (int i = 0; i < count; i += 8) put_eight(codes + i, eight_at(in + i) >> shift & mask * kEachByte);
+}
+
+/// codes[i] |= (in[i] >> shift & mask) << 4, of 32.
+void add_high_bits(Bytes in, int shift, std::uint64_t mask, std::uint8_t* codes) {
+  for (int i = 0; i < kQuantBlock; i += 8) {
+    put_eight(codes + i, eight_at(codes + i) | (eight_at(in + i) >> shift & mask * kEachByte) << 4);
   }
 }
 
+/// codes[i] -= by, of 32, which stay above -128.
+void subtract(std::uint64_t by, std::uint8_t* codes) {
+  constexpr std::uint64_t kSigns = 128 * kEachByte;
+  for (int i = 0; i < kQuantBlock; i += 8) {
+    put_eight(codes + i, ((eight_at(codes + i) | kSigns) - by * kEachByte) ^ kSigns);
+  }
+}
+
+/// 16 bytes: low nibbles are elements 0..15, high ones 16..31.
+void split_nibbles(Bytes quants, std::uint8_t* codes) {
+  take_bits(quants, 16, 0, 15, codes);
+  take_bits(quants, 16, 4, 15, codes + 16);
+}
+
+/// A bit for each of 32 codes.
 void add_fifth_bits(Bytes bits, std::uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) codes[i] = static_cast<std::uint8_t>(codes[i] | (bits[i / 8] >> i % 8 & 1) << 4);
+  constexpr std::uint64_t kOneOfEach = 0x8040201008040201u;
+  for (int i = 0; i < kQuantBlock; i += 8) {
+    const std::uint64_t chosen = bits[i / 8] * kEachByte & kOneOfEach;
+    const std::uint64_t ones = (chosen + 127 * kEachByte) >> 7 & kEachByte;
+    put_eight(codes + i, eight_at(codes + i) | ones << 4);
+  }
 }
 
 void take_q4_1(Bytes in, Block& block) {
@@ -55,7 +90,7 @@ void take_q5_0(Bytes in, Block& block) {
   block.scales[0] = float_at(in);
   split_nibbles(in + 6, block.codes);
   add_fifth_bits(in + 2, block.codes);
-  for (int i = 0; i < 32; ++i) block.codes[i] = static_cast<std::uint8_t>(block.codes[i] - 16);
+  subtract(16, block.codes);
 }
 
 void take_q5_1(Bytes in, Block& block) {
@@ -63,6 +98,11 @@ void take_q5_1(Bytes in, Block& block) {
   block.minima[0] = -float_at(in + 2);
   split_nibbles(in + 8, block.codes);
   add_fifth_bits(in + 4, block.codes);
+}
+
+/// 64 bytes: each 32 of them have the two low bits of four blocks.
+void take_low_bits(Bytes in, Block& block) {
+  for (int b = 0; b < 8; ++b) take_bits(in + b / 4 * 32, 32, b % 4 * 2, 3, block.codes + 32 * b);
 }
 
 /// 16 bytes of scales (low nibble) and minima, 64 of quants, scale and minimum of all.
@@ -73,15 +113,11 @@ void take_q2_k(Bytes in, Block& block) {
     block.super.scales[s] = static_cast<std::int8_t>(in[s] & 15);
     block.super.minima[s] = static_cast<std::int8_t>(in[s] >> 4);
   }
-  Bytes quants = in + 16;
-  for (int i = 0; i < kSuperBlock; ++i) {
-    block.codes[i] = quants[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-  }
+  take_low_bits(in + 16, block);
 }
 
 /// 32 bytes of third bits, 64 of two low bits, 12 of scales, the scale of all.
 void take_q3_k(Bytes in, Block& block) {
-  Bytes quants = in + 32;
   Bytes scales = in + 96;
   block.super.scale = half_at(in + 108);
   for (int s = 0; s < 16; ++s) {
@@ -89,10 +125,10 @@ void take_q3_k(Bytes in, Block& block) {
     const int high = scales[8 + s % 4] >> (s / 4 * 2) & 3;
     block.super.scales[s] = static_cast<std::int8_t>((low | high << 4) - 32);
   }
-  for (int i = 0; i < kSuperBlock; ++i) {
-    const int low = quants[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-    const int high = in[i % 32] >> (i / 32) & 1;
-    block.codes[i] = static_cast<std::uint8_t>(low + (high != 0 ? 8 : 4));  // low, or low - 4, in nibbles of kCentred
+  take_low_bits(in + 32, block);
+  for (int i = 0; i < kSuperBlock; i += 8) {  // low, or low - 4, in nibbles of kCentred
+    const std::uint64_t high = eight_at(in + i % 32) >> (i / 32) & kEachByte;
+    put_eight(block.codes + i, (eight_at(block.codes + i) | 4 * kEachByte) + high * 4);
   }
 }
 
@@ -113,7 +149,7 @@ void take_scales_and_minima(Bytes in, Block& block) {
 
 /// Pairs of 32 elements share 32 bytes: low nibbles first.
 void take_nibbles(Bytes quants, Block& block) {
-  for (int i = 0; i < kSuperBlock; ++i) block.codes[i] = quants[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+  for (int b = 0; b < 8; ++b) take_bits(quants + b / 2 * 32, 32, b % 2 * 4, 15, block.codes + 32 * b);
 }
 
 void take_q4_k(Bytes in, Block& block) {
@@ -124,10 +160,7 @@ void take_q4_k(Bytes in, Block& block) {
 void take_q5_k(Bytes in, Block& block) {
   take_scales_and_minima(in, block);
   take_nibbles(in + 48, block);
-  Bytes fifth = in + 16;
-  for (int i = 0; i < kSuperBlock; ++i) {
-    block.codes[i] = static_cast<std::uint8_t>(block.codes[i] | (fifth[i % 32] >> (i / 32) & 1) << 4);
-  }
+  for (int b = 0; b < 8; ++b) add_high_bits(in + 16, b, 1, block.codes + 32 * b);
 }
 
 /// 128 bytes of four low bits, 64 of two high bits, 16 signed scales, the scale of all.
@@ -135,10 +168,11 @@ void take_q6_k(Bytes in, Block& block) {
   Bytes high = in + 128;
   block.super.scale = half_at(in + 208);
   for (int s = 0; s < 16; ++s) block.super.scales[s] = static_cast<std::int8_t>(in[192 + s]);
-  for (int i = 0; i < kSuperBlock; ++i) {
-    const int low_bits = in[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 15;
-    const int high_bits = high[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-    block.codes[i] = static_cast<std::uint8_t>((low_bits | high_bits << 4) - 32);
+  for (int b = 0; b < 8; ++b) {
+    std::uint8_t* codes = block.codes + 32 * b;
+    take_bits(in + b / 4 * 64 + b % 2 * 32, 32, b % 4 / 2 * 4, 15, codes);
+    add_high_bits(high + b / 4 * 32, b % 4 * 2, 3, codes);
+    subtract(32, codes);
   }
 }
 
@@ -224,7 +258,10 @@ void put(DType computing, int half_scale, const Block& block, int b, std::byte* 
     std::memcpy(out, codes, kQuantBlock);
     return;
   }
-  for (int i = 0; i < kQuantBlock / 2; ++i) out[i] = static_cast<std::byte>(codes[i] | codes[i + 16] << 4);
+  for (int i = 0; i < 16; i += 8) {
+    const std::uint64_t nibbles = eight_at(codes + i) | eight_at(codes + i + 16) << 4;
+    std::memcpy(out + i, &nibbles, 8);
+  }
 }
 
 void decode_computing_row(DType type, ByteSpan bytes, std::span<float> out) {

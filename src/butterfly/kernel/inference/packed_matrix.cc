@@ -38,46 +38,109 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
   }
 }
 
-template <typename Element>
-void pack_float_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
-                      std::byte* panel) {
-  auto* out = reinterpret_cast<Element*>(panel);
-  for (std::int64_t i = 0; i < kPanel; ++i) {
-    if (i >= rows) {
-      for (std::int64_t k = 0; k < cols; ++k) out[k * kPanel + i] = Element{};
-      continue;
+/// A register of 16 bytes, and two of them with their elements in turns.
+using Words = std::uint32_t __attribute__((vector_size(16)));
+using Halves = std::uint16_t __attribute__((vector_size(16)));
+Words first_of_both(Words a, Words b) {
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+}
+Words last_of_both(Words a, Words b) {
+  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+Halves first_of_both(Halves a, Halves b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+Halves last_of_both(Halves a, Halves b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
+template <typename Vector>
+constexpr int kLanes = sizeof(Vector) == 16 ? static_cast<int>(16 / sizeof(std::declval<Vector>()[0])) : 0;
+
+/// Rows become columns: each round brings together what is half of them apart.
+template <typename Vector, int kCount = kLanes<Vector>>
+inline __attribute__((always_inline)) void transpose(Vector (&rows)[kCount]) {
+  for (int apart = 1; apart < kCount; apart *= 2) {
+    Vector turned[kCount];
+    for (int i = 0; i < kCount / 2; ++i) {
+      turned[2 * i] = first_of_both(rows[i], rows[i + kCount / 2]);
+      turned[2 * i + 1] = last_of_both(rows[i], rows[i + kCount / 2]);
     }
-    const std::byte* row = source + i * stride;
-    for (std::int64_t k = 0; k < cols; ++k)
-      std::memcpy(&out[k * kPanel + i], row + k * sizeof(Element), sizeof(Element));
+    for (int i = 0; i < kCount; ++i) rows[i] = turned[i];
   }
 }
 
-/// `Block` is BlockQ8_0 or BlockQ4_0; both pack 4 bytes of `quants` at a time.
+template <typename Vector, typename Element>
+void pack_float_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                      std::byte* panel) {
+  constexpr std::int64_t kCount = kLanes<Vector>;
+  const auto at = [&](std::int64_t i, std::int64_t k) {
+    return source + i * stride + k * static_cast<std::int64_t>(sizeof(Element));
+  };
+  auto* out = reinterpret_cast<Element*>(panel);
+  if (rows < kPanel) std::memset(panel, 0, static_cast<std::size_t>(cols * kPanel) * sizeof(Element));
+  const std::int64_t rows_at_once = rows / kCount * kCount, cols_at_once = cols / kCount * kCount;
+  for (std::int64_t k = 0; k < cols_at_once; k += kCount) {
+    for (std::int64_t i = 0; i < rows_at_once; i += kCount) {
+      Vector square[kCount];
+      for (std::int64_t j = 0; j < kCount; ++j) std::memcpy(&square[j], at(i + j, k), sizeof(Vector));
+      transpose(square);
+      for (std::int64_t j = 0; j < kCount; ++j) std::memcpy(out + (k + j) * kPanel + i, &square[j], sizeof(Vector));
+    }
+  }
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t k = i < rows_at_once ? cols_at_once : 0; k < cols; ++k) {
+      std::memcpy(&out[k * kPanel + i], at(i, k), sizeof(Element));
+    }
+  }
+}
+
+/// Four columns' quants of an output, as a panel has them beside those of its other outputs.
+using Quad = std::uint32_t;
+
+/// The quants of a block.
+struct QuadBlock {
+  Quad quads[kPanel][8] = {};  // of each output
+  std::byte* of(std::int64_t output) { return reinterpret_cast<std::byte*>(quads[output]); }
+
+  /// The first `count` quads of each output, their bits turned where `turned` has ones.
+  void put(int count, Quad turned, unsigned char* to) const {
+    const Words turns{turned, turned, turned, turned};
+    for (int first = 0; first < count; first += 4) {
+      for (int i = 0; i < kPanel; i += 4) {
+        Words square[4];
+        for (int j = 0; j < 4; ++j) std::memcpy(&square[j], &quads[i + j][first], sizeof(Words));
+        transpose(square);
+        for (int j = 0; j < 4 && first + j < count; ++j) {
+          const Words words = square[j] ^ turns;
+          std::memcpy(to + ((first + j) * kPanel + i) * 4, &words, sizeof(Words));
+        }
+      }
+    }
+  }
+};
+
+/// `Block` is BlockQ8_0 or BlockQ4_0.
 template <typename Block>
 void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
                       std::byte* panel) {
-  constexpr std::int64_t kBytes = sizeof(Block::quants);
-  constexpr unsigned char kZero = kBytes == kQuantBlock ? 128 : 0x88;
+  constexpr std::size_t kBytes = sizeof(Block::quants);
   constexpr PackedPairs kForm{.nibbles = kBytes != kQuantBlock};
   const std::int64_t blocks = cols / kQuantBlock;
   if (blocks % 2 == 1) std::memset(panel + kForm.quants_at(blocks - 1), 0, kForm.pair_bytes());
-  for (std::int64_t i = 0; i < kPanel; ++i) {
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      auto* out = reinterpret_cast<unsigned char*>(panel + kForm.quants_at(b)) + i * 4;
+  QuadBlock packed;
+  for (std::int64_t i = rows; i < kPanel; ++i) std::memset(packed.of(i), kForm.nibbles ? 0x88 : 0, kBytes);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    std::uint16_t scales[kPanel] = {};
+    for (std::int64_t i = 0; i < rows; ++i) {
       Block block;
-      if (i < rows) {
-        std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
-      } else {
-        block.scale = 0;
-        std::memset(block.quants, kBytes == kQuantBlock ? 0 : kZero, kBytes);
-      }
-      std::memcpy(panel + kForm.scales_at(b) + 2 * i, &block.scale, 2);
-      for (std::int64_t j = 0; j < kBytes; ++j) {
-        const auto byte = static_cast<unsigned char>(block.quants[j]);
-        out[j / 4 * 4 * kPanel + j % 4] = kBytes == kQuantBlock ? byte ^ 0x80 : byte;
-      }
+      std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
+      std::memcpy(packed.of(i), block.quants, kBytes);
+      scales[i] = block.scale;
     }
+    std::memcpy(panel + kForm.scales_at(b), scales, sizeof(scales));
+    packed.put(static_cast<int>(kBytes / sizeof(Quad)), kForm.nibbles ? 0 : 0x80808080u,
+               reinterpret_cast<unsigned char*>(panel + kForm.quants_at(b)));
   }
 }
 
@@ -85,43 +148,36 @@ void pack_sub_block_panel(DType type, const std::byte* source, std::int64_t stri
                           std::int64_t cols, std::byte* panel) {
   const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
   const int floats = form.subs() * (form.minima ? 2 : 1);
-  const int bytes = form.nibbles ? 16 : 32;
-  const unsigned char offset = form.nibbles ? 0 : 0x80;
-  const std::vector<std::byte> zeros(static_cast<std::size_t>(block_bytes(type)));
+  const std::size_t bytes = form.nibbles ? 16 : 32;
+  QuadBlock packed;
   for (std::int64_t b = 0; b < cols / kQuantBlock; ++b, panel += form.panel_bytes(1)) {
-    auto* quants = reinterpret_cast<unsigned char*>(panel);
-    for (std::int64_t i = 0; i < kPanel; ++i) {
-      const std::byte* block = i < rows ? source + i * stride + b * block_bytes(type) : zeros.data();
-      for (int f = 0; f < floats; ++f) {
-        std::memcpy(panel + form.quant_bytes() + (f * kPanel + i) * 4, block + 4 * f, 4);
-      }
-      const auto* from = reinterpret_cast<const unsigned char*>(block + 4 * floats);
-      for (int j = 0; j < bytes; ++j) quants[j / 4 * 4 * kPanel + i * 4 + j % 4] = from[j] ^ offset;
+    float factors[4][kPanel] = {};
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::byte* block = source + i * stride + b * block_bytes(type);
+      for (int f = 0; f < floats; ++f) std::memcpy(&factors[f][i], block + 4 * f, 4);
+      std::memcpy(packed.of(i), block + 4 * floats, bytes);
     }
+    std::memcpy(panel + form.quant_bytes(), factors, static_cast<std::size_t>(floats) * sizeof(factors[0]));
+    packed.put(static_cast<int>(bytes / sizeof(Quad)), form.nibbles ? 0 : 0x80808080u,
+               reinterpret_cast<unsigned char*>(panel));
   }
 }
 
-/// Codes of a block, of output `i`.
-void put_codes(const PackedSubBlocks& form, const std::uint8_t* codes, std::int64_t i, unsigned char* quants) {
-  std::array<unsigned char, kQuantBlock> bits{};  // of codes without what makes them negative
-  for (std::size_t k = 0; k < bits.size(); ++k) {
-    bits[k] = static_cast<unsigned char>(form.high_bits == 2 ? (codes[k] + 32) & 63 : codes[k]);
+/// A block's codes as a panel has them: quads of nibbles, then those of high bits.
+void put_codes(const PackedSubBlocks& form, const std::uint8_t* codes, Quad* to) {
+  Quad quads[8];
+  std::memcpy(quads, codes, sizeof(quads));
+  if (form.high_bits == 2) {
+    for (Quad& quad : quads) quad ^= 0x20202020u;  // from -32 to 31 as 0 to 63, in six bits
   }
-  const unsigned char* of_quad = bits.data();
-  for (int quad = 0; quad < 4; ++quad, of_quad += 4) {
-    unsigned char* to = quants + quad * 4 * kPanel + i * 4;
-    for (int k = 0; k < 4; ++k) to[k] = static_cast<unsigned char>((of_quad[k] & 15) | of_quad[k + 16] << 4);
-  }
+  for (int q = 0; q < 4; ++q) to[q] = (quads[q] & 0x0F0F0F0Fu) | (quads[q + 4] & 0x0F0F0F0Fu) << 4;
   if (form.high_bits == 0) return;
   const int in_line = 8 / form.high_bits;  // quads
-  for (int k = 0; k < 4; ++k) {
-    for (int first = 0; first < 8; first += in_line) {
-      unsigned line = 0;
-      for (int quad = 0; quad < in_line; ++quad) {
-        line |= static_cast<unsigned>(bits[static_cast<std::size_t>((first + quad) * 4 + k)] >> 4)
-                << quad * form.high_bits;
-      }
-      quants[16 * kPanel + first / in_line * 4 * kPanel + i * 4 + k] = static_cast<unsigned char>(line);
+  const Quad mask = form.high_bits == 2 ? 0x03030303u : 0x01010101u;
+  for (int line = 0; line < form.high_bits; ++line) {
+    to[4 + line] = 0;
+    for (int q = 0; q < in_line; ++q) {
+      to[4 + line] |= (quads[line * in_line + q] >> 4 & mask) << q * form.high_bits;
     }
   }
 }
@@ -137,36 +193,44 @@ std::uint8_t code_at(const PackedSubBlocks& form, const unsigned char* quants, s
   return static_cast<std::uint8_t>(form.high_bits == 2 ? bits - 32 : bits);
 }
 
-/// A super-block of output `i`, whose first block is `first` of the panel.
-void put_super_block(const PackedSubBlocks& form, const SuperBlockFactors& factors, const std::uint8_t* codes,
-                     std::int64_t first, std::int64_t i, unsigned char* panel) {
+/// A super-block's factors of output `i`; `first` is the super-block's first block in the panel.
+void put_factors(const PackedSubBlocks& form, const SuperBlockFactors& factors, std::int64_t first, std::int64_t i,
+                 unsigned char* panel) {
   const auto at_of = [&](const unsigned char* place) { return panel + (place - panel); };
   for (int b = 0; b < kSuperBlock / kQuantBlock; ++b) {
     const PackedBlock at = block_in(form, panel, first + b);
-    put_codes(form, codes + b * kQuantBlock, i, at_of(at.quants));
     for (int sub = 0; sub < form.subs(); ++sub) {
       const int number = b * form.subs() + sub;
       std::memcpy(at_of(at.scales) + sub * kPanel + i, &factors.scales[number], 1);
       if (form.minima) std::memcpy(at_of(at.scales) + (form.subs() + sub) * kPanel + i, &factors.minima[number], 1);
     }
-    std::memcpy(at_of(at.halves) + 2 * i, &factors.scale, 2);
-    if (form.minima) std::memcpy(at_of(at.halves) + 2 * (kPanel + i), &factors.minimum, 2);
   }
+  const PackedBlock at = block_in(form, panel, first);
+  std::memcpy(at_of(at.halves) + 2 * i, &factors.scale, 2);
+  if (form.minima) std::memcpy(at_of(at.halves) + 2 * (kPanel + i), &factors.minimum, 2);
 }
 
 /// Rows of whole super-blocks as files store them.
 void pack_super_block_panel(DType type, const std::byte* source, std::int64_t stride, std::int64_t rows,
                             std::int64_t cols, std::byte* panel) {
+  constexpr int kBlocks = kSuperBlock / kQuantBlock;
   const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
   const auto stored = static_cast<std::size_t>(block_bytes(type));
+  auto* to = reinterpret_cast<unsigned char*>(panel);
   std::memset(panel, 0, static_cast<std::size_t>(form.panel_bytes(cols / kQuantBlock)));
   SuperBlockFactors factors;
   std::array<std::uint8_t, kSuperBlock> codes{};
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::byte* from = source + i * stride;
-    for (std::int64_t first = 0; first < cols / kQuantBlock; first += kSuperBlock / kQuantBlock, from += stored) {
-      take_super_block(type, ByteSpan(from, stored), factors, codes);
-      put_super_block(form, factors, codes.data(), first, i, reinterpret_cast<unsigned char*>(panel));
+  std::array<QuadBlock, kBlocks> packed;
+  for (std::int64_t first = 0; first < cols / kQuantBlock; first += kBlocks, source += stored) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      take_super_block(type, ByteSpan(source + i * stride, stored), factors, codes);
+      put_factors(form, factors, first, i, to);
+      for (std::size_t b = 0; b < packed.size(); ++b) {
+        put_codes(form, codes.data() + b * kQuantBlock, packed[b].quads[i]);
+      }
+    }
+    for (int b = 0; b < kBlocks; ++b) {
+      packed[static_cast<std::size_t>(b)].put(4 + form.high_bits, 0, to + (block_in(form, to, first + b).quants - to));
     }
   }
 }
@@ -254,10 +318,10 @@ struct PanelShape {
 void pack_panel(DType layout, const std::byte* from, std::int64_t step, const PanelShape& shape, std::byte* to) {
   switch (layout) {
     case DType::kF32:
-      return pack_float_panel<std::uint32_t>(from, step, shape.rows, shape.cols, to);
+      return pack_float_panel<Words, std::uint32_t>(from, step, shape.rows, shape.cols, to);
     case DType::kF16:
     case DType::kBF16:
-      return pack_float_panel<std::uint16_t>(from, step, shape.rows, shape.cols, to);
+      return pack_float_panel<Halves, std::uint16_t>(from, step, shape.rows, shape.cols, to);
     case DType::kQ8_0:
       return pack_quant_panel<BlockQ8_0>(from, step, shape.rows, shape.cols, to);
     case DType::kQ4_0:

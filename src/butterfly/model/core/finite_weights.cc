@@ -16,11 +16,16 @@ namespace {
 /// Whether all exponent bits of one of `count` numbers are set, the first at `at` and `step` bytes between two.
 template <typename Bits>
 bool has_special(const std::byte* at, std::size_t count, std::size_t step, Bits exponent) {
-  unsigned found = 0;
-  for (std::size_t i = 0; i < count; ++i) {
+  Bits found = 0;
+  const auto look = [&](std::size_t offset) {
     Bits bits{};
-    std::memcpy(&bits, at + i * step, sizeof(bits));
-    found |= static_cast<unsigned>((bits & exponent) == exponent);
+    std::memcpy(&bits, at + offset, sizeof(bits));
+    found = static_cast<Bits>(found | static_cast<Bits>((bits & exponent) == exponent));
+  };
+  if (step == sizeof(Bits)) {
+    for (std::size_t i = 0; i < count; ++i) look(i * sizeof(Bits));  // several at once
+  } else {
+    for (std::size_t i = 0; i < count; ++i) look(i * step);
   }
   return found != 0;
 }
