@@ -203,4 +203,12 @@ extern const Kernels kAvx512Kernels;
 void linear_amx(const LinearArgs& args);
 #endif
 
+namespace {
+
+/// std::min without a standard header.
+inline long min_of(long a, long b) {
+  return a < b ? a : b;
+}
+
+}  // namespace
 }  // namespace butterfly

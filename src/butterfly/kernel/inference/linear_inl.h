@@ -3,7 +3,6 @@
 #pragma once
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/min_inl.h"
 #include "butterfly/kernel/inference/sub_blocks_inl.h"
 
 namespace butterfly {

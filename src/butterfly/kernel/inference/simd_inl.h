@@ -5,7 +5,6 @@
 
 #include "butterfly/kernel/inference/elementwise_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/min_inl.h"
 
 namespace butterfly {
 namespace {

@@ -194,6 +194,7 @@ bool lies_within(const IndexRange& range, std::int64_t size) {
 
 }  // namespace
 
+void WeightSource::read_behind(const WeightView&) const {}
 void WeightSource::release(const WeightView&) const {}
 
 namespace {

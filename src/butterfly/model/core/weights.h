@@ -85,6 +85,9 @@ class WeightSource {
   /// Where it comes from, for messages.
   virtual std::string description() const = 0;
 
+  /// What the source has behind `view` is wanted soon: the operating system may begin to read it.
+  virtual void read_behind(const WeightView& view) const;
+
   /// The pages of `view` will not be read again soon; the operating system may drop them.
   virtual void release(const WeightView& view) const;
 };

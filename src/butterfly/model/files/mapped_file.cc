@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -198,6 +199,16 @@ void MappedFile::drop(ByteSpan part) const {
   const std::uintptr_t last = (begin + part.size()) / page * page;
   // Advice only: a refusal costs memory, nothing else.
   if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+void MappedFile::read_behind(ByteSpan part, std::size_t bytes) const {
+  const auto base = address_of(bytes_), begin = address_of(part);
+  if (begin < base || begin + part.size() > base + bytes_.size()) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = (begin + part.size()) / page * page;
+  const std::uintptr_t last = std::min(first + bytes, base + bytes_.size());
+  // Advice, as in drop().
+  if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);
 }
 
 Status MappedFile::unchanged() const {

@@ -13,6 +13,9 @@
 
 namespace butterfly {
 
+/// So much is on its way while a weight is computed with: more than a fast disk brings in that time.
+constexpr std::size_t kReadBehindBytes = 64 << 20;
+
 class MappedFile {
  public:
   /// Errors: kNotFound; kIo naming the path and the system's reason; kBadData for an empty file or no regular file.
@@ -28,6 +31,9 @@ class MappedFile {
   /// Lets the system drop the whole pages inside `part`; they are read again when touched. A part that lies
   /// elsewhere is ignored.
   void drop(ByteSpan part) const;
+
+  /// Lets the system begin to read `bytes` behind `part`, which are wanted soon. A part that lies elsewhere is ignored.
+  void read_behind(ByteSpan part, std::size_t bytes) const;
 
   /// Errors: kBadData where the file has another size or another time of its last change than when it was opened, with
   /// both. Renaming, linking or deleting it changes no byte of it and is no error.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/base/descriptor.h"
 #include "butterfly/model/files/pending_file.h"
 
 namespace butterfly {
@@ -46,6 +48,33 @@ class MappedFileTest : public ::testing::Test {
   static constexpr std::size_t kBytes = 5 * 4096;
   const std::string folder_;
 };
+
+/// Pages of `part`, which begins with one, that are in memory.
+std::size_t pages_in_memory(ByteSpan part) {
+  std::vector<unsigned char> pages((part.size() + 4095) / 4096);
+  if (::mincore(const_cast<std::byte*>(part.data()), part.size(), pages.data()) != 0) return 0;
+  return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+// Fails when nothing is asked for, or what lies elsewhere.
+TEST_F(MappedFileTest, WhatIsBehindAPartIsReadBeforeItIsTouched) {
+  constexpr std::size_t kPage = 4096;
+  const Descriptor file(::open(path().c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::fsync(file.get()), 0);
+  ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  const auto mapping = mapped();
+  const ByteSpan bytes = mapping->bytes();
+  if (pages_in_memory(bytes) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
+  mapping->read_behind(as_bytes(folder_), kBytes);
+  mapping->read_behind(bytes, kBytes);  // nothing is behind all
+  EXPECT_EQ(pages_in_memory(bytes), 0u);
+  mapping->read_behind(bytes.first(kPage), 2 * kPage);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (pages_in_memory(bytes.subspan(kPage, 2 * kPage)) < 2 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(pages_in_memory(bytes.subspan(kPage, 2 * kPage)), 2u);
+}
 
 TEST_F(MappedFileTest, AFileThatIsWrittenToIsNoticed) {
   const auto file = mapped();

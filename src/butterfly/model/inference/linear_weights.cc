@@ -39,6 +39,7 @@ Result<LinearWeights> load_linear(const WeightSource& source, const std::string&
   LinearWeights linear;
   if (!part.matrix.empty()) {
     BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
+    source.read_behind(view);
     {
       const trace::Scope scope(trace::Zone::kPackWeights);
       BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));

@@ -106,6 +106,10 @@ class GgufWeights final : public WeightSource {
 
   std::string description() const override { return file_.source(); }
 
+  void read_behind(const WeightView& view) const override {
+    for (const auto& mapping : mappings_) mapping->read_behind(view.bytes, kReadBehindBytes);
+  }
+
   void release(const WeightView& view) const override {
     for (const auto& mapping : mappings_) mapping->drop(view.bytes);
   }

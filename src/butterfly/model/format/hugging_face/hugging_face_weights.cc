@@ -119,6 +119,12 @@ class HuggingFaceWeights final : public WeightSource {
     return materialise(*recipe, part);
   }
 
+  void read_behind(const WeightView& view) const override {
+    for (const HuggingFaceShard& shard : shards_) {
+      if (shard.mapping) shard.mapping->read_behind(view.bytes, kReadBehindBytes);
+    }
+  }
+
   void release(const WeightView& view) const override {
     for (const HuggingFaceShard& shard : shards_) {
       if (shard.mapping) shard.mapping->drop(view.bytes);
