@@ -327,6 +327,10 @@ void multiply_panel(const LinearArgs& a, const LinearSum& sum, const SliceSteps&
     unpack<kType>(a, panel, progress.block, end, weights);
     Progress after = progress;
     for (long tile = 0; tile < rows.tiles; ++tile) {
+      if (end == last) {
+        const long row = rows.row_of(tile, a.rows);
+        prefetch_outputs(sum, row, static_cast<int>(min_of(kTileRows, rows.last - row)), panel, 1);
+      }
       TileChunk<kForm> chunk(weights, rows, tile, progress.block);
       after = add_chunk<kForm>(steps, progress, end, chunk, tiles[tile]);
     }
