@@ -258,6 +258,7 @@ Result<int> run(ServeCommand& command) {
   command.http.body_bytes_max = static_cast<std::size_t>(command.body_limit_mb) << 20;
   command.http.connections_max = static_cast<unsigned>(command.connections);
   command.http.keep_alive = std::chrono::seconds(command.keep_alive);
+  if (config.deployment.plan.goal == PlanGoal::kThroughput) config.deployment.plan.side_by_side = command.parallel;
   const std::string name = model_name(command, config);
   Serving serving({.model = name, .keys = keys, .cors = command.cors, .access = access_log(command.log_format)});
   Service& service = serving.service;

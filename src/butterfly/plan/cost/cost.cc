@@ -428,7 +428,7 @@ ShareBytes share_bytes(const ModelCost& cost, const StageAssignment& work, const
   if (work.embedding && work.head) bytes.weights -= own.tied_bytes;
   for (std::size_t kind = 0; kind < cost.kinds.size(); ++kind) {
     const auto layers = static_cast<std::uint64_t>(blocks.of[kind]);
-    bytes.kv += layers * own.cached_bytes_of(cost.kinds[kind]) * load.context * load.sequences;
+    bytes.kv += layers * own.cached_bytes_of(cost.kinds[kind]) * load.cached_positions();
   }
   bytes.activations = std::max(std::min(load.chunk, load.prompt), load.sequences) * cost.workspace_bytes;
   if (work.head) bytes.activations += load.sequences * own.logit_bytes;

@@ -158,9 +158,12 @@ RequestKind request_kind(const ModelConfig& config);
 struct Load {
   std::uint64_t context = 0;    // positions that each sequence may reach: memory; half of it is what a step looks at
   std::uint64_t sequences = 1;  // decoded together: one read of the weights serves all
+  std::uint64_t cached = 0;     // whose context has memory; 0: all of them
   std::uint64_t prompt = 1;     // tokens before the first answer, or of a text that is encoded
   std::uint64_t chunk = 512;    // of them in one step; texts are encoded whole
   RequestKind requests = RequestKind::kContinued;
+
+  std::uint64_t cached_positions() const { return context * (cached == 0 ? sequences : cached); }
 };
 
 /// What a node reaches with weights of one type. From its measured MatmulRate, else the roofline of its memory and

@@ -367,7 +367,7 @@ const SliceCosts::Run& SliceCosts::of(int node, const SliceRange& slices) {
   const NodeRates& rates = problem_.rates[static_cast<std::size_t>(node)];
   const ShareCost& share = problem_.cost.without_experts(slices);
   run.head_s = head_s(share, step_, rates);
-  const std::uint64_t positions = problem_.load.context * problem_.load.sequences;
+  const std::uint64_t positions = problem_.load.cached_positions();
   for (std::size_t i = 0; i < problem_.cost.kinds.size(); ++i) {
     const BlockKind& kind = problem_.cost.kinds[i];
     run.block_s[i] = block_s(share, step_, rates, kind);

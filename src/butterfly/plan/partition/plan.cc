@@ -38,7 +38,8 @@ Result<Load> make_load(const ModelConfig& config, const ModelCost& cost, const P
   const int prompt = options.prompt > 0 ? options.prompt : std::clamp(context / 2, 1, kPromptDefault);
   const Load load{
       .context = static_cast<std::uint64_t>(context),
-      .sequences = static_cast<std::uint64_t>(options.sequences),
+      .sequences = static_cast<std::uint64_t>(std::max(options.sequences, options.side_by_side)),
+      .cached = static_cast<std::uint64_t>(options.sequences),
       .prompt = static_cast<std::uint64_t>(prompt),
       .chunk = static_cast<std::uint64_t>(config.encoder_layers > 0 ? std::max(options.chunk, prompt) : options.chunk),
       .requests = request_kind(config)};

@@ -63,7 +63,8 @@ constexpr int kContextLeast = 512;
 struct PlanOptions {
   std::string strategy = "uniform";
   int context = 0;              // positions to reserve per sequence; 0: the model's own (make_plan: if they fit)
-  int sequences = 1;            // that are read or written at once
+  int sequences = 1;            // that are read or written at once, each with memory for its context
+  int side_by_side = 0;         // in fact, where they share that memory; 0: `sequences`
   DType kv_type = DType::kF16;  // of the key-value cache
   PlanGoal goal = PlanGoal::kLatency;
   int prompt = 0;                      // tokens before the first answer; 0: half the context, at most 512

@@ -328,6 +328,22 @@ TEST(Plan, CacheGrowsWithContextAndSequences) {
             6 * one);
 }
 
+// Fails when a server's texts are planned as one, or each of them gets memory for a whole context.
+TEST(Plan, TextsThatShareTheirMemoryCountAsWorkAlone) {
+  const ModelConfig config = small_model(8);
+  const std::vector<NodeDescriptor> nodes = equal_nodes(2);
+  const auto planned = [&](int sequences, int side_by_side) {
+    return must_plan(
+        config, nodes,
+        {.strategy = "balanced", .sequences = sequences, .side_by_side = side_by_side, .goal = PlanGoal::kThroughput});
+  };
+  const Plan one = planned(1, 0), served = planned(1, 16), whole = planned(16, 0);
+  EXPECT_EQ(served.shares[0].prediction.kv_bytes, one.shares[0].prediction.kv_bytes);
+  EXPECT_EQ(16 * one.shares[0].prediction.kv_bytes, whole.shares[0].prediction.kv_bytes);
+  EXPECT_EQ(served.prediction.tokens_per_s, whole.prediction.tokens_per_s);
+  EXPECT_GT(served.prediction.tokens_per_s, 2 * one.prediction.tokens_per_s);
+}
+
 TEST(Plan, DescriptionNamesStagesStandbyNodesAndTimes) {
   const std::vector<NodeDescriptor> nodes = equal_nodes(3);
   const Plan plan = must_plan(small_model(2), nodes, {.strategy = "balanced"});
