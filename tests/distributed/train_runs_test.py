@@ -180,7 +180,7 @@ class Restarts(Runs):
                 run.process.send_signal(getattr(signal, name))
                 self.assertEqual(run.finish()[0], expected, run.said)
                 saved = sorted(os.listdir(self.saved))
-                self.assertRegex(saved[-1], "step-000000[123]")
+                self.assertRegex(saved[-1], "step-000000[123]", run.said)
                 self.assertNotEqual(saved[-1], "step-00000010", run.said)
             shutil.rmtree(self.saved)
 

@@ -46,13 +46,15 @@ Result<pid_t> start_leader(int restarts) {
   if (pid > 0) return pid;
   // From here to the end nothing but system calls: other threads of the parent may have held locks.
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // It may come more than once, as the parent's threads die one after the other: a second SIGTERM would end the run
+  // unsaved.
+  ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
   if (::getppid() == here) ::execve(kThisProgram, argv.data(), envp.data());
   ::_exit(kExitBadInput);
 }
 
 Result<int> wait_for(pid_t pid) {
-  // SIGUSR1 may come twice and is still one wish to save and end; a second SIGTERM would end the run unsaved.
+  // However often SIGUSR1 comes, it is one wish to save and end.
   const auto pass_on = [pid] { ::kill(pid, SIGUSR1); };
   const std::stop_callback on_interrupt(interrupted(), pass_on), on_warning(warned(), pass_on);
   int status = 0;

@@ -42,7 +42,7 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
 template <typename Vector, typename Element>
 void pack_float_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
                       std::byte* panel) {
-  constexpr std::int64_t kCount = kLanes<Vector>;
+  constexpr std::int64_t kCount = kSquareSide<Vector>;
   const auto at = [&](std::int64_t i, std::int64_t k) {
     return source + i * stride + k * static_cast<std::int64_t>(sizeof(Element));
   };

@@ -24,10 +24,10 @@ Halves last_of_both(Halves a, Halves b) {
 }
 
 template <typename Vector>
-constexpr int kLanes = sizeof(Vector) / sizeof(Vector{}[0]);
+constexpr int kSquareSide = sizeof(Vector) / sizeof(Vector{}[0]);
 
 /// Rows become columns: each round brings together what is half of them apart.
-template <typename Vector, int kCount = kLanes<Vector>>
+template <typename Vector, int kCount = kSquareSide<Vector>>
 inline __attribute__((always_inline)) void transpose(Vector (&rows)[kCount]) {
   for (int apart = 1; apart < kCount; apart *= 2) {
     Vector turned[kCount];
