@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Proves that scripts/setup.sh --minimal installs all that the program needs: makes a bare Debian 12 in a folder
 # (mmdebstrap), runs scripts/demo.sh there from a copy of the tracked files, and removes the folder again.
-#   scripts/bare.sh [--configure-only] [--tests] [--without PACKAGE]... [--keep]
-# --configure-only stops after configuring. --tests runs scripts/test.sh there, too. --without takes packages off first,
-# one after the other, and expects configuring to fail without each. Needs root; where it is not root, or mmdebstrap is
-# missing, it says that it skipped and succeeds.
+#   scripts/bare.sh [--configure-only] [--tests] [--werror] [--without PACKAGE]... [--keep]
+# --configure-only stops after configuring. --tests runs scripts/test.sh there, too. --werror takes warnings for errors.
+# --without takes packages off first, one after the other, and expects configuring to fail without each. Needs root;
+# where it is not root, or mmdebstrap is missing, it says that it skipped and succeeds.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-configure_only=no tests=no keep=no without=()
+configure_only=no tests=no keep=no flags=() without=()
 while [ $# -gt 0 ]; do
   case $1 in
     --configure-only) configure_only=yes ;;
     --tests) tests=yes ;;
     --without) without+=("${2:?}") && shift ;;
+    --werror) flags=(CXXFLAGS=-Werror) ;;
     --keep) keep=yes ;;
     -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) fail "unknown option '$1'; try --help" ;;
@@ -56,7 +57,7 @@ mount -t sysfs -o ro sysfs "$bare/sys"
 # The names of the mirrors are the host's to resolve.
 cp /etc/resolv.conf /etc/hosts "$bare/etc/" 2>/dev/null || true
 
-inside() { chroot "$bare" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 BUTTERFLY_JOBS="$jobs" "$@"; }
+inside() { chroot "$bare" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 BUTTERFLY_JOBS="$jobs" ${flags[@]+"${flags[@]}"} "$@"; }
 began=$SECONDS
 if [ "$configure_only" = yes ] || [ ${#without[@]} -gt 0 ]; then
   inside /butterfly/scripts/setup.sh --minimal >"$bare/log" 2>&1 || { tail -n 30 "$bare/log"; fail "setup.sh --minimal failed"; }

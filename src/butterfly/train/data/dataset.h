@@ -79,7 +79,7 @@ struct DatasetOptions {
 /// text between them; or packed tokens (docs/formats/tokens.md), mapped. Or one of
 ///   synthetic:random  tokens that nothing predicts: what is learned from it is an error of the program
 ///   synthetic:markov  a chain in which every token has four successors with chances 1/2, 1/4, 1/8, 1/8
-/// with 16,384 tokens of their own to validate on, whatever share is asked for; none where that is 0.
+/// with 4,096 tokens of their own to validate on, whatever share is asked for; none where that is 0.
 /// Errors: kInvalidArgument (no files, seq below 1, a corpus that is shorter than one step, text without a tokenizer, a
 /// vocabulary that is not the model's; each names both numbers), those of MappedFile, Tokenizer::encode and TokenFile.
 Result<std::unique_ptr<Dataset>> open_dataset(const DataConfig& config, const DatasetOptions& options);

@@ -285,8 +285,8 @@ TEST(Dataset, TheMarkovChainHasTheEntropyThatItStates) {
 TEST(Dataset, SyntheticCorporaHaveTokensToValidateOnUnlessNoneAreWanted) {
   for (const std::string name : {"synthetic:random", "synthetic:markov"}) {
     const auto some = must_open({.files = {name}}, {.vocab = 16, .seq = 64, .global_batch = 4});
-    EXPECT_EQ(some->stats().validation_tokens, 16384);
-    EXPECT_EQ(some->validation_windows(64), 256);
+    EXPECT_EQ(some->stats().validation_tokens, 4096);
+    EXPECT_EQ(some->validation_windows(64), 64);
     const auto none =
         must_open({.files = {name}, .validation_share = 0.0}, {.vocab = 16, .seq = 64, .global_batch = 4});
     EXPECT_EQ(none->stats().validation_tokens, 0);

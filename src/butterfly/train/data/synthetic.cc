@@ -10,7 +10,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::int64_t kTrainTokens = std::int64_t{1} << 40;
-constexpr std::int64_t kValidationTokens = 16384;
+constexpr std::int64_t kValidationTokens = 4096;
 constexpr std::uint64_t kSuccessors = 4;
 
 /// Windows never come back, and those of the validation are numbered from the other end.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "butterfly/base/read_file.h"
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/sharding/thread_ranks_test.h"
 
@@ -93,6 +94,7 @@ TEST(UnitWeights, ModelsOfRanksThatHoldPartsAreWrittenAsThoseOfOneRank) {
   const std::string file = written(ParallelStrategy::kDdp, 1, "one.gguf");
   for (const ParallelStrategy strategy :
        {ParallelStrategy::kZero1, ParallelStrategy::kZero3, ParallelStrategy::kHybrid, ParallelStrategy::kPipeline}) {
+    if (kSanitized && strategy < ParallelStrategy::kZero3) continue;
     EXPECT_TRUE(written(strategy, 2, "parts.gguf") == file) << static_cast<int>(strategy);
   }
   EXPECT_TRUE(written(ParallelStrategy::kZero3, 2, "parts") == written(ParallelStrategy::kDdp, 1, "one"));

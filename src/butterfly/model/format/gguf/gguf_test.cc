@@ -182,10 +182,12 @@ TEST(GgufHostile, EveryFieldAtExtremeValuesIsRefusedOrReadable) {
   const std::size_t header = valid.find("blk.1.ffn_down.weight") + 64;
   std::vector<std::byte> memory;
   int refused = 0;
+  constexpr std::size_t kStride = kSanitized ? 3 : 1;
+  std::size_t turn = 0;
   for (std::uint64_t value :
        {0ull, 1ull, 0xffull, 0x7fffffffull, 0xffffffffull, 1ull << 32, 1ull << 62, 1ull << 63, ~0ull}) {
     for (std::size_t width : {1u, 4u, 8u}) {
-      for (std::size_t at = 0; at + width <= header; ++at) {
+      for (std::size_t at = turn++ % kStride; at + width <= header; at += kStride) {
         std::string damaged = valid;
         damaged.replace(at, width, std::string(reinterpret_cast<const char*>(&value), width));
         const auto opened = open_exact(damaged, memory);
