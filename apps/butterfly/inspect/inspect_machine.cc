@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "butterfly/base/json.h"
+#include "butterfly/kernel/rates/matmul_choice.h"
 #include "butterfly/kernel/rates/matmul_rates.h"
 #include "butterfly/machine/isa.h"
 #include "butterfly/machine/node.h"
@@ -31,6 +32,24 @@ Result<std::vector<MatmulRate>> matmuls_of(Isa isa, const Topology& topology) {
   return measure_matmuls({.isa = isa, .threads = topology.usable_threads});
 }
 
+std::string_view rows_text(RowClass rows) {
+  return rows == RowClass::kFew ? "2 to 15 rows" : "16 rows and more";
+}
+
+void print_choices(const std::vector<MatmulChoice>& choices, Isa isa) {
+  if (choices.empty()) {
+    std::printf("no other instruction set multiplies faster with any type (BUTTERFLY_TUNE=off does not look)\n");
+    return;
+  }
+  std::printf(
+      "matmuls that another instruction set does faster, and which it therefore does (BUTTERFLY_TUNE=off: %s):\n",
+      std::string(to_string(isa)).c_str());
+  for (const MatmulChoice& choice : choices) {
+    std::printf("  %-12s %s: %s, %.2f times as fast\n", std::string(to_string(choice.type)).c_str(),
+                std::string(rows_text(choice.rows)).c_str(), std::string(to_string(choice.isa)).c_str(), choice.gain);
+  }
+}
+
 Result<int> run(const InspectOptions& options) {
   BF_ASSIGN_OR_RETURN(const Isa chosen, choose_isa());
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
@@ -41,6 +60,7 @@ Result<int> run(const InspectOptions& options) {
     peaks.push_back(measured);
   }
   BF_ASSIGN_OR_RETURN(const std::vector<MatmulRate> matmuls, matmuls_of(chosen, topology));
+  const std::vector<MatmulChoice> choices = remembered_choices(chosen);
   if (options.json) {
     nlohmann::ordered_json j;
     j["cpu"] = topology.cpu_name;
@@ -62,6 +82,13 @@ Result<int> run(const InspectOptions& options) {
                               {"prefill_gflops", rate.prefill_gflops},
                               {"cached_gb_per_s", rate.cached_gb_per_s}});
     }
+    j["choices"] = nlohmann::ordered_json::array();
+    for (const MatmulChoice& choice : choices) {
+      j["choices"].push_back({{"type", to_string(choice.type)},
+                              {"rows", choice.rows == RowClass::kFew ? "few" : "many"},
+                              {"isa", to_string(choice.isa)},
+                              {"gain", choice.gain}});
+    }
     std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
     return kExitOk;
   }
@@ -80,6 +107,7 @@ Result<int> run(const InspectOptions& options) {
     std::printf("  %-12s decode %.1f GB/s of weights, from caches %.1f, prefill %.0f GFLOP/s\n", rate.type.c_str(),
                 rate.decode_gb_per_s, rate.cached_gb_per_s, rate.prefill_gflops);
   }
+  print_choices(choices, chosen);
   return kExitOk;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "butterfly/base/check.h"
-#include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/rates/matmul_choice.h"
 #include "butterfly/model/core/rotary.h"
 #include "butterfly/stage/all_gather.h"
 #include "butterfly/trace/trace.h"
@@ -28,7 +28,7 @@ Stage::Stage(const ModelConfig& config, const StageAssignment& assignment, const
     : config_(config),
       assignment_(assignment),
       wire_type_(options.wire_type),
-      kernels_(&kernels_for(options.isa)),
+      kernels_(&tuned_kernels(options.isa)),
       team_(options.team ? options.team : std::make_shared<ThreadTeam>(options.threads)),
       pool_(Pool::create({.owner = trace::Owner::kActivations})),
       step_arena_(pool_),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 
 #include "butterfly/base/check.h"
@@ -22,6 +23,25 @@ const Kernels& amx_kernels() {
   return kernels;
 }
 #endif
+
+constexpr std::size_t kPackedTypes = static_cast<std::size_t>(PackedType::kIQ4_XS) + 1;
+
+/// Of each instruction set that was asked for, each type and class of rows: whose matmul computes it.
+std::array<std::array<std::array<std::atomic<Isa>, kRowClasses>, kPackedTypes>, kAllIsas.size()> chosen_sets;
+
+std::atomic<Isa>& chosen_set(Isa isa, PackedType type, RowClass rows) {
+  return chosen_sets[static_cast<std::size_t>(isa)][static_cast<std::size_t>(type)][static_cast<std::size_t>(rows)];
+}
+
+template <Isa isa>
+void chosen_linear(const LinearArgs& args) {
+  RowClass rows = RowClass::kMany;
+  if (args.rows < kTiledRows) rows = args.rows == 1 ? RowClass::kOne : RowClass::kFew;
+  unchecked_kernels(chosen_set(isa, args.type, rows).load(std::memory_order_relaxed)).linear(args);
+}
+
+constexpr std::array kChosenLinear{chosen_linear<Isa::kReference>, chosen_linear<Isa::kAvx2>,
+                                   chosen_linear<Isa::kAvx512>, chosen_linear<Isa::kAmx>};
 
 }  // namespace
 
@@ -56,13 +76,28 @@ Isa agreeing_isa(Isa isa, const std::function<std::string_view(Isa)>& difference
 
 const Kernels& kernels_for(Isa isa) {
   static std::array<std::once_flag, kAllIsas.size()> once;
-  static std::array<const Kernels*, kAllIsas.size()> chosen;
+  static std::array<Kernels, kAllIsas.size()> tables;
   const auto index = static_cast<std::size_t>(isa);
   std::call_once(once[index], [&] {
-    chosen[index] = &unchecked_kernels(
-        agreeing_isa(isa, [](Isa each) { return first_difference(unchecked_kernels(each), kReferenceKernels); }));
+    const Isa checked =
+        agreeing_isa(isa, [](Isa each) { return first_difference(unchecked_kernels(each), kReferenceKernels); });
+    for (auto& of_type : chosen_sets[index]) {
+      for (auto& of_rows : of_type) of_rows = checked;
+    }
+    tables[index] = unchecked_kernels(checked);
+    tables[index].linear = kChosenLinear[index];
   });
-  return *chosen[index];
+  return tables[index];
+}
+
+void choose_matmul(Isa isa, PackedType type, RowClass rows, Isa by) {
+  kernels_for(isa);  // its own matmuls come first
+  chosen_set(isa, type, rows) = matmul_isa(by, type, rows);
+}
+
+Isa matmul_isa(Isa isa, PackedType type, RowClass rows) {
+  kernels_for(isa);
+  return chosen_set(isa, type, rows);
 }
 
 }  // namespace butterfly

@@ -1,6 +1,7 @@
 // From an instruction set to its kernels. Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string_view>
 
@@ -14,8 +15,21 @@ namespace butterfly {
 /// says so.
 const Kernels& kernels_for(Isa isa);
 
-/// The same without that comparison, for tests.
+/// The same without that comparison, for tests; its matmuls stay its own.
 const Kernels& unchecked_kernels(Isa isa);
+
+/// Rows of a matmul whose fastest kernel may be another one: one waits for its weights whichever multiplies, few (2 to
+/// 15) fill no tile of 16, many do.
+enum class RowClass : std::uint8_t { kOne, kFew, kMany };
+inline constexpr int kRowClasses = 3;
+inline constexpr long kTiledRows = 16;
+
+/// From now on kernels_for(isa) multiplies with weights of `type`, where rows are of that class, as kernels_for(by)
+/// does now: all give the same bits, whichever is the fastest (rates/matmul_choice.h).
+void choose_matmul(Isa isa, PackedType type, RowClass rows, Isa by);
+
+/// Whose kernel does that; `isa` itself before a choice, unless it differs from the reference.
+Isa matmul_isa(Isa isa, PackedType type, RowClass rows);
 
 /// `isa` or the next slower one of this machine in which `difference` finds nothing.
 Isa agreeing_isa(Isa isa, const std::function<std::string_view(Isa)>& difference);

@@ -14,6 +14,7 @@
 #include "butterfly/base/log.h"
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/linear.h"
+#include "butterfly/kernel/rates/owned_activations.h"
 #include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/usage/cpu_shortage.h"
 #include "butterfly/tensor/aligned_buffer.h"
@@ -50,36 +51,14 @@ double seconds_of(const Work& work) {
   return seconds_since(begin);
 }
 
-/// Rows of activations with memory of their own.
-struct Activations {
-  Activations(const Kernels& kernels, std::int64_t rows)
-      : values(static_cast<std::size_t>(rows * kCols), 0.5f),
-        quants(values.size()),
-        scales(values.size() / kQuantBlock),
-        sums(scales.size()),
-        view{.rows = rows,
-             .cols = kCols,
-             .values = values.data(),
-             .quants = quants.data(),
-             .scales = scales.data(),
-             .sums = sums.data()} {
-    for (std::int64_t row = 0; row < rows; ++row) quantize_activation_row(kernels, view, row);
-  }
-  std::vector<float> values;
-  std::vector<std::int8_t> quants;
-  std::vector<float> scales;
-  std::vector<BlockSums> sums;
-  ActivationRows view;
-};
-
 class Measurement {
  public:
   Measurement(const MatmulOptions& options)
       : kernels_(kernels_for(options.isa)),
         team_(options.threads),
         options_(options),
-        one_(kernels_, 1),
-        many_(kernels_, options.prefill_rows) {}
+        one_(kernels_, 1, kCols),
+        many_(kernels_, options.prefill_rows, kCols) {}
 
   Result<MatmulRate> measure(DType type) {
     MatmulRate rate{.type = std::string(to_string(type))};
@@ -149,7 +128,7 @@ class Measurement {
 
   /// All, or as much as one matmul takes seconds_max for. Where that is less than all, computing takes longer than
   /// reading from memory would, and a cache that holds it changes nothing.
-  Result<std::uint64_t> affordable_bytes(DType type, std::uint64_t weight_bytes, const Activations& x) {
+  Result<std::uint64_t> affordable_bytes(DType type, std::uint64_t weight_bytes, const OwnedActivations& x) {
     const std::uint64_t panels = *row_bytes(type, kCols) * kPanel * static_cast<unsigned>(team_.size());
     const auto slice = std::max(panels, static_cast<std::uint64_t>(kSliceBytes / x.view.rows));
     const std::uint64_t slice_bytes = std::min(weight_bytes, slice);
@@ -176,13 +155,13 @@ class Measurement {
   }
 
   template <typename Timing>
-  double with_matmul(const PackedMatrix& weights, const Activations& x, const Timing& timing) {
+  double with_matmul(const PackedMatrix& weights, const OwnedActivations& x, const Timing& timing) {
     std::vector<float> y(static_cast<std::size_t>(x.view.rows * weights.rows()));
     const LinearJob job{.weights = &weights, .x = &x.view, .slices = SliceBorders::single(kCols), .y = y.data()};
     return timing([&] { run_linear(kernels_, team_, std::span(&job, 1)); });
   }
 
-  double matmul_seconds(const PackedMatrix& weights, const Activations& x) {
+  double matmul_seconds(const PackedMatrix& weights, const OwnedActivations& x) {
     return with_matmul(weights, x, [this](const auto& matmul) { return usual_seconds(matmul); });
   }
 
@@ -201,7 +180,7 @@ class Measurement {
   const Kernels& kernels_;
   ThreadTeam team_;
   const MatmulOptions options_;
-  const Activations one_, many_;
+  const OwnedActivations one_, many_;
   std::vector<std::byte> source_;
 };
 
