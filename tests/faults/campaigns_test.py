@@ -29,7 +29,7 @@ class EveryCampaignCanFail(unittest.TestCase):
         self.fails("hygiene.py")
 
     def test_training_kills(self):
-        self.fails("training_kills.py", "--quick")
+        self.fails("training_kills.py", "--kills", "1")
 
     def test_serving(self):
         self.fails("serving.py", "--quick")

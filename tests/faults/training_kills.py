@@ -13,6 +13,7 @@ worst; from the stroke, with the rest of that step), apart from the others where
 """
 
 import argparse
+import functools
 import os
 import random
 import re
@@ -208,16 +209,18 @@ def main():
     options = parser.parse_args()
     generator = random.Random(options.seed)
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        expected = Run(folder, "--ranks", "1").result()
-        expected_open = Run(folder, "--ranks", "1", steps=OPEN_STEPS).result()
-    if options.wrong:
-        expected, expected_open = expected[::-1], expected_open[::-1]
+
+    @functools.cache
+    def expected(steps):
+        with tempfile.TemporaryDirectory() as folder:
+            undisturbed = Run(folder, "--ranks", "1", steps=steps).result()
+        return undisturbed[::-1] if options.wrong else undisturbed
+
     broken, kills, turn, recoveries, restarts = 0, 0, 0, [], []
     while kills < (6 if options.quick else options.kills):
         strategies = [options.strategy] if options.strategy else STRATEGIES
-        same, killed, run = (one_run(generator, expected, strategies) if turn % 2 == 0 else
-                              one_open_run(generator, expected_open, strategies if options.strategy else [*strategies, "ddp"]))
+        same, killed, run = (one_run(generator, expected(STEPS), strategies) if turn % 2 == 0 else
+                              one_open_run(generator, expected(OPEN_STEPS), strategies if options.strategy else [*strategies, "ddp"]))
         broken, turn = broken + (not same), turn + 1
         kills += max(1, killed)
         recoveries += run.recoveries
