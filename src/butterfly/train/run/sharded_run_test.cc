@@ -67,7 +67,10 @@ TEST(ShardedRun, HoldsForEveryKindOfModelAndPrecision) {
   check("tied", [](RunConfig& config) { config.shape.tied_head = true; });
   check("sgd", [](RunConfig& config) { config.optimizer.kind = OptimizerKind::kSgd; });
   check("frozen", [](RunConfig& config) { config.frozen = {"blk.0."}; });
-  check("evaluated", [](RunConfig& config) { config.evaluate_every = 1; });
+  check("evaluated", [](RunConfig& config) {
+    config.evaluate_every = 1;
+    config.data.validation_share = 0.1;
+  });
 }
 
 TEST(ShardedRun, ItsVerdictIsValidAndItsBytesAreTheFormulas) {

@@ -78,7 +78,10 @@ TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
   check("tied", [](RunConfig& config) { config.shape.tied_head = true; });
   check("sgd", [](RunConfig& config) { config.optimizer.kind = OptimizerKind::kSgd; });
   check("frozen", [](RunConfig& config) { config.frozen = {"blk.0.", "token_embd"}; });
-  check("evaluated", [](RunConfig& config) { config.evaluate_every = 1; });
+  check("evaluated", [](RunConfig& config) {
+    config.evaluate_every = 1;
+    config.data.validation_share = 0.1;
+  });
   check("biases, positions, tied", [](RunConfig& config) { config.shape = gpt_shape(); });
   check("biases, tied, bf16, recomputed", [](RunConfig& config) {
     config.shape = gpt_shape();
