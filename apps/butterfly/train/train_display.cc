@@ -68,6 +68,12 @@ TrainObserver TrainDisplay::observer() {
     log_.step(report);
     step(report, steps);
   };
+  observer.evaluating = [this](std::int64_t step, std::int64_t tokens, double seconds) {
+    constexpr double kPatienceS = 2.0;
+    const Stopwatch watch(spent_s_);
+    if (seconds < kPatienceS) return;
+    say(fmt::format("step {}: validating on {} tokens, about {:.0f} s", step, tokens, seconds));
+  };
   observer.evaluated = [this](std::int64_t step, double loss) {
     const Stopwatch watch(spent_s_);
     log_.evaluated(step, loss);

@@ -256,6 +256,11 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
 
 Status RunTrainer::evaluate(const TrainObserver& observer) {
   const trace::Scope scope(trace::Zone::kEvaluate, {.number = static_cast<std::uint32_t>(step_)});
+  const std::int64_t tokens = parts_.data->stats().validation_tokens;
+  if (observer.evaluating && tokens > 0 && last_report_.tokens > 0) {
+    const double steps = static_cast<double>(tokens) / static_cast<double>(last_report_.tokens);
+    observer.evaluating(step_, tokens, steps * last_report_.phases.forward_s);
+  }
   BF_ASSIGN_OR_RETURN(validation_loss_,
                       validation_loss(transformer_, *parts_.data, rank_.collectives, stage_ ? &*stage_ : nullptr));
   if (observer.evaluated && validation_loss_ > 0) observer.evaluated(step_, validation_loss_);

@@ -21,6 +21,9 @@ namespace butterfly {
 /// What a run tells while it goes; called by its thread.
 struct TrainObserver {
   std::function<void(const StepReport& report, std::int64_t steps)> step{};
+  /// Validation begins: on how many tokens, and how many seconds that takes at the speed of the last step's forward
+  /// pass.
+  std::function<void(std::int64_t step, std::int64_t tokens, double seconds)> evaluating{};
   std::function<void(std::int64_t step, double validation_loss)> evaluated{};
   std::function<void(std::int64_t step, const std::string& text)> sampled{};
   std::function<void(std::int64_t step, const std::string& path)> saved{};

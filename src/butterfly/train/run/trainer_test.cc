@@ -41,10 +41,16 @@ TEST(Trainer, ARunEndsLearnedAndValid) {
   RunConfig config = tiny_run();
   config.steps = 250;
   config.evaluate_every = 100;
+  config.data.validation_share = 0.1;
   std::vector<double> losses;
-  std::vector<std::int64_t> evaluated;
+  std::vector<std::int64_t> evaluating, evaluated;
   TrainObserver observer;
   observer.step = [&](const StepReport& report, std::int64_t) { losses.push_back(report.loss); };
+  observer.evaluating = [&](std::int64_t step, std::int64_t tokens, double seconds) {
+    evaluating.push_back(step);
+    EXPECT_EQ(tokens, 4096);
+    EXPECT_GT(seconds, 0.0);
+  };
   observer.evaluated = [&](std::int64_t step, double) { evaluated.push_back(step); };
   const auto result = tiny_trainer(config)->run(observer, {});
   ASSERT_TRUE(result) << result.error().message;
@@ -56,7 +62,8 @@ TEST(Trainer, ARunEndsLearnedAndValid) {
   EXPECT_GT(result->summary.peak_memory_allocated, 0u);
   EXPECT_GT(result->summary.peak_gflops, 0.0);
   EXPECT_DOUBLE_EQ(result->summary.load_balance_factor, 1.0);
-  for (const std::int64_t step : evaluated) EXPECT_EQ(step % 50, 0);
+  EXPECT_EQ(evaluated, (std::vector<std::int64_t>{100, 200, 250}));
+  EXPECT_EQ(evaluating, evaluated);
 }
 
 TEST(Trainer, TheSameRunGivesTheSameWeightsWithAnyNumberOfThreads) {

@@ -37,9 +37,12 @@ struct PartRank {
   std::unique_ptr<RankShards> shards;
 };
 
+/// Of every 61st weight: all of them take minutes where a sanitizer looks at each.
 double share_of_gathered(ParameterSet& parameters) {
   const std::span<const float> all = parameters.weights();
-  return 1.0 - static_cast<double>(std::ranges::count(all, 0.0F)) / static_cast<double>(all.size());
+  std::size_t seen = 0, gathered = 0;
+  for (std::size_t i = 0; i < all.size(); i += 61, ++seen) gathered += all[i] != 0.0F ? 1 : 0;
+  return static_cast<double>(gathered) / static_cast<double>(seen);
 }
 
 RunConfig wide_run(ParallelStrategy strategy) {
