@@ -13,11 +13,12 @@ fail() {
   exit 1
 }
 
-# configure PRESET [cmake options]: as `cmake --preset`, through ccache where it is installed.
+# configure PRESET [cmake options]: as `cmake --preset`, through ccache where it is installed. Not where it has come since
+# the folder was configured first: with other commands everything would be compiled again.
 configure() {
   local preset=$1
   shift
-  if command -v ccache >/dev/null; then set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"; fi
+  if [ ! -e "$root/build/$preset/CMakeCache.txt" ] && command -v ccache >/dev/null; then set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"; fi
   (cd "$root" && cmake --preset "$preset" "$@")
 }
 
