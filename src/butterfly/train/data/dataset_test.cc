@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/text/bpe_trainer.h"
 #include "butterfly/train/data/hash_of_pieces_test.h"
 #include "butterfly/train/data/permutation.h"
@@ -187,6 +188,7 @@ TEST(Dataset, TextBecomesTokensFileAfterFile) {
 }
 
 TEST(Dataset, TextInPiecesHasTheTokensOfTheWhole) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   std::string text;
   for (int line = 0; text.size() < (5u << 19); ++line) {
     text += fmt::format("Line {} it's  here.{}\n{}", line, line % 3 == 0 ? " " : "", line % 7 == 0 ? "\n" : "");

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "butterfly/base/sanitized_test.h"
+
 namespace butterfly {
 namespace {
 
@@ -24,6 +26,7 @@ std::uint64_t bytes_of(const ModelConfig& shape, const TransformerOptions& optio
 }
 
 TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   const ModelConfig shape = tiny("tinytransformer-tiny");
   TransformerOptions transformer{.micro_batch = 4, .seq = 16};
   const std::uint64_t four = bytes_of(shape, transformer);
@@ -40,6 +43,7 @@ TEST(FindBatch, DoublesUntilThePredictionExceedsTheMemory) {
 }
 
 TEST(FindBatch, EndsAtTheLargestThatIsAskedFor) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   const auto trials =
       find_batch(tiny("tinytransformer-tiny"),
                  {.transformer = {.seq = 16}, .memory_bytes = std::uint64_t{1} << 30, .micro_batch_max = 2}, {});
@@ -58,6 +62,7 @@ TEST(FindBatch, AModelThatDoesNotFitAtAllIsRefusedWithBothSizes) {
 }
 
 TEST(TrainingFlops, AreThreeTimesThoseOfTheNetworksForwardPass) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   for (const char* name : {"tinytransformer-tiny", "gpt2-124m", "qwen2-0.5b", "llama-1.1b"}) {
     ModelConfig shape = tiny(name);
     shape.context = 64;

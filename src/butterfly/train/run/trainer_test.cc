@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/model/core/random_weights.h"
 #include "butterfly/model/format/convert.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
@@ -430,6 +431,7 @@ TEST(Trainer, FrozenParametersStayAndTheRunIsValid) {
 }
 
 TEST(Trainer, SamplesAndWritesWhatItLearned) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   const TestFolder folder;
   const std::string text = "the cat sat on the mat and the dog sat on the log. ";
   const std::string corpus = folder.path() + "/corpus.txt";

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/wire/enrolment/enrolment.h"
 #include "butterfly/wire/enrolment/test_cluster_test.h"
 #include "butterfly/wire/tcp/tcp_peers_test.h"
@@ -112,6 +113,7 @@ TEST(Authority, AdmittingPublishesWhatWasRevoked) {
 }
 
 TEST(Authority, ALedgerOfManyMegabytesStopsNothing) {
+  if (kThreadsWatched) GTEST_SKIP() << "minutes, and one thread";
   const TestCluster cluster;
   const NodeAccess worker = cluster.join("worker-a");
   Authority authority = cluster.authority();
