@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/stage/paced_stage.h"
 #include "butterfly/wire/exchange/inproc_exchange.h"
@@ -19,7 +20,7 @@ class TestGroup {
     StageAssignment assignment{};  // of all members; slices are not looked at
     std::vector<int> slices{};     // how many each member has
     std::vector<int> experts{};    // slices of the experts, likewise; empty: as slices
-    std::vector<Isa> isas{};       // in turn; empty: reference
+    std::vector<Isa> isas{};       // in turn; empty: reference. Under a sanitizer, which it is slow under, the fastest
     int threads = 1;
     std::vector<std::uint64_t> kv_bytes_max{};  // of each member; empty: no limit
   };
@@ -35,7 +36,7 @@ class TestGroup {
       assignment.slices = held;
       auto stage = Stage::load(checkpoint.config, assignment, checkpoint.weights,
                                {.threads = options.threads,
-                                .isa = options.isas.empty() ? Isa::kReference : options.isas[i % options.isas.size()],
+                                .isa = isa_of(options, i),
                                 .kv_bytes_max = options.kv_bytes_max.empty() ? 0 : options.kv_bytes_max[i]});
       EXPECT_TRUE(stage) << stage.error().message;
       stages_.push_back(stage->get());
@@ -46,6 +47,11 @@ class TestGroup {
       const Status met = paced_[i]->join(*exchange_[i]);
       EXPECT_TRUE(met) << met.error().message;
     });
+  }
+
+  static Isa isa_of(const Options& options, std::size_t member) {
+    if (kSanitized) return supported_isas().back();
+    return options.isas.empty() ? Isa::kReference : options.isas[member % options.isas.size()];
   }
 
   /// Every member runs the same step. Gives the first member's result; the others' must be empty, and their error the
