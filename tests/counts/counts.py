@@ -60,7 +60,7 @@ class Counter:
     def __init__(self, butterfly, model, folder):
         self.butterfly, self.model, self.folder = butterfly, model, folder
         # The kernels that Valgrind can run, and speeds measured once: measuring loops by the clock.
-        self.environment = dict(os.environ, BUTTERFLY_ISA="avx2", XDG_CACHE_HOME=str(folder))
+        self.environment = dict(os.environ, BUTTERFLY_ISA="avx2", BUTTERFLY_TUNE="off", XDG_CACHE_HOME=str(folder))
         self.environment.pop("BUTTERFLY_RECORD", None)
 
     def generate(self, tokens, nodes):
