@@ -17,7 +17,7 @@ from program import PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment, su
 from security_test import Admission, Cluster
 
 TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
-SMALL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "8", "--micro-batch", "1", "--threads", "1",
+SMALL = ["--model", "tinytransformer-tiny", "--seq", "8", "--batch", "8", "--micro-batch", "1", "--threads", "1",
          "--deterministic", "--lr", "2e-3", "--schedule", "constant", "--json"]
 MARKOV = ["--data", "synthetic:markov"]
 
