@@ -446,9 +446,9 @@ TEST(TensorGroupMeasurement, SendsWhatOneRowAndManyRowsSend) {
   CountedExchange counted[] = {CountedExchange(*exchange[0]), CountedExchange(*exchange[1])};
   const auto member = [&](std::size_t i) {
     const SliceRange slices = i == 0 ? SliceRange{0, 16} : SliceRange{16, 32};
-    PacedStage stage(
-        *Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .slices = slices}, checkpoint.weights, {}),
-        {});
+    PacedStage stage(*Stage::load(checkpoint.config, {.first_layer = 0, .last_layer = 1, .slices = slices},
+                                  checkpoint.weights, {.isa = supported_isas().back()}),
+                     {});
     EXPECT_TRUE(stage.join(counted[i]));
     EXPECT_TRUE(stage.measure_exchanges());
     EXPECT_EQ(counted[i].bytes_max, 32u * 1024 * sizeof(float)) << "half of 64 rows goes to its owner";
