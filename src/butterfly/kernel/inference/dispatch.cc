@@ -35,9 +35,7 @@ std::atomic<Isa>& chosen_set(Isa isa, PackedType type, RowClass rows) {
 
 template <Isa isa>
 void chosen_linear(const LinearArgs& args) {
-  RowClass rows = RowClass::kMany;
-  if (args.rows < kTiledRows) rows = args.rows == 1 ? RowClass::kOne : RowClass::kFew;
-  unchecked_kernels(chosen_set(isa, args.type, rows).load(std::memory_order_relaxed)).linear(args);
+  unchecked_kernels(chosen_set(isa, args.type, row_class(args.rows)).load(std::memory_order_relaxed)).linear(args);
 }
 
 constexpr std::array kChosenLinear{chosen_linear<Isa::kReference>, chosen_linear<Isa::kAvx2>,

@@ -22,7 +22,11 @@ const Kernels& unchecked_kernels(Isa isa);
 /// 15) fill no tile of 16, many do.
 enum class RowClass : std::uint8_t { kOne, kFew, kMany };
 inline constexpr int kRowClasses = 3;
-inline constexpr long kTiledRows = 16;
+constexpr RowClass row_class(long rows) {
+  constexpr long kTileOfRows = 16;
+  if (rows >= kTileOfRows) return RowClass::kMany;
+  return rows == 1 ? RowClass::kOne : RowClass::kFew;
+}
 
 /// From now on kernels_for(isa) multiplies with weights of `type`, where rows are of that class, as kernels_for(by)
 /// does now: all give the same bits, whichever is the fastest (rates/matmul_choice.h).

@@ -42,6 +42,13 @@ struct Choosing {
   const Isa isa_before = matmul_isa(isa, PackedType::kF32, RowClass::kOne);
 };
 
+TEST(MatmulChoice, RowsBelongToAClass) {
+  EXPECT_EQ(row_class(1), RowClass::kOne);
+  EXPECT_EQ(row_class(2), RowClass::kFew);
+  EXPECT_EQ(row_class(15), RowClass::kFew);
+  EXPECT_EQ(row_class(16), RowClass::kMany);
+}
+
 // Fails when a class of rows or a type has the choice of another one.
 TEST(MatmulChoice, HoldsForItsTypeAndRowsAloneAndNoBitShowsIt) {
   const Isa isa = supported_isas().back();

@@ -12,8 +12,8 @@
 
 #include "butterfly/base/clock.h"
 #include "butterfly/base/log.h"
-#include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/linear.h"
+#include "butterfly/kernel/rates/matmul_choice.h"
 #include "butterfly/kernel/rates/owned_activations.h"
 #include "butterfly/machine/measurement_cache.h"
 #include "butterfly/machine/usage/cpu_shortage.h"
@@ -54,7 +54,7 @@ double seconds_of(const Work& work) {
 class Measurement {
  public:
   Measurement(const MatmulOptions& options)
-      : kernels_(kernels_for(options.isa)),
+      : kernels_(tuned_kernels(options.isa)),
         team_(options.threads),
         options_(options),
         one_(kernels_, 1, kCols),

@@ -85,7 +85,9 @@ TEST_F(MatmulCache, WhatWasMeasuredIsRememberedForTheSameMachineAndThreads) {
   const auto measured = remembered_matmuls(supported_isas().back(), 1, "some CPU");
   ASSERT_EQ(measured.size(), 8u);
   std::filesystem::path file;
-  for (const auto& entry : std::filesystem::directory_iterator(home_ / "butterfly")) file = entry.path();
+  for (const auto& entry : std::filesystem::directory_iterator(home_ / "butterfly")) {
+    if (entry.path().filename().string().starts_with("matmuls-")) file = entry.path();
+  }
   std::vector<MatmulRate> changed = measured;
   changed[0].prefill_gflops = 12345;
   std::ofstream(file) << serialize(changed);
