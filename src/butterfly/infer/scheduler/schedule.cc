@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/plan/simulation/micro_batch.h"
 
 namespace butterfly {
 namespace {
@@ -151,9 +150,10 @@ std::size_t Schedule::prompt_rows(std::span<Entry* const> active, std::size_t te
     if (state.submitted < state.tokens.size() && !writes(state))
       pending += static_cast<std::int64_t>(state.tokens.size() - state.submitted);
   }
-  const auto rows_max = static_cast<std::size_t>(micro_batch_rows(pending, options_.depth, options_.rows_max));
-  const std::size_t room = std::min(rows_max, static_cast<std::size_t>(options_.rows_max) -
-                                                  std::min(texts, static_cast<std::size_t>(options_.rows_max)));
+  const auto rows_max = static_cast<std::size_t>(options_.rows_max);
+  const auto rows = static_cast<std::size_t>(backlog_.rows(pending, options_.depth, options_.rows_max));
+  // Whole tiles of matmuls, with the rows of the texts, where these leave room for it.
+  const std::size_t room = texts < rows ? rows - texts : std::min(rows, rows_max - std::min(texts, rows_max));
   const auto writing = static_cast<std::size_t>(
       std::ranges::count_if(active, [](const Entry* e) { return e->second.grown && writes(e->second); }));
   if (options_.slowdown_max <= 0 || writing == 0) return room;
@@ -447,6 +447,7 @@ bool Schedule::make_room(Entry& entry, std::size_t tokens, const Batch& batch) {
 
 void Schedule::replay(int depth) {
   options_.depth = depth;
+  backlog_ = {};
   under_way_ = 0;
   shared_.clear();
   released_.clear();

@@ -17,6 +17,7 @@
 #include "butterfly/infer/scheduler/prefix_index.h"
 #include "butterfly/infer/speculation/draft_budget.h"
 #include "butterfly/model/inference/page_tables.h"
+#include "butterfly/plan/simulation/micro_batch.h"
 #include "butterfly/stage/stage_step.h"
 
 namespace butterfly {
@@ -121,6 +122,7 @@ class Schedule {
   ScheduleOptions options_;
   std::shared_ptr<Pool> pool_;
   ChunkSize chunk_size_;
+  PromptBacklog backlog_;
   DraftBudget draft_budget_;
   PageTables pages_;
   PrefixIndex prefixes_;

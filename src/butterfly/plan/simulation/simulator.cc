@@ -310,7 +310,7 @@ class Simulation {
   }
 
   /// As Schedule::prompt_rows, where nobody is slowed down.
-  int rows_of_prompts() const {
+  int rows_of_prompts() {
     const int begun = pipeline_.requests == RequestKind::kAnswered ? 1 : options_.prompt;
     std::int64_t pending = 0;
     for (const int index : active_) {
@@ -318,7 +318,7 @@ class Simulation {
       const int left = begun + request.generated - request.submitted;
       if (left > 1) pending += left;
     }
-    return micro_batch_rows(pending, depth_, options_.prefill_chunk);
+    return backlog_.rows(pending, depth_, options_.prefill_chunk);
   }
 
   /// As Schedule::next_step: the sequences divided among as many steps as there are stages, taking turns.
@@ -481,6 +481,7 @@ class Simulation {
   std::vector<Event> events_;
   double now_ = 0.0;
   std::size_t turn_ = 0;
+  PromptBacklog backlog_;
   int arrived_ = 0, admitted_ = 0, ended_ = 0;
   int epoch_ = 0, failures_ = 0, failures_since_end_ = 0;
   bool serving_ = false;
