@@ -17,7 +17,7 @@
 #include "butterfly/infer/scheduler/prefix_index.h"
 #include "butterfly/infer/speculation/draft_budget.h"
 #include "butterfly/model/inference/page_tables.h"
-#include "butterfly/plan/simulation/micro_batch.h"
+#include "butterfly/plan/cost/micro_batch.h"
 #include "butterfly/stage/stage_step.h"
 
 namespace butterfly {

@@ -208,7 +208,7 @@ TEST(Schedule, StepsOfPromptsAreOfOneLength) {
   for (std::size_t i = 0; i + 2 < steps.size(); ++i) EXPECT_EQ(steps[i].batch.rows(), 96) << i;
 }
 
-// Fails when rows of texts come on top of whole tiles, or when many texts leave prompts no room.
+// Fails when rows of texts come on top of whole tiles, or when many texts leave none to prompts.
 TEST(Schedule, TextsAndPromptsFillWholeTilesTogether) {
   for (const auto& [texts, length, rows] : {std::tuple(4, kPage, 48), std::tuple(60, 2, 80)}) {
     Schedule schedule({.rows_max = 80, .depth = 2});

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "butterfly/plan/cost/load_balance.h"
+#include "butterfly/plan/cost/micro_batch.h"
 
 namespace butterfly {
 namespace {
@@ -83,14 +84,17 @@ double tokens_of_step(const PredictionInput& input) {
   return input.load.requests == RequestKind::kEncoded ? static_cast<double>(input.load.prompt) : 1.0;
 }
 
-/// Chunks of a prompt follow each other: a link carries one when it has carried the one before, and a group begins one
-/// when it has it and is done with the one before.
+/// Chunks of a prompt, cut as the scheduler cuts it, follow each other: a link carries one when it has carried the one
+/// before, and a group begins one when it has it and is done with the one before.
 double ttft_s(const PredictionInput& input, const Route& route) {
   std::vector<double> sent(static_cast<std::size_t>(route.groups()), 0.0);
   std::vector<double> done(static_cast<std::size_t>(route.groups()), 0.0);
   std::vector<double> busy(input.rates.size(), 0.0);
   double at = 0.0;
-  for (const StepShape& step : prompt_shapes(input.load)) {
+  Load cut = input.load;
+  cut.chunk = static_cast<std::uint64_t>(
+      micro_batch_rows(static_cast<std::int64_t>(cut.prompt), route.groups(), static_cast<int>(cut.chunk)));
+  for (const StepShape& step : prompt_shapes(cut)) {
     at = 0.0;
     for (int g = 0; g < route.groups(); ++g) {
       const double time = group_time(input, route.group(g), step).total();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "butterfly/plan/simulation/micro_batch.h"
 #include "butterfly/plan/simulation/simulated_plan.h"
 
 namespace butterfly {
@@ -27,8 +26,7 @@ Result<RunForecast> forecast(const ModelConfig& config, const PlanCluster& clust
   const bool answers = input.load.requests == RequestKind::kAnswered;  // in a text of their own
   input.load.context = static_cast<std::uint64_t>((answers ? 0 : 2 * run.prompt) + run.generated);
   input.load.prompt = static_cast<std::uint64_t>(std::max(run.prompt, 1));
-  const int stages = static_cast<int>(groups_of(plan.stages()).size());
-  input.load.chunk = static_cast<std::uint64_t>(micro_batch_rows(run.prompt, stages, std::max(run.chunk, 1)));
+  input.load.chunk = static_cast<std::uint64_t>(std::max(run.chunk, 1));
   RunForecast forecast{.plan = predict(input, plan.placement()).whole};
   const auto simulation = simulate(simulated(input, plan), {.requests = run.sequences,
                                                             .prompt = std::max(run.prompt, 1),

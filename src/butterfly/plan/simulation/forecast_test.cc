@@ -18,8 +18,8 @@ class ForecastTest : public ::testing::Test {
 };
 
 TEST_F(ForecastTest, ARunLikeThePlannedOneHasThePlansPrediction) {
-  const Plan planned = *make_plan(config, cluster, {.context = 196, .prompt = 48});
-  const PlanPrediction run = of({.prompt = 48, .generated = 100});
+  const Plan planned = *make_plan(config, cluster, {.context = 356, .prompt = 128});
+  const PlanPrediction run = of({.prompt = 128, .generated = 100});
   EXPECT_DOUBLE_EQ(run.token_s, planned.prediction.token_s);
   EXPECT_DOUBLE_EQ(run.ttft_s, planned.prediction.ttft_s);
 }

@@ -11,7 +11,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
-#include "butterfly/plan/simulation/micro_batch.h"
+#include "butterfly/plan/cost/micro_batch.h"
 
 namespace butterfly {
 namespace {
