@@ -44,6 +44,8 @@ std::string program_identity() {
 constexpr std::string_view kDisturbed = "disturbed\n";
 constexpr double kShort = 0.05;
 
+thread_local int locks_of_thread = 0;
+
 }  // namespace
 
 std::optional<fs::path> cache_directory() {
@@ -96,15 +98,20 @@ std::optional<MeasurementCache::Lock> MeasurementCache::lock_host() {
   return std::optional<Lock>(std::in_place, *directory);
 }
 
-MeasurementCache::Lock::Lock(const fs::path& path)
-    : directory_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+MeasurementCache::Lock::Lock(const fs::path& path) {
   constexpr auto kPatience = std::chrono::seconds(15);  // a process that holds it longer is stopped
   constexpr auto kPause = std::chrono::milliseconds(5);
+  if (locks_of_thread++ > 0) return;
+  directory_ = Descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (directory_.valid() && ::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0 &&
          std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kPause);
   }
+}
+
+MeasurementCache::Lock::~Lock() {
+  --locks_of_thread;
 }
 
 }  // namespace butterfly

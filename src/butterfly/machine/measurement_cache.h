@@ -26,10 +26,14 @@ class MeasurementCache {
   void store(const std::string& text, double shortage = 0.0) const;
 
   /// Held by the one process that measures, so that a hundred that start at once do not measure each other. Waits for
-  /// others; where the lock cannot be had there is none.
+  /// others; where the lock cannot be had there is none. A measurement that needs another one may lock again: a thread
+  /// does not wait for itself. Released by the thread that took it.
   class Lock {
    public:
     explicit Lock(const std::filesystem::path& path);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
 
    private:
     Descriptor directory_;

@@ -28,6 +28,9 @@ TEST(MeasurementCacheTest, OneProcessOfAHostMeasuresAtATime) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(second_measures);
+  { const auto again = MeasurementCache::lock_host(); }  // of the thread that has it: neither waits nor releases
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(second_measures);
   first.reset();
   other.join();
   EXPECT_TRUE(second_measures);
@@ -37,6 +40,19 @@ TEST(MeasurementCacheTest, OneProcessOfAHostMeasuresAtATime) {
     ::unsetenv("XDG_CACHE_HOME");
   }
   std::filesystem::remove_all(home);
+}
+
+// Fails when a measurement that needs another one waits for the lock that it has.
+TEST(MeasurementCache, AThreadDoesNotWaitForItself) {
+  std::atomic<bool> locked_twice = false;
+  std::jthread thread([&] {
+    const auto first = MeasurementCache::lock_host();
+    const auto second = MeasurementCache::lock_host();
+    locked_twice = true;
+  });
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);  // a third of a lock's
+  while (!locked_twice && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+  EXPECT_TRUE(locked_twice);
 }
 
 TEST(MeasurementCache, WhatWasMeasuredBesideOtherWorkIsKeptOnlyWhileThatGoesOn) {

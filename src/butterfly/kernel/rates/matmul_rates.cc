@@ -215,7 +215,6 @@ std::vector<MatmulRate> remembered_matmuls(Isa isa, int threads, const std::stri
       "matmuls", fmt::format("{}\n{}\n{}\n{}", cpu_name, to_string(isa), threads, kKernelsMeasured));
   if (!cache) return {};
   if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);
-  tuned_kernels(isa);  // now: choosing them takes the same lock, for which this thread would wait until it gives up
   const auto lock = cache->lock();
   if (auto rates = parse_matmuls(cache->load())) return std::move(*rates);  // another process was first
   MatmulOptions options{.isa = isa, .threads = threads};
