@@ -23,7 +23,7 @@ from recording import Recording  # noqa: E402
 
 PROMPT = "ROMEO: I am"
 FEW, MANY = 4, 12  # tokens of an answer
-MANY_OVER_NODES = 84  # threads that wait copy a little, by the clock
+MANY_COPYING = 84  # threads that wait or look at the clock copy a little, more on a busy machine
 
 
 class Refused(Exception):
@@ -126,8 +126,8 @@ class Counter:
             "operations per token, one process": generated["operations"],
             "launches per token, one process": launches,
             "allocations per token, one process": self.per_token(self.allocations, 1),
-            "bytes copied per token, one process": self.per_token(self.copied, 1),
-            "bytes copied per token, three nodes": self.per_token(self.copied, 3, MANY_OVER_NODES),
+            "bytes copied per token, one process": self.per_token(self.copied, 1, MANY_COPYING),
+            "bytes copied per token, three nodes": self.per_token(self.copied, 3, MANY_COPYING),
             "instructions per token, AVX2": instructions,
         }
 
@@ -154,6 +154,7 @@ PERCENT = {"FLOPs per token, one process": 0, "FLOPs per step of training": 0,
            "operations per step of training": 0, "operations per token, one process": 0,
            "launches per token, one process": 0, "allocations per token, one process": 1,
            "instructions per token, AVX2": 3,
+           "bytes copied per token, one process": 5,
            "bytes copied per token, three nodes": 30}
 
 
