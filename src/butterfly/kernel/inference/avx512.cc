@@ -74,23 +74,44 @@ struct Vec {
   }
 };
 
+/// How the activations of a tile lie: each row by itself, or gathered, of each block all rows one after the other.
+enum class RowOrder { kApart, kGathered };
+
+/// A block of M rows of activations.
+template <RowOrder kOrder, int M>
+struct RowsOfBlock {
+  RowsOfBlock(const LinearArgs& a, long row, long block) {
+    const long blocks = a.cols / 32;
+    const long at = row * blocks + (kOrder == RowOrder::kGathered ? block * M : block);
+    quants = a.xq + at * 32;
+    scales = a.x_scales + at;
+    sums = a.x_sums + at;
+    stride = kOrder == RowOrder::kGathered ? 1 : blocks;
+  }
+  const signed char* quants;
+  const float* scales;
+  const BlockSums* sums;
+  long stride;  // from row to row, in blocks
+};
+
 // Weights are stored unsigned, with 128 (or 8) added: VPDPBUSD multiplies unsigned by signed, and starting at
 // -offset * sum(x) takes it out again, exactly.
-template <PackedType kType, int M, int N>
+template <PackedType kType>
+constexpr int kPairOffset = kType == PackedType::kQ4_0 ? -8 : -128;
+
+template <PackedType kType, int M, int N, RowOrder kOrder>
 inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
                                                            long block, Vec (&acc)[M][N]) {
   constexpr bool kNibbles = kType == PackedType::kQ4_0;
   constexpr PackedPairs kForm{.nibbles = kNibbles};
-  constexpr int kOffset = kNibbles ? -8 : -128;
-  const long blocks = a.cols / 32;
-  const signed char* x = a.xq + row * a.cols;
-  const float* x_scales = a.x_scales + row * blocks;
-  const BlockSums* x_sums = a.x_sums + row * blocks;
+  const RowsOfBlock<kOrder, M> x(a, row, block);
   const __m512i low_mask = _mm512_set1_epi8(15);
   __m512i dot[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
-    const __m512i start = _mm512_set1_epi32(kOffset * sum_of(x_sums[m * blocks + block]));
+    const BlockSums& sums = x.sums[m * x.stride];
+    const __m512i start =
+        _mm512_set1_epi32(kOrder == RowOrder::kGathered ? sums.lower : kPairOffset<kType> * sum_of(sums));
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) dot[m][n] = start;
   }
@@ -110,7 +131,7 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const signed char* values = x + m * a.cols + block * 32 + step * 4;
+      const signed char* values = x.quants + m * x.stride * 32 + step * 4;
       int quad;
       __builtin_memcpy(&quad, values, 4);
       const __m512i quads = _mm512_set1_epi32(quad);
@@ -131,14 +152,14 @@ inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, 
     const __m512 w_scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x_scales[m * blocks + block]));
+      const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x.scales[m * x.stride]));
       acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), scale, acc[m][n].v);
     }
   }
 }
 
 /// kFew: so few rows that weights do not come as fast as they are computed with.
-template <PackedType kType, int M, int N, bool kFew = M == 1>
+template <PackedType kType, int M, int N, bool kFew = M == 1, RowOrder kOrder = RowOrder::kApart>
 inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, long row, long panel,
                                                          const SliceStep& step, float* top) {
   constexpr PackedPairs kForm{.nibbles = kType == PackedType::kQ4_0};
@@ -148,7 +169,7 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     // Half of a pair and the line that the halves meet in.
     if constexpr (kFew) prefetch_block<kForm.quant_bytes() + kCacheLine, kForm.nibbles>(w + kForm.quants_at(block));
-    add_quant_block<kType, M, N>(a, w, row, block, acc);
+    add_quant_block<kType, M, N, kOrder>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
 }
@@ -194,11 +215,10 @@ inline __attribute__((always_inline)) __m512i unsigned_quants(const unsigned cha
 }
 
 /// acc += what one sub-block's dot products give.
-template <PackedSubBlocks kForm, int kSub, int M, int N>
+template <PackedSubBlocks kForm, int kSub, RowOrder kOrder, int M, int N>
 inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, const PackedBlock& at,
-                                                        const float* x_scales, const BlockSums* x_sums,
-                                                        const __m512i (&dot)[M][N], Vec (&acc)[M][N]) {
-  const long blocks = a.cols / 32;
+                                                        const RowsOfBlock<kOrder, M>& x, const __m512i (&dot)[M][N],
+                                                        Vec (&acc)[M][N]) {
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
     const __m512 w_scale = sub_block_scales<Vec, kForm>(at, n * a.panel_stride, kSub).v;
@@ -206,10 +226,10 @@ inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, con
     if constexpr (kForm.minima) w_min = sub_block_minima<Vec, kForm>(at, n * a.panel_stride, kSub).v;
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      const __m512 x_scale = _mm512_set1_ps(x_scales[m * blocks]);
+      const __m512 x_scale = _mm512_set1_ps(x.scales[m * x.stride]);
       acc[m][n].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m][n]), _mm512_mul_ps(w_scale, x_scale), acc[m][n].v);
       if constexpr (kForm.minima) {
-        const __m512 sum = _mm512_set1_ps(static_cast<float>(sum_of(x_sums[m * blocks])));
+        const __m512 sum = _mm512_set1_ps(static_cast<float>(sum_of(x.sums[m * x.stride])));
         acc[m][n].v = _mm512_fnmadd_ps(sum, _mm512_mul_ps(w_min, x_scale), acc[m][n].v);
       }
     }
@@ -217,11 +237,10 @@ inline __attribute__((always_inline)) void add_to_chain(const LinearArgs& a, con
 }
 
 /// The same into the sum of a block of two, which x's scale is still to be multiplied with.
-template <PackedSubBlocks kForm, int kSub, int M, int N>
+template <PackedSubBlocks kForm, int kSub, RowOrder kOrder, int M, int N>
 inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, const PackedBlock& at,
-                                                        const BlockSums* x_sums, const __m512i (&dot)[M][N],
+                                                        const RowsOfBlock<kOrder, M>& x, const __m512i (&dot)[M][N],
                                                         Vec (&block_sum)[M][N]) {
-  const long blocks = a.cols / 32;
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
     const __m512 w_scale = sub_block_scales<Vec, kForm>(at, n * a.panel_stride, kSub).v;
@@ -229,7 +248,7 @@ inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, con
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const __m512 dots = _mm512_cvtepi32_ps(dot[m][n]);
-      const __m512 x_sum = _mm512_cvtepi32_ps(_mm512_set1_epi32(half_sum<kSub>(x_sums[m * blocks])));
+      const __m512 x_sum = _mm512_cvtepi32_ps(_mm512_set1_epi32(half_sum<kSub>(x.sums[m * x.stride])));
       __m512& sum = block_sum[m][n].v;
       sum = kSub == 0 ? _mm512_mul_ps(dots, w_scale) : _mm512_fmadd_ps(dots, w_scale, sum);
       sum = _mm512_fnmadd_ps(x_sum, w_min, sum);
@@ -237,24 +256,21 @@ inline __attribute__((always_inline)) void add_to_block(const LinearArgs& a, con
   }
 }
 
-/// One sub-block of a block of 32: x, its scales and sums are those of the tile's first row at this block, `at` is the
-/// block in the first panel. Quants are unsigned, as in add_quant_block; by the table of nibbles as
-/// well.
-template <PackedType kType, int kSub, int M, int N>
+/// One sub-block of a block of 32, which in the first panel is `at`. Quants are unsigned, as in add_quant_block; by the
+/// table of nibbles as well.
+template <PackedType kType, int kSub, RowOrder kOrder, int M, int N>
 inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, const PackedBlock& at,
-                                                         const signed char* x, const float* x_scales,
-                                                         const BlockSums* x_sums, __m512i table, Vec (&block_sum)[M][N],
-                                                         Vec (&acc)[M][N]) {
+                                                         const RowsOfBlock<kOrder, M>& x, __m512i table,
+                                                         Vec (&block_sum)[M][N], Vec (&acc)[M][N]) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
   constexpr int kQuads = kForm.size / 4;
   constexpr int kOffset = kQuantOffset<kType>;
-  const long blocks = a.cols / 32;
   __m512i dot[M][N];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
     __m512i start = _mm512_setzero_si512();
     if constexpr (kOffset != 0) {
-      const BlockSums& sums = x_sums[m * blocks];
+      const BlockSums& sums = x.sums[m * x.stride];
       start = _mm512_set1_epi32(-kOffset * (kForm.size == 32 ? sum_of(sums) : half_sum<kSub>(sums)));
     }
 #pragma GCC unroll 16
@@ -271,25 +287,23 @@ inline __attribute__((always_inline)) void add_sub_block(const LinearArgs& a, co
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       int four;
-      __builtin_memcpy(&four, x + m * a.cols + quad * 4, 4);
+      __builtin_memcpy(&four, x.quants + m * x.stride * 32 + quad * 4, 4);
       const __m512i quads = _mm512_set1_epi32(four);
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) dot[m][n] = _mm512_dpbusd_epi32(dot[m][n], weights[n], quads);
     }
   }
   if constexpr (kForm.summed()) {
-    add_to_block<kForm, kSub>(a, at, x_sums, dot, block_sum);
+    add_to_block<kForm, kSub>(a, at, x, dot, block_sum);
   } else {
-    add_to_chain<kForm, kSub>(a, at, x_scales, x_sums, dot, acc);
+    add_to_chain<kForm, kSub>(a, at, x, dot, acc);
   }
 }
 
-template <PackedType kType, int M, int N>
+template <PackedType kType, int M, int N, RowOrder kOrder = RowOrder::kApart>
 inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a, long row, long panel,
                                                              const SliceStep& step, float* top) {
   constexpr PackedSubBlocks kForm = packed_sub_blocks(kType);
-  const long blocks = a.cols / 32;
-  const signed char* x = a.xq + row * a.cols;
   __m512i table = _mm512_setzero_si512();
   if constexpr (kForm.table()) {
     const __m128i quants = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.nibble_quants));
@@ -301,18 +315,15 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const PackedBlock at = block_in(kForm, w, block);
     if constexpr (M == 1 || is_super_blocks(kType)) prefetch_block<share_bytes(kForm), kForm.shared>(at.ahead);
-    const float* scales = a.x_scales + row * blocks + block;
-    const BlockSums* sums = a.x_sums + row * blocks + block;
+    const RowsOfBlock<kOrder, M> x(a, row, block);
     Vec block_sum[M][N];
-    add_sub_block<kType, 0, M, N>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
-    if constexpr (kForm.subs() == 2) {
-      add_sub_block<kType, 1, M, N>(a, at, x + block * 32, scales, sums, table, block_sum, acc);
-    }
+    add_sub_block<kType, 0>(a, at, x, table, block_sum, acc);
+    if constexpr (kForm.subs() == 2) add_sub_block<kType, 1>(a, at, x, table, block_sum, acc);
     if constexpr (kForm.summed()) {
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 16
-        for (int n = 0; n < N; ++n) acc[m][n] = Vec::fma(block_sum[m][n], Vec::set1(scales[m * blocks]), acc[m][n]);
+        for (int n = 0; n < N; ++n) acc[m][n] = Vec::fma(block_sum[m][n], Vec::set1(x.scales[m * x.stride]), acc[m][n]);
       }
     }
   }
@@ -350,36 +361,87 @@ constexpr TileTable<6, 2> kSubBlockTable = {{
 }};
 
 template <PackedType kType>
-constexpr TileTable<6, 1> kFewQuantRowsTable = {{
-    {all_slices<quant_slice<kType, 1, 1, true>, 1>},
-    {all_slices<quant_slice<kType, 2, 1, true>, 2>},
-    {all_slices<quant_slice<kType, 3, 1, true>, 3>},
-    {all_slices<quant_slice<kType, 4, 1, true>, 4>},
-    {all_slices<quant_slice<kType, 5, 1, true>, 5>},
-    {all_slices<quant_slice<kType, 6, 1, true>, 6>},
+constexpr TileTable<12, 1> kFewQuantRowsTable = {{
+    {all_slices<quant_slice<kType, 1, 1, true, RowOrder::kGathered>, 1>},
+    {all_slices<quant_slice<kType, 2, 1, true, RowOrder::kGathered>, 2>},
+    {all_slices<quant_slice<kType, 3, 1, true, RowOrder::kGathered>, 3>},
+    {all_slices<quant_slice<kType, 4, 1, true, RowOrder::kGathered>, 4>},
+    {all_slices<quant_slice<kType, 5, 1, true, RowOrder::kGathered>, 5>},
+    {all_slices<quant_slice<kType, 6, 1, true, RowOrder::kGathered>, 6>},
+    {all_slices<quant_slice<kType, 7, 1, true, RowOrder::kGathered>, 7>},
+    {all_slices<quant_slice<kType, 8, 1, true, RowOrder::kGathered>, 8>},
+    {all_slices<quant_slice<kType, 9, 1, true, RowOrder::kGathered>, 9>},
+    {all_slices<quant_slice<kType, 10, 1, true, RowOrder::kGathered>, 10>},
+    {all_slices<quant_slice<kType, 11, 1, true, RowOrder::kGathered>, 11>},
+    {all_slices<quant_slice<kType, 12, 1, true, RowOrder::kGathered>, 12>},
 }};
+
+/// Activations of few rows in the order in which tiles read them: rows that lie apart take more address registers than
+/// there are.
+struct GatheredRows {
+  static constexpr long kBlocksMax = 16384;
+  alignas(64) signed char quants[kBlocksMax * 32];
+  float scales[kBlocksMax];
+  BlockSums sums[kBlocksMax];
+
+  static bool fits(const LinearArgs& a) { return a.rows * (a.cols / 32) <= kBlocksMax; }
+
+  /// For tiles of so many rows. With an offset, the lower sums are those of whole blocks times that.
+  void gather(const LinearArgs& a, long tile_rows, int offset) {
+    const long blocks = a.cols / 32;
+    for (long row = 0; row < a.rows; ++row) {
+      const long first = row / tile_rows * tile_rows;
+      const long rows = min_of(tile_rows, a.rows - first);
+      for (long block = 0; block < blocks; ++block) {
+        const long from = row * blocks + block;
+        const long to = first * blocks + block * rows + row - first;
+        _mm256_store_si256(reinterpret_cast<__m256i*>(quants + to * 32),
+                           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.xq + from * 32)));
+        scales[to] = a.x_scales[from];
+        sums[to] = a.x_sums[from];
+        if (offset != 0) sums[to].lower = offset * sum_of(a.x_sums[from]);
+      }
+    }
+  }
+};
+
+template <class Table>
+void linear_few_rows(LinearArgs a, const Table& table, int offset) {
+  GatheredRows rows;
+  rows.gather(a, Table::kRows, offset);
+  a.xq = rows.quants;
+  a.x_scales = rows.scales;
+  a.x_sums = rows.sums;
+  linear_tiles<Vec>(a, table, a.cols);
+}
 
 template <PackedType kType>
 void linear_quants(const LinearArgs& a) {
-  if (a.rows <= kFewQuantRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewQuantRowsTable<kType>, a.cols);
+  const bool few = a.rows > 1 && a.rows <= kFewQuantRowsTable<kType>.kRows && GatheredRows::fits(a);
+  if (few) return linear_few_rows(a, kFewQuantRowsTable<kType>, kPairOffset<kType>);
   linear_tiles<Vec>(a, kQuantTable<kType>, a.cols);
 }
 
 /// A tile's rows read super-blocks as they lie in memory.
 template <PackedType kType>
-constexpr TileTable<6, 1> kFewRowsTable = {{
-    {all_slices<sub_block_slice<kType, 1, 1>, 1>},
-    {all_slices<sub_block_slice<kType, 2, 1>, 2>},
-    {all_slices<sub_block_slice<kType, 3, 1>, 3>},
-    {all_slices<sub_block_slice<kType, 4, 1>, 4>},
-    {all_slices<sub_block_slice<kType, 5, 1>, 5>},
-    {all_slices<sub_block_slice<kType, 6, 1>, 6>},
+constexpr TileTable<8, 1> kFewRowsTable = {{
+    {all_slices<sub_block_slice<kType, 1, 1, RowOrder::kGathered>, 1>},
+    {all_slices<sub_block_slice<kType, 2, 1, RowOrder::kGathered>, 2>},
+    {all_slices<sub_block_slice<kType, 3, 1, RowOrder::kGathered>, 3>},
+    {all_slices<sub_block_slice<kType, 4, 1, RowOrder::kGathered>, 4>},
+    {all_slices<sub_block_slice<kType, 5, 1, RowOrder::kGathered>, 5>},
+    {all_slices<sub_block_slice<kType, 6, 1, RowOrder::kGathered>, 6>},
+    {all_slices<sub_block_slice<kType, 7, 1, RowOrder::kGathered>, 7>},
+    {all_slices<sub_block_slice<kType, 8, 1, RowOrder::kGathered>, 8>},
 }};
 
 template <PackedType kType>
 void linear_super_blocks(const LinearArgs& a) {
-  if (a.rows <= 2 * kFewRowsTable<kType>.kRows) return linear_tiles<Vec>(a, kFewRowsTable<kType>, a.cols);
-  linear_tiles<Vec, kType>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
+  if (a.rows > 2 * kFewRowsTable<kType>.kRows || !GatheredRows::fits(a)) {
+    return linear_tiles<Vec, kType>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
+  }
+  if (a.rows == 1) return linear_tiles<Vec>(a, kFewRowsTable<kType>, a.cols);  // one row is gathered as it lies
+  linear_few_rows(a, kFewRowsTable<kType>, 0);
 }
 
 void linear(const LinearArgs& a) {
