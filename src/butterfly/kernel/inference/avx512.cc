@@ -386,7 +386,7 @@ struct GatheredRows {
 
   static bool fits(const LinearArgs& a) { return a.rows * (a.cols / 32) <= kBlocksMax; }
 
-  /// For tiles of so many rows. With an offset, the lower sums are those of whole blocks times that.
+  /// For tiles of this number of rows. With an offset, the lower sums are those of whole blocks times that.
   void gather(const LinearArgs& a, long tile_rows, int offset) {
     const long blocks = a.cols / 32;
     for (long row = 0; row < a.rows; ++row) {
