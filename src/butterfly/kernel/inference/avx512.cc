@@ -330,51 +330,29 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   return push_sums(acc, step.adds, top);
 }
 
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 2> kFloatTiles = {
+    {{all_slices<float_slice<Vec, kType, M, 1>, M>, all_slices<float_slice<Vec, kType, M, 2>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<6, 2> kFloatTable = {{
-    {all_slices<float_slice<Vec, kType, 1, 1>, 1>, all_slices<float_slice<Vec, kType, 1, 2>, 1>},
-    {all_slices<float_slice<Vec, kType, 2, 1>, 2>, all_slices<float_slice<Vec, kType, 2, 2>, 2>},
-    {all_slices<float_slice<Vec, kType, 3, 1>, 3>, all_slices<float_slice<Vec, kType, 3, 2>, 3>},
-    {all_slices<float_slice<Vec, kType, 4, 1>, 4>, all_slices<float_slice<Vec, kType, 4, 2>, 4>},
-    {all_slices<float_slice<Vec, kType, 5, 1>, 5>, all_slices<float_slice<Vec, kType, 5, 2>, 5>},
-    {all_slices<float_slice<Vec, kType, 6, 1>, 6>, all_slices<float_slice<Vec, kType, 6, 2>, 6>},
-}};
+constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
 
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 2> kQuantTiles = {
+    {{all_slices<quant_slice<kType, M, 1>, M>, all_slices<quant_slice<kType, M, 2>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<6, 2> kQuantTable = {{
-    {all_slices<quant_slice<kType, 1, 1>, 1>, all_slices<quant_slice<kType, 1, 2>, 1>},
-    {all_slices<quant_slice<kType, 2, 1>, 2>, all_slices<quant_slice<kType, 2, 2>, 2>},
-    {all_slices<quant_slice<kType, 3, 1>, 3>, all_slices<quant_slice<kType, 3, 2>, 3>},
-    {all_slices<quant_slice<kType, 4, 1>, 4>, all_slices<quant_slice<kType, 4, 2>, 4>},
-    {all_slices<quant_slice<kType, 5, 1>, 5>, all_slices<quant_slice<kType, 5, 2>, 5>},
-    {all_slices<quant_slice<kType, 6, 1>, 6>, all_slices<quant_slice<kType, 6, 2>, 6>},
-}};
+constexpr auto kQuantTable = kQuantTiles<kType, 1, 2, 3, 4, 5, 6>;
 
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 2> kSubBlockTiles = {
+    {{all_slices<sub_block_slice<kType, M, 1>, M>, all_slices<sub_block_slice<kType, M, 2>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<6, 2> kSubBlockTable = {{
-    {all_slices<sub_block_slice<kType, 1, 1>, 1>, all_slices<sub_block_slice<kType, 1, 2>, 1>},
-    {all_slices<sub_block_slice<kType, 2, 1>, 2>, all_slices<sub_block_slice<kType, 2, 2>, 2>},
-    {all_slices<sub_block_slice<kType, 3, 1>, 3>, all_slices<sub_block_slice<kType, 3, 2>, 3>},
-    {all_slices<sub_block_slice<kType, 4, 1>, 4>, all_slices<sub_block_slice<kType, 4, 2>, 4>},
-    {all_slices<sub_block_slice<kType, 5, 1>, 5>, all_slices<sub_block_slice<kType, 5, 2>, 5>},
-    {all_slices<sub_block_slice<kType, 6, 1>, 6>, all_slices<sub_block_slice<kType, 6, 2>, 6>},
-}};
+constexpr auto kSubBlockTable = kSubBlockTiles<kType, 1, 2, 3, 4, 5, 6>;
 
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 1> kGatheredQuantTiles = {
+    {{all_slices<quant_slice<kType, M, 1, true, RowOrder::kGathered>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<12, 1> kFewQuantRowsTable = {{
-    {all_slices<quant_slice<kType, 1, 1, true, RowOrder::kGathered>, 1>},
-    {all_slices<quant_slice<kType, 2, 1, true, RowOrder::kGathered>, 2>},
-    {all_slices<quant_slice<kType, 3, 1, true, RowOrder::kGathered>, 3>},
-    {all_slices<quant_slice<kType, 4, 1, true, RowOrder::kGathered>, 4>},
-    {all_slices<quant_slice<kType, 5, 1, true, RowOrder::kGathered>, 5>},
-    {all_slices<quant_slice<kType, 6, 1, true, RowOrder::kGathered>, 6>},
-    {all_slices<quant_slice<kType, 7, 1, true, RowOrder::kGathered>, 7>},
-    {all_slices<quant_slice<kType, 8, 1, true, RowOrder::kGathered>, 8>},
-    {all_slices<quant_slice<kType, 9, 1, true, RowOrder::kGathered>, 9>},
-    {all_slices<quant_slice<kType, 10, 1, true, RowOrder::kGathered>, 10>},
-    {all_slices<quant_slice<kType, 11, 1, true, RowOrder::kGathered>, 11>},
-    {all_slices<quant_slice<kType, 12, 1, true, RowOrder::kGathered>, 12>},
-}};
+constexpr auto kFewQuantRowsTable = kGatheredQuantTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
 
 /// Activations of few rows in the order in which tiles read them: rows that lie apart take more address registers than
 /// there are.
@@ -423,17 +401,11 @@ void linear_quants(const LinearArgs& a) {
 }
 
 /// A tile's rows read super-blocks as they lie in memory.
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 1> kGatheredSubBlockTiles = {
+    {{all_slices<sub_block_slice<kType, M, 1, RowOrder::kGathered>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<8, 1> kFewRowsTable = {{
-    {all_slices<sub_block_slice<kType, 1, 1, RowOrder::kGathered>, 1>},
-    {all_slices<sub_block_slice<kType, 2, 1, RowOrder::kGathered>, 2>},
-    {all_slices<sub_block_slice<kType, 3, 1, RowOrder::kGathered>, 3>},
-    {all_slices<sub_block_slice<kType, 4, 1, RowOrder::kGathered>, 4>},
-    {all_slices<sub_block_slice<kType, 5, 1, RowOrder::kGathered>, 5>},
-    {all_slices<sub_block_slice<kType, 6, 1, RowOrder::kGathered>, 6>},
-    {all_slices<sub_block_slice<kType, 7, 1, RowOrder::kGathered>, 7>},
-    {all_slices<sub_block_slice<kType, 8, 1, RowOrder::kGathered>, 8>},
-}};
+constexpr auto kFewRowsTable = kGatheredSubBlockTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
 
 template <PackedType kType>
 void linear_super_blocks(const LinearArgs& a) {
