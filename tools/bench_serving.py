@@ -211,8 +211,9 @@ def split(options):
         for kind in kinds:
             names = ",".join([stack.enter_context(Worker()).address for _ in range(2)])
             name, _, goal = kind.partition(":")
-            more = ["--goal", goal] if goal else []
-            both[kind] = stack.enter_context(butterfly(options, "--workers", names, "--split", name, *more, threads=1))
+            more = ["--replicas", "2"] if name == "replicas" else ["--split", name]
+            more += ["--goal", goal] if goal else []
+            both[kind] = stack.enter_context(butterfly(options, "--workers", names, *more, threads=1))
         for round_ in range(options.rounds + 1):
             for shape, (tokens, count) in shapes.items():
                 def of(address, first, texts, tokens=tokens, count=count):
@@ -266,7 +267,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--llama-server")
-    parser.add_argument("--split", default="auto", help="SPLIT or SPLIT:GOAL of the workers, or several, with commas")
+    parser.add_argument("--split", default="auto", help="SPLIT or SPLIT:GOAL of the workers, `replicas`, or several, with commas")
     parser.add_argument("--prompt-tokens", type=int, default=4000, help="of `long`")
     parser.add_argument("--short-tokens", type=int, default=64)
     parser.add_argument("--endless", action="store_true", help="in `long`, each reader asks again until the prompt is through")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/read_file.h"
@@ -19,6 +20,7 @@
 #include "butterfly/wire/enrolment/secret_files.h"
 #include "chat/chat_model.h"
 #include "commands.h"
+#include "shared/access.h"
 #include "shared/running.h"
 
 namespace butterfly::app {
@@ -32,6 +34,7 @@ struct ServeCommand {
   ChatFlags chat;
   HttpOptions http{.address = "127.0.0.1:8080"};
   std::string alias, api_keys, certificate, private_key, cors, journal, log_format = "text";
+  int replicas = 1;
   int parallel = 64;
   int queue = 256;
   std::uint64_t cache_tokens = 0;
@@ -115,7 +118,8 @@ struct Serving {
   explicit Serving(ServiceOptions options) : service(std::move(options)) {}
   Service service;
   Journal journal{};
-  OpenModel model{};
+  Checkpoint checkpoint{};
+  std::vector<std::unique_ptr<Deployment>> replicas{};
   std::optional<Tokenizer> tokenizer{};
   std::unique_ptr<TextEngine> texts{};
   std::unique_ptr<JobStore> jobs{};
@@ -124,30 +128,72 @@ struct Serving {
   std::stop_source stop_computing{};
 };
 
-DeploymentObserver watch_cluster(Service& service, bool quiet) {
-  DeploymentObserver observer;
-  observer.epoch = [&service](const EpochReport&) {
-    ++service.metrics().epochs;
-    service.set_running(true);
+DeploymentObserver watch_cluster(Serving& serving, std::size_t replica, bool quiet) {
+  const auto tell = [&serving, replica](bool up) {
+    const bool any = serving.texts ? serving.texts->set_up(replica, up) : up;
+    serving.service.set_running(any);
+    return any;
   };
-  observer.waiting = [&service, quiet](const std::string& why) {
-    service.set_running(false);
-    if (!quiet) std::fprintf(stderr, "%s\n", one_line(why).c_str());
+  DeploymentObserver observer;
+  observer.epoch = [&serving, tell](const EpochReport&) {
+    ++serving.service.metrics().epochs;
+    tell(true);
+  };
+  observer.waiting = [tell, replica, quiet](const std::string& why) {
+    const bool others = tell(false);
+    if (quiet) return;
+    std::fprintf(stderr, "%s%s\n", one_line(why).c_str(),
+                 others ? fmt::format(": the texts of replica {} go on over the others", replica).c_str() : "");
   };
   return observer;
 }
 
+/// On the workers of each at the same time; in this process, where each takes all memory and cores to load, in turn.
+Status deploy_replicas(const InferenceConfig& config, int count, Serving& serving) {
+  std::vector<InferenceConfig> configs(static_cast<std::size_t>(count), config);
+  for (int i = 0; i < count; ++i) {
+    BF_ASSIGN_OR_RETURN(configs[static_cast<std::size_t>(i)].deployment, replica_config(config.deployment, i, count));
+  }
+  serving.replicas.resize(configs.size());
+  std::vector<Status> ended(configs.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    threads.emplace_back([&, i] {
+      auto made = deploy(serving.checkpoint, configs[i], watch_cluster(serving, i, config.quiet));
+      if (made) {
+        serving.replicas[i] = std::move(*made);
+      } else {
+        ended[i] = tl::unexpected(made.error());
+      }
+    });
+    if (config.deployment.is_here()) threads.back().join();
+  }
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
+  for (const Status& status : ended) BF_TRY(status);
+  return {};
+}
+
+/// Tokens that a text may have with every replica.
+int context_of(const Serving& serving) {
+  int context = serving.checkpoint.config.context;
+  for (const auto& replica : serving.replicas) context = std::min(context, replica->plan().context);
+  return context;
+}
+
 /// Positions for which half of the memory that is left here has room, as if all layers were here; one text at least.
 /// Workers hold a part of them each.
-std::int64_t standard_cache_tokens(const OpenModel& open, const DeploymentConfig& deployment) {
-  const ModelConfig& model = open.checkpoint.config;
+std::int64_t standard_cache_tokens(const Serving& serving, const DeploymentConfig& deployment) {
+  const ModelConfig& model = serving.checkpoint.config;
   const DType type = deployment.compute.kv_type.value_or(kv_type_for(model));
   const std::uint64_t position = cached_bytes(type, static_cast<std::uint64_t>(model.cached_key_dim())) +
                                  cached_bytes(type, static_cast<std::uint64_t>(model.cached_value_dim()));
   const auto heads = static_cast<std::uint64_t>(std::max(1, model.layers) * std::max(1, model.kv_heads));
   const auto topology = detect_topology();
-  const std::uint64_t room = topology ? topology->offered_memory_bytes() / 2 : 0;
-  return std::max<std::int64_t>(open.context(),
+  const std::uint64_t all = topology ? topology->offered_memory_bytes() / 2 : 0;
+  const std::uint64_t room = deployment.is_here() ? all / serving.replicas.size() : all;
+  return std::max<std::int64_t>(context_of(serving),
                                 static_cast<std::int64_t>(room / std::max<std::uint64_t>(position * heads, 1)));
 }
 
@@ -165,20 +211,24 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
         "--chat-template FILE",
         name);
   }
-  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, serving.model));
-  options.scheduler = {.context = serving.model.context(),
-                       .vocab = serving.model.checkpoint.config.vocab,
+  const int count = static_cast<int>(serving.replicas.size());
+  std::vector<Deployment*> replicas;
+  for (const auto& replica : serving.replicas) {
+    replicas.push_back(replica.get());
+    BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, serving.checkpoint));
+    options.drafters.push_back(std::move(drafter));
+  }
+  const auto share = [count](int of_all) { return (of_all + count - 1) / count; };
+  options.scheduler = {.context = context_of(serving),
+                       .vocab = serving.checkpoint.config.vocab,
                        .rows_max = config.prefill_chunk,
-                       .sequences_max = command.parallel,
-                       .cache_tokens = command.cache_tokens > 0
-                                           ? static_cast<std::int64_t>(command.cache_tokens)
-                                           : standard_cache_tokens(serving.model, config.deployment),
-                       .waiting_max = static_cast<std::size_t>(command.queue),
+                       .sequences_max = share(command.parallel),
+                       .cache_tokens = command.cache_tokens > 0 ? static_cast<std::int64_t>(command.cache_tokens)
+                                                                : standard_cache_tokens(serving, config.deployment),
+                       .waiting_max = static_cast<std::size_t>(share(command.queue)),
                        .keep_prefixes = !command.no_prefix_cache,
-                       .slowdown_max = command.slowdown,
-                       .drafter = std::move(drafter)};
-  serving.texts = std::make_unique<TextEngine>(serving.model.checkpoint, *serving.model.deployment, *serving.tokenizer,
-                                               std::move(options));
+                       .slowdown_max = command.slowdown};
+  serving.texts = std::make_unique<TextEngine>(serving.checkpoint, replicas, *serving.tokenizer, std::move(options));
   const JobStoreOptions kept{.retention = std::chrono::seconds(command.retention),
                              .unread_bytes_max = static_cast<std::size_t>(command.stream_buffer_mb) << 20};
   serving.jobs = std::make_unique<JobStore>(*serving.texts, serving.journal, serving.service.metrics(), kept);
@@ -192,11 +242,11 @@ Status open_texts(const ServeCommand& command, const InferenceConfig& config, co
 }
 
 Status open_embedder(const InferenceConfig& config, Serving& serving, const std::string& name) {
-  BF_ASSIGN_OR_RETURN(EmbeddingRecipe recipe, read_embedding_recipe(serving.model.checkpoint));
+  BF_ASSIGN_OR_RETURN(EmbeddingRecipe recipe, read_embedding_recipe(serving.checkpoint));
   EmbedderOptions options{.name = name, .recipe = std::move(recipe)};
   options.rows_max = std::max(config.prefill_chunk, options.rows_max);
-  serving.embedder = std::make_unique<Embedder>(serving.model.checkpoint, *serving.model.deployment, *serving.tokenizer,
-                                                std::move(options));
+  serving.embedder =
+      std::make_unique<Embedder>(serving.checkpoint, *serving.replicas.front(), *serving.tokenizer, std::move(options));
   serving.service.set_embedder(serving.embedder.get());
   return {};
 }
@@ -280,8 +330,15 @@ Result<int> run(ServeCommand& command) {
     model.output = OutputKind::kHidden;
     return {};
   };
-  BF_ASSIGN_OR_RETURN(serving.model, open_model(config, adapt, watch_cluster(service, config.quiet)));
-  BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(serving.model.checkpoint.vocabulary));
+  BF_TRY(replica_config(config.deployment, 0, command.replicas));
+  BF_ASSIGN_OR_RETURN(serving.checkpoint, open_checkpoint(config.model));
+  BF_TRY(adapt(serving.checkpoint.config));
+  if (embeds && command.replicas > 1) {
+    return make_error(ErrorCode::kUnsupported, "{} gives vectors: replicas are for models that continue texts", name);
+  }
+  if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
+  BF_TRY(deploy_replicas(config, command.replicas, serving));
+  BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(serving.checkpoint.vocabulary));
   serving.tokenizer.emplace(std::move(tokenizer));
   BF_TRY(embeds ? open_embedder(config, serving, name) : open_texts(command, config, settings, serving, name));
   BF_TRY(compute(command, serving));
@@ -320,6 +377,13 @@ void add_http_flags(Command sub, ServeCommand& command) {
 
 void add_request_flags(Command sub, ServeCommand& command) {
   const char* group = "Requests";
+  sub.add_option(
+         "--replicas", command.replicas,
+         "Copies of the model, each on an equal part of the workers or of the nodes here. A text is computed by the "
+         "one with the least to do, and goes on over the others where that one dies")
+      .in_range(1, 1024)
+      .show_default()
+      .group(group);
   sub.add_option("--parallel", command.parallel, "Texts that are computed side by side")
       .in_range(1, 4096)
       .show_default()

@@ -211,7 +211,7 @@ Result<int> run(const ChatCommand& command) {
   BF_ASSIGN_OR_RETURN(OpenModel open, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(open.checkpoint.vocabulary));
   config.request.grammar = over_tokens(grammar, tokenizer);
-  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, open));
+  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, open.checkpoint));
   ChatSession session(model, tokenizer, open, config, command.chat.system, std::move(drafter));
   LineReader reader;
   const std::stop_callback on_end(interrupted(), [&] { reader.end(); });

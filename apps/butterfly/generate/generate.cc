@@ -315,7 +315,7 @@ Result<int> run(const GenerateCommand& command) {
   report.load_s = model.load_s;
   GenerateOptions options{
       .prefill_chunk = config.prefill_chunk, .context = model.context(), .vocab = model.checkpoint.config.vocab};
-  BF_ASSIGN_OR_RETURN(options.drafter, open_drafter(config, model));
+  BF_ASSIGN_OR_RETURN(options.drafter, open_drafter(config, model.checkpoint));
   const std::uint64_t wire_before = model.deployment->wire_bytes();  // asks the nodes, also for what nodes() tells
   const std::vector<NodeReport> before = model.deployment->nodes();
   const RunShape expected{

@@ -178,7 +178,7 @@ Result<int> run_prompts(const InferenceConfig& config, const std::string& path) 
   BF_ASSIGN_OR_RETURN(OpenModel model, open_model(config));
   BF_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::create(model.checkpoint.vocabulary));
   BF_ASSIGN_OR_RETURN(const std::vector<Request> requests, read_requests(config, path, model, tokenizer));
-  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, model));
+  BF_ASSIGN_OR_RETURN(std::shared_ptr<Drafter> drafter, open_drafter(config, model.checkpoint));
   Scheduler scheduler(model.deployment->pipeline(), tokenizer,
                       {.context = model.context(),
                        .vocab = model.checkpoint.config.vocab,

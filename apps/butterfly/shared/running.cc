@@ -59,17 +59,22 @@ Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& con
   open.checkpoint = std::move(checkpoint);
   BF_TRY(adapt ? adapt(open.checkpoint.config) : check_continues(open.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
+  BF_ASSIGN_OR_RETURN(open.deployment, deploy(open.checkpoint, config, std::move(observer)));
+  open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
+  return open;
+}
+
+Result<std::unique_ptr<Deployment>> deploy(const Checkpoint& checkpoint, const InferenceConfig& config,
+                                           DeploymentObserver observer) {
   if (!config.quiet) {
     observer.progress = [](const std::string& line) { write_note(line); };
   }
   LoadDisplay display;
   if (!config.quiet) observer.loading = [&display](const LoadProgress& progress) { display.show(progress); };
-  BF_ASSIGN_OR_RETURN(open.deployment, Deployment::create(open.checkpoint, config.deployment, observer, interrupted()));
-  open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
-  return open;
+  return Deployment::create(checkpoint, config.deployment, observer, interrupted());
 }
 
-Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const OpenModel& model) {
+Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const Checkpoint& model) {
   if (config.draft_model.empty()) {
     if (config.speculation == Speculation::kOff) return std::shared_ptr<Drafter>();
     return std::make_shared<NgramDrafter>();
@@ -78,7 +83,7 @@ Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, con
                              .deployment = {.compute = {.threads = config.deployment.compute.threads}},
                              .quiet = config.quiet};
   BF_ASSIGN_OR_RETURN(OpenModel draft, open_model(here));
-  BF_TRY(check_same_tokens(model.checkpoint, draft.checkpoint));
+  BF_TRY(check_same_tokens(model, draft.checkpoint));
   const int context = draft.context();
   return std::make_shared<ModelDrafter>(std::move(draft.deployment), context);
 }

@@ -58,7 +58,11 @@ Result<OpenModel> open_model(const InferenceConfig& config, const std::function<
 Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& config,
                                const std::function<Status(ModelConfig&)>& adapt = {}, DeploymentObserver observer = {});
 
+/// The last part of it: nothing is asked about the model.
+Result<std::unique_ptr<Deployment>> deploy(const Checkpoint& checkpoint, const InferenceConfig& config,
+                                           DeploymentObserver observer = {});
+
 /// Who guesses tokens ahead; null: nobody. Errors: those of opening a draft model, and of one with other tokens.
-Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const OpenModel& model);
+Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const Checkpoint& model);
 
 }  // namespace butterfly::app

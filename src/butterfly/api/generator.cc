@@ -70,18 +70,6 @@ Status check(const GeneratorOptions& options) {
   if (options.threads < 0 || options.nodes < 1) {
     return make_error(ErrorCode::kInvalidArgument, "{} threads on each of {} nodes", options.threads, options.nodes);
   }
-  if (options.replicas < 1) {
-    return make_error(ErrorCode::kInvalidArgument, "{} replicas were asked for, at least 1 is needed",
-                      options.replicas);
-  }
-  if (options.replicas > 1 && !options.join_at.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "workers that join at {} would have {} replicas to choose from",
-                      options.join_at, options.replicas);
-  }
-  if (!options.workers.empty() && options.workers.size() < static_cast<std::size_t>(options.replicas)) {
-    return make_error(ErrorCode::kInvalidArgument, "{} workers for {} replicas", options.workers.size(),
-                      options.replicas);
-  }
   for (const std::chrono::milliseconds time :
        {options.ready_timeout, options.step_timeout, options.heartbeat, options.dead_after}) {
     if (time.count() < 1) {
@@ -91,11 +79,12 @@ Status check(const GeneratorOptions& options) {
   return {};
 }
 
-/// All but the workers, which differ between replicas.
+/// Of all replicas together.
 Result<DeploymentConfig> deployment_config(const GeneratorOptions& options) {
   DeploymentConfig config{.nodes = options.nodes,
                           .compute = {.threads = options.threads},
-                          .membership = {.join_at = options.join_at,
+                          .membership = {.workers = options.workers,
+                                         .join_at = options.join_at,
                                          .cluster = {.heartbeat = options.heartbeat, .dead_after = options.dead_after}},
                           .access = {.credentials = options.credentials, .any_address = options.any_address},
                           .timeouts = {.step = options.step_timeout,
@@ -104,15 +93,7 @@ Result<DeploymentConfig> deployment_config(const GeneratorOptions& options) {
                           .plan = {.strategy = options.split, .custom = custom_plan(options.custom)},
                           .measure_links = options.measure_links};
   BF_ASSIGN_OR_RETURN(config.plan.goal, parse_plan_goal(options.goal));
-  if (options.threads == 0) config.compute.threads = std::max(1, usable_threads() / (options.nodes * options.replicas));
   return config;
-}
-
-/// Workers of one replica: a run of them, as equal as it gets.
-std::vector<std::string> workers_of(const GeneratorOptions& options, int replica) {
-  const auto count = static_cast<long>(options.workers.size());
-  const auto begin = [&](long number) { return options.workers.begin() + count * number / options.replicas; };
-  return {begin(replica), begin(replica + 1)};
 }
 
 }  // namespace
@@ -138,7 +119,8 @@ Generator::~Generator() = default;
 
 Result<Generator> Generator::load(const std::string& model, const GeneratorOptions& options) {
   BF_TRY(check(options));
-  BF_ASSIGN_OR_RETURN(DeploymentConfig config, deployment_config(options));
+  BF_ASSIGN_OR_RETURN(const DeploymentConfig all, deployment_config(options));
+  BF_TRY(replica_config(all, 0, options.replicas));
   BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(model));
   BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(checkpoint.vocabulary));
   auto state =
@@ -151,7 +133,7 @@ Result<Generator> Generator::load(const std::string& model, const GeneratorOptio
     };
   }
   for (int number = 0; number < options.replicas; ++number) {
-    config.membership.workers = workers_of(options, number);
+    BF_ASSIGN_OR_RETURN(const DeploymentConfig config, replica_config(all, number, options.replicas));
     DeploymentObserver observer = node_feed(state->nodes, state->events, options.event);
     observer.progress = progress;
     BF_ASSIGN_OR_RETURN(auto deployment, Deployment::create(state->checkpoint, config, observer));

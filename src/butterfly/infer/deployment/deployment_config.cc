@@ -27,6 +27,26 @@ Status check(const DeploymentConfig& config, const ModelConfig& model) {
 
 }  // namespace
 
+Result<DeploymentConfig> replica_config(DeploymentConfig config, int number, int replicas) {
+  std::vector<std::string>& workers = config.membership.workers;
+  if (replicas < 1) {
+    return make_error(ErrorCode::kInvalidArgument, "{} replicas were asked for, at least 1 is needed", replicas);
+  }
+  if (replicas > 1 && !config.membership.join_at.empty()) {
+    return make_error(ErrorCode::kInvalidArgument, "workers that join at {} would have {} replicas to choose from",
+                      config.membership.join_at, replicas);
+  }
+  if (!workers.empty() && workers.size() < static_cast<std::size_t>(replicas)) {
+    return make_error(ErrorCode::kInvalidArgument, "{} workers for {} replicas", workers.size(), replicas);
+  }
+  if (config.is_here() && config.compute.threads == 0) {
+    config.compute.threads = std::max(1, usable_threads() / (std::max(config.nodes, 1) * replicas));
+  }
+  const auto count = static_cast<std::ptrdiff_t>(workers.size());
+  workers = std::vector(workers.begin() + count * number / replicas, workers.begin() + count * (number + 1) / replicas);
+  return config;
+}
+
 Result<DeploymentConfig> resolved(DeploymentConfig config, const ModelConfig& model) {
   BF_TRY(check(config, model));
   if (config.compute.threads == 0) config.compute.threads = std::max(1, usable_threads() / config.nodes);

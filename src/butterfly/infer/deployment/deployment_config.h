@@ -44,6 +44,11 @@ struct DeploymentConfig {
   bool is_here() const { return membership.workers.empty() && membership.join_at.empty(); }
 };
 
+/// What replica `number` of `replicas` of the model runs on: an equal run of the workers, or of the threads of this
+/// process. Errors: kInvalidArgument where there are too few workers, or others may join: which replica would have
+/// them?
+Result<DeploymentConfig> replica_config(DeploymentConfig config, int number, int replicas);
+
 /// With everything decided that depends on this machine, on the model or on files: threads, the type of the cache,
 /// credentials, a plan that is followed. Errors: kInvalidArgument for numbers out of range; those of reading the files.
 Result<DeploymentConfig> resolved(DeploymentConfig config, const ModelConfig& model);

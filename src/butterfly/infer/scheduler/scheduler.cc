@@ -89,9 +89,14 @@ struct Scheduler::Text {
   TextStream stream;
   Generation generation{};
   SequenceId sequence{};
-  bool guessed = false;  // its newest token, whose logits are in the next row
+  bool guessed = false;    // its newest token, whose logits are in the next row
+  bool cancelled = false;  // while no scheduler had it
   const std::uint64_t begin_ns = trace::now_ns();
 };
+
+void Scheduler::Delete::operator()(Text* text) const {
+  delete text;
+}
 
 Scheduler::Scheduler(Pipeline& pipeline, const Tokenizer& tokenizer, const SchedulerOptions& options)
     : pipeline_(pipeline),
@@ -115,20 +120,56 @@ Result<Scheduler::Id> Scheduler::submit(Submission submission, RequestObserver o
   BF_TRY(validate(submission.request, tokenizer_, options_));
   BF_ASSIGN_OR_RETURN(Sampler sampler, make_sampler(submission.request, tokenizer_, options_.context));
   TextStream stream = make_text_stream(submission.request, tokenizer_);
-  auto text = std::make_unique<Text>(std::move(submission), std::move(observer), std::move(sampler), std::move(stream));
+  TextPtr text(new Text(std::move(submission), std::move(observer), std::move(sampler), std::move(stream)));
   const std::lock_guard lock(mutex_);
   if (options_.waiting_max > 0 && line_.size() >= options_.waiting_max) {
     ++stats_.refused;
     return make_error(ErrorCode::kUnavailable, "{} requests wait already, no more than {} may", line_.size(),
                       options_.waiting_max);
   }
+  ++stats_.submitted;
+  return add(std::move(text));
+}
+
+/// Under the lock.
+Scheduler::Id Scheduler::add(TextPtr text) {
   const Id id = text->id = next_id_++;
   line_.add({.id = id, .priority = text->asked.priority, .user = text->asked.user, .since = Clock::now()});
-  ++stats_.submitted;
+  if (text->cancelled) cancelled_.insert(id);
   stats_.waiting = line_.size();
   waiting_.emplace(id, std::move(text));
   changed_.notify_all();
   return id;
+}
+
+Scheduler::Id Scheduler::take_over(TextPtr text) {
+  const std::lock_guard lock(mutex_);
+  return add(std::move(text));
+}
+
+std::vector<Scheduler::TextPtr> Scheduler::give_up() {
+  std::vector<TextPtr> texts;
+  for (auto& [sequence, text] : running_) {
+    schedule_.finish(sequence);
+    if (options_.drafter) options_.drafter->forget(sequence);
+    text->guessed = false;
+    texts.push_back(std::move(text));
+  }
+  running_.clear();
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, text] : waiting_) {
+    line_.remove(id);
+    texts.push_back(std::move(text));
+  }
+  waiting_.clear();
+  for (const auto& text : texts) text->cancelled = cancelled_.contains(text->id);
+  stats_.waiting = stats_.running = 0;
+  stats_.cache_pages = stats_.cache_pages_kept = 0;  // the nodes that had them are gone
+  return texts;
+}
+
+Scheduler::Id Scheduler::id_of(const Text& text) {
+  return text.id;
 }
 
 void Scheduler::cancel(Id id) {
@@ -196,7 +237,7 @@ bool Scheduler::wait_for_requests(const std::stop_token& stop) {
 
 /// Ends what was cancelled or is too late, and begins what there is room for.
 void Scheduler::take_changes(bool stopping) {
-  std::vector<std::unique_ptr<Text>> ended;
+  std::vector<TextPtr> ended;
   std::set<Id> cancelled;
   {
     const std::lock_guard lock(mutex_);
@@ -235,14 +276,17 @@ void Scheduler::begin_waiting() {
     const Waiter* next = line_.next(Clock::now());
     if (next == nullptr) break;
     const Request& request = waiting_.at(next->id)->asked.request;
-    const auto prompt = static_cast<std::int64_t>(std::max(request.prompt.size(), request.encoded.size()));
-    if (!running_.empty() && !schedule_.has_room(prompt)) break;
-    std::unique_ptr<Text> text = std::move(waiting_.at(next->id));
+    const std::vector<TokenId>& written = waiting_.at(next->id)->generation.tokens;  // by another scheduler
+    std::vector<TokenId> tokens = request.prompt;
+    tokens.insert(tokens.end(), written.begin(), written.end());
+    const auto length = static_cast<std::int64_t>(std::max(tokens.size(), request.encoded.size()));
+    if (!running_.empty() && !schedule_.has_room(length)) break;
+    TextPtr text = std::move(waiting_.at(next->id));
     waiting_.erase(text->id);
     line_.remove(text->id);
-    line_.charge(text->asked.user, static_cast<std::int64_t>(request.prompt.size()));
-    text->generation.waited_s = text->seconds();
-    text->sequence = schedule_.add(request.prompt, request.encoded, request.prompt_logprobs >= 0);
+    line_.charge(text->asked.user, std::ssize(tokens));
+    if (written.empty()) text->generation.waited_s = text->seconds();
+    text->sequence = schedule_.add(std::move(tokens), request.encoded, request.prompt_logprobs >= 0);
     running_.emplace(text->sequence, std::move(text));
   }
   std::vector<std::string> users;
@@ -411,8 +455,7 @@ void Scheduler::finish(Text& text, Result<Generation> generation) {
     }
   }
   const auto found = running_.find(text.sequence);
-  const std::unique_ptr<Text> keep =
-      found != running_.end() && found->second.get() == &text ? std::move(found->second) : nullptr;
+  const TextPtr keep = found != running_.end() && found->second.get() == &text ? std::move(found->second) : nullptr;
   if (keep) {
     running_.erase(found);
     if (options_.drafter) options_.drafter->forget(text.sequence);
@@ -423,7 +466,7 @@ void Scheduler::finish(Text& text, Result<Generation> generation) {
 
 /// Those that wait, too: they would fare no better.
 void Scheduler::end_all(const Error& error) {
-  std::map<Id, std::unique_ptr<Text>> waiting;
+  std::map<Id, TextPtr> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting.swap(waiting_);

@@ -81,6 +81,11 @@ struct SchedulerStats {
 class Scheduler {
  public:
   using Id = std::uint64_t;
+  struct Text;  // one request, from submit() to done()
+  struct Delete {
+    void operator()(Text* text) const;
+  };
+  using TextPtr = std::unique_ptr<Text, Delete>;
 
   /// Both outlive the scheduler.
   Scheduler(Pipeline& pipeline, const Tokenizer& tokenizer, const SchedulerOptions& options);
@@ -107,8 +112,17 @@ class Scheduler {
 
   SchedulerStats stats() const;  // from any thread
 
+  /// All texts that have not ended, as far as they are: for a scheduler over another replica of the model. By the
+  /// thread that computes, also while Pipeline::recover() has it.
+  std::vector<TextPtr> give_up();
+
+  /// Goes on with a text of another scheduler. From any thread. Its id here; never refused.
+  Id take_over(TextPtr text);
+
+  /// The id that a text has where it is now.
+  static Id id_of(const Text& text);
+
  private:
-  struct Text;  // one request, from submit() to done()
   using Clock = std::chrono::steady_clock;
 
   Status loop(const std::stop_token& stop, bool forever);
@@ -123,6 +137,7 @@ class Scheduler {
   void end(Text& text, FinishReason reason);
   void finish(Text& text, Result<Generation> generation);
   void end_all(const Error& error);
+  Id add(TextPtr text);
   bool has_waiting() const;
   void publish();
 
@@ -132,14 +147,14 @@ class Scheduler {
 
   // Of the thread that computes.
   Schedule schedule_;
-  std::map<SequenceId, std::unique_ptr<Text>> running_;
+  std::map<SequenceId, TextPtr> running_;
   std::deque<std::uint64_t> submitted_ns_;  // of the steps under way
   std::uint64_t completed_ns_ = 0;          // when the last one came back
 
   mutable std::mutex mutex_;  // what follows is seen by all threads
   std::condition_variable_any changed_;
   WaitingLine line_;
-  std::map<Id, std::unique_ptr<Text>> waiting_;
+  std::map<Id, TextPtr> waiting_;
   std::set<Id> cancelled_;  // of those that are computed
   Id next_id_ = 1;
   SchedulerStats stats_;

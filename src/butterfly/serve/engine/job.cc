@@ -201,11 +201,7 @@ RequestObserver Job::observer(const std::shared_ptr<Run>& run, std::size_t choic
           [self, run, choice](std::string_view text) {
             if (!text.empty()) self->take(run, choice, AnswerPiece{.text = std::string(text), .is_token = false});
           },
-      .done =
-          [self, run, choice](Result<Generation> generation) {
-            self->store_.engine().note_cluster();
-            self->take(run, choice, std::move(generation));
-          },
+      .done = [self, run, choice](Result<Generation> generation) { self->take(run, choice, std::move(generation)); },
   };
 }
 

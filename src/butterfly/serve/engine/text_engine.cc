@@ -63,50 +63,79 @@ Constraint call_constraint(const GenerationBody& body) {
   return {.kind = Constraint::Kind::kJsonSchema, .source = dump_json(list)};
 }
 
+std::vector<ModelReplica> replicas_of(const std::vector<Deployment*>& deployments, const TextEngineOptions& options) {
+  std::vector<ModelReplica> replicas;
+  for (Deployment* deployment : deployments) {
+    ModelReplica replica{.pipeline = &deployment->pipeline(), .options = options.scheduler};
+    if (!options.drafters.empty()) replica.options.drafter = options.drafters[replicas.size()];
+    replicas.push_back(std::move(replica));
+  }
+  return replicas;
+}
+
 }  // namespace
 
-TextEngine::TextEngine(const Checkpoint& checkpoint, Deployment& deployment, const Tokenizer& tokenizer,
+TextEngine::TextEngine(const Checkpoint& checkpoint, std::vector<Deployment*> deployments, const Tokenizer& tokenizer,
                        TextEngineOptions options)
     : checkpoint_(checkpoint),
-      deployment_(deployment),
+      deployments_(std::move(deployments)),
       tokenizer_(tokenizer),
       options_(std::move(options)),
-      scheduler_(deployment.pipeline(), tokenizer, options_.scheduler),
-      constraints_(TokenTrie::create(tokenizer)) {
-  note_cluster();
+      constraints_(TokenTrie::create(tokenizer)),
+      noted_(deployments_.size()),
+      scheduler_(replicas_of(deployments_, options_), tokenizer,
+                 [this](std::size_t replica) { note_cluster(replica); }) {
+  for (std::size_t i = 0; i < deployments_.size(); ++i) note_cluster(i);
 }
 
 ApiJson TextEngine::cluster() const {
   const std::lock_guard lock(cluster_mutex_);
-  return cluster_;
+  ApiJson json = {{"split", noted_[0].split},
+                  {"replicas", ApiJson::array()},
+                  {"nodes", ApiJson::array()},
+                  {"epochs", ApiJson::array()}};
+  for (std::size_t i = 0; i < noted_.size(); ++i) {
+    json["replicas"].push_back({{"replica", i}, {"up", scheduler_.is_up(i)}});
+    for (const ApiJson& node : noted_[i].nodes) json["nodes"].push_back(node);
+    for (const ApiJson& epoch : noted_[i].epochs) json["epochs"].push_back(epoch);
+  }
+  return json;
 }
 
-void TextEngine::note_cluster() {
+void TextEngine::note_cluster(std::size_t replica) {
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(cluster_mutex_);
-  const std::vector<EpochReport> epochs = deployment_.epochs();
-  const bool same = !cluster_.is_null() && cluster_["epochs"].size() == epochs.size();
-  if (same && now - cluster_noted_ < std::chrono::seconds(1)) return;
-  cluster_noted_ = now;
-  cluster_ = {{"split", deployment_.plan().strategy}, {"nodes", ApiJson::array()}, {"epochs", ApiJson::array()}};
-  for (const NodeReport& node : deployment_.nodes()) {
-    cluster_["nodes"].push_back({{"name", node.name},
-                                 {"first_layer", node.assignment.first_layer},
-                                 {"last_layer", node.assignment.last_layer - 1},
-                                 {"embedding", node.assignment.embedding},
-                                 {"head", node.assignment.head},
-                                 {"first_slice", node.assignment.slices.first},
-                                 {"last_slice", node.assignment.slices.last - 1},
-                                 {"memory_bytes", node.memory_bytes},
-                                 {"busy_s", node.busy_s}});
+  Noted& noted = noted_[replica];
+  const Deployment& deployment = *deployments_[replica];
+  const std::vector<EpochReport> epochs = deployment.epochs();
+  const bool same = !noted.split.empty() && noted.epochs.size() == epochs.size();
+  if (same && now - noted.since < std::chrono::seconds(1)) return;
+  noted = {.split = deployment.plan().strategy, .since = now};
+  for (const NodeReport& node : deployment.nodes()) {
+    noted.nodes.push_back({{"name", node.name},
+                           {"replica", replica},
+                           {"first_layer", node.assignment.first_layer},
+                           {"last_layer", node.assignment.last_layer - 1},
+                           {"embedding", node.assignment.embedding},
+                           {"head", node.assignment.head},
+                           {"first_slice", node.assignment.slices.first},
+                           {"last_slice", node.assignment.slices.last - 1},
+                           {"memory_bytes", node.memory_bytes},
+                           {"busy_s", node.busy_s}});
   }
   for (const EpochReport& epoch : epochs) {
-    cluster_["epochs"].push_back({{"epoch", epoch.epoch},
-                                  {"workers", epoch.workers},
-                                  {"cause", one_line(epoch.cause)},
-                                  {"ready_s", epoch.ready_s},
-                                  {"weight_bytes", epoch.weight_bytes}});
+    noted.epochs.push_back({{"epoch", epoch.epoch},
+                            {"replica", replica},
+                            {"workers", epoch.workers},
+                            {"cause", one_line(epoch.cause)},
+                            {"ready_s", epoch.ready_s},
+                            {"weight_bytes", epoch.weight_bytes}});
   }
+}
+
+bool TextEngine::set_up(std::size_t replica, bool up) {
+  scheduler_.set_up(replica, up);
+  return scheduler_.any_up();
 }
 
 int TextEngine::context() const {
@@ -242,7 +271,7 @@ std::optional<ApiError> TextEngine::prepare(const GenerationBody& body, std::uin
   return std::nullopt;
 }
 
-Result<Scheduler::Id> TextEngine::submit(Submission submission, RequestObserver observer) {
+Result<ReplicatedScheduler::Id> TextEngine::submit(Submission submission, RequestObserver observer) {
   return scheduler_.submit(std::move(submission), std::move(observer));
 }
 

@@ -12,7 +12,7 @@
 
 #include "butterfly/infer/chat/chat_model.h"
 #include "butterfly/infer/deployment/deployment.h"
-#include "butterfly/infer/scheduler/scheduler.h"
+#include "butterfly/infer/scheduler/replicated_scheduler.h"
 #include "butterfly/model/core/checkpoint.h"
 #include "butterfly/serve/protocol/generation_body.h"
 #include "butterfly/text/grammar/constraint.h"
@@ -20,9 +20,10 @@
 namespace butterfly {
 
 struct TextEngineOptions {
-  std::string name{};  // that clients call the model by
-  Request standard{};  // sampling of requests that do not say
-  SchedulerOptions scheduler{};
+  std::string name{};                                // that clients call the model by
+  Request standard{};                                // sampling of requests that do not say
+  SchedulerOptions scheduler{};                      // of each replica
+  std::vector<std::shared_ptr<Drafter>> drafters{};  // of the replicas, one each; none: nobody guesses
   std::optional<ChatModel> chat{};
   std::string no_chat{};  // why there is none
 };
@@ -36,14 +37,13 @@ struct PreparedText {
 
 class TextEngine {
  public:
-  /// All outlive the engine.
-  TextEngine(const Checkpoint& checkpoint, Deployment& deployment, const Tokenizer& tokenizer,
+  /// `deployments` are replicas of the model, one at least. All outlive the engine.
+  TextEngine(const Checkpoint& checkpoint, std::vector<Deployment*> deployments, const Tokenizer& tokenizer,
              TextEngineOptions options);
 
   const std::string& name() const { return options_.name; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  const Deployment& deployment() const { return deployment_; }
   bool has_chat() const { return options_.chat.has_value(); }
   /// Tokens of prompt and answer together, at most.
   int context() const;
@@ -52,14 +52,15 @@ class TextEngine {
   std::optional<ApiError> prepare(const GenerationBody& body, std::uint64_t seed, std::int64_t now,
                                   PreparedText& prepared) const;
 
-  Result<Scheduler::Id> submit(Submission submission, RequestObserver observer);
-  void cancel(Scheduler::Id id) { scheduler_.cancel(id); }
+  Result<ReplicatedScheduler::Id> submit(Submission submission, RequestObserver observer);
+  void cancel(ReplicatedScheduler::Id id) { scheduler_.cancel(id); }
   SchedulerStats stats() const { return scheduler_.stats(); }
 
-  /// Nodes and epochs as they were when note_cluster() was called last. From any thread.
+  /// Nodes and epochs as they were when a text ended last, or up to a second before. From any thread.
   ApiJson cluster() const;
-  /// By the thread that computes; looks again once a second.
-  void note_cluster();
+
+  /// A replica has too few nodes, or enough again; false where none can compute now. By the thread that computes it.
+  bool set_up(std::size_t replica, bool up);
 
   /// Computes until `stop`.
   Status run(const std::stop_token& stop) { return scheduler_.run(stop); }
@@ -70,15 +71,23 @@ class TextEngine {
   std::optional<ApiError> constrain(const GenerationBody& body, Request& request, AnswerOptions& answer) const;
   Request standard_request(const GenerationBody& body, std::uint64_t seed) const;
 
+  /// By the thread that computes the replica; looks again once a second.
+  void note_cluster(std::size_t replica);
+
   const Checkpoint& checkpoint_;
-  Deployment& deployment_;
+  const std::vector<Deployment*> deployments_;
   const Tokenizer& tokenizer_;
   const TextEngineOptions options_;
-  Scheduler scheduler_;
   mutable ConstraintCache constraints_;
+  /// What is told of a replica.
+  struct Noted {
+    ApiJson nodes = ApiJson::array(), epochs = ApiJson::array();
+    std::string split{};
+    std::chrono::steady_clock::time_point since{};
+  };
   mutable std::mutex cluster_mutex_;
-  ApiJson cluster_;
-  std::chrono::steady_clock::time_point cluster_noted_{};
+  std::vector<Noted> noted_;
+  ReplicatedScheduler scheduler_;  // last: its threads work with the others
 };
 
 }  // namespace butterfly
