@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "butterfly/base/json.h"
 #include "butterfly/base/read_file.h"
@@ -21,6 +20,7 @@
 #include "chat/chat_model.h"
 #include "commands.h"
 #include "shared/access.h"
+#include "shared/replicas.h"
 #include "shared/running.h"
 
 namespace butterfly::app {
@@ -34,7 +34,7 @@ struct ServeCommand {
   ChatFlags chat;
   HttpOptions http{.address = "127.0.0.1:8080"};
   std::string alias, api_keys, certificate, private_key, cors, journal, log_format = "text";
-  int replicas = 1;
+  int replicas = 0;  // 0: choose_replicas()
   int parallel = 64;
   int queue = 256;
   std::uint64_t cache_tokens = 0;
@@ -148,31 +148,18 @@ DeploymentObserver watch_cluster(Serving& serving, std::size_t replica, bool qui
   return observer;
 }
 
-/// On the workers of each at the same time; in this process, where each takes all memory and cores to load, in turn.
-Status deploy_replicas(const InferenceConfig& config, int count, Serving& serving) {
-  std::vector<InferenceConfig> configs(static_cast<std::size_t>(count), config);
-  for (int i = 0; i < count; ++i) {
-    BF_ASSIGN_OR_RETURN(configs[static_cast<std::size_t>(i)].deployment, replica_config(config.deployment, i, count));
+Result<int> count_replicas(const ServeCommand& command, const InferenceConfig& config, bool embeds,
+                           const Checkpoint& checkpoint) {
+  if (embeds && command.replicas > 1) {
+    return make_error(ErrorCode::kUnsupported, "{} gives vectors: replicas are for models that continue texts",
+                      checkpoint.config.name);
   }
-  serving.replicas.resize(configs.size());
-  std::vector<Status> ended(configs.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < configs.size(); ++i) {
-    threads.emplace_back([&, i] {
-      auto made = deploy(serving.checkpoint, configs[i], watch_cluster(serving, i, config.quiet));
-      if (made) {
-        serving.replicas[i] = std::move(*made);
-      } else {
-        ended[i] = tl::unexpected(made.error());
-      }
-    });
-    if (config.deployment.is_here()) threads.back().join();
+  if (embeds || command.replicas > 0) return std::max(command.replicas, 1);
+  BF_ASSIGN_OR_RETURN(const int count, choose_replicas(checkpoint, config.deployment));
+  if (count > 1 && !config.quiet) {
+    std::fprintf(stderr, "%d replicas: each worker has room for the whole model, and --goal is throughput\n", count);
   }
-  for (std::thread& thread : threads) {
-    if (thread.joinable()) thread.join();
-  }
-  for (const Status& status : ended) BF_TRY(status);
-  return {};
+  return count;
 }
 
 /// Tokens that a text may have with every replica.
@@ -330,14 +317,14 @@ Result<int> run(ServeCommand& command) {
     model.output = OutputKind::kHidden;
     return {};
   };
-  BF_TRY(replica_config(config.deployment, 0, command.replicas));
+  BF_TRY(replica_config(config.deployment, 0, std::max(command.replicas, 1)));
   BF_ASSIGN_OR_RETURN(serving.checkpoint, open_checkpoint(config.model));
   BF_TRY(adapt(serving.checkpoint.config));
-  if (embeds && command.replicas > 1) {
-    return make_error(ErrorCode::kUnsupported, "{} gives vectors: replicas are for models that continue texts", name);
-  }
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
-  BF_TRY(deploy_replicas(config, command.replicas, serving));
+  BF_ASSIGN_OR_RETURN(const int replicas, count_replicas(command, config, embeds, serving.checkpoint));
+  BF_ASSIGN_OR_RETURN(serving.replicas, deploy_replicas(serving.checkpoint, config, replicas, [&](std::size_t replica) {
+                        return watch_cluster(serving, replica, config.quiet);
+                      }));
   BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(serving.checkpoint.vocabulary));
   serving.tokenizer.emplace(std::move(tokenizer));
   BF_TRY(embeds ? open_embedder(config, serving, name) : open_texts(command, config, settings, serving, name));
@@ -380,8 +367,9 @@ void add_request_flags(Command sub, ServeCommand& command) {
   sub.add_option(
          "--replicas", command.replicas,
          "Copies of the model, each on an equal part of the workers or of the nodes here. A text is computed by the "
-         "one with the least to do, and goes on over the others where that one dies")
-      .in_range(1, 1024)
+         "one with the least to do, and goes on over the others where that one dies. 0: with --goal throughput and "
+         "--split auto one for each worker, where each has room for the whole model; else 1")
+      .in_range(0, 1024)
       .show_default()
       .group(group);
   sub.add_option("--parallel", command.parallel, "Texts that are computed side by side")
