@@ -88,7 +88,7 @@ void ReplicatedScheduler::cancel(Id id) {
   if (found != places_.end()) replicas_[found->second.replica].scheduler->cancel(found->second.id);
 }
 
-/// Where a text of so many tokens would be computed first, less what is there of its prompt. Under the lock.
+/// Where a text of this number of tokens would be computed first, less what is there of its prompt. Under the lock.
 std::size_t ReplicatedScheduler::choose(std::int64_t tokens, const std::vector<std::uint64_t>& pages) const {
   std::vector<std::int64_t> known(replicas_.size(), 0);
   for (std::size_t i = 0; i < pages.size(); ++i) {
