@@ -2,7 +2,7 @@
 """Many readers of one server over worker processes, while readers hang up, workers are killed and the server itself is.
 
     tests/faults/serving.py [--quick] [--seconds N] [--streams N] [--workers N] [--worker-every S] [--server-kills N]
-                            [--retention S] [--seed N]
+                            [--replicas N] [--retention S] [--seed N]
 
 Each reader asks for a text as a stream, hangs up at random, comes back by the id of its request and reads on. A worker is
 killed every few seconds and started again; the server is killed with SIGKILL and started again over the same journal. Each
@@ -128,7 +128,8 @@ class Run:
                 self.failures.append(f"request {number} gave {text!r}, expected {self.expected[number]!r}")
 
     def start_server(self):
-        return Server("--workers", ",".join(self.worker_addresses), "--split", "uniform", "--parallel", "32",
+        split = ["--replicas", str(self.arguments.replicas)] if self.arguments.replicas else ["--split", "uniform"]
+        return Server("--workers", ",".join(self.worker_addresses), *split, "--parallel", "32",
                       "--queue", "1000", "--cache-tokens", "6000", "--retention", str(self.arguments.retention),
                       journal=self.journal, listen=self.address, log=self.log)
 
@@ -215,6 +216,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--replicas", type=int, default=0, help="copies of the model over the workers, instead of one")
     parser.add_argument("--worker-every", type=float, default=20, help="seconds; 0: no worker is killed")
     parser.add_argument("--server-kills", type=int, default=2)
     parser.add_argument("--leave", type=float, default=0.01, help="chance of a hang-up after each event")
