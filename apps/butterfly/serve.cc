@@ -119,6 +119,7 @@ struct Serving {
   Service service;
   Journal journal{};
   Checkpoint checkpoint{};
+  std::stop_source stop_waiting{};  // for workers
   std::vector<std::unique_ptr<Deployment>> replicas{};
   std::optional<Tokenizer> tokenizer{};
   std::unique_ptr<TextEngine> texts{};
@@ -322,9 +323,10 @@ Result<int> run(ServeCommand& command) {
   BF_TRY(adapt(serving.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
   BF_ASSIGN_OR_RETURN(const int replicas, count_replicas(command, config, embeds, serving.checkpoint));
-  BF_ASSIGN_OR_RETURN(serving.replicas, deploy_replicas(serving.checkpoint, config, replicas, [&](std::size_t replica) {
-                        return watch_cluster(serving, replica, config.quiet);
-                      }));
+  const auto observer_of = [&](std::size_t replica) { return watch_cluster(serving, replica, config.quiet); };
+  const std::stop_callback on_interrupt(interrupted(), [&serving] { serving.stop_waiting.request_stop(); });
+  BF_ASSIGN_OR_RETURN(serving.replicas,
+                      deploy_replicas(serving.checkpoint, config, replicas, observer_of, serving.stop_waiting));
   BF_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::create(serving.checkpoint.vocabulary));
   serving.tokenizer.emplace(std::move(tokenizer));
   BF_TRY(embeds ? open_embedder(config, serving, name) : open_texts(command, config, settings, serving, name));

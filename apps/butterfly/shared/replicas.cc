@@ -1,5 +1,6 @@
 #include "shared/replicas.h"
 
+#include <stop_token>
 #include <thread>
 
 #include "butterfly/cluster/control/node_status.h"
@@ -37,7 +38,7 @@ Result<int> choose_replicas(const Checkpoint& checkpoint, const DeploymentConfig
 
 Result<std::vector<std::unique_ptr<Deployment>>> deploy_replicas(
     const Checkpoint& checkpoint, const InferenceConfig& config, int count,
-    const std::function<DeploymentObserver(std::size_t replica)>& observer_of) {
+    const std::function<DeploymentObserver(std::size_t replica)>& observer_of, std::stop_source& stop) {
   std::vector<InferenceConfig> configs;
   for (int i = 0; i < count; ++i) {
     configs.push_back(config);
@@ -48,17 +49,22 @@ Result<std::vector<std::unique_ptr<Deployment>>> deploy_replicas(
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < configs.size(); ++i) {
     threads.emplace_back([&, i] {
-      auto made = deploy(checkpoint, configs[i], observer_of(i));
+      auto made = deploy(checkpoint, configs[i], observer_of(i), stop.get_token());
       if (made) {
         replicas[i] = std::move(*made);
       } else {
         ended[i] = tl::unexpected(made.error());
+        stop.request_stop();
       }
     });
     if (config.deployment.is_here()) threads.back().join();
   }
   for (std::thread& thread : threads) {
     if (thread.joinable()) thread.join();
+  }
+  // The first that failed by itself says why: the others were stopped for it.
+  for (const Status& status : ended) {
+    if (!status && status.error().code != ErrorCode::kCancelled) return tl::unexpected(status.error());
   }
   for (const Status& status : ended) BF_TRY(status);
   return replicas;

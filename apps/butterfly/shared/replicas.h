@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "butterfly/base/result.h"
@@ -18,9 +19,10 @@ namespace butterfly::app {
 Result<int> choose_replicas(const Checkpoint& checkpoint, const DeploymentConfig& config);
 
 /// The workers of all replicas load at the same time; replicas in this process, where each takes all memory and cores
-/// to load, in turn. `observer_of` is asked for each. Errors: those of replica_config() and of deploy().
+/// to load, in turn. `observer_of` is asked for each. `stop` ends waiting for workers, now and later; it is requested
+/// where one fails, so that the others need not load for nothing. Errors: those of replica_config() and of deploy().
 Result<std::vector<std::unique_ptr<Deployment>>> deploy_replicas(
     const Checkpoint& checkpoint, const InferenceConfig& config, int count,
-    const std::function<DeploymentObserver(std::size_t replica)>& observer_of);
+    const std::function<DeploymentObserver(std::size_t replica)>& observer_of, std::stop_source& stop);
 
 }  // namespace butterfly::app

@@ -59,19 +59,19 @@ Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& con
   open.checkpoint = std::move(checkpoint);
   BF_TRY(adapt ? adapt(open.checkpoint.config) : check_continues(open.checkpoint.config));
   if (!config.deployment.is_here()) warn_of_plain_text(config.deployment.access);
-  BF_ASSIGN_OR_RETURN(open.deployment, deploy(open.checkpoint, config, std::move(observer)));
+  BF_ASSIGN_OR_RETURN(open.deployment, deploy(open.checkpoint, config, std::move(observer), interrupted()));
   open.load_s = static_cast<double>(trace::now_ns() - begin) * 1e-9;
   return open;
 }
 
 Result<std::unique_ptr<Deployment>> deploy(const Checkpoint& checkpoint, const InferenceConfig& config,
-                                           DeploymentObserver observer) {
+                                           DeploymentObserver observer, const std::stop_token& stop) {
   if (!config.quiet) {
     observer.progress = [](const std::string& line) { write_note(line); };
   }
   LoadDisplay display;
   if (!config.quiet) observer.loading = [&display](const LoadProgress& progress) { display.show(progress); };
-  return Deployment::create(checkpoint, config.deployment, observer, interrupted());
+  return Deployment::create(checkpoint, config.deployment, observer, stop);
 }
 
 Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const Checkpoint& model) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -58,9 +59,9 @@ Result<OpenModel> open_model(const InferenceConfig& config, const std::function<
 Result<OpenModel> deploy_model(Checkpoint checkpoint, const InferenceConfig& config,
                                const std::function<Status(ModelConfig&)>& adapt = {}, DeploymentObserver observer = {});
 
-/// The last part of it: nothing is asked about the model.
+/// The last part of it: nothing is asked about the model. `stop` ends waiting for workers.
 Result<std::unique_ptr<Deployment>> deploy(const Checkpoint& checkpoint, const InferenceConfig& config,
-                                           DeploymentObserver observer = {});
+                                           DeploymentObserver observer, const std::stop_token& stop);
 
 /// Who guesses tokens ahead; null: nobody. Errors: those of opening a draft model, and of one with other tokens.
 Result<std::shared_ptr<Drafter>> open_drafter(const InferenceConfig& config, const Checkpoint& model);
