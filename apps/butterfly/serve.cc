@@ -1,5 +1,5 @@
 // butterfly serve: the model behind OpenAI's HTTP API. One line on stderr says where; nothing goes to stdout.
-#include <sys/resource.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -287,7 +287,14 @@ Status open_journal(const ServeCommand& command, Serving& serving) {
   return {};
 }
 
+/// Bodies that are taken apart leave holes: the fewer heaps threads have, the less memory stays in them.
+void bound_heaps() {
+  constexpr int kHeapsMax = 2;
+  ::mallopt(M_ARENA_MAX, kHeapsMax);
+}
+
 Result<int> run(ServeCommand& command) {
+  bound_heaps();
   ChatSettings settings;
   BF_ASSIGN_OR_RETURN(InferenceConfig config, read_chat_config(command.flags, settings));
   if (!settings.temperature && config.request.sampling.temperature == 0) config.request.sampling.temperature = 1;
