@@ -7,9 +7,9 @@
                                                             token (p95) grows by at most 1.5x, and its first token comes
                                                             within 3x its time alone
     tools/bench_serving.py peer --llama-server PROGRAM      8 readers, beside llama.cpp's server, in turns: at least 1.3x
-    tools/bench_serving.py split                            two 1-thread workers beside two processes of 1 thread that know
-                                                            nothing of each other: decode and prefill of 8 texts, at least
-                                                            90 % together
+    tools/bench_serving.py split                            two 1-thread workers of a server for many texts beside two
+                                                            processes of 1 thread that know nothing of each other: decode
+                                                            and prefill of 8 texts, at least 90 % together
     tools/bench_serving.py schema                           answers of a JSON schema beside free ones: at most 5 % slower
 
 Models are made by `butterfly convert --random` where none is given. Options: --rounds, --threads, --workers N.
@@ -267,7 +267,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--llama-server")
-    parser.add_argument("--split", default="auto", help="SPLIT or SPLIT:GOAL of the workers, `replicas`, or several, with commas")
+    parser.add_argument("--split", default="auto:throughput", help="SPLIT or SPLIT:GOAL of the workers, `replicas`, or several, with commas")
     parser.add_argument("--prompt-tokens", type=int, default=4000, help="of `long`")
     parser.add_argument("--short-tokens", type=int, default=64)
     parser.add_argument("--endless", action="store_true", help="in `long`, each reader asks again until the prompt is through")
