@@ -200,6 +200,10 @@ TEST_F(ReplicatedSchedulerTest, WithNoReplicaLeftTextsEndWithTheError) {
     EXPECT_EQ(texts.result(i).error().code, ErrorCode::kUnavailable);
   }
   EXPECT_FALSE(scheduler->any_up());
+  // Counted by the next turn of those that compute.
+  for (int i = 0; i < 1000 && scheduler->stats().running > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_EQ(scheduler->stats().running, 0u);
 }
 
