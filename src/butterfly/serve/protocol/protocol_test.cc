@@ -74,6 +74,11 @@ TEST(ResponseBody, ItemsOfFunctionsBecomeMessages) {
   EXPECT_EQ(body.messages[2]["tool_calls"][0]["id"], "c");
   EXPECT_EQ(body.messages[3]["name"], "f");
   EXPECT_TRUE(read_response_body(parsed(R"({"input":[{"type":"function_call","name":7}]})"), body));
+  const auto no_calls = read_response_body(parsed(R"({"input":[{"role":"user","content":"a","tool_calls":-5},
+    {"type":"function_call","call_id":"c","name":"f","arguments":"{}"}]})"),
+                                           body);
+  ASSERT_TRUE(no_calls);
+  EXPECT_TRUE(no_calls->param.starts_with("input[0].tool_calls")) << no_calls->param;
 }
 
 std::string joined(AnswerWriter& writer) {

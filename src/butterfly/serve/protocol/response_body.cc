@@ -41,7 +41,8 @@ void read_input(const ApiJson& input, GenerationBody& body, std::optional<ApiErr
       ApiJson call = {{"id", item.value("call_id", "")},
                       {"type", "function"},
                       {"function", {{"name", item.value("name", "")}, {"arguments", item.value("arguments", "{}")}}}};
-      const bool continues = !list.empty() && list.back().contains("tool_calls");
+      const bool continues =
+          !list.empty() && list.back().contains("tool_calls") && list.back()["tool_calls"].is_array();
       if (!continues) list.push_back({{"role", "assistant"}, {"content", ""}});
       list.back()["tool_calls"].push_back(std::move(call));
     } else if (type == "function_call_output") {
