@@ -112,6 +112,7 @@ Result<int> run(const WorkerCommand& command) {
   StageHost host({.threads = threads,
                   .isa = isa,
                   .weight_bytes_max = options.node.memory_bytes,
+                  .packed_folder = config.packed_folder,
                   .emulated_speed = config.emulate,
                   .progress = [&display](const LoadProgress& progress) { display.show(progress); }});
   TrainHost ranks({.threads = threads,

@@ -4,7 +4,6 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/base/units.h"
-#include "butterfly/model/core/config_json.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/stage/fetched_weights.h"
 #include "butterfly/stage/run_stage.h"
@@ -39,7 +38,7 @@ Result<std::shared_ptr<const WeightSource>> find_source(const ModelConfig& confi
 Status check_packed(const WeightFetcher& fetcher, const std::optional<std::string>& local, StageParts& kept) {
   const Status unchanged = local ? fetcher.check_local(*local) : Status();
   if (unchanged) return {};
-  kept.set_model({});
+  kept.forget_model();
   return make_error(ErrorCode::kUnavailable, "its copy of the model changed while it was loaded: {}",
                     unchanged.error().message);
 }
@@ -91,7 +90,7 @@ Result<std::vector<std::uint64_t>> StageHost::load(std::span<const Assignment> a
   const ModelConfig& config = any.config;
   BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
   compression_ = any.settings.compression;
-  kept_.set_model(any.model.hash + to_json(any.config));
+  kept_.set_model(any.model.hash.empty() ? options_.model_stamp : any.model.hash, config);
   if (options_.weight_bytes_max > 0) {
     // Room first: what is kept may have to give way to what is needed.
     BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
@@ -131,7 +130,7 @@ Status StageHost::prepare(std::span<const Assignment> assignments, WeightFetcher
   const Assignment& any = assignments.front();
   const ModelConfig& config = any.config;
   BF_ASSIGN_OR_RETURN(const std::vector<StageAssignment> stages, stages_of(config, assignments));
-  kept_.set_model(any.model.hash + to_json(any.config));
+  kept_.set_model(any.model.hash.empty() ? options_.model_stamp : any.model.hash, config);
   BF_ASSIGN_OR_RETURN(const std::uint64_t missing, kept_.missing_bytes(config, stages));
   const std::uint64_t held = kept_.bytes();
   if (options_.weight_bytes_max > 0 && held + missing > options_.weight_bytes_max) {

@@ -18,6 +18,8 @@ struct StageHostOptions {
   Isa isa = Isa::kReference;
   std::uint64_t kv_bytes_max = 0;      // of all stages together, by their layers; 0: no limit
   std::uint64_t weight_bytes_max = 0;  // of an assignment, and kept between assignments; 0: no limit
+  std::string packed_folder{};         // where packed weights outlive the process (PackedCache); empty: nowhere
+  std::string model_stamp{};           // which model it is where assignments have no hash of it
   double emulated_speed = 1.0;         // see PacedStageOptions
   /// How far load() has come, for each share in turn; called by the thread that loads.
   std::function<void(const LoadProgress& progress)> progress{};
@@ -25,7 +27,7 @@ struct StageHostOptions {
 
 class StageHost final : public WorkerDelegate {
  public:
-  explicit StageHost(const StageHostOptions& options) : options_(options) {}
+  explicit StageHost(const StageHostOptions& options) : options_(options), kept_(options.packed_folder) {}
 
   Result<std::vector<std::uint64_t>> load(std::span<const Assignment> assignments, WeightFetcher& weights,
                                           std::stop_token stop) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "butterfly/model/core/config_json.h"
 #include "butterfly/plan/cost/cost.h"
 
 namespace butterfly {
@@ -14,13 +15,31 @@ int common(const SliceRange& a, const SliceRange& b) {
 
 }  // namespace
 
-void StageParts::set_model(const std::string& identity) {
+void StageParts::set_model(const std::string& content, const ModelConfig& config) {
+  const std::string identity = content + to_json(config);
   if (model_ == identity) return;
-  *this = {};
+  drop_all();
+  cache_.set_model(content.empty() ? std::string() : identity);
   model_ = identity;
 }
 
+void StageParts::drop_all() {
+  PackedCache cache = std::move(cache_);
+  *this = StageParts();
+  cache_ = std::move(cache);
+}
+
+void StageParts::forget_model() {
+  cache_.forget_model();
+  drop_all();
+}
+
 namespace {
+
+/// How the file of a part is called: what it is and which slices of it.
+std::string part_name(const std::string& what, const HeldSlices& slices) {
+  return fmt::format("{}-{}-{}-{}-{}", what, slices.first, slices.last, slices.experts.first, slices.experts.last);
+}
 
 /// Tells how far loading has come, in the bytes that the model of costs knows of each part.
 class LoadTally {
@@ -51,12 +70,12 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
   tied_ = config.tied_head && config.output == OutputKind::kLogits;
   layers_of_block_ = config.layer_groups > 0 ? config.layers / config.layer_groups : 1;
   std::shared_ptr<const WeightSource> found;
-  const auto source = [&]() -> Result<const WeightSource*> {
+  const auto source = [&]() -> Result<std::shared_ptr<const WeightSource>> {
     if (options.stop.stop_requested()) return make_error(ErrorCode::kCancelled, "loading was cancelled");
     if (!found) {
       BF_ASSIGN_OR_RETURN(found, find_source());
     }
-    return found.get();
+    return found;
   };
   const HeldSlices& slices = assignment.slices;
   BF_ASSIGN_OR_RETURN(const ModelCost cost, model_cost(config, DType::kF16));
@@ -64,23 +83,29 @@ Status StageParts::complete(const ModelConfig& config, const StageAssignment& as
   BF_ASSIGN_OR_RETURN(const std::uint64_t missing, missing_bytes(config, std::span(&assignment, 1)));
   LoadTally tally(options, missing);
   if (assignment.embedding && !embeddings_.contains(slices)) {
-    BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Embedding embedding, Embedding::load(config, *weights, team, slices));
+    BF_ASSIGN_OR_RETURN(Embedding embedding,
+                        cache_.load(part_name("embedding", slices), team, source, [&](const WeightSource& weights) {
+                          return Embedding::load(config, weights, team, slices);
+                        }));
     tally.loaded(share.embedding.weight_bytes, embedding.packed_bytes());
     embeddings_[slices] = std::make_shared<const Embedding>(std::move(embedding));
   }
   for (int layer = assignment.first_layer; layer < assignment.last_layer; ++layer) {
     if (blocks_.contains({weight_layer(layer), slices})) continue;
-    BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
-    BF_ASSIGN_OR_RETURN(Block block, Block::load(config, layer, *weights, team, slices));
+    const std::string name = part_name(fmt::format("block-{}", weight_layer(layer)), slices);
+    BF_ASSIGN_OR_RETURN(Block block, cache_.load(name, team, source, [&](const WeightSource& weights) {
+      return Block::load(config, layer, weights, team, slices);
+    }));
     tally.loaded(share.stored_bytes(cost.kind(layer)), block.packed_bytes());
     blocks_[{weight_layer(layer), slices}] = std::make_shared<const Block>(std::move(block));
   }
   if (assignment.head && !heads_.contains(slices)) {
-    BF_ASSIGN_OR_RETURN(const WeightSource* weights, source());
     const auto embedding = embeddings_.find(slices);
     const Embedding* table = embedding == embeddings_.end() ? nullptr : embedding->second.get();
-    BF_ASSIGN_OR_RETURN(Head head, Head::load(config, *weights, table, team, slices));
+    const std::string name = part_name(config.tied_head && table != nullptr ? "head-tied" : "head", slices);
+    BF_ASSIGN_OR_RETURN(Head head, cache_.load(name, team, source, [&](const WeightSource& weights) {
+      return Head::load(config, weights, table, team, slices);
+    }));
     tally.loaded(share.head.weight_bytes, config.tied_head && table != nullptr ? 0 : head.packed_bytes());
     heads_[slices] = std::make_shared<const Head>(std::move(head));
   }

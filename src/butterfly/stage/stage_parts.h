@@ -18,6 +18,7 @@
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/inference/block.h"
 #include "butterfly/model/inference/embedding.h"
+#include "butterfly/model/packed/packed_cache.h"
 #include "butterfly/plan/partition/plan.h"
 
 namespace butterfly {
@@ -45,8 +46,15 @@ using WeightSourceFinder = std::function<Result<std::shared_ptr<const WeightSour
 
 class StageParts {
  public:
-  /// Whose parts these are: parts of another model are dropped.
-  void set_model(const std::string& identity);
+  /// Parts are looked for and kept in this folder, too, from one start to the next (PackedCache); empty: in memory alone.
+  explicit StageParts(const std::string& packed_folder = {}) : cache_(packed_folder) {}
+
+  /// Whose parts these are: parts of another model are dropped. `content`: a hash or stamp of its files; where it is
+  /// empty, nothing is kept on disk.
+  void set_model(const std::string& content, const ModelConfig& config);
+
+  /// Drops every part, also on disk: they were not packed from what set_model() named.
+  void forget_model();
 
   /// Loads and packs what `assignment` needs and is not here. Errors: those of the source and of the weights (missing,
   /// misshapen, unsupported); kCancelled once a stop is requested, with what was loaded kept.
@@ -75,6 +83,9 @@ class StageParts {
   std::shared_ptr<const Head> head(const HeldSlices& slices) const { return heads_.at(slices); }
 
  private:
+  void drop_all();
+
+  PackedCache cache_;
   std::string model_;
   bool tied_ = false;
   /// Blocks are kept by the layer whose weights they have: layers that share weights are one part.

@@ -118,11 +118,11 @@ TEST_F(StagePartsTest, OfOtherSlicesTheExpertsOfBothAreOffered) {
 }
 
 TEST_F(StagePartsTest, AnotherModelsPartsAreDropped) {
-  parts.set_model("a");
+  parts.set_model("a", {});
   ASSERT_TRUE(complete({.first_layer = 0, .last_layer = 2}));
-  parts.set_model("a");
+  parts.set_model("a", {});
   EXPECT_GT(parts.bytes(), 0u);
-  parts.set_model("b");
+  parts.set_model("b", {});
   EXPECT_EQ(parts.bytes(), 0u);
 }
 

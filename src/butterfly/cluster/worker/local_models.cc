@@ -1,27 +1,18 @@
 #include "butterfly/cluster/worker/local_models.h"
 
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <vector>
 
 #include "butterfly/base/log.h"
+#include "butterfly/model/files/file_stamp.h"
 
 namespace butterfly {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Which file that is and when it was written to last: other than its size and the time of its content, the time of
-/// its inode is not for its owner to set.
-std::string file_stamp(const fs::path& path) {
-  struct stat about {};
-  if (::stat(path.c_str(), &about) != 0) return "gone";
-  return fmt::format("{}:{}:{}:{}.{:09}:{}.{:09}", about.st_dev, about.st_ino, about.st_size, about.st_mtim.tv_sec,
-                     about.st_mtim.tv_nsec, about.st_ctim.tv_sec, about.st_ctim.tv_nsec);
-}
 
 bool is_model_directory(const fs::path& path) {
   std::error_code error;
@@ -57,7 +48,7 @@ std::string LocalModels::stamp_of(const std::string& path) const {
   std::error_code error;
   std::vector<std::string> stamps{file_stamp(path)};
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    stamps.push_back(it->path().filename().string() + "=" + file_stamp(it->path()));
+    stamps.push_back(it->path().filename().string() + "=" + file_stamp(it->path().string()));
   }
   const auto parts = content_.paths ? content_.paths(path) : Result<std::vector<std::string>>();
   for (const std::string& part : parts.value_or(std::vector<std::string>())) stamps.push_back(file_stamp(part));

@@ -59,6 +59,12 @@ void add_model(std::vector<InferenceKey>& keys) {
                             .help = "The same, guessed by this smaller model with the same vocabulary, in this process",
                             .group = kModel},
                            BF_AT(draft_model)));
+  keys.push_back(value_key({.name = "packed_cache",
+                            .help = "Folder for packed weights of the nodes of this process: the next start maps "
+                                    "them instead of reading and packing the model. Its files may be deleted at "
+                                    "any time",
+                            .group = kModel},
+                           BF_AT(deployment.compute.packed_folder)));
   keys.push_back(value_key(
       {.name = "quiet", .help = "No progress and no summary on stderr", .group = kModel, .letter = 'q'}, BF_AT(quiet)));
 }

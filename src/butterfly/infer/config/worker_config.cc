@@ -61,6 +61,11 @@ const std::vector<ConfigKey<WorkerConfig>>& worker_keys() {
                                      "coordinator's content",
                              .group = kGroup},
                             BF_AT(server.model_directory)));
+    all.push_back(value_key({.name = "packed_cache",
+                             .help = "Folder for packed weights: a worker that starts again maps them, and no "
+                                     "coordinator has to send them. Its files may be deleted at any time",
+                             .group = kGroup},
+                            BF_AT(packed_folder)));
     all.push_back(
         config_key<WorkerConfig>({.name = "memory",
                                   .help = "Memory that a plan may use here, such as 4G; empty: what is available",

@@ -18,6 +18,7 @@ struct WorkerConfig {
   AccessOptions access{};
   int threads = 0;                 // 0: all that this process may use
   std::uint64_t memory_bytes = 0;  // that a plan may use here; 0: what is available
+  std::string packed_folder{};     // where packed weights outlive the process; empty: nowhere
   double emulate = 1.0;            // share of one thread's speed
   bool train = true;               // take part in training runs
 };

@@ -19,15 +19,23 @@ Result<Isa> isa_of_node(const ComputeConfig& compute, std::size_t node) {
   return compute.isas[node % compute.isas.size()];
 }
 
+/// Which model's packed weights are kept on disk; empty: none's.
+std::string stamp_of(const Checkpoint& checkpoint, const ComputeConfig& compute) {
+  return compute.packed_folder.empty() ? std::string() : content_stamp(checkpoint.path).value_or(std::string());
+}
+
 /// Every layer on the caller's thread.
 class LocalDeployment final : public Deployment {
  public:
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
                                                     const ComputeConfig& compute, const DeploymentObserver& observer) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
+    StageParts parts(compute.packed_folder);
+    parts.set_model(stamp_of(checkpoint, compute), checkpoint.config);
+    const auto source = [&]() -> Result<std::shared_ptr<const WeightSource>> { return checkpoint.weights; };
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                        Stage::load(checkpoint.config, plan.shares[0].work, checkpoint.weights,
-                                    {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type},
+                        Stage::load(checkpoint.config, plan.shares[0].work, source,
+                                    {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type}, parts,
                                     {.progress = observer.loading}));
     trace::set_fact("model.bytes", static_cast<double>(stage->weight_bytes()));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
@@ -148,7 +156,10 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
   std::vector<InprocNode> members;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(config.compute, i));
-    StageHostOptions host{.threads = config.compute.threads, .isa = isa};
+    StageHostOptions host{.threads = config.compute.threads,
+                          .isa = isa,
+                          .packed_folder = config.compute.packed_folder,
+                          .model_stamp = stamp_of(checkpoint, config.compute)};
     if (observer.loading) host.progress = [loading, i](const LoadProgress& progress) { loading->tell(i, progress); };
     hosts.push_back(std::make_unique<StageHost>(host));
     members.push_back({nodes[i], hosts.back().get()});

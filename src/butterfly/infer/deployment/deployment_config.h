@@ -21,6 +21,7 @@ struct ComputeConfig {
   int threads = 0;                 // of each node; 0: all that this process may use, shared by its nodes
   std::vector<Isa> isas{};         // of the nodes, repeated in turn; empty: choose_isa()
   std::optional<DType> kv_type{};  // of every node; nothing: kv_type_for(config)
+  std::string packed_folder{};     // where packed weights outlive the process (PackedCache); empty: nowhere
 };
 
 struct TimeoutConfig {

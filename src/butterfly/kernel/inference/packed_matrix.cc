@@ -15,6 +15,8 @@
 namespace butterfly {
 namespace {
 
+constexpr std::uintptr_t kPackedLine = 64;  // that kernels read at once
+
 /// The type in whose layout a matrix of `type` is packed.
 DType layout_type(DType type) {
   return has_shared_scales(type) ? type : computing_type(type);
@@ -407,6 +409,28 @@ std::uint64_t PackedMatrix::packed_bytes(DType type, std::int64_t rows, std::int
   return static_cast<std::uint64_t>((rows + kPanel - 1) / kPanel * panel_stride_of(layout_type(type), cols));
 }
 
+PackedMatrix::PackedMatrix(DType stored_type, std::int64_t rows, std::int64_t cols)
+    : stored_type_(stored_type),
+      type_(computing_type(stored_type)),
+      packed_as_(packed_type(stored_type)),
+      rows_(rows),
+      cols_(cols),
+      panel_stride_(panel_stride_of(layout_type(stored_type), cols)) {}
+
+std::optional<PackedMatrix> PackedMatrix::over(DType stored_type, std::int64_t rows, std::int64_t cols, ByteSpan packed,
+                                               std::shared_ptr<const void> owner) {
+  if (stored_type == DType::kI32 || rows <= 0 || cols <= 0) return std::nullopt;
+  if (!row_bytes(stored_type, static_cast<std::uint64_t>(cols))) return std::nullopt;
+  PackedMatrix matrix(stored_type, rows, cols);
+  const auto stride = static_cast<std::uint64_t>(matrix.panel_stride_);
+  const auto panels = static_cast<std::uint64_t>(matrix.panels());
+  if (packed.size() % panels != 0 || packed.size() / panels != stride) return std::nullopt;
+  if (reinterpret_cast<std::uintptr_t>(packed.data()) % kPackedLine != 0) return std::nullopt;
+  matrix.packed_ = packed;
+  matrix.owner_ = std::move(owner);
+  return matrix;
+}
+
 Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& team) {
   if (source.type == DType::kI32) return make_error(ErrorCode::kUnsupported, "an i32 matrix cannot be multiplied");
   const auto row = row_bytes(source.type, static_cast<std::uint64_t>(source.cols));
@@ -417,15 +441,11 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
                       source.rows, source.cols, source.bytes.size());
   }
   BF_TRY(check_quants(source, stride));
-  PackedMatrix packed;
-  packed.type_ = computing_type(source.type);
-  packed.packed_as_ = packed_type(source.type);
-  packed.rows_ = source.rows;
-  packed.cols_ = source.cols;
+  PackedMatrix packed(source.type, source.rows, source.cols);
   const DType layout = layout_type(source.type);
-  packed.panel_stride_ = panel_stride_of(layout, source.cols);
   BF_ASSIGN_OR_RETURN(packed.buffer_, AlignedBuffer::create_beside_others(
                                           static_cast<std::uint64_t>(packed.panels() * packed.panel_stride_)));
+  packed.packed_ = {packed.buffer_.data(), packed.buffer_.bytes()};
   packed.held_ = trace::Held(trace::Owner::kWeights, packed.buffer_.bytes());
   team.run([&](int member) {
     const WorkRange range = split_work(packed.panels(), member, team.size());
@@ -455,7 +475,7 @@ void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, 
   BF_CHECK(stride * static_cast<std::uint64_t>(of_rows.size() - 1) + wide <= out.size(), "room for the rows");
   std::byte* to = out.data();
   for (std::int64_t row = of_rows.begin; row < of_rows.end; ++row, to += stride) {
-    const std::byte* panel = buffer_.data() + row / kPanel * panel_stride_;
+    const std::byte* panel = packed_.data() + row / kPanel * panel_stride_;
     const std::int64_t i = row % kPanel;
     switch (type_) {
       case DType::kF32:

@@ -8,10 +8,12 @@
 //   offset), then the floats [subs][16] of scales and, where there are some, of minima
 //   types of super-blocks, whole rows of them: super-blocks, about as long as files have them (sub_blocks_inl.h)
 // Other quantised types are packed as the computing type that they are re-expressed in.
-// The last panel is padded with zeros. Immutable after pack(), thread-safe to read. Owns its memory.
+// The last panel is padded with zeros. Immutable after pack(), thread-safe to read. Owns its memory, or a share of it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
 #include "butterfly/base/bytes.h"
@@ -51,18 +53,26 @@ class PackedMatrix {
   /// Errors: kUnsupported (type), kBadData (bytes do not match the shape), kNoMemory.
   static Result<PackedMatrix> pack(const MatrixView& source, ThreadTeam& team);
 
+  /// What pack() made of such a matrix before, over `packed`, which `owner` keeps alive. Nothing where these bytes are not
+  /// as many as the shape needs, or not aligned to 64.
+  static std::optional<PackedMatrix> over(DType stored_type, std::int64_t rows, std::int64_t cols, ByteSpan packed,
+                                          std::shared_ptr<const void> owner);
+
   /// Bytes that pack() will take for this shape.
   static std::uint64_t packed_bytes(DType type, std::int64_t rows, std::int64_t cols);
 
   /// The computing type of what was packed.
   DType type() const { return type_; }
+  /// The type that it was packed from.
+  DType stored_type() const { return stored_type_; }
   PackedType packed_as() const { return packed_as_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
   std::int64_t panels() const { return (rows_ + kPanel - 1) / kPanel; }
   std::int64_t panel_stride() const { return panel_stride_; }
-  std::uint64_t bytes() const { return buffer_.bytes(); }
-  const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(buffer_.data()); }
+  std::uint64_t bytes() const { return packed_.size(); }
+  ByteSpan packed() const { return packed_; }
+  const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(packed_.data()); }
   bool quantised() const { return block_elements(type_) > 1; }
 
   /// Row `row` as floats; out has cols() elements.
@@ -73,8 +83,13 @@ class PackedMatrix {
   void unpack(const IndexRange& of_rows, const IndexRange& of_cols, MutableByteSpan out, std::uint64_t stride) const;
 
  private:
+  PackedMatrix(DType stored_type, std::int64_t rows, std::int64_t cols);
+
   AlignedBuffer buffer_;
+  std::shared_ptr<const void> owner_;  // instead of buffer_
+  ByteSpan packed_;
   trace::Held held_;
+  DType stored_type_ = DType::kF32;
   DType type_ = DType::kF32;
   PackedType packed_as_ = PackedType::kF32;
   std::int64_t rows_ = 0;

@@ -194,6 +194,10 @@ bool lies_within(const IndexRange& range, std::int64_t size) {
 
 }  // namespace
 
+std::optional<PackedMatrix> WeightSource::find_packed(const std::string&, const WeightPart&) const {
+  return std::nullopt;
+}
+void WeightSource::was_packed(const std::string&, const WeightPart&, const PackedMatrix&) const {}
 void WeightSource::read_behind(const WeightView&) const {}
 void WeightSource::release(const WeightView&) const {}
 

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,13 @@ class WeightSource {
   /// That part of the weight alone; what is not in it is neither made nor moved. Errors: those of find_checked and
   /// check_part.
   virtual Result<WeightView> find_part(const std::string& name, const WeightPart& part) const;
+
+  /// That part of a matrix as nodes compute with it, where the source has it so already; nothing where it is to be packed
+  /// from what find_part() gives.
+  virtual std::optional<PackedMatrix> find_packed(const std::string& name, const WeightPart& part) const;
+
+  /// Tells what was packed of it; `matrix` lives as long as what is loaded.
+  virtual void was_packed(const std::string& name, const WeightPart& part, const PackedMatrix& matrix) const;
 
   virtual bool contains(const std::string& name) const = 0;
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "butterfly/base/hash/digest.h"
+#include "butterfly/model/files/file_stamp.h"
 #include "butterfly/model/format/gguf/gguf_shards.h"
 #include "butterfly/model/format/gguf/gguf_weights.h"
 #include "butterfly/model/format/hugging_face/hugging_face.h"
@@ -72,6 +73,13 @@ Result<std::vector<std::string>> content_paths(const std::string& path) {
   std::vector<std::string> paths;
   for (const ContentFile& file : files) paths.push_back(file.path);
   return paths;
+}
+
+Result<std::string> content_stamp(const std::string& path) {
+  BF_ASSIGN_OR_RETURN(const auto paths, content_paths(path));
+  std::string stamp;
+  for (const std::string& part : paths) stamp += fmt::format("{} ", file_stamp(part));
+  return stamp;
 }
 
 Result<std::string> content_hash(const std::string& path) {

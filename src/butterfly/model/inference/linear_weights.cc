@@ -34,18 +34,31 @@ Result<std::vector<float>> load_vector(const WeightSource& source, const std::st
   return values;
 }
 
+namespace {
+
+Result<PackedMatrix> load_matrix(const WeightSource& source, const std::string& name, const WeightPart& part,
+                                 ThreadTeam& team) {
+  if (std::optional<PackedMatrix> packed = source.find_packed(name, part)) return std::move(*packed);
+  BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name, part));
+  source.read_behind(view);
+  PackedMatrix matrix;
+  {
+    const trace::Scope scope(trace::Zone::kPackWeights);
+    BF_TRY(check_finite(source, name, view.matrix(), team));
+    BF_ASSIGN_OR_RETURN(matrix, PackedMatrix::pack(view.matrix(), team));
+  }
+  source.release(view);
+  source.was_packed(name, part, matrix);
+  return matrix;
+}
+
+}  // namespace
+
 Result<LinearWeights> load_linear(const WeightSource& source, const std::string& name, const LinearPart& part,
                                   ThreadTeam& team) {
   LinearWeights linear;
   if (!part.matrix.empty()) {
-    BF_ASSIGN_OR_RETURN(const WeightView view, source.find_part(name + ".weight", part.matrix));
-    source.read_behind(view);
-    {
-      const trace::Scope scope(trace::Zone::kPackWeights);
-      BF_TRY(check_finite(source, name + ".weight", view.matrix(), team));
-      BF_ASSIGN_OR_RETURN(linear.matrix, PackedMatrix::pack(view.matrix(), team));
-    }
-    source.release(view);
+    BF_ASSIGN_OR_RETURN(linear.matrix, load_matrix(source, name + ".weight", part.matrix, team));
   }
   if (part.with_bias && part.matrix.of_rows.size() > 0) {
     BF_ASSIGN_OR_RETURN(linear.bias, load_vector(source, name + ".bias", part.matrix.rows, part.matrix.of_rows));
