@@ -5,6 +5,7 @@
 
 #include "butterfly/base/hash/crc32c.h"
 #include "butterfly/base/json.h"
+#include "butterfly/model/files/mapped_file.h"
 #include "butterfly/model/files/pending_file.h"
 
 namespace butterfly {
@@ -119,9 +120,15 @@ std::optional<PackedEntry> read_entry(const json& entry, ByteSpan data, std::vec
 }  // namespace
 
 Result<std::shared_ptr<const PackedPart>> PackedPart::open(const std::string& path, ThreadTeam& team) {
+  BF_ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+  return read(file->bytes(), file, path, team);
+}
+
+Result<std::shared_ptr<const PackedPart>> PackedPart::read(ByteSpan bytes, std::shared_ptr<const void> owner,
+                                                           const std::string& path, ThreadTeam& team) {
   const auto part = std::make_shared<PackedPart>();
-  BF_ASSIGN_OR_RETURN(part->file_, MappedFile::open(path));
-  const ByteSpan bytes = part->file_->bytes();
+  part->path_ = path;
+  part->owner_ = std::move(owner);
   Preamble preamble{};
   if (bytes.size() < sizeof(preamble)) return damaged(path, "is too short to hold packed weights");
   std::memcpy(&preamble, bytes.data(), sizeof(preamble));
@@ -172,13 +179,13 @@ Result<WeightView> PackedPart::find_part(const std::string& name, const WeightPa
                     .rows = part.of_rows.size(),
                     .cols = part.of_cols.size(),
                     .bytes = found->second.bytes,
-                    .owner = file_};
+                    .owner = owner_};
 }
 
 std::optional<PackedMatrix> PackedPart::find_packed(const std::string& name, const WeightPart& part) const {
   const auto found = entries_.find(name);
   if (found == entries_.end() || found->second.part != part || !found->second.packed) return std::nullopt;
-  return PackedMatrix::over(found->second.type, part.of_rows.size(), part.of_cols.size(), found->second.bytes, file_);
+  return PackedMatrix::over(found->second.type, part.of_rows.size(), part.of_cols.size(), found->second.bytes, owner_);
 }
 
 Result<WeightView> PackedRecorder::find_part(const std::string& name, const WeightPart& part) const {

@@ -10,7 +10,6 @@
 #include "butterfly/base/result.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/weights.h"
-#include "butterfly/model/files/mapped_file.h"
 
 namespace butterfly {
 
@@ -25,8 +24,11 @@ struct PackedEntry {
 /// A source of what its file has, which it keeps mapped for as long as a matrix of it lives. Immutable, thread-safe.
 class PackedPart final : public WeightSource {
  public:
-  /// Looks at every byte's checksum. Errors: those of MappedFile::open; kBadData for what is damaged or of another form.
+  /// Looks at every byte's checksum. Errors: those of MappedFile::open and read().
   static Result<std::shared_ptr<const PackedPart>> open(const std::string& path, ThreadTeam& team);
+  /// The same of a file's bytes, which `owner` keeps alive. Errors: kBadData for what is damaged or of another form.
+  static Result<std::shared_ptr<const PackedPart>> read(ByteSpan bytes, std::shared_ptr<const void> owner,
+                                                        const std::string& path, ThreadTeam& team);
 
   std::vector<WeightInfo> list() const override;
   /// Errors: kNotFound; kInvalidArgument where the file has a part of it alone.
@@ -35,10 +37,11 @@ class PackedPart final : public WeightSource {
   Result<WeightView> find_part(const std::string& name, const WeightPart& part) const override;
   std::optional<PackedMatrix> find_packed(const std::string& name, const WeightPart& part) const override;
   bool contains(const std::string& name) const override { return entries_.contains(name); }
-  std::string description() const override { return file_->path(); }
+  std::string description() const override { return path_; }
 
  private:
-  std::shared_ptr<const MappedFile> file_;
+  std::string path_;
+  std::shared_ptr<const void> owner_;  // of the bytes
   std::map<std::string, PackedEntry> entries_;
 };
 
