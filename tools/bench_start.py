@@ -4,7 +4,7 @@ disk (--packed-cache), and llama.cpp.
 
     python3 tools/bench_start.py --types q4_0 q8_0 bf16 --rounds 5 --peer PYTHON_WITH_LLAMA_CPP
 
-Random weights of llama-1.1b in each type, a prompt of a few tokens, one token. `cold`: the pages of the files are dropped from
+Random weights of llama-1.1b in each type, a prompt of 18 tokens, one token. `cold`: the pages of the files are dropped from
 the page cache before; `warm`: they are in it. butterfly's time is that of the whole process; llama.cpp's (llama-cpp-python, in
 the Python of --peer) begins when its library is imported. Memory is the peak of resident pages less what is shared with files
 that are mapped (`own`), and with it (`all`). In turns; medians, least and most.
@@ -28,7 +28,7 @@ import sys, time
 import llama_cpp
 begin = time.monotonic()
 model = llama_cpp.Llama(sys.argv[1], n_threads=int(sys.argv[2]), n_threads_batch=int(sys.argv[2]), n_ctx=512, verbose=False)
-model.eval(list(range(1, 9)))
+model.eval(list(range(1, 19)))
 model.sample(temp=0)
 print("seconds", time.monotonic() - begin)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))

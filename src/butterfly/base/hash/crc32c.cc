@@ -20,13 +20,54 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 }();
 
 #if defined(__x86_64__)
+// The instruction takes three cycles and one can begin in each: three runs of bytes side by side.
+constexpr std::size_t kRunBytes = 1024;
+
+/// What `crc` becomes over kRunBytes zeros: it is linear, so the images of its four bytes add up.
+class RunOfZeros {
+ public:
+  constexpr RunOfZeros() {
+    std::array<std::uint32_t, 32> images{};
+    for (std::size_t bit = 0; bit < images.size(); ++bit) {
+      images[bit] = std::uint32_t{1} << bit;
+      for (std::size_t i = 0; i < kRunBytes; ++i) images[bit] = (images[bit] >> 8) ^ kTable[images[bit] & 0xff];
+    }
+    for (std::size_t byte = 0; byte < 4; ++byte) {
+      for (std::size_t value = 0; value < 256; ++value) {
+        for (std::size_t bit = 0; bit < 8; ++bit) {
+          if ((value >> bit & 1) != 0) images_[byte][value] ^= images[8 * byte + bit];
+        }
+      }
+    }
+  }
+  constexpr std::uint32_t operator()(std::uint32_t crc) const {
+    return images_[0][crc & 0xff] ^ images_[1][crc >> 8 & 0xff] ^ images_[2][crc >> 16 & 0xff] ^ images_[3][crc >> 24];
+  }
+
+ private:
+  std::array<std::array<std::uint32_t, 256>, 4> images_{};
+};
+constexpr RunOfZeros kOverZeros;
+
+std::uint64_t eight_at(const std::byte* at) {
+  std::uint64_t eight = 0;
+  std::memcpy(&eight, at, sizeof(eight));
+  return eight;
+}
+
 __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(ByteSpan bytes, std::uint32_t before) {
   std::uint64_t crc = ~before;
-  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, bytes.data(), sizeof(eight));
-    crc = _mm_crc32_u64(crc, eight);
+  for (; bytes.size() >= 3 * kRunBytes; bytes = bytes.subspan(3 * kRunBytes)) {
+    const std::byte* at = bytes.data();
+    std::uint64_t second = 0, third = 0;
+    for (std::size_t i = 0; i < kRunBytes; i += 8) {
+      crc = _mm_crc32_u64(crc, eight_at(at + i));
+      second = _mm_crc32_u64(second, eight_at(at + kRunBytes + i));
+      third = _mm_crc32_u64(third, eight_at(at + 2 * kRunBytes + i));
+    }
+    crc = kOverZeros(kOverZeros(static_cast<std::uint32_t>(crc)) ^ static_cast<std::uint32_t>(second)) ^ third;
   }
+  for (; bytes.size() >= 8; bytes = bytes.subspan(8)) crc = _mm_crc32_u64(crc, eight_at(bytes.data()));
   auto last = static_cast<std::uint32_t>(crc);
   for (const std::byte byte : bytes) last = _mm_crc32_u8(last, std::to_integer<unsigned char>(byte));
   return ~last;

@@ -211,6 +211,10 @@ void MappedFile::read_behind(ByteSpan part, std::size_t bytes) const {
   if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);
 }
 
+void MappedFile::read_ahead() const {
+  (void)::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
+}
+
 Status MappedFile::unchanged() const {
   const std::lock_guard lock(mappings_mutex);
   for (const Mapping& mapping : mappings) {

@@ -35,6 +35,9 @@ class MappedFile {
   /// Lets the system begin to read `bytes` behind `part`, which are wanted soon. A part that lies elsewhere is ignored.
   void read_behind(ByteSpan part, std::size_t bytes) const;
 
+  /// Lets the system begin to read all of it.
+  void read_ahead() const;
+
   /// Errors: kBadData where the file has another size or another time of its last change than when it was opened, with
   /// both. Renaming, linking or deleting it changes no byte of it and is no error.
   Status unchanged() const;

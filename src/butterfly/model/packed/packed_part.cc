@@ -121,6 +121,7 @@ std::optional<PackedEntry> read_entry(const json& entry, ByteSpan data, std::vec
 
 Result<std::shared_ptr<const PackedPart>> PackedPart::open(const std::string& path, ThreadTeam& team) {
   BF_ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+  file->read_ahead();
   return read(file->bytes(), file, path, team);
 }
 
