@@ -82,7 +82,7 @@ Status check(const GeneratorOptions& options) {
 /// Of all replicas together.
 Result<DeploymentConfig> deployment_config(const GeneratorOptions& options) {
   DeploymentConfig config{.nodes = options.nodes,
-                          .compute = {.threads = options.threads},
+                          .compute = {.threads = options.threads, .packed_folder = options.packed_cache},
                           .membership = {.workers = options.workers,
                                          .join_at = options.join_at,
                                          .cluster = {.heartbeat = options.heartbeat, .dead_after = options.dead_after}},

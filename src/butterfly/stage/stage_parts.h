@@ -46,7 +46,8 @@ using WeightSourceFinder = std::function<Result<std::shared_ptr<const WeightSour
 
 class StageParts {
  public:
-  /// Parts are looked for and kept in this folder, too, from one start to the next (PackedCache); empty: in memory alone.
+  /// Parts are looked for and kept in this folder, too, from one start to the next (PackedCache); empty: in memory
+  /// alone.
   explicit StageParts(const std::string& packed_folder = {}) : cache_(packed_folder) {}
 
   /// Whose parts these are: parts of another model are dropped. `content`: a hash or stamp of its files; where it is

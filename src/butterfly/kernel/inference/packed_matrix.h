@@ -53,8 +53,8 @@ class PackedMatrix {
   /// Errors: kUnsupported (type), kBadData (bytes do not match the shape), kNoMemory.
   static Result<PackedMatrix> pack(const MatrixView& source, ThreadTeam& team);
 
-  /// What pack() made of such a matrix before, over `packed`, which `owner` keeps alive. Nothing where these bytes are not
-  /// as many as the shape needs, or not aligned to 64.
+  /// What pack() made of such a matrix before, over `packed`, which `owner` keeps alive. Nothing where these bytes are
+  /// not as many as the shape needs, or not aligned to 64.
   static std::optional<PackedMatrix> over(DType stored_type, std::int64_t rows, std::int64_t cols, ByteSpan packed,
                                           std::shared_ptr<const void> owner);
 

@@ -81,8 +81,8 @@ class WeightSource {
   /// check_part.
   virtual Result<WeightView> find_part(const std::string& name, const WeightPart& part) const;
 
-  /// That part of a matrix as nodes compute with it, where the source has it so already; nothing where it is to be packed
-  /// from what find_part() gives.
+  /// That part of a matrix as nodes compute with it, where the source has it so already; nothing where it is to be
+  /// packed from what find_part() gives.
   virtual std::optional<PackedMatrix> find_packed(const std::string& name, const WeightPart& part) const;
 
   /// Tells what was packed of it; `matrix` lives as long as what is loaded.

@@ -6,7 +6,7 @@
 namespace butterfly {
 
 /// Device, inode, size, time of the last write and of the last change of any kind; "gone" where it cannot be examined.
-/// The same text at two moments: the same bytes, unless somebody set the machine's clock back to hide it.
+/// The same text at two moments: the same bytes, unless a user set the machine's clock back to hide it.
 std::string file_stamp(const std::string& path);
 
 }  // namespace butterfly

@@ -212,12 +212,9 @@ class PartWriter {
 
   Status add(const std::string& name, const PackedEntry& entry) {
     BF_TRY(pad(0));
-    index_[name] = {{"part", ranges_of(entry.part)},
-                    {"packed", entry.packed},
-                    {"type", static_cast<int>(entry.type)},
-                    {"at", at_},
-                    {"bytes", entry.bytes.size()},
-                    {"sums", checksums(entry.bytes)}};
+    index_[name] = {{"part", ranges_of(entry.part)},        {"packed", entry.packed},
+                    {"type", static_cast<int>(entry.type)}, {"at", at_},
+                    {"bytes", entry.bytes.size()},          {"sums", checksums(entry.bytes)}};
     return write(entry.bytes);
   }
 
@@ -240,7 +237,7 @@ class PartWriter {
     return file_.write(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
 
-  /// Zeros, at least so many, to where data may begin.
+  /// Zeros, at least `least` bytes of them, to where data may begin.
   Status pad(std::uint64_t least) {
     const std::uint64_t end = (at_ + least + kPackedAlignment - 1) / kPackedAlignment * kPackedAlignment;
     return write(std::vector<std::byte>(end - at_));

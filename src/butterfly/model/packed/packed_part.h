@@ -16,9 +16,9 @@ namespace butterfly {
 /// Where a weight lies in the file of its part.
 struct PackedEntry {
   WeightPart part{};
-  bool packed = false;        // or as it is stored
-  DType type = DType::kF32;   // that it is stored as
-  ByteSpan bytes{};           // of the mapped file
+  bool packed = false;       // or as it is stored
+  DType type = DType::kF32;  // that it is stored as
+  ByteSpan bytes{};          // of the mapped file
 };
 
 /// A source of what its file has, which it keeps mapped for as long as a matrix of it lives. Immutable, thread-safe.
