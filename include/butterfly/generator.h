@@ -35,8 +35,8 @@ struct GeneratorEvent {
 const char* to_string(GeneratorEvent::Kind kind);  // "joined", "lost", "epoch", "waiting"
 
 struct GeneratorOptions {
-  int threads = 0;  // of each node in this process; 0: all that it may use, shared by the nodes
-  int nodes = 1;    // in this process, where there are no workers
+  int threads = 0;             // of each node in this process; 0: all that it may use, shared by the nodes
+  int nodes = 1;               // in this process, where there are no workers
   std::string packed_cache{};  // folder for packed weights of nodes in this process, which the next start maps; empty:
                                // none. Its files may be deleted at any time
 

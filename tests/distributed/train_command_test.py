@@ -171,7 +171,8 @@ class Memory(Folder):
         self.assertEqual(roomy.returncode, 0, roomy.stderr)
         tried = [line for line in roomy.stderr.splitlines() if " a step  " in line]
         self.assertEqual(len(tried), 1)
-        self.assertRegex(tried[0], r", micro-batch 4, recompute none .* fits\Z")
+        # Which is the fastest is measured, and a busy machine may prefer a pipeline, whose micro-batches are small.
+        self.assertRegex(tried[0], r"( pipeline, micro-batch \d|, micro-batch 4), recompute none .* fits\Z")
         needed = json.loads(roomy.stdout)["predicted_memory_bytes"]
         tight = self.fitted(str(needed - 1), "--ranks", "2")
         self.assertEqual(tight.returncode, 0, tight.stderr)

@@ -19,11 +19,6 @@ Result<Isa> isa_of_node(const ComputeConfig& compute, std::size_t node) {
   return compute.isas[node % compute.isas.size()];
 }
 
-/// Which model's packed weights are kept on disk; empty: none's.
-std::string stamp_of(const Checkpoint& checkpoint, const ComputeConfig& compute) {
-  return compute.packed_folder.empty() ? std::string() : content_stamp(checkpoint.path).value_or(std::string());
-}
-
 /// Every layer on the caller's thread.
 class LocalDeployment final : public Deployment {
  public:
@@ -31,7 +26,7 @@ class LocalDeployment final : public Deployment {
                                                     const ComputeConfig& compute, const DeploymentObserver& observer) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
     StageParts parts(compute.packed_folder);
-    parts.set_model(stamp_of(checkpoint, compute), checkpoint.config);
+    parts.set_model(checkpoint.stamp, checkpoint.config);
     const auto source = [&]() -> Result<std::shared_ptr<const WeightSource>> { return checkpoint.weights; };
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                         Stage::load(checkpoint.config, plan.shares[0].work, source,
@@ -159,7 +154,7 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
     StageHostOptions host{.threads = config.compute.threads,
                           .isa = isa,
                           .packed_folder = config.compute.packed_folder,
-                          .model_stamp = stamp_of(checkpoint, config.compute)};
+                          .model_stamp = checkpoint.stamp};
     if (observer.loading) host.progress = [loading, i](const LoadProgress& progress) { loading->tell(i, progress); };
     hosts.push_back(std::make_unique<StageHost>(host));
     members.push_back({nodes[i], hosts.back().get()});

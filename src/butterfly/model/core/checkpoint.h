@@ -13,7 +13,8 @@ namespace butterfly {
 
 struct Checkpoint {
   std::string path;
-  std::string format;  // "gguf v3", "hugging face"
+  std::string stamp{};  // which files they were, and when they were last written to, before they were opened
+  std::string format;   // "gguf v3", "hugging face"
   ModelConfig config;
   Vocabulary vocabulary;
   std::shared_ptr<const WeightSource> weights;  // null for a directory opened without weights_required

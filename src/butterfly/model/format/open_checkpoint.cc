@@ -56,11 +56,31 @@ Result<std::vector<ContentFile>> content_files(const std::string& path) {
 
 }  // namespace
 
-Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options) {
+namespace {
+
+Result<Checkpoint> open_files(const std::string& path, const OpenOptions& options) {
   std::error_code error;
   if (fs::is_directory(path, error)) return open_hugging_face(path, options);
   BF_ASSIGN_OR_RETURN(auto file, MappedFile::open(path));
   return open_gguf(std::move(file), options);
+}
+
+/// Of the files that content_hash reads; empty where they cannot be examined.
+std::string content_stamp(const std::string& path) {
+  std::string stamp;
+  for (const std::string& part : content_paths(path).value_or(std::vector<std::string>())) {
+    stamp += fmt::format("{} ", file_stamp(part));
+  }
+  return stamp;
+}
+
+}  // namespace
+
+Result<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options) {
+  std::string stamp = content_stamp(path);  // first: of a file that takes its place meanwhile it says nothing
+  BF_ASSIGN_OR_RETURN(Checkpoint checkpoint, open_files(path, options));
+  checkpoint.stamp = std::move(stamp);
+  return checkpoint;
 }
 
 Status checkpoint_unchanged(const std::string& path) {
@@ -73,13 +93,6 @@ Result<std::vector<std::string>> content_paths(const std::string& path) {
   std::vector<std::string> paths;
   for (const ContentFile& file : files) paths.push_back(file.path);
   return paths;
-}
-
-Result<std::string> content_stamp(const std::string& path) {
-  BF_ASSIGN_OR_RETURN(const auto paths, content_paths(path));
-  std::string stamp;
-  for (const std::string& part : paths) stamp += fmt::format("{} ", file_stamp(part));
-  return stamp;
 }
 
 Result<std::string> content_hash(const std::string& path) {

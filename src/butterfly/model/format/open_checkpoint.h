@@ -22,10 +22,6 @@ Result<std::string> content_hash(const std::string& path);
 /// Errors: kBadData, kIo.
 Status checkpoint_unchanged(const std::string& path);
 
-/// Which files content_hash would read, and when they were written to last; at once, and only for this machine.
-/// Errors: kNotFound, kIo.
-Result<std::string> content_stamp(const std::string& path);
-
 /// The files that content_hash reads. Errors: kNotFound, kIo.
 Result<std::vector<std::string>> content_paths(const std::string& path);
 
