@@ -23,7 +23,8 @@ Result<Isa> isa_of_node(const ComputeConfig& compute, std::size_t node) {
 class LocalDeployment final : public Deployment {
  public:
   static Result<std::unique_ptr<Deployment>> create(const Checkpoint& checkpoint, const Plan& plan,
-                                                    const ComputeConfig& compute, const DeploymentObserver& observer) {
+                                                    const ComputeConfig& compute, const DeploymentObserver& observer,
+                                                    const std::stop_token& stop) {
     BF_ASSIGN_OR_RETURN(const Isa isa, isa_of_node(compute, 0));
     StageParts parts(compute.packed_folder);
     parts.set_model(checkpoint.stamp, checkpoint.config);
@@ -31,7 +32,7 @@ class LocalDeployment final : public Deployment {
     BF_ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
                         Stage::load(checkpoint.config, plan.shares[0].work, source,
                                     {.threads = compute.threads, .isa = isa, .kv_type = compute.kv_type}, parts,
-                                    {.progress = observer.loading}));
+                                    {.stop = stop, .progress = observer.loading}));
     trace::set_fact("model.bytes", static_cast<double>(stage->weight_bytes()));
     return std::unique_ptr<Deployment>(new LocalDeployment(std::move(stage), plan));
   }
@@ -124,7 +125,7 @@ class LoadingNodes {
 };
 
 Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, const DeploymentConfig& config,
-                                                const DeploymentObserver& observer) {
+                                                const DeploymentObserver& observer, const std::stop_token& stop) {
   // The nodes are alike, so no split depends on their speed; together they have the memory of one process.
   BF_ASSIGN_OR_RETURN(const Topology topology, detect_topology());
   NodeDescriptor node;
@@ -141,7 +142,7 @@ Result<std::unique_ptr<Deployment>> deploy_here(const Checkpoint& checkpoint, co
   }
   BF_ASSIGN_OR_RETURN(const Plan plan, plan_for(checkpoint, cluster_of(nodes), planning));
   if (config.nodes == 1 && plan.shares.size() == 1)
-    return LocalDeployment::create(checkpoint, plan, config.compute, observer);
+    return LocalDeployment::create(checkpoint, plan, config.compute, observer, stop);
   if (observer.progress && !plan.standby_nodes.empty()) {
     observer.progress(fmt::format("{} of {} nodes stand by: the model has {} layers", plan.standby_nodes.size(),
                                   config.nodes, checkpoint.config.layers));
@@ -187,7 +188,7 @@ Result<std::unique_ptr<Deployment>> Deployment::create(const Checkpoint& checkpo
     if (observer.progress) observer.progress("this machine's speed, for the recording: measured once, some seconds");
     set_facts_of_this_node(decided.compute);
   }
-  auto deployment = decided.is_here() ? deploy_here(checkpoint, decided, observer)
+  auto deployment = decided.is_here() ? deploy_here(checkpoint, decided, observer, stop)
                                       : deploy_on_workers(checkpoint, decided, observer, stop);
   // Weights that were packed while the file was written to are those of no model.
   if (deployment) BF_TRY(checkpoint_unchanged(checkpoint.path));
