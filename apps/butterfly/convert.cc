@@ -85,6 +85,10 @@ Result<int> run(const ConvertCommand& command) {
                  fmt::format("{}", fmt::join(report.stored_as_f16, ", ")).c_str());
   }
   std::fprintf(stderr, "%s: %s\n", command.paths.back().c_str(), format_bytes(report.file_bytes).c_str());
+  if (report.error > 0) {
+    std::fprintf(stderr, "rounding: %.3g %% of the weights' size (root mean square), at most %.3g %% (%s)\n",
+                 100 * report.error, 100 * report.largest_error, report.largest_error_in.c_str());
+  }
   return kExitOk;
 }
 
@@ -97,10 +101,11 @@ void add_convert(Command app, Action& action) {
                  "IN (GGUF file or Hugging Face directory) and OUT.gguf; OUT alone with --random")
       .required()
       .takes(1, 2);
-  sub.add_option("--type", command->type,
-                 "A mix, in which some matrices are finer: " + type_mixes() +
-                     "; or one type for all matrices: f32, f16, bf16, q3_k, q4_k or q5_k; default: as stored, f16 for "
-                     "--random");
+  sub.add_option(
+      "--type", command->type,
+      "A mix, in which some matrices are finer: " + type_mixes() +
+          "; or one type for all matrices: f32, f16, bf16, int8 (one scale for each row: the fastest with many "
+          "tokens at once), q3_k, q4_k or q5_k; default: as stored, f16 for --random");
   sub.add_flag("--pure", command->pure, "That type for all matrices, also where its name is a mix's; so with --random");
   auto random =
       sub.add_option("--random", command->random,

@@ -29,6 +29,7 @@ enum class DType : std::uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
+  kInt8,
   // What the types above are computed as, never in files: blocks of 32 with a float scale for 32 or 16 elements, "Min"
   // with a float minimum for as many, and bytes or nibbles (sub_blocks.h).
   kBytes16,
@@ -41,10 +42,10 @@ enum class DType : std::uint8_t {
 };
 
 /// What files store and options name.
-inline constexpr std::array kAllDTypes{DType::kF32,    DType::kF16,  DType::kBF16, DType::kQ8_0, DType::kQ4_0,
-                                       DType::kI32,    DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,
-                                       DType::kQ3_K,   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL,
-                                       DType::kIQ4_XS, DType::kMXFP4};
+inline constexpr std::array kAllDTypes{DType::kF32,    DType::kF16,   DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                                       DType::kI32,    DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,
+                                       DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL,
+                                       DType::kIQ4_XS, DType::kMXFP4, DType::kInt8};
 inline constexpr int kDTypes = static_cast<int>(DType::kNibblesMXFP4) + 1;
 
 /// Elements per block of quantised activations, and of weights as they are computed with.
@@ -53,7 +54,7 @@ inline constexpr int kQuantBlock = 32;
 /// Elements per block of the types whose names end in _K, and of IQ4_XS.
 inline constexpr int kSuperBlock = 256;
 
-/// value[i] = scale * quants[i]; scale is an IEEE half.
+/// value[i] = scale * quants[i]; scale is an IEEE half. Also of int8, where all blocks of a row have one scale.
 struct BlockQ8_0 {
   std::uint16_t scale;
   std::int8_t quants[kQuantBlock];
@@ -93,6 +94,7 @@ inline constexpr std::array<DTypeInfo, kDTypes> kDTypeInfos{{
     {"iq4_nl", kQuantBlock, 18},
     {"iq4_xs", kSuperBlock, 136},
     {"mxfp4", kQuantBlock, 17},
+    {"int8", kQuantBlock, sizeof(BlockQ8_0)},
     {"bytes16", kQuantBlock, 2 * 4 + 32},
     {"bytes32min", kQuantBlock, 2 * 4 + 32},
     {"nibbles16", kQuantBlock, 2 * 4 + 16},

@@ -35,6 +35,22 @@ BlockQ8_0 encode_q8_0(const float* x) {
   return block;
 }
 
+/// Blocks with the scale of the whole row, rounded before it divides: it is as good for the values as it can be.
+void encode_int8(std::span<const float> values, MutableByteSpan out) {
+  float largest = 0.0f;
+  for (const float value : values) largest = std::max(largest, std::fabs(value));
+  BlockQ8_0 block;
+  block.scale = float_to_half(largest / 127.0f);
+  const float scale = half_to_float(block.scale);
+  const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+  for (std::size_t b = 0; b < values.size() / kQuantBlock; ++b) {
+    for (std::size_t i = 0; i < kQuantBlock; ++i) {
+      block.quants[i] = static_cast<std::int8_t>(to_int(std::round(values[b * kQuantBlock + i] * inverse), -127, 127));
+    }
+    std::memcpy(out.data() + b * sizeof(block), &block, sizeof(block));
+  }
+}
+
 BlockQ4_0 encode_q4_0(const float* x) {
   float magnitude = 0.0f;
   float extreme = 0.0f;
@@ -125,6 +141,8 @@ void encode_row(DType type, std::span<const float> values, MutableByteSpan out) 
       return encode_blocks<BlockQ8_0>(values, out, encode_q8_0);
     case DType::kQ4_0:
       return encode_blocks<BlockQ4_0>(values, out, encode_q4_0);
+    case DType::kInt8:
+      return encode_int8(values, out);
     default:
       return encode_sub_blocks(type, values, out);
   }
@@ -141,6 +159,7 @@ void decode_row(DType type, ByteSpan bytes, std::span<float> out) {
     case DType::kBF16:
       return decode_halves(bytes, out, bfloat16_to_float);
     case DType::kQ8_0:
+    case DType::kInt8:
       return decode_q8_0(bytes, out);
     case DType::kQ4_0:
       return decode_q4_0(bytes, out);
@@ -150,8 +169,9 @@ void decode_row(DType type, ByteSpan bytes, std::span<float> out) {
 }
 
 bool can_encode(DType type) {
-  return block_elements(type) == 1 ? type != DType::kI32
-                                   : type == DType::kQ8_0 || type == DType::kQ4_0 || can_encode_sub_blocks(type);
+  return block_elements(type) == 1
+             ? type != DType::kI32
+             : type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kInt8 || can_encode_sub_blocks(type);
 }
 
 std::string encodable_types() {
@@ -170,6 +190,7 @@ float largest_value(DType type) {
     case DType::kBF16:
       return bfloat16_to_float(0x7f7f);
     case DType::kQ8_0:
+    case DType::kInt8:
       return kLargestHalf * 127.0f;
     case DType::kQ4_0:
       return kLargestHalf * 8.0f;

@@ -15,7 +15,7 @@ namespace butterfly {
 /// kQ8_0: scale = max|x| / 127, quant = round half away from zero(x / scale).
 /// kQ4_0: scale = m / -8 where m is the value of largest magnitude (the first of equals), quant = floor(x / scale
 /// + 8.5) clamped to 15. kQ5_0 likewise with -16, 16.5 and 31; kQ4_1 and kQ5_1 count from the block's lowest value. The
-/// quotients use the scale before it is rounded to a half.
+/// quotients use the scale before it is rounded to a half. kInt8: as kQ8_0, but one scale for the whole row.
 void encode_row(DType type, std::span<const float> values, MutableByteSpan out);
 
 /// Every type of files but i32; the list, for messages.

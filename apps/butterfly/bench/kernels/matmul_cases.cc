@@ -64,10 +64,10 @@ struct MatmulInput {
 /// As a step does it: activations are quantised first where the weights are.
 void multiply(const Kernels& kernels, ThreadTeam& team, const PackedMatrix& weights, const SliceBorders& slices,
               MatmulInput& x) {
-  if (weights.quantised()) {
+  if (const RowForm form = row_form(weights, slices, {0, slices.count()}); form.quantised) {
     team.run([&](int member) {
       const WorkRange mine = split_work(x.view.rows, member, team.size());
-      for (long row = mine.begin; row < mine.end; ++row) quantize_activation_row(kernels, x.view, row);
+      for (long row = mine.begin; row < mine.end; ++row) quantize_activation_row(kernels, x.view, row, form);
     });
   }
   const LinearJob job{.weights = &weights, .x = &x.view, .slices = slices, .y = x.y.data()};

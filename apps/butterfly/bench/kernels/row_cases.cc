@@ -66,7 +66,7 @@ void row_quantize(const Kernels& kernels, const float* x, const float* /*weights
   const long blocks = n / kQuantBlock;
   auto* scales = y;
   auto* sums = reinterpret_cast<BlockSums*>(y + blocks);
-  kernels.quantize_row(x, n, reinterpret_cast<signed char*>(y + 3 * blocks), scales, sums);
+  kernels.quantize_row(x, n, kQuantBlock, reinterpret_cast<signed char*>(y + 3 * blocks), scales, sums);
 }
 
 constexpr std::array<RowOperation, 10> kRowOperations{{{"rms_norm", 2048, 8, row_rms_norm},

@@ -99,7 +99,7 @@ constexpr std::tuple kModelFields{
     BF_FIELD(ModelConfig, norm_bias),
     BF_FIELD(ModelConfig, head_bias),
     BF_FIELD(ModelConfig, tied_head),
-    BF_FIELD(ModelConfig, weight_type, DType::kMXFP4),
+    BF_FIELD(ModelConfig, weight_type, DType::kInt8),
     BF_FIELD(ModelConfig, encoder_layers),
     BF_FIELD(ModelConfig, embedding_dim),
     BF_FIELD(ModelConfig, token_types),

@@ -3,9 +3,10 @@
 // else is AVX-512's.
 #include <immintrin.h>
 
+#include "butterfly/kernel/inference/int8_amx.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/linear_inl.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
@@ -398,6 +399,7 @@ void multiply_rows(const LinearArgs& a) {
 }  // namespace
 
 void linear_amx(const LinearArgs& a) {
+  if (a.type == PackedType::kInt8 && linear_amx_int8(a)) return;
   // A tile takes as long for one row as for 16, two thirds of what AVX-512 takes for 16.
   const long computed = (a.rows + kTileRows - 1) / kTileRows * kTileRows;
   const bool pays = a.rows >= kTileRows && 2 * computed <= 3 * a.rows;

@@ -2,9 +2,10 @@
 #include <immintrin.h>
 
 #include "butterfly/kernel/inference/attention_inl.h"
+#include "butterfly/kernel/inference/int8_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/linear_inl.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
@@ -374,6 +375,52 @@ void linear_quants(const LinearArgs& a) {
   linear_tiles<Vec>(a, kQuantTable<kType>, a.cols);
 }
 
+/// Of kInt8: 4 k of 16 outputs, signed, with their magnitudes, and their products with 4 k of a row.
+struct Ints {
+  struct Quad {
+    __m256i signs[2];
+    __m256i sizes[2];
+  };
+  __m256i sums[2];
+  static Ints start(int) { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static Quad load(const unsigned char* at) {
+    Quad quad;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m256i stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + i * 32));
+      quad.signs[i] = _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
+      quad.sizes[i] = _mm256_abs_epi8(quad.signs[i]);
+    }
+    return quad;
+  }
+  void add(const Quad& weights, int four) {
+    const __m256i quads = _mm256_set1_epi32(four);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m256i pairs = _mm256_maddubs_epi16(weights.sizes[i], _mm256_sign_epi8(quads, weights.signs[i]));
+      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+  }
+  void add(const Ints& other) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) sums[i] = _mm256_add_epi32(sums[i], other.sums[i]);
+  }
+  Vec floats() const { return {_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])}; }
+};
+
+template <bool kFew>
+constexpr TileTable<4, 1> kInt8Table = {{
+    {all_slices<int8_slice<Vec, Ints, 1, 1, kFew>, 1>},
+    {all_slices<int8_slice<Vec, Ints, 2, 1, kFew>, 2>},
+    {all_slices<int8_slice<Vec, Ints, 3, 1, kFew>, 3>},
+    {all_slices<int8_slice<Vec, Ints, 4, 1, kFew>, 4>},
+}};
+
+void linear_int8(const LinearArgs& a) {
+  const bool few = a.rows <= 2 * kInt8Table<true>.kRows;
+  linear_tiles<Vec>(a, few ? kInt8Table<true> : kInt8Table<false>, a.cols);
+}
+
 /// A tile's rows read super-blocks as they lie in memory.
 template <PackedType kType>
 constexpr TileTable<3, 1> kFewRowsTable = {{
@@ -410,6 +457,8 @@ void linear(const LinearArgs& a) {
       return linear_quants<PackedType::kQ8_0>(a);
     case PackedType::kQ4_0:
       return linear_quants<PackedType::kQ4_0>(a);
+    case PackedType::kInt8:
+      return linear_int8(a);
     case PackedType::kBytes16:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
     case PackedType::kBytes32Min:

@@ -2,9 +2,11 @@
 #include <immintrin.h>
 
 #include "butterfly/kernel/inference/attention_inl.h"
+#include "butterfly/kernel/inference/gathered_rows_inl.h"
+#include "butterfly/kernel/inference/int8_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/inference/linear_inl.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {
@@ -72,26 +74,6 @@ struct Vec {
     const __m512 clamped = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-127.0f)), _mm512_set1_ps(127.0f));
     return _mm512_cvtps_epi32(clamped);
   }
-};
-
-/// How the activations of a tile lie: each row by itself, or gathered, of each block all rows one after the other.
-enum class RowOrder { kApart, kGathered };
-
-/// A block of M rows of activations.
-template <RowOrder kOrder, int M>
-struct RowsOfBlock {
-  RowsOfBlock(const LinearArgs& a, long row, long block) {
-    const long blocks = a.cols / 32;
-    const long at = row * blocks + (kOrder == RowOrder::kGathered ? block * M : block);
-    quants = a.xq + at * 32;
-    scales = a.x_scales + at;
-    sums = a.x_sums + at;
-    stride = kOrder == RowOrder::kGathered ? 1 : blocks;
-  }
-  const signed char* quants;
-  const float* scales;
-  const BlockSums* sums;
-  long stride;  // from row to row, in blocks
 };
 
 // Weights are stored unsigned, with 128 (or 8) added: VPDPBUSD multiplies unsigned by signed, and starting at
@@ -354,35 +336,6 @@ constexpr TileTable<sizeof...(M), 1> kGatheredQuantTiles = {
 template <PackedType kType>
 constexpr auto kFewQuantRowsTable = kGatheredQuantTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
 
-/// Activations of few rows in the order in which tiles read them: rows that lie apart take more address registers than
-/// there are.
-struct GatheredRows {
-  static constexpr long kBlocksMax = 16384;
-  alignas(64) signed char quants[kBlocksMax * 32];
-  float scales[kBlocksMax];
-  BlockSums sums[kBlocksMax];
-
-  static bool fits(const LinearArgs& a) { return a.rows * (a.cols / 32) <= kBlocksMax; }
-
-  /// For tiles of this number of rows. With an offset, the lower sums are those of whole blocks times that.
-  void gather(const LinearArgs& a, long tile_rows, int offset) {
-    const long blocks = a.cols / 32;
-    for (long row = 0; row < a.rows; ++row) {
-      const long first = row / tile_rows * tile_rows;
-      const long rows = min_of(tile_rows, a.rows - first);
-      for (long block = 0; block < blocks; ++block) {
-        const long from = row * blocks + block;
-        const long to = first * blocks + block * rows + row - first;
-        _mm256_store_si256(reinterpret_cast<__m256i*>(quants + to * 32),
-                           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.xq + from * 32)));
-        scales[to] = a.x_scales[from];
-        sums[to] = a.x_sums[from];
-        if (offset != 0) sums[to].lower = offset * sum_of(a.x_sums[from]);
-      }
-    }
-  }
-};
-
 template <class Table>
 void linear_few_rows(LinearArgs a, const Table& table, int offset) {
   GatheredRows rows;
@@ -391,6 +344,35 @@ void linear_few_rows(LinearArgs a, const Table& table, int offset) {
   a.x_scales = rows.scales;
   a.x_sums = rows.sums;
   linear_tiles<Vec>(a, table, a.cols);
+}
+
+/// Of kInt8: 4 k of 16 outputs, unsigned, and their products with 4 k of a row, which begin at -128 * sum(x).
+struct Ints {
+  struct Quad {
+    __m512i bytes;
+  };
+  __m512i sums;
+  static Ints start(int x_sum) { return {_mm512_set1_epi32(-128 * x_sum)}; }
+  static Quad load(const unsigned char* at) { return {_mm512_loadu_si512(at)}; }
+  void add(const Quad& weights, int four) { sums = _mm512_dpbusd_epi32(sums, weights.bytes, _mm512_set1_epi32(four)); }
+  void add(const Ints& other) { sums = _mm512_add_epi32(sums, other.sums); }
+  Vec floats() const { return {_mm512_cvtepi32_ps(sums)}; }
+};
+
+template <int... M>
+constexpr TileTable<sizeof...(M), 2> kInt8Tiles = {
+    {{all_slices<int8_slice<Vec, Ints, M, 1>, M>, all_slices<int8_slice<Vec, Ints, M, 2>, M>}...}};
+constexpr auto kInt8Table = kInt8Tiles<1, 2, 3, 4, 5, 6>;
+
+template <int... M>
+constexpr TileTable<sizeof...(M), 1> kGatheredInt8Tiles = {
+    {{all_slices<int8_slice<Vec, Ints, M, 1, true, RowOrder::kGathered>, M>}...}};
+constexpr auto kFewInt8RowsTable = kGatheredInt8Tiles<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+
+void linear_int8(const LinearArgs& a) {
+  const bool few = a.rows > 1 && a.rows <= kFewInt8RowsTable.kRows && GatheredRows::fits(a);
+  if (few) return linear_few_rows(a, kFewInt8RowsTable, 0);
+  linear_tiles<Vec>(a, kInt8Table, a.cols);
 }
 
 template <PackedType kType>
@@ -428,6 +410,8 @@ void linear(const LinearArgs& a) {
       return linear_quants<PackedType::kQ8_0>(a);
     case PackedType::kQ4_0:
       return linear_quants<PackedType::kQ4_0>(a);
+    case PackedType::kInt8:
+      return linear_int8(a);
     case PackedType::kBytes16:
       return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
     case PackedType::kBytes32Min:

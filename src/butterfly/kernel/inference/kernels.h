@@ -23,16 +23,18 @@ inline constexpr int kKvPageTokens = 64;
 /// left, with the scale and the quants of tensor/quantize.h.
 enum class CacheType : unsigned char { kF32, kF16, kQ8_0 };
 
-/// Storage of packed weights. From kBytes16 on: blocks of 32 with one sub-block of 32 or two of 16, a float scale and,
-/// where the name ends in Min, a float minimum each; quants are bytes, or nibbles that a table turns into bytes. From
-/// kQ2_K on the same of whole super-blocks, as files have them: scales are small integers times the super-block's,
-/// which a float holds exactly, and quants have as many bits as they need (sub_blocks_inl.h).
+/// Storage of packed weights. kInt8: bytes, with a float scale for each output. From kBytes16 on: blocks of 32 with one
+/// sub-block of 32 or two of 16, a float scale and, where the name ends in Min, a float minimum each; quants are bytes,
+/// or nibbles that a table turns into bytes. From kQ2_K on the same of whole super-blocks, as files have them: scales
+/// are small integers times the super-block's, which a float holds exactly, and quants have as many bits as they need
+/// (sub_blocks_inl.h).
 enum class PackedType : unsigned char {
   kF32,
   kF16,
   kBF16,
   kQ8_0,
   kQ4_0,
+  kInt8,
   kBytes16,
   kBytes32Min,
   kNibbles16,
@@ -49,6 +51,10 @@ enum class PackedType : unsigned char {
 
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
 inline constexpr int kReductionSlices = 32;
+
+/// Columns of a slice that share a scale of the activations where the weights are kInt8; the last of a slice have what
+/// is left. Their products are exact in an int, and their sum in a float: 256 * 128 * 127 < 2^24.
+inline constexpr int kQuantGroup = 256;
 
 /// Of a block of 32 quants: what its two halves add up to.
 struct BlockSums {
@@ -76,8 +82,9 @@ inline constexpr int kLinearSums = 8;
 /// ascending, and where it has a minimum then acc = fma(float(s), -(w_min * x_scale), acc), s the sum of the
 /// sub-block's quants of x. Two sub-blocks with minima are added up before they meet x's scale: b = float(d) * w_scale
 /// for the first, fma(float(d), w_scale, b) for the second, each followed by b = fma(float(s), -w_min, b); then
-/// acc = fma(b, x_scale, acc). Slices are added in a binary tree of neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8;
-/// empty slices drop out.
+/// acc = fma(b, x_scale, acc). kInt8: per group of kQuantGroup columns, from the slice's first on, an exact integer d,
+/// then acc = fma(float(d), x_scale, acc), and at the slice's end acc * w_scale. Slices are added in a binary tree of
+/// neighbours, ((0+1)+(2+3))+((4+5)+(6+7)) for 8; empty slices drop out.
 struct LinearArgs {
   PackedType type = PackedType::kF32;
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
@@ -140,9 +147,10 @@ struct Kernels {
   /// rows are scratch afterwards.
   void (*fold)(float* const* sums, long n, const float* bias, const float* residual, float* y);
 
-  /// Blocks of 32: scale = max|x| / 127, q = clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero block has
-  /// scale 0. `sums` are those of q. n is a multiple of 32.
-  void (*quantize_row)(const float* x, long n, signed char* q, float* scales, BlockSums* sums);
+  /// Groups of `group` elements, a multiple of 32, the last one of what is left: scale = max|x| / 127, q =
+  /// clamp(round_to_even(x * (127 / max|x|)), +-127); an all-zero group has scale 0. Each block of 32 gets its group's
+  /// scale, and the sums of its q. n is a multiple of 32.
+  void (*quantize_row)(const float* x, long n, long group, signed char* q, float* scales, BlockSums* sums);
 
   void (*attention)(const AttentionArgs& args);
 

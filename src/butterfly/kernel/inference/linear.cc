@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "butterfly/base/check.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/tensor/sub_blocks.h"
 #include "butterfly/trace/trace.h"
 
@@ -89,10 +89,39 @@ trace::Work work_of(std::span<const LinearJob> jobs, std::uint64_t flops, std::u
 
 }  // namespace
 
-void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row) {
+void RowForm::add(const PackedMatrix& reader) {
+  quantised |= reader.quantised();
+  grouped |= reader.packed_as() == PackedType::kInt8;
+}
+
+RowForm row_form(std::initializer_list<const PackedMatrix*> readers) {
+  RowForm form;
+  for (const PackedMatrix* reader : readers) form.add(*reader);
+  return form;
+}
+
+RowForm row_form(const PackedMatrix& reader, const SliceBorders& slices, const SliceRange& held) {
+  RowForm form{.slices = slices, .held = held};
+  form.add(reader);
+  return form;
+}
+
+void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row, const RowForm& form) {
   const std::int64_t blocks = x.cols / kQuantBlock;
-  kernels.quantize_row(x.values + row * x.cols, x.cols, reinterpret_cast<signed char*>(x.quants) + row * x.cols,
-                       x.scales + row * blocks, x.sums + row * blocks);
+  const auto quantize = [&](std::int64_t begin, std::int64_t end, std::int64_t group) {
+    const std::int64_t at = row * x.cols + begin;
+    const std::int64_t block = row * blocks + begin / kQuantBlock;
+    kernels.quantize_row(x.values + at, end - begin, group, reinterpret_cast<signed char*>(x.quants) + at,
+                         x.scales + block, x.sums + block);
+  };
+  if (!form.grouped) return quantize(0, x.cols, kQuantBlock);
+  if (form.slices.count() == 0) return quantize(0, x.cols, kQuantGroup);
+  const int first = form.slices.at(form.held.first);
+  BF_CHECK(form.slices.at(form.held.last) - first == x.cols, "rows have the columns of their slices");
+  for (int slice = form.held.first; slice < form.held.last; ++slice) {
+    const int begin = form.slices.at(slice) - first, end = form.slices.at(slice + 1) - first;
+    if (begin < end) quantize(begin, end, kQuantGroup);
+  }
 }
 
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs, trace::Zone zone) {

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/trace/trace.h"
 
@@ -42,8 +43,23 @@ struct LinearJob {
   std::int64_t y_stride = 0;        // elements; 0: weights.rows()
 };
 
-/// Fills quants, scales and sums of `row` from its values.
-void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row);
+/// How the matrices that multiply the same rows read them.
+struct RowForm {
+  bool quantised = false;  // in blocks of kQuantBlock, or
+  bool grouped = false;    // in groups of kQuantGroup within each slice
+  SliceBorders slices{};   // that the columns are divided into, where they are
+  SliceRange held{};       // those of them that the rows have
+
+  /// The same for what another matrix reads, too. Where one of several quantised matrices is int8, all read groups.
+  void add(const PackedMatrix& reader);
+};
+
+/// How `readers` read rows, the second time with the slices of a divided matmul.
+RowForm row_form(std::initializer_list<const PackedMatrix*> readers);
+RowForm row_form(const PackedMatrix& reader, const SliceBorders& slices, const SliceRange& held);
+
+/// Fills quants, scales and sums of `row` from its values; form.quantised.
+void quantize_activation_row(const Kernels& kernels, const ActivationRows& x, std::int64_t row, const RowForm& form);
 
 /// Runs independent matmuls side by side; all read finished inputs.
 void run_linear(const Kernels& kernels, ThreadTeam& team, std::span<const LinearJob> jobs,

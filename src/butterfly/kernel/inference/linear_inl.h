@@ -3,7 +3,7 @@
 #pragma once
 
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 
 namespace butterfly {
 namespace {

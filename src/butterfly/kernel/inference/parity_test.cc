@@ -15,14 +15,14 @@ namespace butterfly {
 namespace {
 
 struct Activations {
-  Activations(const Kernels& kernels, std::int64_t rows, std::int64_t cols, std::vector<float> x)
+  Activations(const Kernels& kernels, std::int64_t rows, std::int64_t cols, std::vector<float> x, const RowForm& form)
       : values(std::move(x)) {
     quants.resize(static_cast<std::size_t>(rows * cols));
     scales.resize(static_cast<std::size_t>(rows * cols / 32 + 1));
     sums.resize(scales.size());
     view = {rows, cols, values.data(), quants.data(), scales.data(), sums.data()};
     if (cols % kQuantBlock == 0) {
-      for (std::int64_t r = 0; r < rows; ++r) quantize_activation_row(kernels, view, r);
+      for (std::int64_t r = 0; r < rows; ++r) quantize_activation_row(kernels, view, r, form);
     }
   }
   std::vector<float> values;
@@ -43,7 +43,8 @@ std::vector<float> matmul(Isa isa, int threads, const PackedMatrix& w, const Mat
                           const SliceBorders& slices) {
   const Kernels& kernels = unchecked_kernels(isa);
   ThreadTeam team(threads);
-  Activations x(kernels, shape.rows, shape.cols, random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7));
+  Activations x(kernels, shape.rows, shape.cols, random_floats(static_cast<std::size_t>(shape.rows * shape.cols), 7),
+                row_form(w, slices, {0, slices.count()}));
   const auto bias = random_floats(static_cast<std::size_t>(shape.outputs), 8);
   const auto residual = random_floats(static_cast<std::size_t>(shape.rows * shape.outputs), 9);
   std::vector<float> y(residual.size());
@@ -171,7 +172,7 @@ std::vector<float> divided_matmul(const MatrixView& source, const MatmulShape& s
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       own.insert(own.end(), values.begin() + r * shape.cols + cols.begin, values.begin() + r * shape.cols + cols.end);
     }
-    const Activations x(kernels, shape.rows, cols.size(), own);
+    const Activations x(kernels, shape.rows, cols.size(), own, row_form(*w, borders, slices));
     std::vector<LinearJob> jobs;
     for (const SliceRange& node : subtrees(slices)) {
       const SliceBorders of_node = borders.node(node, static_cast<int>(cols.begin));
@@ -251,7 +252,7 @@ TEST_P(ParityLinear, TheLargestSumsOfAllSignsSaturateNowhere) {
     const auto w = PackedMatrix::pack({.type = type, .rows = kOutputs, .cols = kCols, .bytes = bytes}, team);
     ASSERT_TRUE(w);
     const auto product = [&](Isa isa) {
-      const Activations rows(unchecked_kernels(isa), kRows, kCols, x);
+      const Activations rows(unchecked_kernels(isa), kRows, kCols, x, row_form({&*w}));
       std::vector<float> y(kRows * kOutputs);
       const LinearJob job{.weights = &*w, .x = &rows.view, .slices = SliceBorders::single(kCols), .y = y.data()};
       run_linear(unchecked_kernels(isa), team, std::span(&job, 1));
@@ -355,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ParityLinear,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
                                          DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
-                                         DType::kMXFP4),
+                                         DType::kMXFP4, DType::kInt8),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 TEST(ParityNorm, EqualsReferenceForOddSizes) {
@@ -472,12 +473,49 @@ TEST(ParityQuantize, EqualsReferenceWithZerosTiesAndExtremes) {
   std::vector<signed char> q(x.size()), expected_q(x.size());
   std::vector<float> s(x.size() / 32), expected_s(s.size());
   std::vector<BlockSums> sums(s.size()), expected_sums(s.size());
-  kReferenceKernels.quantize_row(x.data(), n, expected_q.data(), expected_s.data(), expected_sums.data());
-  for (const Isa isa : supported_isas()) {
-    unchecked_kernels(isa).quantize_row(x.data(), n, q.data(), s.data(), sums.data());
-    EXPECT_EQ(q, expected_q) << to_string(isa);
-    EXPECT_EQ(std::memcmp(sums.data(), expected_sums.data(), sums.size() * sizeof(BlockSums)), 0) << to_string(isa);
-    EXPECT_TRUE(same_bits(s, expected_s)) << to_string(isa);
+  for (const long group : {32, 96, 256}) {
+    kReferenceKernels.quantize_row(x.data(), n, group, expected_q.data(), expected_s.data(), expected_sums.data());
+    for (const Isa isa : supported_isas()) {
+      unchecked_kernels(isa).quantize_row(x.data(), n, group, q.data(), s.data(), sums.data());
+      EXPECT_EQ(q, expected_q) << to_string(isa);
+      EXPECT_EQ(std::memcmp(sums.data(), expected_sums.data(), sums.size() * sizeof(BlockSums)), 0) << to_string(isa);
+      EXPECT_TRUE(same_bits(s, expected_s)) << to_string(isa);
+    }
+  }
+}
+
+TEST(ParityOfInt8, GroupsEndWithTheirSlicesAndHaveOneScale) {
+  constexpr std::int64_t kCols = 640;
+  const auto slices = SliceBorders::canonical(kCols, 320, 2);  // of 320 columns each
+  ASSERT_EQ(slices.at(1), 320);
+  ThreadTeam team(1);
+  const auto bytes = random_matrix(DType::kInt8, 16, kCols, 3);
+  const auto w = PackedMatrix::pack({DType::kInt8, 16, kCols, bytes}, team);
+  ASSERT_TRUE(w);
+  const auto x = random_floats(kCols, 5);
+  const Activations rows(kReferenceKernels, 1, kCols, x, row_form(*w, slices, {0, 2}));
+  const auto largest = [&](std::size_t begin, std::size_t end) {
+    float most = 0;
+    for (std::size_t i = begin; i < end; ++i) most = std::max(most, std::fabs(x[i]));
+    return most / 127.0f;
+  };
+  const std::size_t borders[] = {0, 256, 320, 576, 640};
+  for (std::size_t group = 0; group < 4; ++group) {
+    for (std::size_t block = borders[group] / 32; block < borders[group + 1] / 32; ++block) {
+      EXPECT_EQ(rows.scales[block], largest(borders[group], borders[group + 1])) << block;
+    }
+  }
+  std::vector<float> y(16), weights(kCols);
+  const LinearJob job{.weights = &*w, .x = &rows.view, .slices = slices, .y = y.data()};
+  run_linear(kReferenceKernels, team, std::span(&job, 1));
+  for (std::int64_t o = 0; o < 16; ++o) {
+    w->unpack_row(o, weights);
+    double expected = 0, size = 0;
+    for (std::size_t k = 0; k < kCols; ++k) {
+      expected += static_cast<double>(weights[k]) * static_cast<double>(x[k]);
+      size += std::fabs(static_cast<double>(weights[k]));
+    }
+    EXPECT_NEAR(y[static_cast<std::size_t>(o)], expected, size * 0.5 * static_cast<double>(largest(0, kCols)));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/sub_blocks.h"
 
@@ -69,6 +69,8 @@ inline std::vector<std::byte> random_matrix(DType type, std::int64_t rows, std::
         std::memcpy(&bytes[i + at], &scale, 2);
       }
       if (type == DType::kMXFP4) bytes[i] = static_cast<std::byte>(117 + engine() % 8);
+      const std::size_t row = bytes.size() / static_cast<std::size_t>(rows);
+      if (type == DType::kInt8 && i % row != 0) std::memcpy(&bytes[i], &bytes[i / row * row], 2);
     }
   }
   return bytes;

@@ -4,7 +4,7 @@
 #include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/elementwise_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 
@@ -97,7 +97,22 @@ float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_en
   return acc;
 }
 
+float int8_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
+  float acc = 0.0f;
+  for (long first = k_begin; first < k_end; first += kQuantGroup) {
+    int dot = 0;
+    for (long k = first; k < min_of(first + kQuantGroup, k_end); ++k) {
+      const long place = (k % 32) / 4 * 4 * kPanel + (o % kPanel) * 4 + k % 4;
+      dot += (panel[PackedInt8::quants_at(k / 32) + place] - 128) * a.xq[r * a.cols + k];
+    }
+    acc = std::fmaf(static_cast<float>(dot), a.x_scales[r * (a.cols / 32) + first / 32], acc);
+  }
+  return acc * reinterpret_cast<const float*>(panel)[o % kPanel];
+}
+
 float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
+  if (a.type == PackedType::kInt8) return int8_sum(a, r, o, k_begin, k_end);
   if (is_sub_blocks(a.type)) return sub_block_sum(a, r, o, k_begin, k_end);
   float acc = 0.0f;
   if (a.type == PackedType::kQ8_0 || a.type == PackedType::kQ4_0) {
@@ -135,20 +150,24 @@ void linear(const LinearArgs& a) {
   for (int i = 0; i < a.sum_count; ++i) linear_sum(a, a.sums[i]);
 }
 
-void quantize_row(const float* x, long n, signed char* q, float* scales, BlockSums* sums) {
-  for (long block = 0; block < n / 32; ++block) {
+void quantize_row(const float* x, long n, long group, signed char* q, float* scales, BlockSums* sums) {
+  for (long begin = 0; begin < n; begin += group) {
+    const long end = min_of(begin + group, n);
     float largest = 0.0f;
-    for (long i = block * 32; i < block * 32 + 32; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+    for (long i = begin; i < end; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
     const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    sums[block] = {};
-    for (long i = block * 32; i < block * 32 + 32; ++i) {
+    for (long i = begin; i < end; ++i) {
+      BlockSums& of_block = sums[i / 32];
+      if (i % 32 == 0) {
+        of_block = {};
+        scales[i / 32] = largest / 127.0f;
+      }
       float scaled = x[i] * inverse;
       scaled = scaled > -127.0f ? scaled : -127.0f;
       scaled = scaled < 127.0f ? scaled : 127.0f;
       q[i] = static_cast<signed char>((scaled + kRoundMagic) - kRoundMagic);
-      (i % 32 < 16 ? sums[block].lower : sums[block].upper) += q[i];
+      (i % 32 < 16 ? of_block.lower : of_block.upper) += q[i];
     }
-    scales[block] = largest / 127.0f;
   }
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "butterfly/kernel/inference/cache_layout_inl.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/tensor/half.h"
 
 namespace butterfly {
@@ -55,6 +55,7 @@ constexpr long kBlocks = kCols / 32;
 long panel_bytes(PackedType type) {
   if (type == PackedType::kF32) return kCols * kPanel * 4;
   if (type == PackedType::kF16 || type == PackedType::kBF16) return kCols * kPanel * 2;
+  if (type == PackedType::kInt8) return PackedInt8::panel_bytes(kBlocks);
   if (!is_sub_blocks(type)) return PackedPairs{.nibbles = type == PackedType::kQ4_0}.panel_bytes(kBlocks);
   return packed_sub_blocks(type).panel_bytes(kBlocks);
 }
@@ -81,11 +82,16 @@ std::array<signed char, 16> nibble_table(PackedType type) {
 /// What is a float needs a value.
 void fill_panel(PackedType type, Random& random, unsigned char* panel) {
   for (long i = 0; i < panel_bytes(type); ++i) panel[i] = quants_of(type, random.byte());
-  if (type == PackedType::kF32) {
-    for (long i = 0; i < kCols * kPanel; ++i) {
+  const auto put_floats = [&](unsigned char* at, long count) {
+    for (long i = 0; i < count; ++i) {
       const float value = random();
-      std::memcpy(panel + 4 * i, &value, sizeof(value));
+      std::memcpy(at + 4 * i, &value, sizeof(value));
     }
+  };
+  if (type == PackedType::kF32) {
+    put_floats(panel, kCols * kPanel);
+  } else if (type == PackedType::kInt8) {
+    put_floats(panel, kPanel);
   } else if (type == PackedType::kF16) {
     for (long i = 0; i < kCols * kPanel; ++i) put_half(panel + 2 * i, random());
   } else if (type == PackedType::kBF16) {
@@ -107,11 +113,7 @@ void fill_panel(PackedType type, Random& random, unsigned char* panel) {
         for (long i = 0; i < kPanel * (form.minima ? 2 : 1); ++i) put_half(halves + 2 * i, random());
         continue;
       }
-      unsigned char* floats = panel + (at.scales - panel);
-      for (long i = 0; i < form.subs() * kPanel * (form.minima ? 2 : 1); ++i) {
-        const float value = random();
-        std::memcpy(floats + 4 * i, &value, sizeof(value));
-      }
+      put_floats(panel + (at.scales - panel), form.subs() * kPanel * (form.minima ? 2 : 1));
     }
   }
 }
@@ -125,8 +127,8 @@ struct Rows {
     scales.resize(static_cast<std::size_t>(rows * kBlocks));
     sums.resize(scales.size());
     for (long r = 0; r < rows; ++r) {
-      kernels.quantize_row(x.data() + r * kCols, kCols, quants.data() + r * kCols, scales.data() + r * kBlocks,
-                           sums.data() + r * kBlocks);
+      kernels.quantize_row(x.data() + r * kCols, kCols, r % 2 == 0 ? 32 : 96, quants.data() + r * kCols,
+                           scales.data() + r * kBlocks, sums.data() + r * kBlocks);
     }
   }
   long rows;
@@ -240,6 +242,7 @@ constexpr std::array kTypes{NamedType{PackedType::kF32, "matmul of f32"},
                             NamedType{PackedType::kBF16, "matmul of bf16"},
                             NamedType{PackedType::kQ8_0, "matmul of q8_0"},
                             NamedType{PackedType::kQ4_0, "matmul of q4_0"},
+                            NamedType{PackedType::kInt8, "matmul of int8"},
                             NamedType{PackedType::kBytes16, "matmul of bytes with 16 to a scale"},
                             NamedType{PackedType::kBytes32Min, "matmul of bytes with minima"},
                             NamedType{PackedType::kNibbles16, "matmul of nibbles with 16 to a scale"},

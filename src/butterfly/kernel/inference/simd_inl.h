@@ -39,14 +39,17 @@ inline float fold_vector(V v) {
 // --- norms and quantisation of activations -----------------------------------------------------------------------
 
 template <class V>
-void quantize_row_simd(const float* x, long n, signed char* q, float* scales, BlockSums* sums) {
-  for (long block = 0; block < n / 32; ++block) {
-    const V low = V::load(x + block * 32);
-    const V high = V::load(x + block * 32 + kPanel);
-    const float largest = V::max(V::abs(low), V::abs(high)).largest();
+void quantize_row_simd(const float* x, long n, long group, signed char* q, float* scales, BlockSums* sums) {
+  for (long begin = 0; begin < n; begin += group) {
+    const long end = min_of(begin + group, n);
+    V most = V::set1(0.0f);
+    for (long i = begin; i < end; i += kPanel) most = V::max(V::abs(V::load(x + i)), most);
+    const float largest = most.largest();
     const V inverse = V::set1(largest > 0.0f ? 127.0f / largest : 0.0f);
-    sums[block] = V::store_quants(V::mul(low, inverse), V::mul(high, inverse), q + block * 32);
-    scales[block] = largest / 127.0f;
+    for (long i = begin; i < end; i += 32) {
+      sums[i / 32] = V::store_quants(V::mul(V::load(x + i), inverse), V::mul(V::load(x + i + kPanel), inverse), q + i);
+      scales[i / 32] = largest / 127.0f;
+    }
   }
 }
 

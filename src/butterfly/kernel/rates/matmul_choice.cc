@@ -22,7 +22,7 @@
 namespace butterfly {
 namespace {
 
-constexpr std::string_view kChoicesMagic = "butterfly-matmul-choices 1";
+constexpr std::string_view kChoicesMagic = "butterfly-matmul-choices 2";
 constexpr std::int64_t kReduced = 2048;       // a model's dimension, as models go
 constexpr std::int64_t kOutputsTried = 1024;  // as many as what is done once for all outputs is usually shared by
 constexpr int kTurns = 3;             // each set's best counts; they take turns, so a disturbance meets them all

@@ -83,7 +83,7 @@ TEST(MatmulChoice, TextOfTheCacheIsReadBackOrRefusedWhole) {
   const std::string text = serialize(choices);
   EXPECT_EQ(parse_choices(text), choices);
   EXPECT_EQ(parse_choices(serialize({})), std::vector<MatmulChoice>{});
-  for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{{"choices 1", "choices 9"},
+  for (const auto& [from, to] : std::initializer_list<std::pair<std::string, std::string>>{{"choices 2", "choices 9"},
                                                                                            {"\n2\n", "\n3\n"},
                                                                                            {"q5_k", "q5_q"},
                                                                                            {"many", "some"},

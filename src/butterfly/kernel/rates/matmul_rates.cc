@@ -22,7 +22,7 @@
 namespace butterfly {
 namespace {
 
-constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+constexpr std::array kTypes{DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kInt8};
 struct MeasuredCache {
   std::string_view name;
   CacheType type;
@@ -33,7 +33,7 @@ constexpr std::array kCaches{
     MeasuredCache{kAttention, CacheType::kF16, kHeadDim * sizeof(std::uint16_t)},
     MeasuredCache{kAttentionF32, CacheType::kF32, kHeadDim * sizeof(float)},
     MeasuredCache{kAttentionQ8_0, CacheType::kQ8_0, kHeadDim + kHeadDim / kQuantBlock * sizeof(std::uint16_t)}};
-constexpr std::string_view kMagic = "butterfly-matmuls 4";
+constexpr std::string_view kMagic = "butterfly-matmuls 5";
 constexpr int kRepeats = 5;               // at least; a rate is of all together: what a run will find, not the best
 constexpr double kSecondsPerRate = 0.15;  // at least: others may have the processor for a moment
 constexpr std::uint64_t kMemoryParts =

@@ -18,7 +18,7 @@ TEST(MatmulRates, EveryTypeIsMeasuredOnEveryInstructionSet) {
         measure_matmuls(
             {.isa = isa, .threads = 2, .weight_bytes = kFewBytes, .prefill_weight_bytes = kFewBytes, .prefill_rows = 4})
             .value();
-    ASSERT_EQ(rates.size(), 8u);
+    ASSERT_EQ(rates.size(), 9u);
     for (const MatmulRate& rate : rates) {
       EXPECT_GT(rate.decode_gb_per_s, 0) << rate.type;
       EXPECT_GT(rate.prefill_gflops, 0) << rate.type;
@@ -46,9 +46,9 @@ TEST(MatmulRates, WhereTimeIsShortFewerWeightsAreEnough) {
 }
 
 TEST(MatmulRates, TextComesBackAndDamagedTextIsRefused) {
-  const std::vector<MatmulRate> rates{{"f32", 10.5, 80, 21},     {"f16", 11, 81, 22},       {"bf16", 12, 82, 23},
-                                      {"q8_0", 13, 83, 24},      {"q4_0", 14, 84, 25},      {"attention", 15, 85},
-                                      {"attention_f32", 16, 86}, {"attention_q8_0", 17, 87}};
+  const std::vector<MatmulRate> rates{{"f32", 10.5, 80, 21}, {"f16", 11, 81, 22},       {"bf16", 12, 82, 23},
+                                      {"q8_0", 13, 83, 24},  {"q4_0", 14, 84, 25},      {"int8", 14, 84, 26},
+                                      {"attention", 15, 85}, {"attention_f32", 16, 86}, {"attention_q8_0", 17, 87}};
   const std::string text = serialize(rates);
   EXPECT_EQ(parse_matmuls(text), rates);
   for (const auto& [from, to] :
@@ -57,7 +57,7 @@ TEST(MatmulRates, TextComesBackAndDamagedTextIsRefused) {
                                                                   {"10.5", "inf"},
                                                                   {"q4_0", "q5_0"},
                                                                   {"attention_q8_0 17 87 0", ""},
-                                                                  {"matmuls 4\n", "matmuls 3\n"}}) {
+                                                                  {"matmuls 5\n", "matmuls 4\n"}}) {
     std::string broken = text;
     broken.replace(broken.find(from), from.size(), to);
     EXPECT_FALSE(parse_matmuls(broken)) << to;
@@ -83,7 +83,7 @@ class MatmulCache : public testing::Test {
 // Fails when a worker measures at each start.
 TEST_F(MatmulCache, WhatWasMeasuredIsRememberedForTheSameMachineAndThreads) {
   const auto measured = remembered_matmuls(supported_isas().back(), 1, "some CPU");
-  ASSERT_EQ(measured.size(), 8u);
+  ASSERT_EQ(measured.size(), 9u);
   std::filesystem::path file;
   for (const auto& entry : std::filesystem::directory_iterator(home_ / "butterfly")) {
     if (entry.path().filename().string().starts_with("matmuls-")) file = entry.path();

@@ -9,7 +9,8 @@
 namespace butterfly {
 
 struct OwnedActivations {
-  OwnedActivations(const Kernels& kernels, std::int64_t rows, std::int64_t cols)
+  OwnedActivations(const Kernels& kernels, std::int64_t rows, std::int64_t cols,
+                   const RowForm& form = {.quantised = true})
       : values(static_cast<std::size_t>(rows * cols), 0.5f),
         quants(values.size()),
         scales(values.size() / kQuantBlock),
@@ -20,7 +21,7 @@ struct OwnedActivations {
              .quants = quants.data(),
              .scales = scales.data(),
              .sums = sums.data()} {
-    for (std::int64_t row = 0; row < rows; ++row) quantize_activation_row(kernels, view, row);
+    for (std::int64_t row = 0; row < rows; ++row) quantize_activation_row(kernels, view, row, form);
   }
   std::vector<float> values;
   std::vector<std::int8_t> quants;

@@ -43,6 +43,7 @@ constexpr HalfOffsets half_offsets(DType type) {
   switch (type) {
     case DType::kF16:
     case DType::kQ8_0:
+    case DType::kInt8:
     case DType::kQ4_0:
     case DType::kQ5_0:
     case DType::kIQ4_NL:

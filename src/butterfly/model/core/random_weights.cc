@@ -145,6 +145,7 @@ void fill_row(DType type, Counter& counter, float deviation, MutableByteSpan row
     case DType::kQ4_0:
       return fill_q4_0(counter, deviation, row);
     case DType::kQ8_0:
+    case DType::kInt8:  // all blocks have one scale
       return fill_q8_0(counter, deviation, row);
     case DType::kF16:
       return fill_plain<std::uint16_t>(counter, deviation, row, float_to_half);

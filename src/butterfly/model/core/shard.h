@@ -3,8 +3,8 @@
 // has. Plain values, thread-safe.
 #pragma once
 
-#include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/config.h"
 
 namespace butterfly {

@@ -26,8 +26,8 @@
 
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
 #include "butterfly/kernel/inference/reduction_slices.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/tensor/dtype.h"
 

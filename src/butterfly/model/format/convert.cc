@@ -10,6 +10,7 @@
 #include "butterfly/model/format/gguf/gguf_families.h"
 #include "butterfly/model/format/gguf/gguf_metadata.h"
 #include "butterfly/model/format/gguf/gguf_rope.h"
+#include "butterfly/model/format/gguf/gguf_tensor_types.h"
 #include "butterfly/model/format/gguf/gguf_writer.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
@@ -100,12 +101,27 @@ class Converter {
       if (options_.progress) options_.progress({output.tensor.name, bytes_written_, report_.file_bytes});
       for (const WeightInfo& part : output.parts) BF_TRY(write_weight(part, output.tensor.type));
     }
+    report_.error = all_.relative();
     BF_TRY(checkpoint_unchanged(checkpoint_.path));
     BF_TRY(writer_.finish());
     return std::move(report_);
   }
 
  private:
+  /// Of values and what they became.
+  struct SquaredError {
+    double error = 0;
+    double value = 0;
+    double relative() const { return value > 0 ? std::sqrt(error / value) : 0.0; }
+    void add(std::span<const float> values, std::span<const float> stored) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double was = values[i], difference = static_cast<double>(stored[i]) - was;
+        error += difference * difference;
+        value += was * was;
+      }
+    }
+  };
+
   Status declare_all() {
     const auto pairs = static_cast<std::int64_t>(config_.rope.factors.size());
     for (const std::string& name : gguf_rope_tensors(config_)) {
@@ -117,7 +133,12 @@ class Converter {
     for (const WeightInfo& weight : checkpoint_.weights->list()) stored[weight.name] = weight.type;
     for (WeightInfo& weight : weights) weight.type = type_of(weight, stored[weight.name]);
     outputs_ = group(config_, weights);
-    for (const Output& output : outputs_) BF_TRY(writer_.declare(output.tensor));
+    bool int8 = false;
+    for (const Output& output : outputs_) {
+      int8 = int8 || output.tensor.type == DType::kInt8;
+      BF_TRY(writer_.declare(output.tensor));
+    }
+    if (int8) writer_.add_bool(kGgufInt8Key, true);
     return {};
   }
 
@@ -156,6 +177,8 @@ class Converter {
     std::vector<float> values(cols);
     std::vector<std::byte> row(*row_bytes(type, cols));
     const float largest = largest_value(type);
+    std::vector<float> stored(cols);
+    SquaredError of_matrix;
     for (std::int64_t r = 0; r < view.rows; ++r) {
       decode_row(view.type, view.bytes.subspan(static_cast<std::size_t>(r) * row_size, row_size), values);
       for (std::size_t c = 0; c < cols; ++c) {
@@ -166,7 +189,15 @@ class Converter {
         }
       }
       encode_row(type, values, row);
+      decode_row(type, row, stored);
+      of_matrix.add(values, stored);
       BF_TRY(write_bytes(row));
+    }
+    all_.error += of_matrix.error;
+    all_.value += of_matrix.value;
+    if (of_matrix.relative() > report_.largest_error) {
+      report_.largest_error = of_matrix.relative();
+      report_.largest_error_in = name;
     }
     return {};
   }
@@ -187,6 +218,7 @@ class Converter {
   ModelConfig config_;
   std::vector<Output> outputs_;
   ConvertReport report_;
+  SquaredError all_;  // of what was recoded
   std::uint64_t bytes_written_ = 0;
 };
 

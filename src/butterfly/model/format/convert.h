@@ -30,6 +30,10 @@ struct ConvertOptions {
 
 struct ConvertReport {
   std::uint64_t file_bytes = 0;
+  /// What was rounded: sqrt(sum (stored - value)^2 / sum value^2) over all such matrices, and of the worst one.
+  double error = 0;
+  double largest_error = 0;
+  std::string largest_error_in{};
   /// Matrices stored as f16 because `type` needs rows of whole blocks, or none of the mix's types fits.
   std::vector<std::string> stored_as_f16{};
 };

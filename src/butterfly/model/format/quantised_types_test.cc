@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/format/model_files_test.h"
 #include "butterfly/model/format/open_checkpoint.h"
 #include "butterfly/tensor/quantize.h"
@@ -94,7 +94,7 @@ TEST_P(QuantisedTypes, RandomValuesHaveAboutTheDeviationThatModelsHave) {
 INSTANTIATE_TEST_SUITE_P(Types, QuantisedTypes,
                          testing::Values(DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
                                          DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
-                                         DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4),
+                                         DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kInt8),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 TEST(QuantisedTypeErrors, OfConversionFallWithTheBits) {

@@ -262,8 +262,8 @@ Status Block::attention(const Compute& compute, const Batch& batch, const Rotary
   if (shard_.heads.size() > 0) {
     BF_ASSIGN_OR_RETURN(mixed, mix_heads(compute, batch, rotary, cache_layer, cache, input));
   }
-  BF_ASSIGN_OR_RETURN(const auto o,
-                      prepared_rows(compute, rows, shard_.mixed_dim(), mixed, attn_output_.matrix.quantised()));
+  const RowForm form = row_form(attn_output_.matrix, attention_slices_, shard_.slices);
+  BF_ASSIGN_OR_RETURN(const auto o, prepared_rows(compute, rows, shard_.mixed_dim(), mixed, form));
   return add_output(compute, DividedMatmul::kAttentionOutput, o, x);
 }
 
@@ -271,9 +271,8 @@ Status Block::attention(const Compute& compute, const Batch& batch, const Rotary
 Result<float*> Block::mix_heads(const Compute& compute, const Batch& batch, const RotaryRows& rotary, int cache_layer,
                                 KvCache& cache, float* input) const {
   const std::int64_t rows = batch.rows();
-  const bool quantised = latent_ != nullptr ? latent_->reads_quants()
-                                            : q_.matrix.quantised() || k_.matrix.quantised() || v_.matrix.quantised();
-  BF_ASSIGN_OR_RETURN(const ActivationRows a, prepared_rows(compute, rows, config_.model_dim, input, quantised));
+  const RowForm form = latent_ != nullptr ? latent_->input_form() : row_form({&q_.matrix, &k_.matrix, &v_.matrix});
+  BF_ASSIGN_OR_RETURN(const ActivationRows a, prepared_rows(compute, rows, config_.model_dim, input, form));
   if (latent_ != nullptr) {
     BF_ASSIGN_OR_RETURN(float* mixed, allocate_floats(compute, rows, shard_.mixed_dim()));
     BF_TRY(mix_latent_heads({compute, config_, layer_, shard_, batch, rotary, cache_layer, cache}, *latent_, a, mixed));
@@ -310,8 +309,8 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
   }
   const bool gated = config_.mlp == MlpKind::kGated;
   const std::int64_t ff_dim = shard_.ff.size();
-  const bool quantised = ff_dim > 0 && (up_.matrix.quantised() || (gated && gate_.matrix.quantised()));
-  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, input, quantised));
+  BF_ASSIGN_OR_RETURN(const auto a,
+                      prepared_rows(compute, rows, config_.model_dim, input, row_form({&up_.matrix, &gate_.matrix})));
   trace::Scope scope(gated ? trace::Zone::kGateUp : trace::Zone::kUp);
   BF_ASSIGN_OR_RETURN(float* up, allocate_floats(compute, rows, ff_dim));
   BF_ASSIGN_OR_RETURN(float* gate, allocate_floats(compute, rows, gated ? ff_dim : 0));
@@ -324,7 +323,8 @@ Status Block::mlp(const Compute& compute, std::int64_t rows, float* input, float
   } else {
     scope.drop();
   }
-  const MlpActivation kind{.mlp = config_.mlp, .activation = config_.activation, .quantise = down_.matrix.quantised()};
+  const MlpActivation kind{
+      .mlp = config_.mlp, .activation = config_.activation, .form = row_form(down_.matrix, mlp_slices_, shard_.slices)};
   activate_rows(compute, kind, h, gate, up);
   return add_output(compute, DividedMatmul::kMlpDown, h, x);
 }

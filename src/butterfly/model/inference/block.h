@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/batch.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/shard.h"

@@ -51,7 +51,7 @@ inline Result<float*> allocate_floats(const Compute& compute, std::int64_t rows,
 }
 
 /// Quantises the rows where one of the matrices that read them is quantised.
-void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised);
+void prepare_rows(const Compute& compute, const ActivationRows& x, const RowForm& form);
 
 /// Scratch for activations that `weights` will be multiplied with. Errors: kNoMemory.
 Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std::int64_t cols, float* values);
@@ -59,6 +59,6 @@ Result<ActivationRows> allocate_activations(Arena& arena, std::int64_t rows, std
 /// Rows as matmuls read them, quantised where one of their matrices is; without memory for that where none is.
 /// Errors: kNoMemory.
 Result<ActivationRows> prepared_rows(const Compute& compute, std::int64_t rows, std::int64_t cols, float* values,
-                                     bool quantised);
+                                     const RowForm& form);
 
 }  // namespace butterfly

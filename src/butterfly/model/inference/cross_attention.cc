@@ -33,8 +33,8 @@ Status CrossAttention::keep(const Compute& compute, const Batch& batch, int cach
                             float* x) const {
   if (shard_.kv_heads.size() == 0) return {};
   const std::int64_t rows = batch.rows();
-  const bool quantised = k_.matrix.quantised() || v_.matrix.quantised();
-  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, x, quantised));
+  BF_ASSIGN_OR_RETURN(const auto a,
+                      prepared_rows(compute, rows, config_.model_dim, x, row_form({&k_.matrix, &v_.matrix})));
   BF_ASSIGN_OR_RETURN(float* k, allocate_floats(compute, rows, shard_.kv_dim()));
   BF_ASSIGN_OR_RETURN(float* v, allocate_floats(compute, rows, shard_.kv_dim()));
   const SliceBorders whole = SliceBorders::single(config_.model_dim);
@@ -53,17 +53,18 @@ Status CrossAttention::forward(const Compute& compute, const Batch& batch, int c
   if (shard_.heads.size() > 0) {
     BF_ASSIGN_OR_RETURN(float* normed, allocate_floats(compute, rows, config_.model_dim));
     apply_norm(compute, config_, norm_, rows, x, normed);
-    BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, normed, q_.matrix.quantised()));
+    BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, normed, row_form({&q_.matrix})));
     BF_ASSIGN_OR_RETURN(float* q, allocate_floats(compute, rows, shard_.q_dim()));
     const LinearJob job{&q_.matrix, &a, SliceBorders::single(config_.model_dim), q_.bias_or_null(), nullptr, q};
     run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kCross);
     BF_TRY(attend(compute, config_, layer_, shard_, batch, cache.cross_layer(cache_layer), cache,
                   {q, shard_.q_dim(), config_.head_dim}, {mixed, shard_.mixed_dim(), config_.head_dim}));
   }
-  BF_ASSIGN_OR_RETURN(const auto o,
-                      prepared_rows(compute, rows, shard_.mixed_dim(), mixed, output_.matrix.quantised()));
+  const SliceBorders slices = attention_slices(config_);
+  BF_ASSIGN_OR_RETURN(const auto o, prepared_rows(compute, rows, shard_.mixed_dim(), mixed,
+                                                  row_form(output_.matrix, slices, shard_.slices)));
   const DividedWeights weights{.weights = &output_.matrix, .bias = output_.bias_or_null()};
-  return add_divided_matmul(compute, DividedMatmul::kCrossOutput, attention_slices(config_), weights, o, x);
+  return add_divided_matmul(compute, DividedMatmul::kCrossOutput, slices, weights, o, x);
 }
 
 std::uint64_t CrossAttention::packed_bytes() const {

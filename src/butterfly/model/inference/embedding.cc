@@ -126,7 +126,7 @@ Status Embedding::project(const Compute& compute, std::span<const HeldRow> held,
     });
   }
   if (config_.embedding_norm) apply_norm(compute, config_, norm_, rows, sums, sums);
-  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, narrow, sums, projection_->matrix.quantised()));
+  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, narrow, sums, row_form({&projection_->matrix})));
   const LinearJob job{&projection_->matrix,        &a,      SliceBorders::single(narrow),
                       projection_->bias_or_null(), nullptr, projected};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
@@ -201,7 +201,7 @@ Result<float*> Head::gather_rows(const Compute& compute, const Batch& batch, con
 /// Dense, activation and norm: rows of the width of the head's matrix.
 Result<float*> Head::transform(const Compute& compute, std::int64_t rows, float* x) const {
   const std::int64_t width = config_.table_dim();
-  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, x, dense_->matrix.quantised()));
+  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, config_.model_dim, x, row_form({&dense_->matrix})));
   BF_ASSIGN_OR_RETURN(float* y, allocate_floats(compute, rows, width));
   const LinearJob job{&dense_->matrix, &a, SliceBorders::single(config_.model_dim), dense_->bias_or_null(), nullptr, y};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1));
@@ -228,7 +228,7 @@ Status Head::forward(const Compute& compute, const Batch& batch, const float* x,
     BF_ASSIGN_OR_RETURN(gathered, transform(compute, rows, gathered));
   }
   const std::int64_t dim = config_.table_dim();
-  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, dim, gathered, matrix_->quantised()));
+  BF_ASSIGN_OR_RETURN(const auto a, prepared_rows(compute, rows, dim, gathered, row_form({matrix_.get()})));
   LinearJob job{matrix_.get(), &a,        SliceBorders::single(dim), bias_.empty() ? nullptr : bias_.data(),
                 nullptr,       out.data()};
   // The first member's slice of a single row is already where it belongs.

@@ -90,19 +90,24 @@ Result<Experts> Experts::load(const ModelConfig& config, int layer, const Weight
   experts.config_ = config;
   experts.held_ = shard.experts;
   experts.shared_ff_ = shard.shared_ff;
+  experts.shared_held_ = shard.slices;
   const std::string prefix = fmt::format("blk.{}.", layer);
   const MoeConfig& moe = config.moe;
   BF_ASSIGN_OR_RETURN(experts.router_, Router::load(config, prefix, source, team));
   const LinearPart in{WeightPart::all(moe.ff_dim, config.model_dim), moe.expert_bias};
   const LinearPart out{WeightPart::all(config.model_dim, moe.ff_dim), moe.expert_bias};
+  experts.input_form_ = row_form({&experts.router_.matrix()});
+  const SliceBorders slices = expert_ff_slices(config);
+  experts.hidden_form_ = {.slices = slices, .held = {0, slices.count()}};
   for (std::int64_t e = shard.experts.begin; e < shard.experts.end; ++e) {
     Mlp& mlp = experts.experts_.emplace_back();
     BF_ASSIGN_OR_RETURN(mlp.gate, load_linear(source, fmt::format("{}ffn_gate_exps.{}", prefix, e), in, team));
     BF_ASSIGN_OR_RETURN(mlp.up, load_linear(source, fmt::format("{}ffn_up_exps.{}", prefix, e), in, team));
     BF_ASSIGN_OR_RETURN(mlp.down, load_linear(source, fmt::format("{}ffn_down_exps.{}", prefix, e), out, team));
-    experts.quantised_ |= mlp.reads_quants();
+    experts.input_form_.add(mlp.gate.matrix);
+    experts.input_form_.add(mlp.up.matrix);
     experts.floats_ |= mlp.reads_floats();
-    experts.down_quantised_ |= mlp.down.matrix.quantised();
+    experts.hidden_form_.add(mlp.down.matrix);
   }
   if (moe.shared_ff_dim > 0) BF_TRY(experts.load_shared(prefix, source, team, shard));
   return experts;
@@ -117,6 +122,8 @@ Status Experts::load_shared(const std::string& prefix, const WeightSource& sourc
   BF_ASSIGN_OR_RETURN(shared_.gate, load_linear(source, prefix + "ffn_gate_shexp", in, team));
   BF_ASSIGN_OR_RETURN(shared_.up, load_linear(source, prefix + "ffn_up_shexp", in, team));
   BF_ASSIGN_OR_RETURN(shared_.down, load_linear(source, prefix + "ffn_down_shexp", out, team));
+  input_form_.add(shared_.gate.matrix);
+  input_form_.add(shared_.up.matrix);
   if (!config_.moe.shared_gate) return {};
   BF_ASSIGN_OR_RETURN(const std::vector<float> gate,
                       load_vector(source, prefix + "ffn_gate_inp_shexp.weight", dim, {0, dim}));
@@ -128,7 +135,7 @@ Status Experts::load_shared(const std::string& prefix, const WeightSource& sourc
 Status Experts::forward(const Compute& compute, std::int64_t rows, float* input, float* y) const {
   const std::int64_t dim = config_.model_dim;
   BF_ASSIGN_OR_RETURN(const auto x, allocate_activations(*compute.arena, rows, dim, input));
-  prepare_rows(compute, x, router_.quantised() || quantised_ || shared_.reads_quants());
+  prepare_rows(compute, x, input_form_);
   if (config_.moe.shared_ff_dim > 0) BF_TRY(add_shared(compute, x, y));
   BF_ASSIGN_OR_RETURN(const ExpertChoice choice, router_.choose(compute, x));
   BF_ASSIGN_OR_RETURN(const Pairs pairs, pair_up(compute, choice));
@@ -176,7 +183,7 @@ Status Experts::add_shared(const Compute& compute, const ActivationRows& x, floa
     const MlpActivation kind{.mlp = config_.mlp,
                              .activation = config_.activation,
                              .limit = config_.moe.swiglu_limit,
-                             .quantise = shared_.down.matrix.quantised()};
+                             .form = row_form(shared_.down.matrix, shared_slices(config_), shared_held_)};
     activate_rows(compute, kind, h, gate, up);
   }
   BF_TRY(add_divided_matmul(compute, DividedMatmul::kSharedDown, shared_slices(config_),
@@ -223,7 +230,7 @@ Result<Experts::Pairs> Experts::pair_up(const Compute& compute, const ExpertChoi
 Result<ActivationRows> Experts::gather(const Compute& compute, const ActivationRows& x, const Pairs& pairs) const {
   const std::int64_t count = pairs.count();
   trace::Work work = work_on_rows(count, x.cols, floats_ ? 2 * x.cols : 0);
-  if (quantised_) work.bytes += 2 * quantised_bytes(count, x.cols);
+  if (input_form_.quantised) work.bytes += 2 * quantised_bytes(count, x.cols);
   const trace::Scope scope(trace::Zone::kGather, work);
   float* values = nullptr;
   if (floats_) {
@@ -236,7 +243,7 @@ Result<ActivationRows> Experts::gather(const Compute& compute, const ActivationR
     const auto to = static_cast<std::size_t>(pair);
     const auto from = static_cast<std::size_t>(pairs.row[to]);
     if (floats_) std::memcpy(values + to * cols, x.values + from * cols, cols * sizeof(float));
-    if (!quantised_) return;
+    if (!input_form_.quantised) return;
     std::memcpy(rows.quants + to * cols, x.quants + from * cols, cols);
     std::memcpy(rows.scales + to * blocks, x.scales + from * blocks, blocks * sizeof(float));
     std::memcpy(rows.sums + to * blocks, x.sums + from * blocks, blocks * sizeof(BlockSums));
@@ -277,10 +284,8 @@ Result<float*> Experts::run(const Compute& compute, const ActivationRows& x, con
     ++active;
   }
   run_linear(*compute.kernels, *compute.team, gate_up.first(2 * active), trace::Zone::kExperts);
-  const MlpActivation kind{.mlp = config_.mlp,
-                           .activation = config_.activation,
-                           .limit = config_.moe.swiglu_limit,
-                           .quantise = down_quantised_};
+  const MlpActivation kind{
+      .mlp = config_.mlp, .activation = config_.activation, .limit = config_.moe.swiglu_limit, .form = hidden_form_};
   activate_rows(compute, kind, h, gate, up);
   run_linear(*compute.kernels, *compute.team, down.first(active), trace::Zone::kExperts);
   return outputs;

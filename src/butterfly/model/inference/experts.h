@@ -37,7 +37,6 @@ class Experts {
  private:
   struct Mlp {
     LinearWeights gate, up, down;
-    bool reads_quants() const { return gate.matrix.quantised() || up.matrix.quantised(); }
     bool reads_floats() const { return !gate.matrix.quantised() || !up.matrix.quantised(); }
   };
   /// The rows of a step that go through experts of this node, behind one another by expert.
@@ -58,11 +57,12 @@ class Experts {
   ModelConfig config_;
   IndexRange held_;  // experts
   IndexRange shared_ff_;
+  SliceRange shared_held_;  // slices of it
   Router router_;
   std::vector<Mlp> experts_;  // those of held_
-  bool quantised_ = false;    // some expert's matrix reads blocks
+  RowForm input_form_;        // what the router, experts and the shared one read
+  RowForm hidden_form_;       // what the experts' down reads
   bool floats_ = false;       // some expert's matrix reads floats
-  bool down_quantised_ = false;
   Mlp shared_;
   PackedMatrix shared_gate_;  // [1, model_dim]
 };

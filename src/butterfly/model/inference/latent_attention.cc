@@ -31,7 +31,7 @@ Result<std::vector<PackedMatrix>> load_heads(const WeightSource& source, const s
 void run_heads(const Compute& compute, const std::vector<PackedMatrix>& matrices, const ActivationRows& x, float* y,
                std::int64_t y_step, std::int64_t y_stride) {
   const auto heads = static_cast<std::int64_t>(matrices.size());
-  prepare_rows(compute, x, matrices.front().quantised());
+  prepare_rows(compute, x, row_form({&matrices.front()}));
   const std::int64_t rows = x.rows / heads;
   std::vector<ActivationRows> inputs(matrices.size(), x);
   std::vector<LinearJob> jobs;
@@ -89,7 +89,7 @@ Result<Projected> project(const AttentionStep& step, const LatentWeights& weight
   norm_rows(step, weights.latent_norm, step.config.cached_key_dim(), projected.cached);
   if (rank == 0) return projected;
   norm_rows(step, weights.query_norm, rank, low);
-  BF_ASSIGN_OR_RETURN(const auto x, prepared_rows(compute, rows, rank, low, weights.query.matrix.quantised()));
+  BF_ASSIGN_OR_RETURN(const auto x, prepared_rows(compute, rows, rank, low, row_form({&weights.query.matrix})));
   const LinearJob job{
       .weights = &weights.query.matrix, .x = &x, .slices = SliceBorders::single(rank), .y = projected.queries};
   run_linear(*compute.kernels, *compute.team, std::span(&job, 1), trace::Zone::kQuery);
@@ -135,9 +135,9 @@ void rotate_and_cache(const AttentionStep& step, const Projected& projected, flo
 
 }  // namespace
 
-bool LatentWeights::reads_quants() const {
+RowForm LatentWeights::input_form() const {
   const LinearWeights& first = query_norm.empty() ? query : query_down;
-  return first.matrix.quantised() || latent.matrix.quantised();
+  return row_form({&first.matrix, &latent.matrix});
 }
 
 std::uint64_t LatentWeights::packed_bytes() const {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/batch.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/shard.h"
@@ -31,7 +31,8 @@ struct LatentWeights {
 
   std::uint64_t packed_bytes() const;
   /// Whether one of the matrices that the block's input meets reads it quantised.
-  bool reads_quants() const;
+  /// How the matrices that the block's input goes through read it.
+  RowForm input_form() const;
 };
 
 /// Errors: those of load_linear and load_vector.

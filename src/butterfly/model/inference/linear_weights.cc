@@ -90,24 +90,25 @@ trace::Work work_of_quantising(std::int64_t rows, std::int64_t cols) {
   return work;
 }
 
-void quantise(const Compute& compute, const ActivationRows& x) {
-  for_each_row(compute, x.rows, x.cols, [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row); });
+void quantise(const Compute& compute, const ActivationRows& x, const RowForm& form) {
+  for_each_row(compute, x.rows, x.cols,
+               [&](std::int64_t row) { quantize_activation_row(*compute.kernels, x, row, form); });
 }
 
 }  // namespace
 
-void prepare_rows(const Compute& compute, const ActivationRows& x, bool quantised) {
-  if (!quantised) return;
+void prepare_rows(const Compute& compute, const ActivationRows& x, const RowForm& form) {
+  if (!form.quantised) return;
   const trace::Scope scope(trace::Zone::kQuantize, work_of_quantising(x.rows, x.cols));
-  quantise(compute, x);
+  quantise(compute, x, form);
 }
 
 Result<ActivationRows> prepared_rows(const Compute& compute, std::int64_t rows, std::int64_t cols, float* values,
-                                     bool quantised) {
-  if (!quantised) return ActivationRows{.rows = rows, .cols = cols, .values = values};
+                                     const RowForm& form) {
+  if (!form.quantised) return ActivationRows{.rows = rows, .cols = cols, .values = values};
   const trace::Scope scope(trace::Zone::kQuantize, work_of_quantising(rows, cols));
   BF_ASSIGN_OR_RETURN(const ActivationRows x, allocate_activations(*compute.arena, rows, cols, values));
-  quantise(compute, x);
+  quantise(compute, x, form);
   return x;
 }
 
@@ -141,7 +142,7 @@ void activate_rows(const Compute& compute, const MlpActivation& kind, const Acti
   const std::int64_t ff_dim = h.cols;
   const auto gated = gated_activation(kernels, kind.activation);
   trace::Work work = work_on_rows(h.rows, ff_dim, (kind.mlp == MlpKind::kGated ? 3 : 2) * ff_dim);
-  if (kind.quantise) work.bytes += quantised_bytes(h.rows, ff_dim);
+  if (kind.form.quantised) work.bytes += quantised_bytes(h.rows, ff_dim);
   const trace::Scope scope(trace::Zone::kActivation, work);
   for_each_row(compute, h.rows, 4 * ff_dim, [&](std::int64_t row) {
     float* y = up + row * ff_dim;
@@ -153,7 +154,7 @@ void activate_rows(const Compute& compute, const MlpActivation& kind, const Acti
     } else {
       plain_activation(kernels, kind.activation)(y, ff_dim, y);
     }
-    if (kind.quantise) quantize_activation_row(kernels, h, row);
+    if (kind.form.quantised) quantize_activation_row(kernels, h, row, kind.form);
   });
 }
 

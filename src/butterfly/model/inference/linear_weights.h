@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/config.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/inference/compute.h"
@@ -39,12 +39,12 @@ using PlainActivation = void (*)(const float* x, long n, float* y);
 PlainActivation plain_activation(const Kernels& kernels, Activation activation);
 
 /// up, whose rows h has, becomes what the MLP's activation makes of gate and up (of up alone where the MLP is plain),
-/// quantised where the next matrix is. limit: MoeConfig::swiglu_limit.
+/// quantised as the next matrix reads it. limit: MoeConfig::swiglu_limit.
 struct MlpActivation {
   MlpKind mlp = MlpKind::kGated;
   Activation activation = Activation::kSilu;
   float limit = 0.0f;
-  bool quantise = false;
+  RowForm form{};
 };
 void activate_rows(const Compute& compute, const MlpActivation& kind, const ActivationRows& h, const float* gate,
                    float* up);

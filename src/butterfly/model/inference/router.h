@@ -26,7 +26,6 @@ class Router {
   /// `x` has floats, and blocks where the matrix is quantised. Errors: kNoMemory (scratch).
   Result<ExpertChoice> choose(const Compute& compute, const ActivationRows& x) const;
 
-  bool quantised() const { return matrix_.matrix.quantised(); }
   const PackedMatrix& matrix() const { return matrix_.matrix; }
   std::uint64_t packed_bytes() const;
 

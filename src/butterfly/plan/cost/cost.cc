@@ -6,7 +6,7 @@
 #include <set>
 
 #include "butterfly/base/check.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 #include "butterfly/model/core/shard.h"
 #include "butterfly/model/inference/kv_cache.h"
 

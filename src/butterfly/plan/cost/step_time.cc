@@ -40,7 +40,7 @@ double expert_matmul_s(const ExpertCost& experts, double rows, const NodeRates& 
 /// The type whose measured matmuls say most about those of `type`: of the same kind of packed weights.
 DType measured_type(DType type) {
   const DType computing = computing_type(type);
-  if (static_cast<int>(computing) <= static_cast<int>(DType::kQ4_0)) return computing;
+  if (static_cast<int>(computing) <= static_cast<int>(DType::kQ4_0) || type == DType::kInt8) return computing;
   return computing == DType::kBytes16 || computing == DType::kBytes32Min ? DType::kQ8_0 : DType::kQ4_0;
 }
 

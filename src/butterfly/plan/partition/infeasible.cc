@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "butterfly/base/units.h"
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 
 namespace butterfly {
 namespace {

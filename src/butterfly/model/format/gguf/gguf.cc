@@ -347,6 +347,16 @@ Result<GgufFile> GgufFile::parse(ByteSpan bytes, std::string source) {
   return file;
 }
 
+Status GgufFile::take_q8_0_as_int8() {
+  for (GgufTensor& tensor : tensors_) {
+    if (tensor.type == DType::kQ8_0) tensor.type = DType::kInt8;
+    if (tensor.type && (block_elements(*tensor.type) == 1 || tensor.type == DType::kInt8)) continue;
+    return make_error(ErrorCode::kBadData, "{}: is said to be of int8, but {} is stored as {}", source_,
+                      printable(tensor.name), tensor.type_name);
+  }
+  return {};
+}
+
 Status GgufFile::add_tensors(const GgufFile& other) {
   for (const GgufTensor& tensor : other.tensors_) {
     if (!tensor_index_.emplace(tensor.name, tensors_.size()).second) {

@@ -60,6 +60,10 @@ class GgufFile {
   /// that both have.
   Status add_tensors(const GgufFile& other);
 
+  /// Tensors of Q8_0 are int8 ones, whose rows have one scale each (docs/formats/gguf.md). Errors: kBadData naming a
+  /// tensor of another quantised type.
+  Status take_q8_0_as_int8();
+
   bool has(std::string_view key) const { return values_.contains(key); }
   std::vector<std::string_view> keys() const;
 

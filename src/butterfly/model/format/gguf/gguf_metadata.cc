@@ -18,6 +18,7 @@ std::uint32_t file_type_number(DType type) {
     case DType::kQ4_0:
       return 2;
     case DType::kQ8_0:
+    case DType::kInt8:
       return 7;
     case DType::kBF16:
       return 32;

@@ -62,6 +62,7 @@ std::string computable_gguf_types() {
 
 std::uint32_t gguf_tensor_type(DType type) {
   if (type == DType::kI32) return 26;
+  if (type == DType::kInt8) type = DType::kQ8_0;
   for (const GgufTensorType& info : kTensorTypes) {
     if (info.type == type) return info.number;
   }

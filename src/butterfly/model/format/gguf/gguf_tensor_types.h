@@ -9,6 +9,9 @@
 
 namespace butterfly {
 
+/// Ours, a bool: the file's Q8_0 tensors are int8 ones.
+inline constexpr const char* kGgufInt8Key = "butterfly.int8";
+
 struct GgufTensorType {
   std::uint32_t number;
   const char* name;

@@ -282,6 +282,8 @@ Status check_all_weights(const WeightSource& source, const ModelConfig& config) 
 
 Result<Checkpoint> open(GgufFile file, Mappings mappings, const OpenOptions& options) {
   const std::string source = file.source();
+  BF_ASSIGN_OR_RETURN(const auto int8, file.get_bool(kGgufInt8Key));
+  if (int8.value_or(false)) BF_TRY(file.take_q8_0_as_int8());
   Checkpoint checkpoint;
   checkpoint.path = source;
   checkpoint.format = fmt::format("gguf v{}", file.version());

@@ -32,6 +32,36 @@ Status add_end_tokens(const json& object, const std::string& source, HuggingFace
   return {};
 }
 
+/// One of compressed-tensors' config_groups: what the library quantises to with W8A8 and eight bits in integers.
+Status check_int8_group(const JsonObject& groups, const char* name, const json& group) {
+  const std::string source = fmt::format("{}: {}", groups.source(), printable(name));
+  if (!group.is_object()) return unsupported(groups, name, group.type_name(), "an object");
+  const JsonObject parts(group, source);
+  const json* found = parts.find("weights");
+  if (found == nullptr || !found->is_object()) return unsupported(parts, "weights", "missing", "an object");
+  const JsonObject weights(*found, source + ": weights");
+  BF_ASSIGN_OR_RETURN(const int bits, weights.integer("num_bits"));
+  BF_ASSIGN_OR_RETURN(const std::string type, weights.text_or("type", "int"));
+  BF_ASSIGN_OR_RETURN(const std::string strategy, weights.text_or("strategy", "tensor"));
+  BF_ASSIGN_OR_RETURN(const bool symmetric, weights.flag_or("symmetric", JsonObject::Default::kTrue));
+  if (bits != 8) return unsupported(weights, "num_bits", std::to_string(bits), "8");
+  if (type != "int") return unsupported(weights, "type", type, "int");
+  if (strategy != "channel" && strategy != "tensor") {
+    return unsupported(weights, "strategy", strategy, "channel or tensor");
+  }
+  return symmetric ? Status{} : unsupported(weights, "symmetric", "false", "true");
+}
+
+Status check_compressed_tensors(const JsonObject& quantisation) {
+  BF_ASSIGN_OR_RETURN(const std::string format, quantisation.text_or("format", "missing"));
+  if (format != "int-quantized") return unsupported(quantisation, "format", format, "int-quantized");
+  const json* groups = quantisation.find("config_groups");
+  if (groups == nullptr || !groups->is_object())
+    return unsupported(quantisation, "config_groups", "missing", "an object");
+  for (const auto& [name, group] : groups->items()) BF_TRY(check_int8_group(quantisation, name.c_str(), group));
+  return {};
+}
+
 /// How weights are quantised shows in their tensors; here, what could not be read is refused by name.
 Status check_quantisation(const JsonObject& object) {
   const json* found = object.find("quantization_config");
@@ -40,7 +70,8 @@ Status check_quantisation(const JsonObject& object) {
   const JsonObject quantisation(*found, object.source() + ": quantization_config");
   BF_ASSIGN_OR_RETURN(const std::string method, quantisation.text_or("quant_method", "missing"));
   if (method == "mxfp4") return {};
-  if (method != "fp8") return unsupported(quantisation, "quant_method", method, "fp8 or mxfp4");
+  if (method == "compressed-tensors") return check_compressed_tensors(quantisation);
+  if (method != "fp8") return unsupported(quantisation, "quant_method", method, "fp8, mxfp4 or compressed-tensors");
   BF_ASSIGN_OR_RETURN(const std::string format, quantisation.text_or("fmt", "e4m3"));
   if (format != "e4m3") return unsupported(quantisation, "fmt", format, "e4m3");
   BF_ASSIGN_OR_RETURN(const auto block, quantisation.numbers("weight_block_size"));

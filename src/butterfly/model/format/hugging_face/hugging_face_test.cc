@@ -262,6 +262,47 @@ TEST(HuggingFace, Gpt2MatricesAreTransposedAndTakenApart) {
   expect_same_weights(*model.weights, *opened->weights);
 }
 
+/// A matrix of int8 as compressed-tensors stores it: the rows' quants, and their scales.
+std::pair<std::string, std::string> quants_and_scales(const std::string& rows, std::int64_t count) {
+  std::string quants, scales;
+  const std::size_t row = rows.size() / static_cast<std::size_t>(count);
+  for (std::size_t at = 0; at < rows.size(); at += sizeof(BlockQ8_0)) {
+    if (at % row == 0) scales += rows.substr(at, 2);
+    quants += rows.substr(at + 2, kQuantBlock);
+  }
+  return {quants, scales};
+}
+
+// Fails where rows of Q and K, which are reordered, get the scales of others.
+TEST(HuggingFace, Int8RowsOfCompressedTensorsAreThoseOfAGguf) {
+  const Checkpoint model = small_checkpoint("llama", DType::kInt8);
+  const TempDir dir;
+  write_file(dir / "config.json", dump_json(llama_config(model.config, "llama")));
+  std::vector<std::vector<std::int64_t>> shapes;
+  const auto weights = llama_weights(model, shapes);
+  Safetensors file;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto& [name, bytes] = weights[i];
+    if (shapes[i].size() == 1) {
+      file.add(name, shapes[i], bytes);
+      continue;
+    }
+    const auto [quants, scales] = quants_and_scales(bytes, shapes[i][0]);
+    file.add(name, shapes[i], quants, "I8");
+    file.add(name + "_scale", {shapes[i][0], 1}, scales, "F16");
+  }
+  file.write(dir / "model.safetensors");
+  const auto opened = open_checkpoint(dir.path(), {.vocabulary_required = false});
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->config.weight_type, DType::kInt8);
+  expect_same_weights(*model.weights, *opened->weights);
+  ASSERT_TRUE(convert(*opened, dir / "m.gguf", {}));
+  const auto gguf = open_checkpoint(dir / "m.gguf", {.vocabulary_required = false});
+  ASSERT_TRUE(gguf) << gguf.error().message;
+  EXPECT_EQ(gguf->config.weight_type, DType::kInt8);
+  expect_same_weights(*model.weights, *gguf->weights);
+}
+
 TEST(HuggingFace, ADirectoryAndTheGgufMadeFromItGiveTheSameWeights) {
   for (const char* name : {"TinyStories-656K", "chemts_gpt2_0.2m"}) {
     BF_NEEDS_DATA("models");
@@ -295,46 +336,62 @@ struct ConfigCase {
 
 TEST(HuggingFaceConfig, NamesWhatItCannotRead) {
   const json valid = llama_config(small_config(), "llama");
-  for (const ConfigCase& c : std::vector<ConfigCase>{
-           {R"({})", ""},
-           {R"({"model_type": "mistral", "sliding_window": null})", ""},
-           {R"({"model_type": "mistral", "sliding_window": 4096})", ""},
-           {R"({"model_type": "mistral", "sliding_window": -1})", "sliding_window is -1, expected 0 to"},
-           {R"({"model_type": "qwen3", "layer_types": ["full_attention"], "use_sliding_window": true})",
-            "1 layer_types for 2 layers"},
-           {R"({"model_type": "gemma2", "query_pre_attn_scalar": 0})", "scale of the attention scores is inf"},
-           {R"({"model_type": "granite", "logits_scaling": 0})", "scale of the logits is inf"},
-           {R"({"model_type": "smollm3", "no_rope_layers": [1]})", "1 no_rope_layers"},
-           {R"({"rope_scaling": {"type": "yarn", "factor": 0}})", "yarn rope scaling by 0"},
-           {R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})", "1 rope frequency factors"},
-           {R"({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": false})", ""},
-           {R"({"model_type": "bart"})", "model_type is bart"},
-           {R"({"model_type": 5})", "model_type is number, expected a string"},
-           {R"({"hidden_size": null})", "lacks hidden_size"},
-           {R"({"hidden_size": "32"})", "hidden_size is string, expected an integer"},
-           {R"({"hidden_size": 32.5})", "hidden_size is number, expected an integer"},
-           {R"({"hidden_size": 1e30})", "hidden_size is number, expected an integer"},
-           {R"({"hidden_size": 33})", "hidden_size 33 does not divide into 4 heads"},
-           {R"({"hidden_size": -32})", "hidden_size is -32"},
-           {R"({"hidden_size": 18446744073709551615})", "hidden_size is 18446744073709551615"},
-           {R"({"num_attention_heads": 0})", "num_attention_heads is 0"},
-           {R"({"num_hidden_layers": 2000000000})", "number of layers is 2000000000"},
-           {R"({"hidden_act": "relu"})", "hidden_act is relu"},
-           {R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", "the rope type is dynamic"},
-           {R"({"rope_scaling": {"rope_type": "llama3", "factor": 2}})", "lacks low_freq_factor"},
-           {R"({"rope_scaling": 7})", "rope_scaling is number, expected an object"},
-           {R"({"rope_scaling": {"type": "linear", "factor": -1}})", "rope scaling factor is -1"},
-           {R"({"quantization_config": {"bits": 4}})", "quant_method is missing, supported is fp8 or mxfp4"},
-           {R"({"quantization_config": {"quant_method": "gptq"}})", "quant_method is gptq, supported is fp8 or mxfp4"},
-           {R"({"quantization_config": {"quant_method": "awq"}})", "quant_method is awq"},
-           {R"({"quantization_config": {"quant_method": "bitsandbytes"}})", "quant_method is bitsandbytes"},
-           {R"({"quantization_config": {"quant_method": "fp8"}})", "weight_block_size is [], supported is [128, 128]"},
-           {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})", ""},
-           {R"({"quantization_config": {"quant_method": "mxfp4"}})", ""},
-           {R"({"quantization_config": 4})", "quantization_config is number"},
-           {R"({"eos_token_id": [1, 99]})", "an eos_token_id is 99, expected 0 to 11"},
-           {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor is 0.5"},
-       }) {
+  for (
+      const ConfigCase& c : std::vector<ConfigCase>{
+          {R"({})", ""},
+          {R"({"model_type": "mistral", "sliding_window": null})", ""},
+          {R"({"model_type": "mistral", "sliding_window": 4096})", ""},
+          {R"({"model_type": "mistral", "sliding_window": -1})", "sliding_window is -1, expected 0 to"},
+          {R"({"model_type": "qwen3", "layer_types": ["full_attention"], "use_sliding_window": true})",
+           "1 layer_types for 2 layers"},
+          {R"({"model_type": "gemma2", "query_pre_attn_scalar": 0})", "scale of the attention scores is inf"},
+          {R"({"model_type": "granite", "logits_scaling": 0})", "scale of the logits is inf"},
+          {R"({"model_type": "smollm3", "no_rope_layers": [1]})", "1 no_rope_layers"},
+          {R"({"rope_scaling": {"type": "yarn", "factor": 0}})", "yarn rope scaling by 0"},
+          {R"({"rope_scaling": {"type": "longrope", "short_factor": [1]}})", "1 rope frequency factors"},
+          {R"({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": false})", ""},
+          {R"({"model_type": "bart"})", "model_type is bart"},
+          {R"({"model_type": 5})", "model_type is number, expected a string"},
+          {R"({"hidden_size": null})", "lacks hidden_size"},
+          {R"({"hidden_size": "32"})", "hidden_size is string, expected an integer"},
+          {R"({"hidden_size": 32.5})", "hidden_size is number, expected an integer"},
+          {R"({"hidden_size": 1e30})", "hidden_size is number, expected an integer"},
+          {R"({"hidden_size": 33})", "hidden_size 33 does not divide into 4 heads"},
+          {R"({"hidden_size": -32})", "hidden_size is -32"},
+          {R"({"hidden_size": 18446744073709551615})", "hidden_size is 18446744073709551615"},
+          {R"({"num_attention_heads": 0})", "num_attention_heads is 0"},
+          {R"({"num_hidden_layers": 2000000000})", "number of layers is 2000000000"},
+          {R"({"hidden_act": "relu"})", "hidden_act is relu"},
+          {R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", "the rope type is dynamic"},
+          {R"({"rope_scaling": {"rope_type": "llama3", "factor": 2}})", "lacks low_freq_factor"},
+          {R"({"rope_scaling": 7})", "rope_scaling is number, expected an object"},
+          {R"({"rope_scaling": {"type": "linear", "factor": -1}})", "rope scaling factor is -1"},
+          {R"({"quantization_config": {"bits": 4}})", "quant_method is missing, supported is fp8, mxfp4 or"},
+          {R"({"quantization_config": {"quant_method": "gptq"}})",
+           "quant_method is gptq, supported is fp8, mxfp4 or compressed-tensors"},
+          {R"({"quantization_config": {"quant_method": "awq"}})", "quant_method is awq"},
+          {R"({"quantization_config": {"quant_method": "bitsandbytes"}})", "quant_method is bitsandbytes"},
+          {R"({"quantization_config": {"quant_method": "fp8"}})", "weight_block_size is [], supported is [128, 128]"},
+          {R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})", ""},
+          {R"({"quantization_config": {"quant_method": "mxfp4"}})", ""},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true}}}}})",
+           ""},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})",
+           "format is pack-quantized, supported is int-quantized"},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
+                "group_0": {"weights": {"num_bits": 4, "type": "int"}}}}})",
+           "num_bits is 4, supported is 8"},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "strategy": "group"}}}}})",
+           "strategy is group, supported is channel or tensor"},
+          {R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "symmetric": false}}}}})",
+           "symmetric is false"},
+          {R"({"quantization_config": 4})", "quantization_config is number"},
+          {R"({"eos_token_id": [1, 99]})", "an eos_token_id is 99, expected 0 to 11"},
+          {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor is 0.5"},
+      }) {
     json config = valid;
     // Not merge_patch, which drops nulls.
     const json patch = parse_json(c.patch);

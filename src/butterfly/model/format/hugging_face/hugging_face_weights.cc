@@ -21,7 +21,7 @@ enum class Order { kAsStored, kRows, kTransposed, kPlusOne, kLatentKeys, kLatent
 /// Where a canonical weight is in the files and how its rows come out of them.
 struct Recipe {
   const SafetensorsEntry* entry = nullptr;
-  const SafetensorsEntry* scales = nullptr;  // of FP8 and MXFP4
+  const SafetensorsEntry* scales = nullptr;  // of FP8, int8 and MXFP4
   DType type = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -205,13 +205,13 @@ class HuggingFaceWeights final : public WeightSource {
       return place_mxfp4(stacked.name, std::move(recipe), stack_place(expected, stacked));
     }
     if (!found) return make_error(ErrorCode::kNotFound, "{}: lacks the weight {} ({})", source_, name, expected.name);
-    if (recipe.entry->type_name == "F8_E4M3") {
-      BF_TRY(find_fp8_scales(name, recipe));
+    if (recipe.entry->type_name == "F8_E4M3" || recipe.entry->type_name == "I8") {
+      BF_TRY(find_scales(name, recipe));
       recipe.type = DType::kBF16;
     } else if (recipe.entry->type) {
       recipe.type = *recipe.entry->type;
     } else {
-      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16, BF16 and F8_E4M3",
+      return make_error(ErrorCode::kUnsupported, "{}: {} is stored as {}, supported are F32, F16, BF16, F8_E4M3 and I8",
                         source_, name, printable(recipe.entry->type_name));
     }
     std::vector<std::int64_t> shape = {expected.rows, expected.cols};
@@ -230,17 +230,23 @@ class HuggingFaceWeights final : public WeightSource {
       return make_error(ErrorCode::kBadData, "{}: {} has the shape {}, the model's configuration says {}", source_,
                         name, shape_text(recipe.entry->shape), shape_text(shape));
     }
+    const bool whole_rows = recipe.order == Order::kAsStored || recipe.order == Order::kRows;
+    if (is_int8(recipe) && whole_rows && recipe.cols % kQuantBlock == 0) recipe.type = DType::kInt8;
     return recipe;
   }
 
-  Status find_fp8_scales(const std::string& name, Recipe& recipe) const {
+  static bool is_int8(const Recipe& recipe) { return recipe.entry->type_name == "I8"; }
+
+  Status find_scales(const std::string& name, Recipe& recipe) const {
+    const char* suffix = is_int8(recipe) ? "_scale" : "_scale_inv";
     Recipe scales;
-    if (!locate(name + "_scale_inv", scales)) {
-      return make_error(ErrorCode::kNotFound, "{}: {} is stored as F8_E4M3, its scales {}_scale_inv are missing",
-                        source_, name, name);
+    if (!locate(name + suffix, scales)) {
+      return make_error(ErrorCode::kNotFound, "{}: {} is stored as {}, its scales {}{} are missing", source_, name,
+                        recipe.entry->type_name, name, suffix);
     }
     recipe.scales = scales.entry;
-    if (const auto fits = check_fp8({recipe.entry, recipe.scales}, name); !fits) {
+    const auto check = is_int8(recipe) ? check_int8 : check_fp8;
+    if (const auto fits = check({recipe.entry, recipe.scales}, name); !fits) {
       return make_error(fits.error().code, "{}: {}", source_, fits.error().message);
     }
     return {};
@@ -367,11 +373,21 @@ class HuggingFaceWeights final : public WeightSource {
     }
   }
 
+  /// A matrix whose rows are whole ones of the file's.
+  WeightView materialise_int8(const Recipe& recipe, const WeightPart& part) const {
+    const auto stored_row = [&](std::int64_t row) {
+      return recipe.order == Order::kRows ? recipe.stored_row(row) : recipe.first / recipe.cols + row;
+    };
+    return int8_rows({recipe.entry, recipe.scales}, part.of_rows, stored_row)
+        .cut({0, part.of_rows.size()}, part.of_cols);
+  }
+
   /// FP8 as the bf16 that it stands for, of which the rest knows; of a matrix that is not reordered the wanted rows.
-  WeightView materialise_fp8(const Recipe& recipe, const WeightPart& part) const {
+  /// So int8 of matrices that are reordered in other ways than by rows.
+  WeightView materialise_scaled(const Recipe& recipe, const WeightPart& part) const {
     const bool in_order = recipe.order == Order::kAsStored && recipe.first == 0;
     const IndexRange rows = in_order ? part.of_rows : IndexRange{0, recipe.entry->shape[0]};
-    const WeightView stored = fp8_rows({recipe.entry, recipe.scales}, rows);
+    const WeightView stored = (is_int8(recipe) ? int8_as_bf16 : fp8_rows)({recipe.entry, recipe.scales}, rows);
     if (const auto& mapping = shards_[recipe.shard].mapping; mapping && !in_order) mapping->drop(recipe.entry->bytes);
     if (in_order) return stored.cut({0, rows.size()}, part.of_cols);
     const SafetensorsEntry entry{
@@ -391,7 +407,8 @@ class HuggingFaceWeights final : public WeightSource {
                           .count = part.of_rows.size()};
       return mxfp4_rows({recipe.entry, recipe.scales}, rows).cut({0, rows.count}, part.of_cols);
     }
-    if (recipe.scales != nullptr) return materialise_fp8(recipe, part);
+    if (recipe.type == DType::kInt8) return materialise_int8(recipe, part);
+    if (recipe.scales != nullptr) return materialise_scaled(recipe, part);
     if (recipe.order == Order::kLatentKeys || recipe.order == Order::kLatentValues) {
       const WeightView both{
           .type = recipe.type, .rows = latent_rows(config_), .cols = config_.latent.dim, .bytes = recipe.entry->bytes};

@@ -115,6 +115,67 @@ WeightView fp8_rows(const ScaledTensor& tensor, const IndexRange& rows) {
   return result.view;
 }
 
+namespace {
+
+float int8_scale(const ScaledTensor& tensor, std::int64_t row) {
+  const DType type = *tensor.scales->type;
+  const auto size = static_cast<std::uint64_t>(block_bytes(type));
+  const std::uint64_t at = tensor.scales->bytes.size() == size ? 0 : static_cast<std::uint64_t>(row) * size;
+  float scale = 0;
+  decode_row(type, tensor.scales->bytes.subspan(at, size), std::span(&scale, 1));
+  return scale;
+}
+
+}  // namespace
+
+Status check_int8(const ScaledTensor& tensor, const std::string& name) {
+  BF_TRY(check_type(*tensor.values, printable(name), "I8"));
+  if (!tensor.scales->type) {
+    return make_error(ErrorCode::kUnsupported, "the scales of {} are stored as {}, expected F32, F16 or BF16",
+                      printable(name), printable(tensor.scales->type_name));
+  }
+  const std::vector<std::int64_t>& shape = tensor.values->shape;
+  if (shape.size() != 2) {
+    return make_error(ErrorCode::kBadData, "{}: {} dimensions, int8 weights have 2", printable(name), shape.size());
+  }
+  const std::vector<std::int64_t>& scales = tensor.scales->shape;
+  const bool one = scales == std::vector<std::int64_t>{1}, flat = scales == std::vector<std::int64_t>{shape[0]};
+  return one || flat ? Status{} : check_scales_shape(tensor, name, {shape[0], 1});
+}
+
+WeightView int8_rows(const ScaledTensor& tensor, const IndexRange& rows,
+                     const std::function<std::int64_t(std::int64_t)>& stored_row) {
+  const std::int64_t cols = tensor.values->shape[1];
+  const NewRows result = allocate(DType::kInt8, rows.size(), cols);
+  std::byte* to = result.data;
+  BlockQ8_0 block;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const std::int64_t stored = stored_row(row);
+    block.scale = float_to_half(int8_scale(tensor, stored));
+    const std::byte* from = tensor.values->bytes.data() + stored * cols;
+    for (std::int64_t col = 0; col < cols; col += kQuantBlock, to += sizeof(block)) {
+      std::memcpy(block.quants, from + col, sizeof(block.quants));
+      std::memcpy(to, &block, sizeof(block));
+    }
+  }
+  return result.view;
+}
+
+WeightView int8_as_bf16(const ScaledTensor& tensor, const IndexRange& rows) {
+  const std::int64_t cols = tensor.values->shape[1];
+  const NewRows result = allocate(DType::kBF16, rows.size(), cols);
+  std::byte* to = result.data;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const float scale = int8_scale(tensor, row);
+    const auto* from = reinterpret_cast<const std::int8_t*>(tensor.values->bytes.data()) + row * cols;
+    for (std::int64_t col = 0; col < cols; ++col, to += 2) {
+      const std::uint16_t value = float_to_bfloat16(static_cast<float>(from[col]) * scale);
+      std::memcpy(to, &value, 2);
+    }
+  }
+  return result.view;
+}
+
 Status check_mxfp4(const ScaledTensor& tensor, const std::string& name) {
   BF_TRY(check_type(*tensor.values, printable(name), "U8"));
   BF_TRY(check_type(*tensor.scales, "the scales of " + printable(name), "U8"));

@@ -1,9 +1,10 @@
-// Weights of safetensors files in two tensors, numbers of few bits and the scales of their blocks: MXFP4 as gpt-oss has
-// it and FP8 as DeepSeek-V3 has it. One is put into the order of its twin in GGUF files, bit for bit; the other becomes
-// bf16, as its publisher converts it. Rows are made when they are asked for, so a model is never in memory twice.
-// Thread-safe.
+// Weights of safetensors files in two tensors, numbers of few bits and the scales of their blocks or rows: MXFP4 as
+// gpt-oss has it, FP8 as DeepSeek-V3 has it, int8 as compressed-tensors has it. The first is put into the order of its
+// twin in GGUF files, bit for bit; the second becomes bf16, as its publisher converts it; scales of the third are
+// halves. Rows are made when they are asked for, so a model is never in memory twice. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "butterfly/base/range.h"
@@ -28,6 +29,16 @@ Status check_fp8(const ScaledTensor& tensor, const std::string& name);
 
 /// Rows as bf16: the value times its scale in fp32, rounded once. check_fp8() has passed it.
 WeightView fp8_rows(const ScaledTensor& tensor, const IndexRange& rows);
+
+/// values: I8 [rows, cols]; scales: F32, F16 or BF16, [rows, 1], [rows] or [1]. Errors: as above.
+Status check_int8(const ScaledTensor& tensor, const std::string& name);
+
+/// Rows in the order that `stored_row` says, as kInt8: scales are rounded to halves. cols: whole blocks of 32.
+WeightView int8_rows(const ScaledTensor& tensor, const IndexRange& rows,
+                     const std::function<std::int64_t(std::int64_t)>& stored_row);
+
+/// Rows as bf16, for what is not multiplied as it is stored.
+WeightView int8_as_bf16(const ScaledTensor& tensor, const IndexRange& rows);
 
 /// values: U8 [..., rows, groups, 16], a byte has the earlier element of two in its low bits; scales: U8 [..., rows,
 /// groups], exponents of 2 plus 127. Errors: as above.

@@ -104,6 +104,30 @@ TEST(ScaledTensors, EveryFp8CodeIsItsValueTimesTheScaleOfItsBlockRoundedOnce) {
   }
 }
 
+TEST(ScaledTensors, Int8HasAScaleForEachRowOrOneForAll) {
+  const std::string quants = random_bytes(3 * 64, 9);
+  const std::vector<float> scales{0.5f, 0.25f, 0.3f};
+  const std::string_view bytes = as_text(std::as_bytes(std::span(scales)));
+  const TwoTensors rows(entry("I8", {3, 64}), quants, entry("F32", {3, 1}), bytes);
+  const TwoTensors one(entry("I8", {3, 64}), quants, entry("F32", {1}), bytes.substr(0, 4));
+  ASSERT_TRUE(check_int8(rows.tensor(), "v") && check_int8(one.tensor(), "v"));
+  const auto turned = [](std::int64_t row) { return 2 - row; };
+  const std::vector<float> values = scaled_floats(int8_rows(rows.tensor(), {0, 2}, turned));
+  const std::vector<float> alike = scaled_floats(int8_rows(one.tensor(), {0, 2}, turned));
+  const std::vector<float> halves = scaled_floats(int8_as_bf16(rows.tensor(), {1, 3}));
+  for (std::size_t c = 0; c < 64; ++c) {
+    const auto quant = [&](std::size_t row) {
+      return static_cast<float>(static_cast<signed char>(quants[row * 64 + c]));
+    };
+    EXPECT_EQ(values[c], half_to_float(float_to_half(0.3f)) * quant(2));
+    EXPECT_EQ(values[64 + c], 0.25f * quant(1));
+    EXPECT_EQ(alike[c], 0.5f * quant(2));
+    EXPECT_EQ(halves[64 + c], bfloat16_to_float(float_to_bfloat16(0.3f * quant(2))));
+  }
+  const TwoTensors wrong(entry("I8", {3, 64}), quants, entry("F32", {2, 1}), bytes.substr(0, 8));
+  EXPECT_EQ(check_int8(wrong.tensor(), "v").error().message, "v: scales of the shape [2, 1], expected [3, 1]");
+}
+
 TEST(ScaledTensors, WhatDoesNotFitIsNamed) {
   const std::string bytes(96, '\1');
   const auto fp8 = [&](const char* type, const std::vector<std::int64_t>& shape) {

@@ -1,4 +1,4 @@
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "butterfly/base/check.h"
-#include "butterfly/kernel/inference/sub_blocks_inl.h"
-#include "butterfly/kernel/inference/transpose_inl.h"
+#include "butterfly/kernel/packed/sub_blocks_inl.h"
+#include "butterfly/kernel/packed/transpose_inl.h"
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 #include "butterfly/tensor/sub_blocks.h"
@@ -34,6 +34,8 @@ std::int64_t panel_stride_of(DType type, std::int64_t cols) {
     case DType::kQ8_0:
     case DType::kQ4_0:
       return PackedPairs{.nibbles = type == DType::kQ4_0}.panel_bytes(blocks);
+    case DType::kInt8:
+      return PackedInt8::panel_bytes(blocks);
     case DType::kI32:
       return 0;
     default:
@@ -113,6 +115,24 @@ void pack_quant_panel(const std::byte* source, std::int64_t stride, std::int64_t
     packed.put(static_cast<int>(kBytes / sizeof(Quad)), kForm.nibbles ? 0 : 0x80808080u,
                reinterpret_cast<unsigned char*>(panel + kForm.quants_at(b)));
   }
+}
+
+void pack_int8_panel(const std::byte* source, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+                     std::byte* panel) {
+  QuadBlock packed;
+  float scales[kPanel] = {};
+  const std::int64_t end = PackedInt8::quants_at(cols / kQuantBlock);
+  std::memset(panel + end, 0, static_cast<std::size_t>(PackedInt8::panel_bytes(cols / kQuantBlock) - end));
+  for (std::int64_t b = 0; b < cols / kQuantBlock; ++b) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      BlockQ8_0 block;
+      std::memcpy(&block, source + i * stride + b * static_cast<std::int64_t>(sizeof(block)), sizeof(block));
+      std::memcpy(packed.of(i), block.quants, sizeof(block.quants));
+      scales[i] = half_to_float(block.scale);
+    }
+    packed.put(kQuantBlock / 4, 0x80808080u, reinterpret_cast<unsigned char*>(panel + PackedInt8::quants_at(b)));
+  }
+  std::memcpy(panel, scales, sizeof(scales));
 }
 
 void pack_sub_block_panel(DType type, const std::byte* source, std::int64_t stride, std::int64_t rows,
@@ -261,6 +281,22 @@ void unpack_float_row(const std::byte* panel, std::int64_t i, const IndexRange& 
   }
 }
 
+/// What pack_int8_panel() did with one of its rows.
+void unpack_int8_row(const std::byte* panel, std::int64_t i, const IndexRange& of_cols, std::byte* out) {
+  float scale = 0;
+  std::memcpy(&scale, panel + 4 * i, sizeof(scale));
+  BlockQ8_0 block;
+  block.scale = float_to_half(scale);
+  for (std::int64_t b = of_cols.begin / kQuantBlock; b < of_cols.end / kQuantBlock; ++b, out += sizeof(block)) {
+    const auto* from = reinterpret_cast<const unsigned char*>(panel + PackedInt8::quants_at(b)) + i * 4;
+    for (std::int64_t j = 0; j < kQuantBlock; ++j) {
+      const auto quant = static_cast<unsigned char>(from[j / 4 * 4 * kPanel + j % 4] ^ 0x80);
+      std::memcpy(&block.quants[j], &quant, 1);
+    }
+    std::memcpy(out, &block, sizeof(block));
+  }
+}
+
 /// What pack_quant_panel() did with one of its rows.
 template <typename Block>
 void unpack_quant_row(const std::byte* panel, std::int64_t i, const IndexRange& of_cols, std::byte* out) {
@@ -297,6 +333,8 @@ void pack_panel(DType layout, const std::byte* from, std::int64_t step, const Pa
       return pack_quant_panel<BlockQ8_0>(from, step, shape.rows, shape.cols, to);
     case DType::kQ4_0:
       return pack_quant_panel<BlockQ4_0>(from, step, shape.rows, shape.cols, to);
+    case DType::kInt8:
+      return pack_int8_panel(from, step, shape.rows, shape.cols, to);
     default:
       if (has_shared_scales(layout)) return pack_super_block_panel(layout, from, step, shape.rows, shape.cols, to);
       return pack_sub_block_panel(layout, from, step, shape.rows, shape.cols, to);
@@ -315,6 +353,20 @@ const std::byte* re_express(const MatrixView& source, std::uint64_t stride, std:
                       {0, source.cols}, MutableByteSpan(memory).subspan(static_cast<std::uint64_t>(i) * wide, wide));
   }
   return memory.data();
+}
+
+/// Errors: kBadData naming the row whose blocks have different scales.
+Status check_row_scales(const MatrixView& source, std::uint64_t stride) {
+  if (source.type != DType::kInt8) return {};
+  const std::uint64_t row = *row_bytes(source.type, static_cast<std::uint64_t>(source.cols));
+  for (std::uint64_t r = 0; r < static_cast<std::uint64_t>(source.rows); ++r) {
+    const std::byte* scale = source.bytes.data() + r * stride;
+    for (std::uint64_t block = sizeof(BlockQ8_0); block < row; block += sizeof(BlockQ8_0)) {
+      if (std::memcmp(scale, scale + block, sizeof(BlockQ8_0::scale)) == 0) continue;
+      return make_error(ErrorCode::kBadData, "row {} of an int8 matrix has more than one scale", r);
+    }
+  }
+  return {};
 }
 
 /// Kernels add up as many products of the types of bytes as five and six bits allow. Errors: kBadData naming the quant.
@@ -365,6 +417,8 @@ PackedType packed_type(DType type) {
       return PackedType::kQ8_0;
     case DType::kQ4_0:
       return PackedType::kQ4_0;
+    case DType::kInt8:
+      return PackedType::kInt8;
     case DType::kBytes16:
       return PackedType::kBytes16;
     case DType::kBytes32Min:
@@ -385,6 +439,7 @@ PackedType packed_type(DType type) {
 
 std::uint64_t packed_row_bytes(DType type, std::uint64_t cols) {
   const bool whole = row_bytes(type, cols).has_value();
+  if (whole && type == DType::kInt8) return cols + sizeof(float);
   if (whole && has_shared_scales(type)) {
     const PackedSubBlocks form = packed_sub_blocks(packed_type(type));
     return static_cast<std::uint64_t>(form.panel_bytes(static_cast<long>(cols / kQuantBlock)) / kPanel);
@@ -441,6 +496,7 @@ Result<PackedMatrix> PackedMatrix::pack(const MatrixView& source, ThreadTeam& te
                       source.rows, source.cols, source.bytes.size());
   }
   BF_TRY(check_quants(source, stride));
+  BF_TRY(check_row_scales(source, stride));
   PackedMatrix packed(source.type, source.rows, source.cols);
   const DType layout = layout_type(source.type);
   BF_ASSIGN_OR_RETURN(packed.buffer_, AlignedBuffer::create_beside_others(
@@ -490,6 +546,9 @@ void PackedMatrix::unpack(const IndexRange& of_rows, const IndexRange& of_cols, 
         break;
       case DType::kQ4_0:
         unpack_quant_row<BlockQ4_0>(panel, i, of_cols, to);
+        break;
+      case DType::kInt8:
+        unpack_int8_row(panel, i, of_cols, to);
         break;
       default:
         if (packed_sub_blocks(packed_as_).shared) {

@@ -4,6 +4,7 @@
 //   q8_0: blocks of 32 k, each [8 quads][16 outputs][4 k] bytes holding quant + 128
 //   q4_0: blocks of 32 k, each [4 quads][16 outputs][4 k] bytes, low nibble k, high nibble k + 16, holding quant + 8
 //   both: after every two blocks their scales, halves [2][16] (sub_blocks_inl.h)
+//   int8: the floats [16] of scales, then blocks as those of q8_0 (PackedInt8)
 //   types of sub-blocks (tensor/sub_blocks.h): blocks of 32 k, each quants as those of q8_0 or q4_0 (nibbles without an
 //   offset), then the floats [subs][16] of scales and, where there are some, of minima
 //   types of super-blocks, whole rows of them: super-blocks, about as long as files have them (sub_blocks_inl.h)
@@ -50,7 +51,7 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  /// Errors: kUnsupported (type), kBadData (bytes do not match the shape), kNoMemory.
+  /// Errors: kUnsupported (type), kBadData (bytes do not match the shape, an int8 row has two scales), kNoMemory.
   static Result<PackedMatrix> pack(const MatrixView& source, ThreadTeam& team);
 
   /// What pack() made of such a matrix before, over `packed`, which `owner` keeps alive. Nothing where these bytes are

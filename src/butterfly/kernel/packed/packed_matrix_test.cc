@@ -1,5 +1,5 @@
 // What is packed can be unpacked, bit for bit.
-#include "butterfly/kernel/inference/packed_matrix.h"
+#include "butterfly/kernel/packed/packed_matrix.h"
 
 #include <gtest/gtest.h>
 
@@ -113,6 +113,15 @@ TEST(Packing, SuperBlocksUnpackToWhatTheyAreComputedAs) {
       EXPECT_EQ(std::memcmp(out.data() + r * row, part.bytes.data() + r * part.stride, row), 0) << to_string(type);
     }
   }
+}
+
+TEST(Packing, RefusesAnInt8RowOfTwoScales) {
+  ThreadTeam team(1);
+  std::vector<std::byte> bytes = random_matrix(DType::kInt8, 3, 96, 2);
+  bytes[2 * 3 * sizeof(BlockQ8_0) + sizeof(BlockQ8_0)] ^= std::byte{1};
+  const auto packed = PackedMatrix::pack({DType::kInt8, 3, 96, bytes}, team);
+  ASSERT_FALSE(packed);
+  EXPECT_EQ(packed.error().message, "row 2 of an int8 matrix has more than one scale");
 }
 
 TEST(Packing, RefusesBytesThatDoNotMatchTheShape) {

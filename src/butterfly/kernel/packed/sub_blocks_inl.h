@@ -23,6 +23,14 @@ struct PackedPairs {
   constexpr long panel_bytes(long blocks) const { return (blocks + 1) / 2 * pair_bytes(); }
 };
 
+/// Of kInt8: 16 floats, then blocks of 32 columns as those of Q8_0, an even number of them: AMX reads two at once.
+struct PackedInt8 {
+  static constexpr long kScaleBytes = 4 * kPanel;
+  static constexpr long kBlockBytes = 32 * kPanel;
+  static constexpr long quants_at(long block) { return kScaleBytes + block * kBlockBytes; }
+  static constexpr long panel_bytes(long blocks) { return quants_at((blocks + 1) / 2 * 2); }
+};
+
 struct PackedSubBlocks {
   int size;  // elements of a sub-block
   bool minima;
