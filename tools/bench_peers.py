@@ -24,7 +24,7 @@ from bench_training import commit, torch_version
 from bench_vs_llamacpp import PHASES, cell, compare, machine, run_json
 
 HERE = pathlib.Path(__file__).resolve().parent
-TYPES = ("q4_0", "q8_0", "q4_k_m", "q5_k_m", "q6_k", "iq4_xs", "bf16")
+TYPES = ("q4_0", "q8_0", "int8", "q4_k_m", "q5_k_m", "q6_k", "iq4_xs", "bf16")
 FLOATS = {"f32", "f16", "bf16"}
 LLAMA = "llama-cpp-python==0.3.36"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"

@@ -389,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(Types, DistLatentAnswer, testing::Values(DType::kF32, D
 
 INSTANTIATE_TEST_SUITE_P(Types, DistSubBlockAnswer,
                          testing::Values(DType::kQ4_1, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4),
+                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4, DType::kInt8),
                          [](const auto& parameter) { return std::string(butterfly::to_string(parameter.param)); });
 
 }  // namespace

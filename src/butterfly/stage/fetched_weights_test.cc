@@ -200,7 +200,7 @@ TEST_P(FetchedSubBlocks, HaveThePackedBytesOfTheWholeFileWhateverWasHereBefore) 
 
 INSTANTIATE_TEST_SUITE_P(Types, FetchedSubBlocks,
                          testing::Values(DType::kQ4_1, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4),
+                                         DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS, DType::kMXFP4, DType::kInt8),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
 /// Fetches one weight of slices 8 to 15 from a provider.

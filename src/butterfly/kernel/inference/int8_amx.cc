@@ -136,46 +136,56 @@ inline __attribute__((always_inline)) void multiply_group(const signed char* x, 
   if constexpr (kTiles == 2 && kPanels == 2) _tile_stored(3, to + 3 * kProducts, 64);
 }
 
-/// Sums of tiles of outputs: [tile][16 rows][panel][16 outputs], as finish_tile() reads them.
+/// Sums of tiles of outputs: [tile][16 rows][panel][16 outputs], as finish_tile() reads them. What is read and written
+/// in turns lies at other places of a page each, or the processor would take the one for the other.
 struct Sums {
-  alignas(64) float waiting[kWaitingMax * kSumFloats];  // of slices
-  alignas(64) float begun[kSumFloats];
-  alignas(64) int products[2 * kSumFloats];  // of this group and of the one before
+  static constexpr long kApart = 4 * kPanel;
+  static constexpr long kSum = kSumFloats + kApart;
+  alignas(64) float waiting[kWaitingMax * kSum];  // of slices
+  alignas(64) float begun[kSum];
+  alignas(64) int products[2 * kSum];  // of this group and of the one before
 };
 
-/// begun += what a group's products give.
-template <int kTiles, int kPanels>
+/// What a group's products are added to: the sum that is begun, or, where its slice ends, the tree of slices.
+struct GroupEnd {
+  const unsigned char* w = nullptr;  // of the panels, which begin with the scales
+  long panel_stride = 0;
+  float* top = nullptr;  // where the slice's sum will wait, below those that it adds
+  int adds = 0;
+};
+
+/// Adds a group's products to what is begun; where a slice ends, its sum joins the tree.
+template <int kTiles, int kPanels, bool kEnds>
 inline __attribute__((always_inline)) void add_group(const int* products, const Rows& rows, long tile, long number,
-                                                     bool first, float* begun) {
+                                                     bool first, float* begun, const GroupEnd& end) {
+  __m512 w_scales[kPanels];
+  for (long p = 0; p < kPanels; ++p) w_scales[p] = _mm512_loadu_ps(end.w + p * end.panel_stride);
   for (long t = 0; t < kTiles; ++t) {
     const long at = ((tile + t) * rows.groups + number) * kRowsOfTile;
-#pragma GCC unroll 16
+#pragma GCC unroll 4
     for (long m = 0; m < kRowsOfTile; ++m) {
       const __m512i offset = _mm512_set1_epi32(rows.offsets[at + m]);
       const __m512 scale = _mm512_set1_ps(rows.scales[at + m]);
 #pragma GCC unroll 2
       for (long p = 0; p < kPanels; ++p) {
         const __m512i product = _mm512_load_si512(products + (t * kPanels + p) * kProducts + m * kPanel);
-        float* to = begun + ((t * kRowsOfTile + m) * kPanels + p) * kPanel;
         const __m512 dot = _mm512_cvtepi32_ps(_mm512_sub_epi32(product, offset));
-        _mm512_store_ps(to, _mm512_fmadd_ps(dot, scale, first ? _mm512_setzero_ps() : _mm512_load_ps(to)));
+        const long place = ((t * kRowsOfTile + m) * kPanels + p) * kPanel;
+        const __m512 sum = _mm512_fmadd_ps(dot, scale, first ? _mm512_setzero_ps() : _mm512_load_ps(begun + place));
+        if constexpr (kEnds) {
+          __m512 of_slice = _mm512_mul_ps(sum, w_scales[p]);
+          const float* waiting = end.top + place;
+          for (int k = 0; k < end.adds; ++k) {
+            waiting -= Sums::kSum;
+            of_slice = _mm512_add_ps(_mm512_load_ps(waiting), of_slice);
+          }
+          _mm512_store_ps(end.top - end.adds * Sums::kSum + place, of_slice);
+        } else {
+          _mm512_store_ps(begun + place, sum);
+        }
       }
     }
   }
-}
-
-/// The end of a slice: what was begun, times the weights' scales, joins the tree. Gives the new top.
-template <int kTiles, int kPanels>
-float* end_slice(const unsigned char* w, long panel_stride, int adds, const float* begun, float* top) {
-  constexpr long kSize = kTiles * kPanels * kProducts;
-  for (long i = 0; i < kSize; i += kPanel) {
-    const long panel = i / kPanel % kPanels;
-    const __m512 scale = _mm512_loadu_ps(w + panel * panel_stride);
-    __m512 sum = _mm512_mul_ps(_mm512_load_ps(begun + i), scale);
-    for (int k = 1; k <= adds; ++k) sum = _mm512_add_ps(_mm512_load_ps(top - k * kSize + i), sum);
-    _mm512_store_ps(top - adds * kSize + i, sum);
-  }
-  return top - adds * kSize + kSize;
 }
 
 template <int kTiles, int kPanels>
@@ -186,15 +196,24 @@ void multiply_tiles(const LinearArgs& a, const LinearSum& sum, const SliceSteps&
   const long x_tile = rows.steps * kStepBytes;
   float* top = sums.waiting;
   long number = 0;
+  for (long t = tile; t < tile + kTiles; ++t) {
+    const long row = rows.first + t * kRowsOfTile;
+    prefetch_outputs(sum, row, static_cast<int>(min_of(kRowsOfTile, rows.last - row)), panel, kPanels);
+  }
   Group before{};
   const auto add_before = [&] {
-    const int* products = sums.products + (number - 1) % 2 * kSumFloats;
-    add_group<kTiles, kPanels>(products, rows, tile, number - 1, before.first, sums.begun);
-    if (before.adds >= 0) top = end_slice<kTiles, kPanels>(w, a.panel_stride, before.adds, sums.begun, top);
+    const int* products = sums.products + (number - 1) % 2 * Sums::kSum;
+    const GroupEnd end{.w = w, .panel_stride = a.panel_stride, .top = top, .adds = before.adds};
+    if (before.adds < 0) {
+      add_group<kTiles, kPanels, false>(products, rows, tile, number - 1, before.first, sums.begun, end);
+    } else {
+      add_group<kTiles, kPanels, true>(products, rows, tile, number - 1, before.first, sums.begun, end);
+      top += (1 - before.adds) * Sums::kSum;
+    }
   };
   for_groups(steps, [&](const Group& group) {
     multiply_group<kTiles, kPanels>(x, x_tile, w + PackedInt8::quants_at(group.begin), a.panel_stride, group.steps(),
-                                    sums.products + number % 2 * kSumFloats);
+                                    sums.products + number % 2 * Sums::kSum);
     asm volatile("" ::: "memory");  // as in pack_rows(), of what they write
     if (number > 0) add_before();
     x += group.steps() * kStepBytes;
@@ -211,14 +230,39 @@ void multiply_tiles(const LinearArgs& a, const LinearSum& sum, const SliceSteps&
   }
 }
 
+/// The weights of the panels that come next, asked for a part with each tile of those before: a tile would wait for
+/// them. Where they all fit the second-level cache with the activations.
+class PanelsAhead {
+ public:
+  PanelsAhead(const LinearArgs& a, long panel, long tiles) : at_(panel_of(a, panel)) {
+    constexpr long kBytesMax = 256 * 1024;
+    const long bytes = min_of(kTilesAtOnce, a.panel_end - panel) * a.panel_stride;
+    end_ = at_ + (bytes <= kBytesMax ? bytes : 0);
+    step_ = ((end_ - at_) / tiles / kCacheLine + 1) * kCacheLine;
+  }
+
+  void ask() {
+    const unsigned char* const end = end_ - at_ > step_ ? at_ + step_ : end_;
+    for (; at_ < end; at_ += kCacheLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const unsigned char* at_;
+  const unsigned char* end_;
+  long step_;
+};
+
 /// One or two panels of all rows that are packed.
 template <int kPanels>
 void multiply_panels(const LinearArgs& a, const LinearSum& sum, const SliceSteps& steps, long panel, const Rows& rows,
                      Sums& sums) {
+  PanelsAhead ahead(a, panel + kPanels, (rows.tiles + 1) / kTilesAtOnce);
   long tile = 0;
   for (; tile + kTilesAtOnce <= rows.tiles; tile += kTilesAtOnce) {
+    ahead.ask();
     multiply_tiles<kTilesAtOnce, kPanels>(a, sum, steps, panel, rows, tile, sums);
   }
+  ahead.ask();
   if (tile < rows.tiles) multiply_tiles<1, kPanels>(a, sum, steps, panel, rows, tile, sums);
 }
 
