@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <thread>
@@ -102,6 +103,17 @@ int threads_within(int affinity_cpus, std::optional<double> quota_cpus) {
 int usable_threads() {
   return threads_within(affinity_threads(static_cast<int>(std::thread::hardware_concurrency())),
                         read_own_limits().cpus);
+}
+
+std::uint64_t l2_bytes() {
+  static const std::uint64_t bytes = [] {
+    constexpr std::uint64_t kUsual = std::uint64_t{1} << 20;
+    const char* wanted = std::getenv("BUTTERFLY_L2");
+    if (const std::uint64_t set = wanted == nullptr ? 0 : parse_bytes(wanted); set > 0) return set;
+    const long told = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return told > 0 ? static_cast<std::uint64_t>(told) : kUsual;
+  }();
+  return bytes;
 }
 
 CorePlace this_core() {

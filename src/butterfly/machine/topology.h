@@ -40,6 +40,10 @@ struct Topology {
 /// Looks once at the machine; costs some milliseconds. Errors: kIo when the system tells nothing.
 Result<Topology> detect_topology();
 
+/// The second-level cache that kernels count on: BUTTERFLY_L2, as "1 MiB", where that is set and says a size, else what
+/// the processor tells, else 1 MiB. Looked up once.
+std::uint64_t l2_bytes();
+
 /// Text for people, a few lines.
 std::string describe(const Topology& topology);
 

@@ -445,14 +445,20 @@ bool nibbles_are_small(const LinearArgs& a) {
   return largest <= 12;
 }
 
+template <PackedType kType>
+void linear_halves(const LinearArgs& a) {
+  if (a.scratch != nullptr) return linear_tiles<Vec, kType>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
+  linear_tiles<Vec>(a, kFloatTable<kType>, a.cols * 4);
+}
+
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
       return linear_tiles<Vec>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
     case PackedType::kF16:
-      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF16>, a.cols * 4);
+      return linear_halves<PackedType::kF16>(a);
     case PackedType::kBF16:
-      return linear_tiles<Vec>(a, kFloatTable<PackedType::kBF16>, a.cols * 4);
+      return linear_halves<PackedType::kBF16>(a);
     case PackedType::kQ8_0:
       return linear_quants<PackedType::kQ8_0>(a);
     case PackedType::kQ4_0:

@@ -4,10 +4,9 @@
 // so the linker can never pick their copy of a shared inline function for a CPU that lacks the instructions.
 #pragma once
 
-namespace butterfly {
+#include "butterfly/kernel/packed/packed_type.h"
 
-/// Output rows that are interleaved in a packed weight panel, and lanes of every vector operation.
-inline constexpr int kPanel = 16;
+namespace butterfly {
 
 /// Keys per independently normalised piece of attention, counted from position 0 of a text.
 inline constexpr int kAttentionSegment = 256;
@@ -23,44 +22,12 @@ inline constexpr int kKvPageTokens = 64;
 /// left, with the scale and the quants of tensor/quantize.h.
 enum class CacheType : unsigned char { kF32, kF16, kQ8_0 };
 
-/// Storage of packed weights. kInt8: bytes, with a float scale for each output. From kBytes16 on: blocks of 32 with one
-/// sub-block of 32 or two of 16, a float scale and, where the name ends in Min, a float minimum each; quants are bytes,
-/// or nibbles that a table turns into bytes. From kQ2_K on the same of whole super-blocks, as files have them: scales
-/// are small integers times the super-block's, which a float holds exactly, and quants have as many bits as they need
-/// (sub_blocks_inl.h).
-enum class PackedType : unsigned char {
-  kF32,
-  kF16,
-  kBF16,
-  kQ8_0,
-  kQ4_0,
-  kInt8,
-  kBytes16,
-  kBytes32Min,
-  kNibbles16,
-  kNibbles16Min,
-  kNibbles32,
-  kNibbles32Min,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kIQ4_XS,
-};
-
 /// Slices that a divided matmul has at most: a power of two (reduction_slices.h).
 inline constexpr int kReductionSlices = 32;
 
 /// Columns of a slice that share a scale of the activations where the weights are kInt8; the last of a slice have what
 /// is left. Their products are exact in an int, and their sum in a float: 256 * 128 * 127 < 2^24.
 inline constexpr int kQuantGroup = 256;
-
-/// Of a block of 32 quants: what its two halves add up to.
-struct BlockSums {
-  int lower;
-  int upper;
-};
 
 /// One of the sums that rows and weights are multiplied for: over a slice after the other.
 struct LinearSum {
@@ -90,9 +57,10 @@ struct LinearArgs {
   const unsigned char* weights = nullptr;  // packed panels, 64-byte aligned
   long panel_stride = 0;                   // bytes
   long first_panel = 0;                    // the one that `weights` begins with
-  unsigned char* scratch = nullptr;        // 64-byte aligned, scratch_bytes() (sub_blocks_inl.h); for several rows
-  long cols = 0;                           // reduced dimension
-  long out_rows = 0;                       // outputs of the whole matrix; the last panel may be partial
+  unsigned char* scratch =
+      nullptr;        // 64-byte aligned, scratch_bytes() (sub_blocks_inl.h); for several rows; null: none
+  long cols = 0;      // reduced dimension
+  long out_rows = 0;  // outputs of the whole matrix; the last panel may be partial
   long panel_begin = 0;
   long panel_end = 0;
   const float* x = nullptr;                    // [rows, cols], float weights only

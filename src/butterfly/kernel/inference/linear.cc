@@ -5,6 +5,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/kernel/packed/sub_blocks_inl.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/tensor/sub_blocks.h"
 #include "butterfly/trace/trace.h"
 
@@ -21,6 +22,16 @@ unsigned char* scratch_of(long bytes) {
   const auto wanted = (static_cast<std::size_t>(bytes) + sizeof(ScratchLine) - 1) / sizeof(ScratchLine);
   if (lines.size() < wanted) lines.resize(wanted);
   return lines.empty() ? nullptr : lines.front().bytes;
+}
+
+/// Bytes of scratch that are worth their while: halves are unpacked where the floats stay in the second-level cache,
+/// for a number of rows that makes it little of the time.
+long useful_scratch(PackedType type, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kRowsLeast = 32;
+  const long bytes = scratch_bytes(type, cols);
+  if (!is_halves(type)) return rows > 1 ? bytes : 0;
+  const bool fit = static_cast<std::uint64_t>(bytes) <= l2_bytes() / 4 * 3;
+  return fit && rows >= kRowsLeast ? bytes : 0;
 }
 
 /// Panels of jobs that multiply the same rows with the same weights.
@@ -42,7 +53,8 @@ void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::in
   args.x_sums = job.x->sums;
   args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
-  args.scratch = args.rows > 1 ? scratch_of(scratch_bytes(args.type, args.cols)) : nullptr;
+  const long scratch = useful_scratch(args.type, args.rows, args.cols);
+  args.scratch = scratch > 0 ? scratch_of(scratch) : nullptr;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     args.sums[i] = {.slice_begin = jobs[i].slices.data(),
                     .slices = jobs[i].slices.count(),

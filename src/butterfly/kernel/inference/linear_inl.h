@@ -260,7 +260,16 @@ inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_ma
   return {begin, bytes, (bytes / (slices * tiles) / kCacheLine + 1) * kCacheLine};
 }
 
-/// Super-blocks are unpacked, a tile's panels at a time, into a.scratch: `table` is of their unpacked_type().
+/// A panel of halves as floats.
+template <class V, PackedType kType>
+void unpack_halves(const unsigned char* panel, long cols, unsigned char* to) {
+  for (long k = 0; k < cols; ++k) {
+    if (k % 2 == 0) prefetch_floats<kType>(panel + 2 * kPanel * k);
+    V::store(reinterpret_cast<float*>(to) + k * kPanel, load_weight<V, kType>(panel, k));
+  }
+}
+
+/// Super-blocks and halves are unpacked, a tile's panels at a time, into a.scratch: `table` is of what they become.
 template <class V, PackedType kStored = PackedType::kF32, class Table>
 void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   static_assert(Table::kPanels <= kTilePanels);
@@ -273,9 +282,10 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   alignas(64) float tiles[kSums * Table::kPanels * kPanel];
   const SumSteps steps(a);
   LinearArgs of_tiles = a;
-  if constexpr (is_super_blocks(kStored)) {
+  constexpr bool kUnpacks = is_super_blocks(kStored) || is_halves(kStored);
+  if constexpr (kUnpacks) {
     of_tiles.weights = a.scratch;
-    of_tiles.panel_stride = packed_sub_blocks(unpacked_type(kStored)).panel_bytes(a.cols / 32);
+    of_tiles.panel_stride = scratch_bytes(kStored, a.cols) / kTilePanels;
   }
   const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
@@ -284,10 +294,15 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
       const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
       const long tile_count = (chunk_end - chunk_begin + Table::kRows - 1) / Table::kRows;
       const WeightsAhead ahead = weights_ahead(a, panel + panels, panels_max, steps.of[0].count, tile_count);
-      if constexpr (is_super_blocks(kStored)) {
+      if constexpr (kUnpacks) {
         of_tiles.first_panel = panel;
         for (int i = 0; i < panels; ++i) {
-          unpack_panel<V, kStored>(panel_of(a, panel + i), a.cols / 32, a.scratch + i * of_tiles.panel_stride);
+          unsigned char* to = a.scratch + i * of_tiles.panel_stride;
+          if constexpr (is_halves(kStored)) {
+            unpack_halves<V, kStored>(panel_of(a, panel + i), a.cols, to);
+          } else {
+            unpack_panel<V, kStored>(panel_of(a, panel + i), a.cols / 32, to);
+          }
         }
       }
       // Each panel's columns lie beside each other: weights are read in the order in which they come.

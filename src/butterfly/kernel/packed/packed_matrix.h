@@ -20,7 +20,7 @@
 #include "butterfly/base/bytes.h"
 #include "butterfly/base/range.h"
 #include "butterfly/base/result.h"
-#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/packed/packed_type.h"
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/tensor/aligned_buffer.h"
 #include "butterfly/tensor/dtype.h"

@@ -6,7 +6,7 @@
 // the halves [16] that these are multiplied with; padded to 64 bytes. Internal linkage throughout (see kernels.h).
 #pragma once
 
-#include "butterfly/kernel/inference/kernels.h"
+#include "butterfly/kernel/packed/packed_type.h"
 
 namespace butterfly {
 namespace {
@@ -171,8 +171,14 @@ constexpr bool is_super_blocks(PackedType type) {
 /// Panels that a tile has at most.
 constexpr long kTilePanels = 2;
 
-/// Of LinearArgs::scratch.
+constexpr bool is_halves(PackedType type) {
+  return type == PackedType::kF16 || type == PackedType::kBF16;
+}
+
+/// Of LinearArgs::scratch: a tile's panels unpacked. Halves become floats there, where they fit the second-level cache;
+/// without scratch they are multiplied as they lie.
 constexpr long scratch_bytes(PackedType type, long cols) {
+  if (is_halves(type)) return kTilePanels * 4 * kPanel * cols;
   if (!is_super_blocks(type)) return 0;
   return kTilePanels * packed_sub_blocks(unpacked_type(type)).panel_bytes(cols / 32);
 }

@@ -64,7 +64,7 @@ std::vector<ModelConfig> families() {
 
 TEST(Experts, SurviveTheWayThroughAFileInEveryType) {
   for (const ModelConfig& config : families()) {
-    for (const DType type : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kMXFP4}) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kMXFP4, DType::kInt8}) {
       SCOPED_TRACE(config.architecture + " " + std::string(to_string(type)));
       const TempDir dir;
       const Checkpoint original = random_checkpoint(config, {.seed = 4, .type = type}).value();
