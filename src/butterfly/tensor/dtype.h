@@ -29,7 +29,6 @@ enum class DType : std::uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  kInt8,
   // What the types above are computed as, never in files: blocks of 32 with a float scale for 32 or 16 elements, "Min"
   // with a float minimum for as many, and bytes or nibbles (sub_blocks.h).
   kBytes16,
@@ -39,6 +38,7 @@ enum class DType : std::uint8_t {
   kNibbles32Min,
   kNibblesIQ4,
   kNibblesMXFP4,
+  kInt8,  // in files, too
 };
 
 /// What files store and options name.
@@ -46,7 +46,7 @@ inline constexpr std::array kAllDTypes{DType::kF32,    DType::kF16,   DType::kBF
                                        DType::kI32,    DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1, DType::kQ2_K,
                                        DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL,
                                        DType::kIQ4_XS, DType::kMXFP4, DType::kInt8};
-inline constexpr int kDTypes = static_cast<int>(DType::kNibblesMXFP4) + 1;
+inline constexpr int kDTypes = static_cast<int>(DType::kInt8) + 1;
 
 /// Elements per block of quantised activations, and of weights as they are computed with.
 inline constexpr int kQuantBlock = 32;
@@ -94,7 +94,6 @@ inline constexpr std::array<DTypeInfo, kDTypes> kDTypeInfos{{
     {"iq4_nl", kQuantBlock, 18},
     {"iq4_xs", kSuperBlock, 136},
     {"mxfp4", kQuantBlock, 17},
-    {"int8", kQuantBlock, sizeof(BlockQ8_0)},
     {"bytes16", kQuantBlock, 2 * 4 + 32},
     {"bytes32min", kQuantBlock, 2 * 4 + 32},
     {"nibbles16", kQuantBlock, 2 * 4 + 16},
@@ -102,6 +101,7 @@ inline constexpr std::array<DTypeInfo, kDTypes> kDTypeInfos{{
     {"nibbles32min", kQuantBlock, 2 * 4 + 16},
     {"nibbles_iq4", kQuantBlock, 4 + 16},
     {"nibbles_mxfp4", kQuantBlock, 4 + 16},
+    {"int8", kQuantBlock, sizeof(BlockQ8_0)},
 }};
 
 constexpr const DTypeInfo& info_of(DType type) {

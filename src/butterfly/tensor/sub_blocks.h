@@ -26,9 +26,9 @@ struct SubBlockForm {
   constexpr int float_bytes() const { return 4 * subs() * (minima ? 2 : 1); }
 };
 
-/// kBytes16 and what follows it: computing types with sub-blocks.
+/// From kBytes16 to kNibblesMXFP4: computing types with sub-blocks.
 constexpr bool has_sub_blocks(DType type) {
-  return type >= DType::kBytes16;
+  return type >= DType::kBytes16 && type <= DType::kNibblesMXFP4;
 }
 
 /// has_sub_blocks(type).

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "butterfly/cluster/control/model_config.pb.h"
+#include "butterfly/tensor/sub_blocks.h"
 
 namespace butterfly {
 namespace {
@@ -191,6 +192,10 @@ void store(const ModelConfig& config, control::ModelConfig& message) {
 Result<ModelConfig> read_model_config(const control::ModelConfig& message) {
   ModelConfig config;
   BF_TRY(read_fields(kModelFields, message, config));
+  if (has_sub_blocks(config.weight_type)) {
+    return make_error(ErrorCode::kBadData, "a model's weight_type is number {} of its choices, which no file has",
+                      message.weight_type());
+  }
   BF_TRY(read_text("architecture", message.architecture(), config.architecture));
   BF_TRY(read_text("name", message.name(), config.name));
   BF_TRY(read_rope(message.rope(), config.rope));
