@@ -45,7 +45,11 @@ Result<PackedMatrix> load_matrix(const WeightSource& source, const std::string& 
   {
     const trace::Scope scope(trace::Zone::kPackWeights);
     BF_TRY(check_finite(source, name, view.matrix(), team));
-    BF_ASSIGN_OR_RETURN(matrix, PackedMatrix::pack(view.matrix(), team));
+    auto packed = PackedMatrix::pack(view.matrix(), team);
+    if (!packed && packed.error().code == ErrorCode::kBadData) {
+      return make_error(ErrorCode::kBadData, "{}: {}: {}", source.description(), name, packed.error().message);
+    }
+    BF_ASSIGN_OR_RETURN(matrix, std::move(packed));
   }
   source.release(view);
   source.was_packed(name, part, matrix);
