@@ -316,28 +316,14 @@ Progress add_chunk(const SliceSteps& steps, const Progress& from, long end, Tile
   return now;
 }
 
-/// The packed weights of the chunk that comes next in memory, asked for a part with each tile of the one before: it is
-/// unpacked at once, and would wait for memory all the while.
-class ChunkAhead {
- public:
-  ChunkAhead(const LinearArgs& a, long panel, long block, long tiles) {
-    const long block_bytes = a.panel_stride / (a.cols / 32);
-    at_ = a.weights + panel * a.panel_stride + block * block_bytes;
-    const long left = a.weights + a.panel_end * a.panel_stride - at_;
-    end_ = at_ + min_of(kChunkBlocks * block_bytes, left);
-    step_ = ((end_ - at_) / tiles / kCacheLine + 1) * kCacheLine;
-  }
-
-  void ask() {
-    const unsigned char* const end = end_ - at_ > step_ ? at_ + step_ : end_;
-    for (; at_ < end; at_ += kCacheLine) __builtin_prefetch(at_, 0, 2);
-  }
-
- private:
-  const unsigned char* at_;
-  const unsigned char* end_;
-  long step_;
-};
+/// The packed weights of the chunk that comes next in memory: it is unpacked at once, and would wait for memory all the
+/// while.
+LinesAhead chunk_ahead(const LinearArgs& a, long panel, long block, long tiles) {
+  const long block_bytes = a.panel_stride / (a.cols / 32);
+  const unsigned char* at = a.weights + panel * a.panel_stride + block * block_bytes;
+  const long left = a.weights + a.panel_end * a.panel_stride - at;
+  return {at, min_of(kChunkBlocks * block_bytes, left), tiles};
+}
 
 /// One sum of one panel of outputs of these rows.
 template <PackedType kType>
@@ -350,7 +336,7 @@ void multiply_panel(const LinearArgs& a, const LinearSum& sum, const SliceSteps&
     const long end = min_of(progress.block + kChunkBlocks, last);
     unpack<kType>(a, panel, progress.block, end, weights);
     Progress after = progress;
-    ChunkAhead ahead(a, panel, end, rows.tiles);
+    LinesAhead ahead = chunk_ahead(a, panel, end, rows.tiles);
     for (long tile = 0; tile < rows.tiles; ++tile) {
       ahead.ask();
       if (end == last) {

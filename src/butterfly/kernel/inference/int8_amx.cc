@@ -230,33 +230,19 @@ void multiply_tiles(const LinearArgs& a, const LinearSum& sum, const SliceSteps&
   }
 }
 
-/// The weights of the panels that come next, asked for a part with each tile of those before: a tile would wait for
-/// them. Where they all fit the second-level cache with the activations.
-class PanelsAhead {
- public:
-  PanelsAhead(const LinearArgs& a, long panel, long tiles) : at_(panel_of(a, panel)) {
-    constexpr long kBytesMax = 256 * 1024;
-    const long bytes = min_of(kTilesAtOnce, a.panel_end - panel) * a.panel_stride;
-    end_ = at_ + (bytes <= kBytesMax ? bytes : 0);
-    step_ = ((end_ - at_) / tiles / kCacheLine + 1) * kCacheLine;
-  }
-
-  void ask() {
-    const unsigned char* const end = end_ - at_ > step_ ? at_ + step_ : end_;
-    for (; at_ < end; at_ += kCacheLine) __builtin_prefetch(at_, 0, 2);
-  }
-
- private:
-  const unsigned char* at_;
-  const unsigned char* end_;
-  long step_;
-};
+/// The weights of the panels that come next, where they fit the second-level cache beside the activations: a tile would
+/// wait for them.
+LinesAhead panels_ahead(const LinearArgs& a, long panel, long turns) {
+  constexpr long kBytesMax = 256 * 1024;
+  const long bytes = min_of(kTilesAtOnce, a.panel_end - panel) * a.panel_stride;
+  return {panel_of(a, panel), bytes <= kBytesMax ? bytes : 0, turns};
+}
 
 /// One or two panels of all rows that are packed.
 template <int kPanels>
 void multiply_panels(const LinearArgs& a, const LinearSum& sum, const SliceSteps& steps, long panel, const Rows& rows,
                      Sums& sums) {
-  PanelsAhead ahead(a, panel + kPanels, (rows.tiles + 1) / kTilesAtOnce);
+  LinesAhead ahead = panels_ahead(a, panel + kPanels, (rows.tiles + 1) / kTilesAtOnce);
   long tile = 0;
   for (; tile + kTilesAtOnce <= rows.tiles; tile += kTilesAtOnce) {
     ahead.ask();

@@ -155,6 +155,23 @@ inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, lo
 
 // --- the loop over tiles, for all types ------------------------------------------------------------------------
 
+/// Bytes that come next in memory, asked for into the second-level cache a part with each turn.
+class LinesAhead {
+ public:
+  LinesAhead(const unsigned char* at, long bytes, long turns)
+      : at_(at), end_(at + bytes), step_((bytes / turns / kCacheLine + 1) * kCacheLine) {}
+
+  void ask() {
+    const unsigned char* const end = end_ - at_ > step_ ? at_ + step_ : end_;
+    for (; at_ < end; at_ += kCacheLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const unsigned char* at_;
+  const unsigned char* end_;
+  long step_;
+};
+
 /// Weights of the panels that come next: a tile of many rows asks for its share of them, a little with each slice, so
 /// that they are in the second-level cache when it is their turn.
 struct WeightsAhead {
