@@ -318,33 +318,32 @@ constexpr TileTable<sizeof...(M), 2> kFloatTiles = {
 template <PackedType kType>
 constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
 
+/// Tile functions of quantised weights: of one row, and of gathered ones, up to 6 over two panels. A few rows pass by a
+/// panel at once, so that each weight is unpacked once.
+constexpr RowOrder kGathered = RowOrder::kGathered;
+constexpr PackedType kAsItLies = PackedType::kF32;  // of linear_tiles(): nothing is unpacked
+
+template <PackedType kType>
+constexpr TileTable<1, 1> kOneQuantRow = {{{all_slices<quant_slice<kType, 1, 1>, 1>}}};
 template <PackedType kType, int... M>
 constexpr TileTable<sizeof...(M), 2> kQuantTiles = {
-    {{all_slices<quant_slice<kType, M, 1>, M>, all_slices<quant_slice<kType, M, 2>, M>}...}};
+    {{all_slices<quant_slice<kType, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
+      all_slices<quant_slice<kType, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
 template <PackedType kType>
 constexpr auto kQuantTable = kQuantTiles<kType, 1, 2, 3, 4, 5, 6>;
-
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 2> kSubBlockTiles = {
-    {{all_slices<sub_block_slice<kType, M, 1>, M>, all_slices<sub_block_slice<kType, M, 2>, M>}...}};
+constexpr TileTable<sizeof...(M), 1> kFewQuantTiles = {
+    {{all_slices<quant_slice<kType, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
+template <PackedType kType>
+constexpr auto kFewQuantRowsTable = kFewQuantTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+
+template <PackedType kType>
+constexpr TileTable<1, 1> kOneSubBlockRow = {{{all_slices<sub_block_slice<kType, 1, 1>, 1>}}};
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 2> kSubBlockTiles = {{{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>,
+                                                         all_slices<sub_block_slice<kType, M, 2, kGathered>, M>}...}};
 template <PackedType kType>
 constexpr auto kSubBlockTable = kSubBlockTiles<kType, 1, 2, 3, 4, 5, 6>;
-
-template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kGatheredQuantTiles = {
-    {{all_slices<quant_slice<kType, M, 1, true, RowOrder::kGathered>, M>}...}};
-template <PackedType kType>
-constexpr auto kFewQuantRowsTable = kGatheredQuantTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
-
-template <class Table>
-void linear_few_rows(LinearArgs a, const Table& table, int offset) {
-  GatheredRows rows;
-  rows.gather(a, Table::kRows, offset);
-  a.xq = rows.quants;
-  a.x_scales = rows.scales;
-  a.x_sums = rows.sums;
-  linear_tiles<Vec>(a, table, a.cols);
-}
 
 /// Of kInt8: 4 k of 16 outputs, unsigned, and their products with 4 k of a row, which begin at -128 * sum(x).
 struct Ints {
@@ -359,43 +358,53 @@ struct Ints {
   Vec floats() const { return {_mm512_cvtepi32_ps(sums)}; }
 };
 
+constexpr TileTable<1, 1> kOneInt8Row = {{{all_slices<int8_slice<Vec, Ints, 1, 1>, 1>}}};
 template <int... M>
 constexpr TileTable<sizeof...(M), 2> kInt8Tiles = {
-    {{all_slices<int8_slice<Vec, Ints, M, 1>, M>, all_slices<int8_slice<Vec, Ints, M, 2>, M>}...}};
+    {{all_slices<int8_slice<Vec, Ints, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
+      all_slices<int8_slice<Vec, Ints, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
 constexpr auto kInt8Table = kInt8Tiles<1, 2, 3, 4, 5, 6>;
-
 template <int... M>
-constexpr TileTable<sizeof...(M), 1> kGatheredInt8Tiles = {
-    {{all_slices<int8_slice<Vec, Ints, M, 1, true, RowOrder::kGathered>, M>}...}};
-constexpr auto kFewInt8RowsTable = kGatheredInt8Tiles<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+constexpr TileTable<sizeof...(M), 1> kFewInt8Tiles = {
+    {{all_slices<int8_slice<Vec, Ints, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
+constexpr auto kFewInt8RowsTable = kFewInt8Tiles<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
 
 void linear_int8(const LinearArgs& a) {
-  const bool few = a.rows > 1 && a.rows <= kFewInt8RowsTable.kRows && GatheredRows::fits(a);
-  if (few) return linear_few_rows(a, kFewInt8RowsTable, 0);
-  linear_tiles<Vec>(a, kInt8Table, a.cols);
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneInt8Row, a.cols);
+  if (a.rows <= kFewInt8RowsTable.kRows) return linear_tiles<Vec, kAsItLies, kGathered>(a, kFewInt8RowsTable, a.cols);
+  linear_tiles<Vec, kAsItLies, kGathered>(a, kInt8Table, a.cols);
 }
 
 template <PackedType kType>
 void linear_quants(const LinearArgs& a) {
-  const bool few = a.rows > 1 && a.rows <= kFewQuantRowsTable<kType>.kRows && GatheredRows::fits(a);
-  if (few) return linear_few_rows(a, kFewQuantRowsTable<kType>, kPairOffset<kType>);
-  linear_tiles<Vec>(a, kQuantTable<kType>, a.cols);
+  constexpr int kOffset = kPairOffset<kType>;
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneQuantRow<kType>, a.cols);
+  if (a.rows <= kFewQuantRowsTable<kType>.kRows) {
+    return linear_tiles<Vec, kAsItLies, kGathered, kOffset>(a, kFewQuantRowsTable<kType>, a.cols);
+  }
+  linear_tiles<Vec, kAsItLies, kGathered, kOffset>(a, kQuantTable<kType>, a.cols);
+}
+
+template <PackedType kType>
+void linear_sub_blocks(const LinearArgs& a) {
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneSubBlockRow<kType>, a.cols);
+  linear_tiles<Vec, kAsItLies, kGathered>(a, kSubBlockTable<kType>, a.cols);
 }
 
 /// A tile's rows read super-blocks as they lie in memory.
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kGatheredSubBlockTiles = {
-    {{all_slices<sub_block_slice<kType, M, 1, RowOrder::kGathered>, M>}...}};
+constexpr TileTable<sizeof...(M), 1> kFewSuperBlockTiles = {
+    {{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>}...}};
 template <PackedType kType>
-constexpr auto kFewRowsTable = kGatheredSubBlockTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
+constexpr auto kFewRowsTable = kFewSuperBlockTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
 
 template <PackedType kType>
 void linear_super_blocks(const LinearArgs& a) {
-  if (a.rows > 2 * kFewRowsTable<kType>.kRows || !GatheredRows::fits(a)) {
-    return linear_tiles<Vec, kType>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneSubBlockRow<kType>, a.cols);
+  if (a.rows <= 2 * kFewRowsTable<kType>.kRows) {
+    return linear_tiles<Vec, kAsItLies, kGathered>(a, kFewRowsTable<kType>, a.cols);
   }
-  if (a.rows == 1) return linear_tiles<Vec>(a, kFewRowsTable<kType>, a.cols);  // one row is gathered as it lies
-  linear_few_rows(a, kFewRowsTable<kType>, 0);
+  linear_tiles<Vec, kType, kGathered>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
 }
 
 template <PackedType kType>
@@ -419,17 +428,17 @@ void linear(const LinearArgs& a) {
     case PackedType::kInt8:
       return linear_int8(a);
     case PackedType::kBytes16:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes16>, a.cols);
+      return linear_sub_blocks<PackedType::kBytes16>(a);
     case PackedType::kBytes32Min:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kBytes32Min>, a.cols);
+      return linear_sub_blocks<PackedType::kBytes32Min>(a);
     case PackedType::kNibbles16:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16>, a.cols);
+      return linear_sub_blocks<PackedType::kNibbles16>(a);
     case PackedType::kNibbles16Min:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles16Min>, a.cols);
+      return linear_sub_blocks<PackedType::kNibbles16Min>(a);
     case PackedType::kNibbles32:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32>, a.cols);
+      return linear_sub_blocks<PackedType::kNibbles32>(a);
     case PackedType::kNibbles32Min:
-      return linear_tiles<Vec>(a, kSubBlockTable<PackedType::kNibbles32Min>, a.cols);
+      return linear_sub_blocks<PackedType::kNibbles32Min>(a);
     case PackedType::kQ2_K:
       return linear_super_blocks<PackedType::kQ2_K>(a);
     case PackedType::kQ3_K:

@@ -16,7 +16,7 @@ template <RowOrder kOrder, int M>
 struct RowsOfBlock {
   RowsOfBlock(const LinearArgs& a, long row, long block) {
     const long blocks = a.cols / 32;
-    const long at = row * blocks + (kOrder == RowOrder::kGathered ? block * M : block);
+    const long at = (row - a.first_row) * blocks + (kOrder == RowOrder::kGathered ? block * M : block);
     quants = a.xq + at * 32;
     scales = a.x_scales + at;
     sums = a.x_sums + at;
@@ -28,25 +28,41 @@ struct RowsOfBlock {
   long stride;  // from row to row, in blocks
 };
 
-/// Activations of few rows in the order in which tiles read them: rows that lie apart take more address registers than
-/// there are.
+/// Rows whose activations stay in the last-level cache while all panels pass by: a whole number of tiles, one at least.
+inline long rows_at_once(long row_bytes, long tile_rows) {
+  constexpr long kBytes = 2 * 1024 * 1024;
+  const long fit = kBytes / row_bytes / tile_rows * tile_rows;
+  return fit > tile_rows ? fit : tile_rows;
+}
+
+/// Activations in the order in which tiles read them: one stream, where rows that lie apart take more address registers
+/// than there are, and many of them more streams than a processor follows.
 struct GatheredRows {
-  static constexpr long kBlocksMax = 16384;
-  alignas(64) signed char quants[kBlocksMax * 32];
-  float scales[kBlocksMax];
-  BlockSums sums[kBlocksMax];
+  static constexpr long kTileRowsMax = 12;
 
-  static bool fits(const LinearArgs& a) { return a.rows * (a.cols / 32) <= kBlocksMax; }
+  /// In memory of bytes().
+  GatheredRows(unsigned char* memory, long rows, long cols)
+      : quants(reinterpret_cast<signed char*>(memory)),
+        scales(reinterpret_cast<float*>(memory + rows * cols)),
+        sums(reinterpret_cast<BlockSums*>(memory + rows * cols + rows * (cols / 32) * 4)) {}
 
-  /// For tiles of this number of rows. With an offset, the lower sums are those of whole blocks times that.
-  void gather(const LinearArgs& a, long tile_rows, int offset) {
+  /// What a matmul of these rows gathers at once, at most.
+  static long bytes(long rows, long cols) {
+    const long at_once = rows_at_once(cols, 1);
+    const long most = at_once > kTileRowsMax ? at_once : kTileRowsMax;
+    return min_of(rows, most) * (cols + cols / 32 * static_cast<long>(sizeof(float) + sizeof(BlockSums)));
+  }
+
+  /// Rows [begin, end) for tiles of this number of rows. With an offset, the lower sums are those of whole blocks times
+  /// that.
+  void gather(const LinearArgs& a, long begin, long end, long tile_rows, int offset) const {
     const long blocks = a.cols / 32;
-    for (long row = 0; row < a.rows; ++row) {
-      const long first = row / tile_rows * tile_rows;
-      const long rows = min_of(tile_rows, a.rows - first);
+    for (long row = begin; row < end; ++row) {
+      const long first = (row - begin) / tile_rows * tile_rows;
+      const long rows = min_of(tile_rows, end - begin - first);
       for (long block = 0; block < blocks; ++block) {
         const long from = row * blocks + block;
-        const long to = first * blocks + block * rows + row - first;
+        const long to = first * blocks + block * rows + row - begin - first;
         __builtin_memcpy(quants + to * 32, a.xq + from * 32, 32);
         scales[to] = a.x_scales[from];
         sums[to] = a.x_sums[from];
@@ -54,6 +70,10 @@ struct GatheredRows {
       }
     }
   }
+
+  signed char* quants;
+  float* scales;
+  BlockSums* sums;
 };
 
 }  // namespace

@@ -63,13 +63,15 @@ struct LinearArgs {
   long out_rows = 0;  // outputs of the whole matrix; the last panel may be partial
   long panel_begin = 0;
   long panel_end = 0;
-  const float* x = nullptr;                    // [rows, cols], float weights only
-  long x_stride = 0;                           // elements
-  const signed char* xq = nullptr;             // [rows, cols], quantised weights only
-  const float* x_scales = nullptr;             // [rows, cols / 32]
-  const BlockSums* x_sums = nullptr;           // [rows, cols / 32]
+  unsigned char* gathered = nullptr;  // 64-byte aligned, GatheredRows::bytes(); for several rows of quantised weights
+  const float* x = nullptr;           // [rows, cols], float weights only
+  long x_stride = 0;                  // elements
+  const signed char* xq = nullptr;    // [rows, cols], quantised weights only
+  const float* x_scales = nullptr;    // [rows, cols / 32]
+  const BlockSums* x_sums = nullptr;  // [rows, cols / 32]
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
+  long first_row = 0;  // the one that xq begins with
   LinearSum sums[kLinearSums];
   int sum_count = 1;
 };

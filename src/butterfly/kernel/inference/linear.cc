@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "butterfly/base/check.h"
+#include "butterfly/kernel/inference/gathered_rows_inl.h"
 #include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/tensor/sub_blocks.h"
@@ -54,7 +55,11 @@ void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::in
   args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
   const long scratch = useful_scratch(args.type, args.rows, args.cols);
-  args.scratch = scratch > 0 ? scratch_of(scratch) : nullptr;
+  const long whole_lines = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const long gathered = w.quantised() && args.rows > 1 ? GatheredRows::bytes(args.rows, args.cols) : 0;
+  unsigned char* const memory = whole_lines + gathered > 0 ? scratch_of(whole_lines + gathered) : nullptr;
+  args.scratch = scratch > 0 ? memory : nullptr;
+  args.gathered = gathered > 0 ? memory + whole_lines : nullptr;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     args.sums[i] = {.slice_begin = jobs[i].slices.data(),
                     .slices = jobs[i].slices.count(),

@@ -2,6 +2,7 @@
 // is reference.cc's. Internal linkage throughout (see kernels.h).
 #pragma once
 
+#include "butterfly/kernel/inference/gathered_rows_inl.h"
 #include "butterfly/kernel/inference/kernels.h"
 #include "butterfly/kernel/packed/sub_blocks_inl.h"
 
@@ -189,19 +190,23 @@ __attribute__((noinline)) float* one_slice(const LinearArgs& a, long row, long p
   return kSlice(a, row, panel, step, top);
 }
 
-/// All slices of a tile of M rows. A call for each leaves many rows all registers; with one row it would cost more.
-template <auto kSlice, int M>
+/// Whether a tile calls a function for each slice, which then has all registers, or has it in its loop: better where
+/// few addresses and little else are kept beside the sums.
+enum class SliceCode { kCalled, kInLoop };
+
+/// All slices of a tile of M rows.
+template <auto kSlice, int M, SliceCode kCode = M == 1 ? SliceCode::kInLoop : SliceCode::kCalled>
 void all_slices(const LinearArgs& a, const SliceSteps& steps, long row, long panel, const WeightsAhead& ahead,
                 float* top) {
-  if constexpr (M == 1) {
-    for (int i = 0; i < steps.count; ++i) top = kSlice(a, row, panel, steps.steps[i], top);
-  } else if (ahead.bytes == 0) {
-    for (int i = 0; i < steps.count; ++i) top = one_slice<kSlice>(a, row, panel, steps.steps[i], top);
-  } else {
-    long asked = 0;
-    for (int i = 0; i < steps.count; ++i) {
+  long asked = 0;
+  for (int i = 0; i < steps.count; ++i) {
+    if constexpr (M > 1) {
       const long end = min_of(asked + ahead.slice_bytes, ahead.bytes);
       for (; asked < end; asked += kCacheLine) __builtin_prefetch(ahead.begin + asked, 0, 2);
+    }
+    if constexpr (kCode == SliceCode::kInLoop) {
+      top = kSlice(a, row, panel, steps.steps[i], top);
+    } else {
       top = one_slice<kSlice>(a, row, panel, steps.steps[i], top);
     }
   }
@@ -287,14 +292,14 @@ void unpack_halves(const unsigned char* panel, long cols, unsigned char* to) {
 }
 
 /// Super-blocks and halves are unpacked, a tile's panels at a time, into a.scratch: `table` is of what they become.
-template <class V, PackedType kStored = PackedType::kF32, class Table>
+/// Activations are gathered where the table's functions read them so; kOffset is that of GatheredRows::gather().
+template <class V, PackedType kStored = PackedType::kF32, RowOrder kOrder = RowOrder::kApart, int kOffset = 0,
+          class Table>
 void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   static_assert(Table::kPanels <= kTilePanels);
-  // Rows are taken in chunks whose activations stay in the last-level cache while all panels pass by: a panel lies in
-  // the second-level one and is read once for each of its tiles, the activations at a sixth of that rate.
-  constexpr long kChunkBytes = 2 * 1024 * 1024;
-  const long fit = kChunkBytes / x_row_bytes / Table::kRows * Table::kRows;
-  const long chunk = fit > Table::kRows ? fit : Table::kRows;
+  // A panel lies in the second-level cache and is read once for each of its tiles, the activations at a sixth of that
+  // rate.
+  const long chunk = rows_at_once(x_row_bytes, Table::kRows);
   constexpr int kSums = kWaitingMax * Table::kRows > kReductionSlices ? kWaitingMax * Table::kRows : kReductionSlices;
   alignas(64) float tiles[kSums * Table::kPanels * kPanel];
   const SumSteps steps(a);
@@ -307,6 +312,15 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
+    if constexpr (kOrder == RowOrder::kGathered) {
+      static_assert(Table::kRows <= GatheredRows::kTileRowsMax);
+      const GatheredRows rows(a.gathered, chunk_end - chunk_begin, a.cols);
+      rows.gather(a, chunk_begin, chunk_end, Table::kRows, kOffset);
+      of_tiles.xq = rows.quants;
+      of_tiles.x_scales = rows.scales;
+      of_tiles.x_sums = rows.sums;
+      of_tiles.first_row = chunk_begin;
+    }
     for (long panel = a.panel_begin; panel < a.panel_end; panel += panels_max) {
       const int panels = static_cast<int>(min_of(panels_max, a.panel_end - panel));
       const long tile_count = (chunk_end - chunk_begin + Table::kRows - 1) / Table::kRows;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "butterfly/kernel/inference/cache_layout_inl.h"
+#include "butterfly/kernel/inference/gathered_rows_inl.h"
 #include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/tensor/half.h"
 
@@ -159,6 +160,8 @@ std::vector<float> matmul(const Kernels& kernels, PackedType type, const unsigne
   args.rows = rows.rows;
   Aligned scratch(scratch_bytes(type, kCols) + 64);
   args.scratch = scratch.data();
+  Aligned gathered(GatheredRows::bytes(rows.rows, kCols));
+  args.gathered = gathered.data();
   args.sums[0] = {.slice_begin = kSlices.data(),
                   .slices = static_cast<int>(kSlices.size()) - 1,
                   .y = y.data(),
