@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "butterfly/base/check.h"
 #include "butterfly/model/core/weights.h"
 #include "butterfly/model/training/train_support.h"
 #include "butterfly/plan/cost/training_work.h"
@@ -64,8 +65,45 @@ std::span<const Item> items_of(const std::vector<Item>& all, const PipelineStage
   return std::span(all).subspan(first, last - first + (stage.ends ? 1 : 0));
 }
 
-double of_stage(std::span<const double> values, std::size_t stage) {
-  return values.empty() ? 1.0 : values[stage];
+double of_rank(std::span<const double> values, std::size_t rank) {
+  return values.empty() ? 1.0 : values[rank];
+}
+
+/// Whose costs are those of stages on ranks in this order.
+struct OrderedDivision {
+  std::vector<int> ranks;   // of each stage
+  std::vector<int> counts;  // of items
+  double slowest = kInfinity;
+};
+
+/// The best borders for ranks in their order, but that `last` comes at the end; slowest is infinite where there are
+/// none.
+OrderedDivision divide_with_last(std::span<const Item> items, const PipelineDivision& among, int last) {
+  OrderedDivision found;
+  for (int rank = 0; rank < among.stages; ++rank) {
+    if (rank != last) found.ranks.push_back(rank);
+  }
+  found.ranks.push_back(last);
+  const auto cost = [&](int stage, int first, int end) {
+    const auto own = items.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
+    const auto rank = static_cast<std::size_t>(found.ranks[static_cast<std::size_t>(stage)]);
+    if (!among.state_shares.empty()) {
+      const double state = sum_of(own, [](const Item& item) { return static_cast<double>(item.parameters); });
+      return state / among.state_shares[rank];
+    }
+    return sum_of(own, [](const Item& item) { return item.cost(); }) / of_rank(among.speeds, rank);
+  };
+  const auto larger = [](double a, double b) { return std::max(a, b); };
+  const auto counts = best_split(among.stages, static_cast<int>(items.size()), cost, larger, 1);
+  if (!counts) return found;
+  found.counts = *counts;
+  found.slowest = 0.0;
+  for (int stage = 0, first = 0; stage < among.stages; ++stage) {
+    const int end = first + found.counts[static_cast<std::size_t>(stage)];
+    found.slowest = std::max(found.slowest, cost(stage, first, end));
+    first = end;
+  }
+  return found;
 }
 
 /// One node's part of a step.
@@ -84,28 +122,22 @@ TrainNodePrediction predict_stage(std::span<const Item> items, const TrainOption
 
 Result<std::vector<PipelineStage>> divide_pipeline(const ModelConfig& config, int seq, const PipelineDivision& among) {
   const std::vector<Item> items = items_of(config, seq);
-  const auto cost = [&](int stage, int first, int last) {
-    const auto own = std::span(items).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
-    const auto at = static_cast<std::size_t>(stage);
-    if (!among.state_shares.empty()) {
-      const double state = sum_of(own, [](const Item& item) { return static_cast<double>(item.parameters); });
-      return state / among.state_shares[at];
-    }
-    return sum_of(own, [](const Item& item) { return item.cost(); }) / of_stage(among.speeds, at);
-  };
-  const auto larger = [](double a, double b) { return std::max(a, b); };
-  const auto counts = best_split(among.stages, static_cast<int>(items.size()), cost, larger, 1);
-  if (!counts) {
+  OrderedDivision best = divide_with_last(items, among, among.stages - 1);
+  if (best.counts.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a pipeline of {} ranks for {} layers: at most {} have something to compute, the last of them "
                       "the head",
                       among.stages, config.layers, config.layers + 1);
   }
+  for (int last = among.stages - 2; last >= 0; --last) {
+    OrderedDivision other = divide_with_last(items, among, last);
+    if (other.slowest < (1.0 - kGainOfOrder) * best.slowest) best = std::move(other);
+  }
   const double flops = sum_of(items, [](const Item& item) { return item.flops; });
   std::vector<PipelineStage> stages;
-  for (const int count : *counts) {
-    PipelineStage stage{.first_layer = stages.empty() ? 0 : stages.back().last_layer};
-    stage.last_layer = stage.first_layer + count;
+  for (std::size_t i = 0; i < best.counts.size(); ++i) {
+    PipelineStage stage{.rank = best.ranks[i], .first_layer = stages.empty() ? 0 : stages.back().last_layer};
+    stage.last_layer = stage.first_layer + best.counts[i];
     stage.ends = stage.last_layer > config.layers;
     stage.last_layer -= stage.ends ? 1 : 0;
     const std::span<const Item> own = items_of(items, stage);
@@ -116,10 +148,17 @@ Result<std::vector<PipelineStage>> divide_pipeline(const ModelConfig& config, in
   return stages;
 }
 
+int stage_of(std::span<const PipelineStage> stages, int rank) {
+  const auto found = std::ranges::find(stages, rank, &PipelineStage::rank);
+  BF_CHECK(found != stages.end(), "a rank without a stage");
+  return static_cast<int>(found - stages.begin());
+}
+
 double pipeline_bubble(std::span<const PipelineStage> stages, std::span<const double> speeds, int micro_batches) {
   std::vector<StageTimes> times;
-  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    const double pass = stages[stage].cost / of_stage(speeds, stage) / (1.0 + kBackwardOverForward);
+  for (const PipelineStage& stage : stages) {
+    const double speed = of_rank(speeds, static_cast<std::size_t>(stage.rank));
+    const double pass = stage.cost / speed / (1.0 + kBackwardOverForward);
     times.push_back({.forward_s = pass, .backward_s = kBackwardOverForward * pass});
   }
   return simulate_pipeline(times, micro_batches).bubble;
@@ -145,9 +184,11 @@ Result<TrainPrediction> predict_pipeline(const ModelConfig& trained, const PlanC
   std::vector<StageTimes> times;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::span<const Item> own = items_of(items, stages[i]);
+    const auto node = static_cast<std::size_t>(stages[i].rank);
     const double flops = rows * sum_of(own, [](const Item& item) { return item.flops; });
     const double bytes = rows * sizeof(float) * sum_of(own, [](const Item& item) { return item.floats; });
-    const double matmuls_s = divide(flops, rates[i].flops_per_s), touch_s = divide(bytes, rates[i].memory_bytes_per_s);
+    const double matmuls_s = divide(flops, rates[node].flops_per_s),
+                 touch_s = divide(bytes, rates[node].memory_bytes_per_s);
     times.push_back({.forward_s = matmuls_s + kForwardTouches * touch_s,
                      .backward_s = kBackwardOverForward * matmuls_s + kBackwardTouches * touch_s,
                      .to_next_s = count == 1 ? 0.0 : transfer_s(link, stream_bytes)});
@@ -155,26 +196,28 @@ Result<TrainPrediction> predict_pipeline(const ModelConfig& trained, const PlanC
   const PipelineTimes simulated = simulate_pipeline(times, micro_batches);
   TrainPrediction prediction;
   prediction.bubble = simulated.bubble;
+  prediction.nodes.resize(stages.size());
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::span<const Item> own = items_of(items, stages[i]);
+    const auto node = static_cast<std::size_t>(stages[i].rank);
     TrainNodePrediction one = predict_stage(own, options, times[i], micro_batches);
     one.communication_s = simulated.waits_s[i];
     one.optimizer_s =
-        divide(kAdamWBytes / sizeof(float) * static_cast<double>(one.weight_bytes), rates[i].memory_bytes_per_s);
+        divide(kAdamWBytes / sizeof(float) * static_cast<double>(one.weight_bytes), rates[node].memory_bytes_per_s);
     // Forward to one side and backward to the other; the last one embeds for the first.
     one.bytes_sent = count == 1 ? 0.0 : 2.0 * micro_batches * stream_bytes;
     const double kept = kept_micro_batches(static_cast<int>(i), count, micro_batches);
     one.activation_bytes = static_cast<std::uint64_t>(kept * rows * sizeof(float) *
                                                       sum_of(own, [](const Item& item) { return item.floats; }));
-    const std::uint64_t memory = cluster.nodes[i].memory_bytes;
+    const std::uint64_t memory = cluster.nodes[node].memory_bytes;
     if (memory > 0 && one.memory_bytes() > memory) one.missing_bytes = one.memory_bytes() - memory;
-    one.step_low_s = (1.0 - rates[i].uncertainty) * one.step_s();
-    one.step_high_s = (1.0 + rates[i].uncertainty) * one.step_s();
+    one.step_low_s = (1.0 - rates[node].uncertainty) * one.step_s();
+    one.step_high_s = (1.0 + rates[node].uncertainty) * one.step_s();
     prediction.step_s = std::max(prediction.step_s, one.step_s());
     prediction.step_low_s = std::max(prediction.step_low_s, one.step_low_s);
     prediction.step_high_s = std::max(prediction.step_high_s, one.step_high_s);
     prediction.bytes_sent_per_node = std::max(prediction.bytes_sent_per_node, one.bytes_sent);
-    prediction.nodes.push_back(one);
+    prediction.nodes[node] = one;
   }
   prediction.flops = (1.0 + kBackwardOverForward) * seq * forward_flops_per_token(trained, seq) * options.batch;
   prediction.tokens_per_s = divide(static_cast<double>(seq) * options.batch, prediction.step_s);

@@ -14,6 +14,10 @@ std::vector<int> layers_of(const std::vector<PipelineStage>& stages) {
   return layers;
 }
 
+double share_of(const std::vector<PipelineStage>& stages, int rank) {
+  return stages[static_cast<std::size_t>(stage_of(stages, rank))].flops_share;
+}
+
 // Fails when the head is not counted as work of the last stage: GPT-2's is as much as several layers.
 TEST(PipelineDivision, TheStageWithTheHeadHasFewerLayers) {
   const ModelConfig config = *named_config("gpt2-124m");
@@ -30,12 +34,32 @@ TEST(PipelineDivision, TheStageWithTheHeadHasFewerLayers) {
 TEST(PipelineDivision, FollowsSpeedsOrSharesOfTheState) {
   const ModelConfig config = *named_config("gpt2-124m");
   const std::vector<double> speeds{1.0, 3.0, 1.0};
-  const std::vector<int> fast = layers_of(divide_pipeline(config, 256, {.stages = 3, .speeds = speeds}).value());
-  EXPECT_GT(fast[1], 2 * fast[0]);
+  const auto fast = divide_pipeline(config, 256, {.stages = 3, .speeds = speeds}).value();
+  EXPECT_GT(share_of(fast, 1), 2 * share_of(fast, 0));
+  EXPECT_GT(share_of(fast, 1), 2 * share_of(fast, 2));
   const std::vector<double> shares{4.0, 1.0, 8.0};
-  const std::vector<int> full =
-      layers_of(divide_pipeline(config, 256, {.stages = 3, .speeds = speeds, .state_shares = shares}).value());
-  EXPECT_GT(full[0], 2 * full[1]);
+  const auto full = divide_pipeline(config, 256, {.stages = 3, .speeds = speeds, .state_shares = shares}).value();
+  EXPECT_GT(share_of(full, 2), 2 * share_of(full, 1));
+}
+
+// Fails when the head stays where it makes a slow rank the one that all wait for, or moves where it need not.
+TEST(PipelineDivision, TheHeadGoesToARankThatIsFastEnoughForIt) {
+  const ModelConfig config = *named_config("gpt2-124m");
+  const std::vector<double> slow_at_the_end{1.0, 1.0, 0.25};
+  const auto stages = divide_pipeline(config, 256, {.stages = 3, .speeds = slow_at_the_end}).value();
+  EXPECT_NE(stages.back().rank, 2);
+  EXPECT_EQ(stage_of(stages, stages.back().rank), 2);
+  EXPECT_LT(pipeline_bubble(stages, slow_at_the_end, 64), 0.1);
+  int layers = 0;
+  for (const PipelineStage& stage : stages) {
+    EXPECT_EQ(stage.first_layer, layers);
+    layers = stage.last_layer;
+  }
+  EXPECT_EQ(layers, config.layers);
+  const auto equal = divide_pipeline(config, 256, {.stages = 4}).value();
+  for (int rank = 0; const PipelineStage& stage : equal) {
+    EXPECT_EQ(stage.rank, rank++);
+  }
 }
 
 TEST(PipelineDivision, EveryStageHasSomethingAndMoreAreRefused) {

@@ -100,7 +100,8 @@ class ScheduleSimulation {
 }  // namespace
 
 int kept_micro_batches(int stage, int stages, int micro_batches) {
-  return std::min(micro_batches, stages - stage);
+  const int ahead = stage + 1 < stages ? kAhead : 0;
+  return std::min(micro_batches, stages - stage + ahead);
 }
 
 std::vector<StagePass> pipeline_schedule(int stage, int stages, int micro_batches) {
@@ -110,7 +111,8 @@ std::vector<StagePass> pipeline_schedule(int stage, int stages, int micro_batche
   std::vector<StagePass> works;
   int embedded = 0, forward = 0;
   // As many as the first stage keeps: it can begin another one when it has ended one.
-  for (; embeds && embedded < std::min(stages, micro_batches); ++embedded) {
+  const int open = kept_micro_batches(0, stages, micro_batches);
+  for (; embeds && embedded < open; ++embedded) {
     works.push_back({StagePassKind::kEmbed, embedded});
   }
   for (; forward < kept - 1; ++forward) works.push_back({StagePassKind::kForward, forward});
@@ -120,10 +122,10 @@ std::vector<StagePass> pipeline_schedule(int stage, int stages, int micro_batche
     if (!embeds) continue;
     if (embedded < micro_batches) works.push_back({StagePassKind::kEmbed, embedded++});
     // By now its gradients have passed all stages where these are as fast as this one.
-    const int returned = backward - (stages - 1);
+    const int returned = backward - (open - 1);
     if (returned >= 0) works.push_back({StagePassKind::kEmbedBackward, returned});
   }
-  for (int left = std::max(0, micro_batches - (stages - 1)); embeds && left < micro_batches; ++left) {
+  for (int left = std::max(0, micro_batches - (open - 1)); embeds && left < micro_batches; ++left) {
     works.push_back({StagePassKind::kEmbedBackward, left});
   }
   return works;

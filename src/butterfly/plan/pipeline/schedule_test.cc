@@ -40,21 +40,23 @@ TEST(PipelineSchedule, EachStageDoesEveryMicroBatchOnceAndInOrder) {
   });
 }
 
-// Fails when a stage keeps the activations of more micro-batches than 1F1B needs, or of fewer than fill the pipeline.
-TEST(PipelineSchedule, StageSOfSKeepsSMinusSMicroBatchesAtMost) {
+// Fails when a stage keeps the activations of more micro-batches than it says, or of fewer than fill the pipeline.
+TEST(PipelineSchedule, AStageKeepsOneMicroBatchMoreThanStagesBehindItNeedAndTheLastOneOne) {
   for_each_stage([](int stage, int stages, int micro_batches) {
     int kept = 0, most = 0;
     for (const StagePass& work : pipeline_schedule(stage, stages, micro_batches)) {
       if (work.kind == StagePassKind::kForward) most = std::max(most, ++kept);
       if (work.kind == StagePassKind::kBackward) --kept;
     }
-    EXPECT_EQ(most, std::min(micro_batches, stages - stage)) << stage << " of " << stages << ", " << micro_batches;
+    const int wanted = stage + 1 == stages ? 1 : stages - stage + kAhead;
+    EXPECT_EQ(most, std::min(micro_batches, wanted)) << stage << " of " << stages << ", " << micro_batches;
+    EXPECT_EQ(most, kept_micro_batches(stage, stages, micro_batches));
   });
 }
 
 // Fails when more leaves of a tied embedding are open than places are made for, or embeddings run further ahead than
 // the first stage keeps.
-TEST(PipelineSchedule, TheLastStageIsAheadAndBehindByNoMoreThanAllStages) {
+TEST(PipelineSchedule, TheLastStageIsAheadAndBehindByNoMoreThanTheFirstOneKeeps) {
   for_each_stage([](int stage, int stages, int micro_batches) {
     int embedded = 0, headed = 0, returned = 0;
     for (const StagePass& work : pipeline_schedule(stage, stages, micro_batches)) {
@@ -62,8 +64,8 @@ TEST(PipelineSchedule, TheLastStageIsAheadAndBehindByNoMoreThanAllStages) {
       headed += work.kind == StagePassKind::kBackward ? 1 : 0;
       returned += work.kind == StagePassKind::kEmbedBackward ? 1 : 0;
       if (stages == 1 || stage < stages - 1) continue;
-      EXPECT_LE(headed - returned, stages);
-      EXPECT_LE(embedded - headed, stages);
+      EXPECT_LE(headed - returned, kept_micro_batches(0, stages, micro_batches));
+      EXPECT_LE(embedded - headed, kept_micro_batches(0, stages, micro_batches));
     }
   });
 }
@@ -89,6 +91,14 @@ TEST(PipelineSchedule, TheSlowestStageSetsThePaceAndLinksDelayIt) {
   EXPECT_NEAR(slow.waits_s[0], slow.step_s - 8 * 3.0, 1e-9);
   const std::vector<StageTimes> linked{{1.0, 2.0, 0.25}, {1.0, 2.0, 0.25}};
   EXPECT_GT(simulate_pipeline(linked, 8).step_s, simulate_pipeline(even, 8).step_s);
+}
+
+// Fails when stages wait for a link with every micro-batch, as they do with kAhead = 0.
+TEST(PipelineSchedule, WhatIsAheadHidesALink) {
+  const std::vector<StageTimes> linked{{1.0, 2.0, 0.25}, {1.0, 2.0, 0.25}};
+  constexpr int kMicroBatches = 16;
+  // Filling and draining pay for the link, and nothing between.
+  EXPECT_LE(simulate_pipeline(linked, kMicroBatches).step_s, 3.0 * (kMicroBatches + 1) + 4 * 0.25 + 1e-9);
 }
 
 TEST(PipelineSchedule, AnEvaluationEmbedsAheadByTheStagesAtMost) {

@@ -137,7 +137,7 @@ RankMemory MemoryPlan::of_rank(const RunConfig& run, const ShardMap& map, const 
   if (shares.size() > 1 && !exact) memory.gradient_bytes += flat_bytes_;  // the error that is fed back
   const std::uint64_t moments = moment_arrays(run.optimizer);
   memory.moment_bytes = moments * (sharding.optimizer ? held : flat_bytes_);
-  const bool is_last = rank + 1 == static_cast<int>(shares.size());
+  const bool is_last = pipeline && work.stages.back().rank == rank;
   memory.passing_bytes = !pipeline ? passing_bytes(run) : is_last ? open_heads(run, map.ranks()) : 0;
   if (rank != 0) return memory;
   const bool saves = !run.checkpoint.directory.empty();

@@ -12,10 +12,9 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<con
   ShardOptions options{
       .ranks = ranks, .group = group, .mirrors = parallel.mirror, .bucket_bytes = parallel.bucket_bytes};
   if (parallel.state_shares.size() == static_cast<std::size_t>(group)) options.shares = parallel.state_shares;
-  if (!stages.empty()) options.owners.push_back(ranks - 1);
-  for (int rank = 0; rank < static_cast<int>(stages.size()); ++rank) {
-    const PipelineStage& stage = stages[static_cast<std::size_t>(rank)];
-    for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) options.owners.push_back(rank);
+  if (!stages.empty()) options.owners.push_back(stages.back().rank);
+  for (const PipelineStage& stage : stages) {
+    for (int layer = stage.first_layer; layer < stage.last_layer; ++layer) options.owners.push_back(stage.rank);
   }
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }

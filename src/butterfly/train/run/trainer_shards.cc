@@ -15,6 +15,20 @@
 
 namespace butterfly {
 
+namespace {
+
+StagePlace place_in(std::span<const PipelineStage> stages, int rank, int micro_batches) {
+  const int stage = stage_of(stages, rank), count = static_cast<int>(stages.size());
+  StagePlace place{.stage = stage,
+                   .stages = count,
+                   .step = pipeline_schedule(stage, count, micro_batches),
+                   .kept = kept_micro_batches(stage, count, micro_batches)};
+  for (const PipelineStage& one : stages) place.ranks.push_back(one.rank);
+  return place;
+}
+
+}  // namespace
+
 /// Who holds what in this epoch. After the first one, the state goes there in take_over().
 Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
   const bool again = shards_ != nullptr || before_;
@@ -36,10 +50,7 @@ Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
   if (!pipeline) transformer_.set_residency(&shards_->weights);
   stage_.reset();
   if (!work.stages.empty()) {
-    stage_.emplace(StagePlace{.stage = rank.rank,
-                              .stages = rank.size,
-                              .step = pipeline_schedule(rank.rank, rank.size, total),
-                              .kept = kept_micro_batches(rank.rank, rank.size, total)});
+    stage_ = place_in(work.stages, rank.rank, total);
   }
   if (before_) return {};
   if (!undivided_) parts_.optimizer->own(shards_->held, shards_->counted);
@@ -182,7 +193,7 @@ Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why
 }
 
 double RunTrainer::share_of_work() const {
-  if (stage_) return shards_->stages[static_cast<std::size_t>(rank_.rank)].flops_share;
+  if (stage_) return shards_->stages[static_cast<std::size_t>(stage_->stage)].flops_share;
   return static_cast<double>(share_.last - share_.first) / share_.total;
 }
 
@@ -200,8 +211,8 @@ void RunTrainer::tell_parts(const TrainObserver& observer) const {
   if (shards_ == nullptr || !observer.note) return;
   if (stage_) {
     std::string stages;
-    for (std::size_t rank = 0; rank < shards_->stages.size(); ++rank) {
-      stages += fmt::format("{}rank {} {}", rank == 0 ? "" : "; ", rank, describe(shards_->stages[rank]));
+    for (const PipelineStage& stage : shards_->stages) {
+      stages += fmt::format("{}rank {} {}", stages.empty() ? "" : "; ", stage.rank, describe(stage));
     }
     observer.note("pipeline: " + stages);
     if (share_.total < rank_.size) {

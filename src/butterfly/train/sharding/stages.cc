@@ -13,11 +13,12 @@ Result<std::vector<PipelineStage>> stages_of(const ParallelConfig& parallel, con
 
 ModelPart part_of_rank(std::span<const PipelineStage> stages, int rank, int micro_batches) {
   if (stages.empty()) return {};
-  const PipelineStage& stage = stages[static_cast<std::size_t>(rank)];
+  const int number = stage_of(stages, rank);
+  const PipelineStage& stage = stages[static_cast<std::size_t>(number)];
   return {.first_layer = stage.first_layer,
           .last_layer = stage.last_layer,
           .ends = stage.ends,
-          .kept = kept_micro_batches(rank, static_cast<int>(stages.size()), micro_batches)};
+          .kept = kept_micro_batches(number, static_cast<int>(stages.size()), micro_batches)};
 }
 
 std::string describe(const PipelineStage& stage) {

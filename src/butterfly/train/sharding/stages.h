@@ -12,7 +12,7 @@
 
 namespace butterfly {
 
-/// In rank order; empty for one rank, and for strategies without stages. `speeds` of the ranks; empty: equal. Errors:
+/// In their order; empty for one rank, and for strategies without stages. `speeds` of the ranks; empty: equal. Errors:
 /// those of divide_pipeline().
 Result<std::vector<PipelineStage>> stages_of(const ParallelConfig& parallel, const ModelConfig& config, int seq,
                                              int ranks, std::span<const double> speeds);

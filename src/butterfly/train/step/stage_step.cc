@@ -135,13 +135,13 @@ Status StreamLinks::receive_embedding_gradient(int micro_batch) {
 
 Status StreamLinks::send(int to, Kind kind, int micro_batch, std::span<const float> rows) {
   formula_bytes_ += rows.size_bytes();
-  return collectives_.send(to, label_of(static_cast<int>(kind), micro_batch), std::as_bytes(rows));
+  return collectives_.send(place_.rank_of(to), label_of(static_cast<int>(kind), micro_batch), std::as_bytes(rows));
 }
 
 Status StreamLinks::receive(int from, Kind kind, int micro_batch, std::span<float> rows) {
   const trace::TimedSpan waiting(trace::Zone::kWaitGradients);
-  const Status received =
-      collectives_.receive(from, label_of(static_cast<int>(kind), micro_batch), std::as_writable_bytes(rows));
+  const Status received = collectives_.receive(place_.rank_of(from), label_of(static_cast<int>(kind), micro_batch),
+                                               std::as_writable_bytes(rows));
   waited_s_ += waiting.end_s();
   return received;
 }
@@ -152,13 +152,14 @@ Status StreamLinks::send_tally(int to, Kind kind, int micro_batch, const RouterT
   std::vector<double> both(tally.tokens.begin(), tally.tokens.end());
   both.insert(both.end(), tally.probabilities.begin(), tally.probabilities.end());
   formula_bytes_ += both.size() * sizeof(double);
-  return collectives_.send(to, label_of(static_cast<int>(kind), micro_batch), std::as_bytes(std::span(both)));
+  return collectives_.send(place_.rank_of(to), label_of(static_cast<int>(kind), micro_batch),
+                           std::as_bytes(std::span(both)));
 }
 
 Status StreamLinks::receive_tally(int from, Kind kind, int micro_batch, RouterTally& tally) {
   if (tally.tokens.empty()) return {};
   std::vector<double> both(tally.tokens.size() + tally.probabilities.size());
-  BF_TRY(collectives_.receive(from, label_of(static_cast<int>(kind), micro_batch),
+  BF_TRY(collectives_.receive(place_.rank_of(from), label_of(static_cast<int>(kind), micro_batch),
                               std::as_writable_bytes(std::span(both))));
   for (std::size_t i = 0; i < tally.tokens.size(); ++i) tally.tokens[i] = static_cast<std::int64_t>(both[i]);
   std::copy(both.begin() + static_cast<std::ptrdiff_t>(tally.tokens.size()), both.end(), tally.probabilities.begin());

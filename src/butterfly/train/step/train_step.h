@@ -78,12 +78,14 @@ struct StepBuffers {
   std::span<double> expert_tokens;   // sums over micro-batches
 };
 
-/// A rank's place in a pipeline, whose stages are the ranks in their order.
+/// A rank's place in a pipeline.
 struct StagePlace {
   int stage = 0, stages = 1;
+  std::vector<int> ranks{};       // of the stages
   std::vector<StagePass> step{};  // what it does in one
   int kept = 1;                   // micro-batches of which it has activations at once
   bool is_last() const { return stage == stages - 1; }
+  int rank_of(int other_stage) const { return ranks[static_cast<std::size_t>(other_stage)]; }
 };
 
 /// What a step works on; borrowed.
