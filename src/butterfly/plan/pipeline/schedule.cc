@@ -100,7 +100,7 @@ class ScheduleSimulation {
 }  // namespace
 
 int kept_micro_batches(int stage, int stages, int micro_batches) {
-  const int ahead = stage + 1 < stages ? kAhead : 0;
+  const int ahead = stage + 1 < stages ? kMicroBatchesAhead : 0;
   return std::min(micro_batches, stages - stage + ahead);
 }
 

@@ -21,10 +21,10 @@ struct StagePass {
 
 /// Micro-batches by which a stage is ahead of what 1F1B needs: what keeps the next one busy while this one, or what it
 /// waits for, is late.
-inline constexpr int kAhead = 1;
+inline constexpr int kMicroBatchesAhead = 1;
 
-/// Micro-batches whose activations stage s of S keeps at once: S - s + kAhead, the last one 1; all where there are
-/// fewer.
+/// Micro-batches whose activations stage s of S keeps at once: S - s + kMicroBatchesAhead, the last one 1; all where
+/// there are fewer.
 int kept_micro_batches(int stage, int stages, int micro_batches);
 
 /// Of several stages; a single one embeds within its passes.

@@ -48,7 +48,7 @@ TEST(PipelineSchedule, AStageKeepsOneMicroBatchMoreThanStagesBehindItNeedAndTheL
       if (work.kind == StagePassKind::kForward) most = std::max(most, ++kept);
       if (work.kind == StagePassKind::kBackward) --kept;
     }
-    const int wanted = stage + 1 == stages ? 1 : stages - stage + kAhead;
+    const int wanted = stage + 1 == stages ? 1 : stages - stage + kMicroBatchesAhead;
     EXPECT_EQ(most, std::min(micro_batches, wanted)) << stage << " of " << stages << ", " << micro_batches;
     EXPECT_EQ(most, kept_micro_batches(stage, stages, micro_batches));
   });
@@ -93,7 +93,7 @@ TEST(PipelineSchedule, TheSlowestStageSetsThePaceAndLinksDelayIt) {
   EXPECT_GT(simulate_pipeline(linked, 8).step_s, simulate_pipeline(even, 8).step_s);
 }
 
-// Fails when stages wait for a link with every micro-batch, as they do with kAhead = 0.
+// Fails when stages wait for a link with every micro-batch, as they do with kMicroBatchesAhead = 0.
 TEST(PipelineSchedule, WhatIsAheadHidesALink) {
   const std::vector<StageTimes> linked{{1.0, 2.0, 0.25}, {1.0, 2.0, 0.25}};
   constexpr int kMicroBatches = 16;
