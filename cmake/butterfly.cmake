@@ -20,7 +20,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(bf_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overread
     -Wno-stringop-overflow -Wno-maybe-uninitialized)
 endif()
-# Programs and tests that do not train do not load oneDNN.
+# Programs and tests load what they use.
 target_link_options(bf_options INTERFACE LINKER:--as-needed)
 if(BUTTERFLY_WERROR)
   target_compile_options(bf_options INTERFACE -Werror)

@@ -28,8 +28,7 @@ build_packages='
   libmicrohttpd-dev   the HTTP server
   libpcre2-dev        regular expressions of tokenizers
   libutf8proc-dev     tables of Unicode: normal forms, categories, lower case
-  libtomlplusplus-dev cluster files, run files
-  libdnnl-dev         large matmuls of training'
+  libtomlplusplus-dev cluster files, run files'
 test_packages='
   libgtest-dev        unit tests
   libgmock-dev        its matchers

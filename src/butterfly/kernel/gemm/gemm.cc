@@ -6,7 +6,6 @@
 #include <cstddef>
 
 #include "butterfly/base/check.h"
-#include "butterfly/base/log.h"
 #include "butterfly/kernel/gemm/gemm_tiles.h"
 
 namespace butterfly {
@@ -16,8 +15,6 @@ constexpr std::array kPrecisions{Precision::kFloat32, Precision::kBfloat16};
 
 // Twice as many tiles as a team of four has members, so that the last ones do not leave half of it idle.
 constexpr std::int64_t kTilesWanted = 8;
-// A tile packs its part of B for its rows alone and of A for its columns: larger tiles pack less for each matmul.
-// oneDNN is close to the speed of one large matmul from these sizes on, and gains more from columns than from rows.
 constexpr std::int64_t kTileRowsMost = 512;
 constexpr std::int64_t kTileColsMost = 1024;
 constexpr std::int64_t kTileLeast = 128;
@@ -51,17 +48,12 @@ class TiledGemm final : public Gemm {
     const TileGrid grid = engine_->plan(call.m, call.n, team_.size());
     BF_TRY(engine_->prepare(call, grid, team_.size()));
     std::atomic<std::int64_t> next{0};
-    std::atomic<bool> refused{false};
     const std::int64_t tiles = grid.row_tiles * grid.col_tiles;
     team_.run([&](int member) {
       for (std::int64_t i = next.fetch_add(1); i < tiles; i = next.fetch_add(1)) {
-        if (!engine_->tile(part(call, grid, i), member)) refused.store(true);
+        engine_->tile(part(call, grid, i), member);
       }
     });
-    if (refused.load()) {
-      return make_error(ErrorCode::kUnsupported, "{} refused a {} matmul of {} x {} x {} that it had planned", name(),
-                        to_string(precision_), call.m, call.n, call.k);
-    }
     return {};
   }
 
@@ -134,19 +126,8 @@ std::unique_ptr<Gemm> make_tiled_gemm(Precision precision, std::unique_ptr<TileE
   return std::make_unique<TiledGemm>(precision, std::move(engine), team);
 }
 
-Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team) {
+std::unique_ptr<Gemm> make_gemm(Precision precision, Isa isa, ThreadTeam& team) {
   if (auto own = make_packed_engine(precision, isa)) return make_tiled_gemm(precision, std::move(own), team);
-  if (isa != Isa::kReference) {
-    auto engine = make_onednn_engine(precision, isa);
-    if (engine) return make_tiled_gemm(precision, std::move(*engine), team);
-    if (engine.error().code != ErrorCode::kUnsupported) return tl::unexpected(std::move(engine).error());
-    log().info("no {} matmuls of oneDNN: {}", to_string(precision), engine.error().message);
-    if (precision == Precision::kBfloat16) {
-      if (auto fp32 = make_onednn_engine(Precision::kFloat32, isa)) {
-        return make_tiled_gemm(precision, make_widened_engine(std::move(*fp32)), team);
-      }
-    }
-  }
   return make_tiled_gemm(precision, make_portable_engine(precision), team);
 }
 

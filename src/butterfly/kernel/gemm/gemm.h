@@ -1,7 +1,6 @@
-// Large matmuls for training, cut into tiles that the thread team shares, each computed on one thread: by our
-// own kernels where they are faster (AVX-512 in fp32, AMX in bf16), else by oneDNN. fp32, or bf16 operands with fp32
-// sums. The number of threads does not show in the bits: tiles that could do depend on the shape alone. Not reentrant
-// for one Gemm.
+// Large matmuls for training, cut into tiles that the thread team shares, each computed on one thread. fp32, or bf16
+// operands with fp32 sums. The number of threads does not show in the bits: each element of C is one chain of sums
+// wherever tiles end. Not reentrant for one Gemm.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +39,14 @@ class Gemm {
  public:
   virtual ~Gemm() = default;
   virtual Precision precision() const = 0;
-  /// "avx512", "amx", "onednn", "portable".
+  /// "avx2", "avx512", "avx512_bf16", "amx", "portable".
   virtual std::string_view name() const = 0;
-  /// The first call with a shape plans it and may allocate; later ones reuse the plan. Errors: kNoMemory, kUnsupported
-  /// (what the engine answers), each at the first call with a shape at the latest.
+  /// The first call with a shape may allocate; later ones do not. Errors: kNoMemory.
   virtual Status run(const GemmCall& call) = 0;
 };
 
-/// `team` is borrowed. Our own kernels from Isa::kAvx512 on (bf16 in tiles for Isa::kAmx, as fp32 where the CPU has no
-/// bf16 dot products), else oneDNN (bf16 as fp32, where it cannot). "portable" for
-/// Isa::kReference, and where oneDNN cannot do `precision` on this CPU: matmuls are
-/// then computed in float, slowly, which is no error. Errors: kNoMemory.
-Result<std::unique_ptr<Gemm>> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
+/// `team` is borrowed. Kernels of the instruction set: bf16 in tiles for Isa::kAmx, by dot products of pairs where the
+/// CPU has them, else as fp32. "portable" for Isa::kReference: matmuls are then computed in float, slowly.
+std::unique_ptr<Gemm> make_gemm(Precision precision, Isa isa, ThreadTeam& team);
 
 }  // namespace butterfly

@@ -216,7 +216,15 @@ void multiply(const PanelMatmul& p) {
 
 }  // namespace
 
-constinit const GemmKernels kAmxGemmKernels = {"amx",  2,           2,          kTilePanel, kTilePanel,
-                                               kDepth, pack<false>, pack<true>, multiply};
+constinit const GemmKernels kAmxGemmKernels = {.name = "amx",
+                                               .source_bytes = sizeof(Bf16),
+                                               .panel_bytes = sizeof(Bf16),
+                                               .rows = kTilePanel,
+                                               .cols = kTilePanel,
+                                               .depth = 512,
+                                               .depth_step = kDepth,
+                                               .pack_rows = pack<false>,
+                                               .pack_cols = pack<true>,
+                                               .multiply = multiply};
 
 }  // namespace butterfly

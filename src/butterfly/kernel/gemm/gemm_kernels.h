@@ -44,6 +44,7 @@ struct GemmKernels {
   long source_bytes;  // of an element of A or B
   long panel_bytes;   // of one in a panel
   long rows, cols;    // lanes of a panel of A and of B
+  long depth;         // of the reduced dimension that is packed and multiplied at a time
   long depth_step;    // panels are padded to multiples of it
   /// Writes as many panels as there are lanes for, rows (or cols) * depth rounded up * panel_bytes bytes each,
   /// `panel_stride` apart, 64-byte aligned.
@@ -53,8 +54,12 @@ struct GemmKernels {
 };
 
 #ifdef __x86_64__
-extern const GemmKernels kAvx512GemmKernels;      // fp32
-extern const GemmKernels kAvx512Bf16GemmKernels;  // bf16, which panels hold as fp32
+extern const GemmKernels kAvx2GemmKernels;  // fp32
+extern const GemmKernels kAvx512GemmKernels;
+extern const GemmKernels kAvx2Bf16GemmKernels;  // bf16, which panels hold as fp32
+extern const GemmKernels kAvx512Bf16GemmKernels;
+/// bf16 by dot products of pairs, on CPUs with AVX-512 BF16.
+extern const GemmKernels kAvx512DotGemmKernels;
 /// bf16 in the CPU's tile registers, which the process has to ask for: matmuls go on subnormals as zeros.
 extern const GemmKernels kAmxGemmKernels;
 #endif

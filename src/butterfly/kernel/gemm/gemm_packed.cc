@@ -4,14 +4,13 @@
 
 #include "butterfly/kernel/gemm/gemm_kernels.h"
 #include "butterfly/kernel/gemm/gemm_tiles.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/tensor/aligned_buffer.h"
 
 namespace butterfly {
 namespace {
 
-// Depth of the reduced dimension at a time: a tile's part of A, 512 KiB or 1 MiB, and a panel of B, 32 or 64 KiB, stay
-// in the caches while C is written once for each.
-constexpr std::int64_t kBlockDepth = 512;
+// A tile's part of A has at most this number of rows, and those that the second-level cache holds.
 constexpr std::int64_t kTileRowsMost = 512;
 
 // Each: the others take over what one that is held up leaves.
@@ -40,14 +39,14 @@ struct Operand {
 
 class PackedEngine final : public TileEngine {
  public:
-  explicit PackedEngine(const GemmKernels& kernels) : kernels_(kernels) {}
+  explicit PackedEngine(const GemmKernels& kernels) : kernels_(kernels), tile_rows_most_(rows_in_cache(kernels)) {}
 
   std::string_view name() const override { return kernels_.name; }
 
   /// A tile's part of A is packed for its columns alone, and B for its rows: tiles are as large as the caches and the
   /// number of threads allow, and cut where that packs least. Each element of C is one chain of sums wherever they end.
   TileGrid plan(std::int64_t m, std::int64_t n, int members) const override {
-    std::int64_t row_tiles = divide_up(m, kTileRowsMost);
+    std::int64_t row_tiles = divide_up(m, tile_rows_most_);
     std::int64_t col_tiles = 1;
     const std::int64_t wanted = members == 1 ? 1 : members * kTilesPerMember;
     while (row_tiles * col_tiles < wanted) {
@@ -64,8 +63,8 @@ class PackedEngine final : public TileEngine {
   }
 
   Status prepare(const GemmCall& call, const TileGrid& grid, int members) override {
-    stream_ = call.k <= kBlockDepth && call.m * call.n * 4 > kStreamedBytes;
-    const std::int64_t depth = std::min(call.k, kBlockDepth);
+    stream_ = call.k <= kernels_.depth && call.m * call.n * 4 > kStreamedBytes;
+    const std::int64_t depth = std::min<std::int64_t>(call.k, kernels_.depth);
     const std::int64_t panels = divide_up(grid.rows, kernels_.rows);
     const auto rows = static_cast<std::uint64_t>(panels * panel_bytes(kernels_.rows, depth));
     const auto cols = static_cast<std::uint64_t>(panel_bytes(kernels_.cols, depth));
@@ -81,12 +80,12 @@ class PackedEngine final : public TileEngine {
     return {};
   }
 
-  bool tile(const GemmCall& tile, int member) override {
+  void tile(const GemmCall& tile, int member) override {
     const Member& self = members_[static_cast<std::size_t>(member)];
     const Operand rows{tile.a, tile.a_stride, tile.a_transposed == Transpose::kYes};
     const Operand cols{tile.b, tile.b_stride, tile.b_transposed == Transpose::kNo};
-    for (std::int64_t k = 0; k < tile.k; k += kBlockDepth) {
-      const std::int64_t depth = std::min(kBlockDepth, tile.k - k);
+    for (std::int64_t k = 0; k < tile.k; k += kernels_.depth) {
+      const std::int64_t depth = std::min<std::int64_t>(kernels_.depth, tile.k - k);
       const PanelSource a = source(rows, 0, tile.m, k, depth);
       PanelMatmul matmul{.a = self.rows.data(),
                          .a_panel = panel_bytes(kernels_.rows, depth),
@@ -112,7 +111,6 @@ class PackedEngine final : public TileEngine {
         }
       }
     }
-    return true;
   }
 
  private:
@@ -120,6 +118,12 @@ class PackedEngine final : public TileEngine {
     AlignedBuffer rows;  // the panels of a tile's part of A
     AlignedBuffer cols;  // one of B
   };
+
+  static std::int64_t rows_in_cache(const GemmKernels& kernels) {
+    const auto row = static_cast<std::uint64_t>(kernels.depth * kernels.panel_bytes);
+    const auto fit = static_cast<std::int64_t>(l2_bytes() / row) / kTileAlign * kTileAlign;
+    return std::clamp(fit, kTileLeast, kTileRowsMost);
+  }
 
   /// The matmul with the first panel of B, and all of A's panels, which the others will find in `panels`.
   void pack_and_multiply(const PanelSource& a, const PanelMatmul& matmul, std::byte* panels) const {
@@ -173,6 +177,7 @@ class PackedEngine final : public TileEngine {
   }
 
   const GemmKernels& kernels_;
+  const std::int64_t tile_rows_most_;
   bool stream_ = false;  // of the prepared call
   std::vector<Member> members_;
 };
@@ -181,15 +186,16 @@ class PackedEngine final : public TileEngine {
 
 std::unique_ptr<TileEngine> make_packed_engine([[maybe_unused]] Precision precision, [[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa < Isa::kAvx512) return nullptr;
-  if (precision == Precision::kFloat32) return std::make_unique<PackedEngine>(kAvx512GemmKernels);
+  const bool fp32 = precision == Precision::kFloat32;
+  if (isa == Isa::kReference) return nullptr;
+  if (isa == Isa::kAvx2) return std::make_unique<PackedEngine>(fp32 ? kAvx2GemmKernels : kAvx2Bf16GemmKernels);
+  if (fp32) return std::make_unique<PackedEngine>(kAvx512GemmKernels);
   if (isa == Isa::kAmx) return std::make_unique<PackedEngine>(kAmxGemmKernels);
-  // A CPU with bf16 dot products, but no tiles, does better in oneDNN. One with tiles is here since it was told not to
-  // use them, which oneDNN would.
-  const bool dot_products = __builtin_cpu_supports("avx512bf16") && supported_isas().back() == isa;
-  if (!dot_products) return std::make_unique<PackedEngine>(kAvx512Bf16GemmKernels);
-#endif
+  const bool dot_products = __builtin_cpu_supports("avx512bf16");
+  return std::make_unique<PackedEngine>(dot_products ? kAvx512DotGemmKernels : kAvx512Bf16GemmKernels);
+#else
   return nullptr;
+#endif
 }
 
 }  // namespace butterfly

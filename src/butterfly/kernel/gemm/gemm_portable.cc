@@ -28,7 +28,7 @@ class PortableEngine final : public TileEngine {
     return {};
   }
 
-  bool tile(const GemmCall& tile, int member) override {
+  void tile(const GemmCall& tile, int member) override {
     float* packed = packed_[static_cast<std::size_t>(member)].data();
     float* values = packed + kDepth * tile.n;
     for (std::int64_t i = 0; i < tile.m; ++i) {
@@ -53,7 +53,6 @@ class PortableEngine final : public TileEngine {
         }
       }
     }
-    return true;
   }
 
  private:

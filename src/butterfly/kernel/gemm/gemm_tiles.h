@@ -28,9 +28,10 @@ class TileEngine {
   /// where tiles end.
   virtual TileGrid plan(std::int64_t m, std::int64_t n, int /*members*/) const { return plan_tiles(m, n); }
   /// Everything that tile() will need for matmuls like `call` cut like `grid` by `members` threads. Not concurrent.
+  /// Errors: kNoMemory.
   virtual Status prepare(const GemmCall& call, const TileGrid& grid, int members) = 0;
-  /// The matmul `tile`, a part of the prepared call; `member` < members is the caller's number. False: it was refused.
-  virtual bool tile(const GemmCall& tile, int member) = 0;
+  /// The matmul `tile`, a part of the prepared call; `member` < members is the caller's number.
+  virtual void tile(const GemmCall& tile, int member) = 0;
 };
 
 /// Float arithmetic in portable loops, for any operands.
@@ -38,13 +39,6 @@ std::unique_ptr<TileEngine> make_portable_engine(Precision precision);
 
 /// Our own kernels (gemm_kernels.h). Null where `isa` and this CPU have none for `precision`.
 std::unique_ptr<TileEngine> make_packed_engine(Precision precision, Isa isa);
-
-/// oneDNN, with no instructions beyond `isa`'s where the process has not used it before. Errors: kUnsupported where it
-/// has no fast matmul of `precision` on this CPU.
-Result<std::unique_ptr<TileEngine>> make_onednn_engine(Precision precision, Isa isa);
-
-/// bf16 by an engine for fp32: products of bf16 are exact there.
-std::unique_ptr<TileEngine> make_widened_engine(std::unique_ptr<TileEngine> fp32);
 
 /// `team` is borrowed.
 std::unique_ptr<Gemm> make_tiled_gemm(Precision precision, std::unique_ptr<TileEngine> engine, ThreadTeam& team);

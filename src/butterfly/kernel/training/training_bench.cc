@@ -48,8 +48,7 @@ constexpr MatmulShape kMatmuls[] = {
 
 void matmul(benchmark::State& state, const MatmulShape& shape, Precision precision, int threads) {
   ThreadTeam team(threads);
-  auto gemm = make_gemm(precision, supported_isas().back(), team);
-  if (!gemm) return state.SkipWithError(gemm.error().message.c_str());
+  const std::unique_ptr<Gemm> gemm = make_gemm(precision, supported_isas().back(), team);
   const auto a = random_lines(shape.m * shape.k);
   const auto b = random_lines(shape.k * shape.n);
   auto c = random_lines(shape.m * shape.n);
@@ -67,7 +66,7 @@ void matmul(benchmark::State& state, const MatmulShape& shape, Precision precisi
                       .a_transposed = shape.a_transposed,
                       .b_transposed = shape.b_transposed};
   for (auto _ : state) {
-    const Status status = (*gemm)->run(call);
+    const Status status = gemm->run(call);
     if (!status) return state.SkipWithError(status.error().message.c_str());
   }
   const double flops = 2.0 * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);

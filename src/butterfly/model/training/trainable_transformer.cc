@@ -55,7 +55,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     context_.options = options_;
     context_.kernels = &training_kernels(options_.isa);
     context_.team = &team_;
-    BF_ASSIGN_OR_RETURN(gemm_, make_gemm(options_.precision, options_.isa, team_));
+    gemm_ = make_gemm(options_.precision, options_.isa, team_);
     context_.gemm = context_.exact_gemm = gemm_.get();
     if (context_.bf16()) {
       BF_TRY(copy_weights_as_bf16());
@@ -421,7 +421,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     weight_copy_held_ = trace::Held(trace::Owner::kWeights, whole ? bytes : 0);
     context_.operand_weights = weight_copy_.data();
     if (options_.fusion.attention) return {};
-    BF_ASSIGN_OR_RETURN(exact_gemm_, make_gemm(Precision::kFloat32, options_.isa, team_));
+    exact_gemm_ = make_gemm(Precision::kFloat32, options_.isa, team_);
     context_.exact_gemm = exact_gemm_.get();
     return {};
   }

@@ -1,6 +1,6 @@
 // A whole model that learns: forward to a loss and backward to gradients, over one micro-batch at a time. All memory is
 // planned when it is made: no allocation after the first step. The same blocks as inference computes, in training's
-// arithmetic (oneDNN, bf16), whose bits are its own. One call at a time; it uses its thread team.
+// arithmetic (fp32 or bf16 matmuls), whose bits are its own. One call at a time; it uses its thread team.
 #pragma once
 
 #include <functional>

@@ -1,11 +1,8 @@
-// Counts what a step asks the allocator for: the memory of a TrainableTransformer is planned when it is made. Small
-// objects that oneDNN makes for itself at every execution are out of our hands and not counted.
-#include <dlfcn.h>
+// Counts what a step asks the allocator for: the memory of a TrainableTransformer is planned when it is made.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 #include "butterfly/base/sanitized_test.h"
@@ -15,15 +12,8 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> allocations{0};
 
-bool is_in_onednn(const void* code) {
-  Dl_info info{};
-  return dladdr(code, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "libdnnl") != nullptr;
-}
-
-void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
-  if (counting.load(std::memory_order_relaxed) && !is_in_onednn(caller)) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-  }
+void* counted(std::size_t bytes, std::size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
   const std::size_t padded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, padded == 0 ? alignment : padded);
   if (memory == nullptr) throw std::bad_alloc();
@@ -33,23 +23,23 @@ void* counted(std::size_t bytes, std::size_t alignment, const void* caller) {
 
 // Allocations of the whole test program, the libraries that it loads included.
 void* operator new(std::size_t bytes) {
-  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
 void* operator new[](std::size_t bytes) {
-  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+  return counted(bytes, static_cast<std::size_t>(alignment));
 }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+  return counted(bytes, static_cast<std::size_t>(alignment));
 }
 // The runtime of a sanitizer brings these two itself, to go with its own operator delete.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
-  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+  return counted(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
 // Inlined, they would be warned of: free() for what the compiler thinks another new has made.
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
