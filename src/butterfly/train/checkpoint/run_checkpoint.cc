@@ -267,16 +267,27 @@ Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& 
 
 Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
                                                 std::span<const RunArray> arrays) {
-  Saver saver(files, folder);
-  std::vector<float> part;
+  std::vector<CheckpointFile> written;
+  std::vector<float> values;  // of one array at a time
   for (const RunArray& array : arrays) {
-    part.clear();
+    values.clear();
     for (const ParameterRange& range : array.ranges) {
       const auto from = array.values.begin() + range.begin;
-      part.insert(part.end(), from, from + range.size());
+      values.insert(values.end(), from, from + range.size());
     }
-    if (part.empty()) continue;
-    BF_TRY(saver.add(part_of_rank(array.name, rank), std::as_bytes(std::span(part)), array.ranges));
+    const RunPart part{.name = array.name, .values = values, .ranges = array.ranges};
+    BF_ASSIGN_OR_RETURN(std::vector<CheckpointFile> one, write_parts(files, folder, rank, std::span(&part, 1)));
+    std::ranges::move(one, std::back_inserter(written));
+  }
+  return written;
+}
+
+Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
+                                                std::span<const RunPart> parts) {
+  Saver saver(files, folder);
+  for (const RunPart& part : parts) {
+    if (part.values.empty()) continue;
+    BF_TRY(saver.add(part_of_rank(part.name, rank), std::as_bytes(part.values), part.ranges));
   }
   return saver.take();
 }

@@ -34,6 +34,13 @@ struct RunArray {
   std::vector<ParameterRange> ranges{};  // of the values, what this rank holds, ascending; empty: all
 };
 
+/// What one rank has of an array.
+struct RunPart {
+  std::string name{};
+  std::span<const float> values{};       // of the ranges, one after the other
+  std::vector<ParameterRange> ranges{};  // of the array, ascending
+};
+
 /// What is to be saved; borrowed.
 struct RunSnapshot {
   const RunState& state;
@@ -69,6 +76,8 @@ Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& 
 Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& directory, std::int64_t step);
 Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
                                                 std::span<const RunArray> arrays);
+Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
+                                                std::span<const RunPart> parts);
 Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run,
                                         std::vector<CheckpointFile> parts);
 

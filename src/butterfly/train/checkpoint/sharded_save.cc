@@ -47,15 +47,12 @@ class PartsToRankZero {
       for (const RunArray& array : arrays) {
         BF_ASSIGN_OR_RETURN(std::vector<float> values, send(rank, array, ranges));
         if (save_.collectives.rank() != 0 || !status || values.empty()) continue;
-        const RunArray part{.name = array.name,
-                            .values = values,
-                            .ranges = {{.begin = 0, .end = static_cast<std::int64_t>(values.size())}}};
+        const RunPart part{.name = array.name, .values = values, .ranges = ranges};
         auto files = write_parts(save_.files, folder, rank, std::span(&part, 1));
         if (!files) {
           status = tl::unexpected(files.error());  // the others go on sending
           continue;
         }
-        files->front().ranges = ranges;
         written.push_back(std::move(files->front()));
       }
     }
@@ -109,27 +106,25 @@ class PartsToRankZero {
 
 }  // namespace
 
-Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run) {
-  const bool first = save.collectives.rank() == 0;
+Result<std::string> begin_shards(const ShardedSave& save, std::int64_t step) {
   Status begun;
   std::string folder;
-  if (first) {
-    auto made = begin_checkpoint(save.files, save.directory, run.state.step);
+  if (save.collectives.rank() == 0) {
+    auto made = begin_checkpoint(save.files, save.directory, step);
     if (made) folder = *made;
     if (!made) begun = tl::unexpected(made.error());
   }
   BF_TRY(agree(save.collectives, begun));
   BF_ASSIGN_OR_RETURN(const std::vector<std::string> folders, gather_all_texts(save.collectives, folder));
-  Result<std::vector<CheckpointFile>> mine;
-  if (save.folder == FolderOf::kRankZero) {
-    mine = PartsToRankZero(save).write(folders[0], run.arrays);
-    if (!mine && ends_epoch(mine.error())) return tl::unexpected(mine.error());
-  } else {
-    mine = write_parts(save.files, folders[0], save.collectives.rank(), run.arrays);
-  }
+  return folders[0];
+}
+
+Result<std::string> complete_shards(const ShardedSave& save, const RunSnapshot& run, const std::string& folder,
+                                    const Result<std::vector<CheckpointFile>>& mine) {
+  const bool first = save.collectives.rank() == 0;
   const Status written = mine ? Status{} : Status(tl::unexpected(mine.error()));
   if (const Status all = agree(save.collectives, written); !all) {
-    if (first) (void)save.files.remove(folders[0]);
+    if (first) (void)save.files.remove(folder);
     return tl::unexpected(all.error());
   }
   BF_ASSIGN_OR_RETURN(const std::vector<std::string> lists, gather_all_texts(save.collectives, to_json(*mine)));
@@ -149,6 +144,18 @@ Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run)
   }
   BF_TRY(agree(save.collectives, path ? Status{} : Status(tl::unexpected(path.error()))));
   return path;
+}
+
+Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run) {
+  BF_ASSIGN_OR_RETURN(const std::string folder, begin_shards(save, run.state.step));
+  Result<std::vector<CheckpointFile>> mine;
+  if (save.folder == FolderOf::kRankZero) {
+    mine = PartsToRankZero(save).write(folder, run.arrays);
+    if (!mine && ends_epoch(mine.error())) return tl::unexpected(mine.error());
+  } else {
+    mine = write_parts(save.files, folder, save.collectives.rank(), run.arrays);
+  }
+  return complete_shards(save, run, folder, mine);
 }
 
 }  // namespace butterfly

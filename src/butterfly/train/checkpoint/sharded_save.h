@@ -28,4 +28,10 @@ struct ShardedSave {
 /// (ends_epoch()).
 Result<std::string> save_shards(const ShardedSave& save, const RunSnapshot& run);
 
+/// The same in two halves, between which each rank writes its part into the folder that the first one returns, which
+/// all ranks see. Errors as above; of `mine` they become all ranks'. The arrays of `run` are not looked at.
+Result<std::string> begin_shards(const ShardedSave& save, std::int64_t step);
+Result<std::string> complete_shards(const ShardedSave& save, const RunSnapshot& run, const std::string& folder,
+                                    const Result<std::vector<CheckpointFile>>& mine);
+
 }  // namespace butterfly

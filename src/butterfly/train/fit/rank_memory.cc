@@ -139,9 +139,10 @@ RankMemory MemoryPlan::of_rank(const RunConfig& run, const ShardMap& map, const 
   memory.moment_bytes = moments * (sharding.optimizer ? held : flat_bytes_);
   const bool is_last = pipeline && work.stages.back().rank == rank;
   memory.passing_bytes = !pipeline ? passing_bytes(run) : is_last ? open_heads(run, map.ranks()) : 0;
+  const bool copies = !run.checkpoint.directory.empty() && run.checkpoint.asynchronous;
+  if (copies && sharding.optimizer && !has_ranks_elsewhere(run.parallel)) memory.copied_bytes = (1 + moments) * owned;
   if (rank != 0) return memory;
-  const bool saves = !run.checkpoint.directory.empty();
-  if (saves && !sharding.optimizer && run.checkpoint.asynchronous) memory.copied_bytes = (1 + moments) * flat_bytes_;
+  if (copies && !sharding.optimizer) memory.copied_bytes = (1 + moments) * flat_bytes_;
   // Samples and the file of the result need all weights here; samples also packed ones.
   if (sharding.weights && (!run.out.empty() || run.sample_every > 0)) {
     memory.passing_bytes = std::max(memory.passing_bytes, flat_bytes_);

@@ -101,6 +101,12 @@ TEST(RankMemory, RankZeroHasWhatIsWrittenAndWhatOthersAreGiven) {
   EXPECT_EQ(memory_of(run).peak_bytes(), before + 3 * flat_bytes());
   run.checkpoint.asynchronous = false;
   EXPECT_EQ(memory_of(run).peak_bytes(), before);
+  // Ranks that hold parts copy them while they are written.
+  RunConfig divided = run_of(2, ParallelStrategy::kZero2);
+  divided.parallel.mirror = 0;
+  const std::uint64_t unsaved = memory_of(divided).peak_bytes();
+  divided.checkpoint.directory = "saved";
+  EXPECT_NEAR(static_cast<double>(memory_of(divided).peak_bytes() - unsaved), 1.5 * flat_bytes(), 0.1 * flat_bytes());
   RunConfig over_workers = run_of(1, ParallelStrategy::kZero3);
   over_workers.parallel.workers = {"a:1", "b:1", "c:1"};
   EXPECT_GT(memory_of(over_workers).first_bytes, flat_bytes());

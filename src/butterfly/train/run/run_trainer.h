@@ -11,6 +11,8 @@
 #include "butterfly/model/core/parameter_weights.h"
 #include "butterfly/train/checkpoint/agreement.h"
 #include "butterfly/train/checkpoint/checkpoint_writer.h"
+#include "butterfly/train/checkpoint/part_writer.h"
+#include "butterfly/train/checkpoint/sharded_save.h"
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/trainer.h"
@@ -28,6 +30,7 @@ class RunTrainer final : public RankTrainer {
                  transformer_.router_report().tokens.size()),
         guard_(config_.guard),
         writer_(config_.checkpoint, *parts_.files),
+        part_writer_(*parts_.files),
         toml_(to_toml(config_)) {}
 
   Result<TrainResult> run(const TrainObserver& observer, std::stop_token stop) override;
@@ -55,6 +58,11 @@ class RunTrainer final : public RankTrainer {
   Error with_last_good(Error error);
   Error ended_by(Error error);
 
+  /// What all ranks have begun to save, each its part.
+  struct Saving {
+    RunState state;
+    std::string folder;
+  };
   struct Holding {
     ShardMap map;
     int rank = 0;
@@ -76,7 +84,10 @@ class RunTrainer final : public RankTrainer {
   Status agree(const TrainObserver& observer);
   void tell_parts(const TrainObserver& observer) const;
   std::size_t arrays_of_a_part() const;
+  ShardedSave sharded_save();
   Status save_parts(const TrainObserver& observer);
+  Status complete_save(const TrainObserver& observer);
+  Status tell_saved(const TrainObserver& observer, std::int64_t step, Result<std::string> path);
   Status write_model();
   /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
   Status gather_weights();
@@ -115,6 +126,7 @@ class RunTrainer final : public RankTrainer {
   StepBuffers buffers_;
   OutlierGuard guard_;
   CheckpointWriter writer_;
+  PartWriter part_writer_;
   const std::string toml_;
   Residuals saved_residuals_;  // read, not yet given to the ranks
 
@@ -123,6 +135,7 @@ class RunTrainer final : public RankTrainer {
   bool agreed_ = false;  // on the state, in this epoch
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
+  std::optional<Saving> saving_;  // likewise
   double validation_loss_ = 0.0;
   std::string last_good_;    // checkpoint
   std::string good_before_;  // the one before it

@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "butterfly/base/sanitized_test.h"
 #include "butterfly/train/checkpoint/run_checkpoint.h"
@@ -216,6 +219,66 @@ TEST_F(ShardedCheckpoint, IsReadByAnotherNumberOfRanksAndAnotherStrategy) {
     next.resume = middle();
     EXPECT_EQ(hash_of(next), whole) << static_cast<int>(strategy) << ", " << ranks << " ranks";
   }
+}
+
+/// Files on the disk, of which a test writes those of parts in its own way.
+class PartsOnDisk : public CheckpointFiles {
+ public:
+  Status create_directory(const std::string& path) override { return disk_files().create_directory(path); }
+  Status sync_directory(const std::string& path) override { return disk_files().sync_directory(path); }
+  Status replace(const std::string& from, const std::string& to) override { return disk_files().replace(from, to); }
+  Status remove(const std::string& path) override { return disk_files().remove(path); }
+};
+
+/// Rank 1's parts of the first save wait for a step that comes after it.
+class WaitingPart final : public PartsOnDisk {
+ public:
+  static constexpr std::int64_t kStep = 4;
+  Status write(const std::string& path, ByteSpan bytes) override {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (path.ends_with(".0001.f32") && steps < kStep && !late) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (std::chrono::steady_clock::now() > end) late = true;
+    }
+    return disk_files().write(path, bytes);
+  }
+
+  std::atomic<std::int64_t> steps{0};
+  std::atomic<bool> late{false};
+};
+
+// Fails when a step waits for parts to be written, or they are written as later steps leave them.
+TEST_F(ShardedCheckpoint, IsWrittenWhileStepsGoOnAndHoldsTheStepItIsOf) {
+  for (const ParallelStrategy strategy : {ParallelStrategy::kZero1, ParallelStrategy::kZero3}) {
+    std::filesystem::remove_all(folder_.path() + "/run");
+    RunConfig config = saved(strategy, 2);
+    config.steps = 6;
+    WaitingPart files;
+    const auto results =
+        run_ranks(config, {.files = &files, .step = [&](int rank, const StepReport&) { files.steps += rank; }});
+    ASSERT_TRUE(results[0].result) << results[0].result.error().message;
+    EXPECT_FALSE(files.late);
+    RunConfig next = divided_run(ParallelStrategy::kDdp, 1);
+    next.steps = 6;
+    next.resume = middle();
+    EXPECT_EQ(hash_of(next), results[0].result->weights_hash);
+  }
+}
+
+// Fails when a part that could not be written is missed, or ends the run before its last step.
+TEST_F(ShardedCheckpoint, APartThatCannotBeWrittenIsToldAndTheRunGoesOn) {
+  class Full final : public PartsOnDisk {
+   public:
+    Status write(const std::string& path, ByteSpan bytes) override {
+      if (path.ends_with(".0001.f32")) return make_error(ErrorCode::kIo, "{}: no space left", path);
+      return disk_files().write(path, bytes);
+    }
+  } full;
+  const auto results = run_ranks(saved(ParallelStrategy::kZero2, 2), {.files = &full});
+  ASSERT_FALSE(results[0].result);
+  EXPECT_THAT(results[0].result.error().message, HasSubstr("no space left"));
+  EXPECT_EQ(results[0].steps.size(), 4U);
+  EXPECT_TRUE(saved_steps(folder_.path() + "/run").empty());
 }
 
 TEST_F(ShardedCheckpoint, OfOneRankIsReadByRanksThatHoldParts) {

@@ -83,7 +83,9 @@ Status RunTrainer::adopt(const TrainRank& rank) {
                 ? micro_batches_in_rounds(shares, rank.rank)
                 : micro_batches_in_order(share_);
   agreed_ = false;
-  last_saved_ = -1;  // ranks may have been apart
+  // Ranks may have been apart.
+  last_saved_ = -1;
+  saving_.reset();
   return {};
 }
 
@@ -185,7 +187,8 @@ StepContext RunTrainer::context() {
 std::uint64_t RunTrainer::allocated_bytes() const {
   const TrainingMemory memory = transformer_.memory();
   std::uint64_t bytes = memory.parameter_bytes + memory.gradient_bytes + memory.activation_bytes +
-                        memory.scratch_bytes + writer_.memory_bytes() + reducer_->residual_bytes();
+                        memory.scratch_bytes + writer_.memory_bytes() + part_writer_.memory_bytes() +
+                        reducer_->residual_bytes();
   return bytes + arrays_of_a_part() * held_bytes();
 }
 
@@ -215,6 +218,7 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
     BF_TRY(after_step(observer, *report));
     balance_work(observer, step);
     const bool ends = step_ == config_.steps || stopped_;
+    if (report->regroup && !ends) BF_TRY(complete_save(observer));
     if (report->regroup && !ends) return make_error(ErrorCode::kUnavailable, "others join after step {}", step_);
   }
   return {};
@@ -238,8 +242,9 @@ void RunTrainer::balance_work(const TrainObserver& observer, StepContext& step) 
 }
 
 StepWish RunTrainer::wish(const std::stop_token& stop) const {
-  if (stop.stop_requested()) return StepWish::kStop;
-  return rank_.others_wait && rank_.others_wait() ? StepWish::kRegroup : StepWish::kGoOn;
+  return {.stop = stop.stop_requested(),
+          .regroup = rank_.others_wait && rank_.others_wait(),
+          .saving = saving_ && !part_writer_.done()};
 }
 
 Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& report) {
@@ -247,6 +252,7 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
   audit_->step(report, transformer_.parameters());
   statistics_.add(report, share_of_work(), allocated_bytes(), resident_bytes());
   if (observer.step) observer.step(report, config_.steps);
+  if (!report.saving) BF_TRY(complete_save(observer));
   if (step_ == config_.steps || stopped_) return {};  // what is due at the end is done there
   if (is_due(step_, config_.evaluate_every)) BF_TRY(evaluate(observer));
   if (is_due(step_, config_.sample_every)) BF_TRY(sample(observer));
@@ -384,6 +390,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     if (config_.sample_every > 0) BF_TRY(sample(observer));
   }
   BF_TRY(save(observer));
+  BF_TRY(complete_save(observer));
   if (complete) BF_TRY(write_model());
   TrainResult result{.steps_done = step_, .validation_loss = validation_loss_};
   result.weights_hash = transformer_.parameters().hash();

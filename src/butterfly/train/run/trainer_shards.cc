@@ -271,19 +271,48 @@ void RunTrainer::release_weights() {
   for (int unit = 0; shards_ != nullptr && unit < shards_->map.units(); ++unit) shards_->weights.release(unit);
 }
 
+ShardedSave RunTrainer::sharded_save() {
+  const bool at_rank_zero = has_ranks_elsewhere(config_.parallel) || config_.checkpoint.directory == kSavedAtRankZero;
+  return {.collectives = shards_->collectives,
+          .files = *parts_.files,
+          .directory = config_.checkpoint.directory,
+          .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
+          .keep = config_.checkpoint.keep};
+}
+
+/// Each rank's part into the folder that all see, while the run goes on; one save at a time. What others send to rank 0
+/// is written before the next step: it would need room for all of it else.
 Status RunTrainer::save_parts(const TrainObserver& observer) {
+  BF_TRY(complete_save(observer));
   const RunState now = state();
   std::vector<RunArray> all = arrays();
   for (RunArray& array : all) array.ranges = shards_->counted;
-  const bool at_rank_zero = has_ranks_elsewhere(config_.parallel) || config_.checkpoint.directory == kSavedAtRankZero;
-  auto path = save_shards({.collectives = shards_->collectives,
-                           .files = *parts_.files,
-                           .directory = config_.checkpoint.directory,
-                           .folder = at_rank_zero ? FolderOf::kRankZero : FolderOf::kAllRanks,
-                           .keep = config_.checkpoint.keep},
-                          {.state = now, .config_toml = toml_, .arrays = all});
+  const ShardedSave save = sharded_save();
+  if (!config_.checkpoint.asynchronous || save.folder == FolderOf::kRankZero) {
+    return tell_saved(observer, step_, save_shards(save, {.state = now, .config_toml = toml_, .arrays = all}));
+  }
+  const Result<std::string> folder = begin_shards(save, step_);
+  if (!folder) return tell_saved(observer, step_, folder);
+  part_writer_.begin(*folder, rank_.rank, all);
+  saving_.emplace(Saving{.state = now, .folder = *folder});
+  return {};
+}
+
+/// The end of a save that all ranks have begun: called by all of them together.
+Status RunTrainer::complete_save(const TrainObserver& observer) {
+  if (!saving_) return {};
+  const Saving saving = std::move(*saving_);
+  saving_.reset();
+  const auto mine = part_writer_.wait();
+  return tell_saved(
+      observer, saving.state.step,
+      complete_shards(sharded_save(), {.state = saving.state, .config_toml = toml_}, saving.folder, mine));
+}
+
+/// A save that did not succeed is no reason to end; where others are lost the epoch ends.
+Status RunTrainer::tell_saved(const TrainObserver& observer, std::int64_t step, Result<std::string> path) {
   if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
-  if (is_first()) tell(observer, SaveOutcome{.step = step_, .path = std::move(path)});
+  if (is_first()) tell(observer, SaveOutcome{.step = step, .path = std::move(path)});
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -49,8 +50,14 @@ inline double share_of_own_weights(const ParameterSet& parameters) {
   return 1.0 - static_cast<double>(std::ranges::count(own, 0.0F)) / static_cast<double>(own.size());
 }
 
-/// Each rank as a thread; rank 0's observer counts its steps.
-inline std::vector<RankResult> run_ranks(const RunConfig& config) {
+/// What a test does to a run.
+struct RankHooks {
+  CheckpointFiles* files = &disk_files();
+  std::function<void(int rank, const StepReport&)> step{};
+};
+
+/// Each rank as a thread.
+inline std::vector<RankResult> run_ranks(const RunConfig& config, const RankHooks& hooks = {}) {
   const int ranks = config.parallel.ranks;
   const auto collectives = make_inproc_collectives(ranks);
   std::vector<RankResult> results(static_cast<std::size_t>(ranks));
@@ -59,16 +66,23 @@ inline std::vector<RankResult> run_ranks(const RunConfig& config) {
     threads.emplace_back([&, rank] {
       RankResult& mine = results[static_cast<std::size_t>(rank)];
       Collectives* of_rank = collectives[static_cast<std::size_t>(rank)].get();
-      auto trainer = RankTrainer::create(config, {.rank = rank,
-                                                  .size = ranks,
-                                                  .collectives = ranks == 1 ? nullptr : of_rank,
-                                                  .speeds = config.parallel.speeds});
+      const TrainRank place{
+          .rank = rank, .size = ranks, .collectives = ranks == 1 ? nullptr : of_rank, .speeds = config.parallel.speeds};
+      const auto make = [&]() -> Result<std::unique_ptr<RankTrainer>> {
+        BF_ASSIGN_OR_RETURN(RunParts parts, make_run_parts(config, place, {}));
+        parts.files = hooks.files;
+        return make_trainer(std::move(parts), place);
+      };
+      auto trainer = make();
       if (!trainer) {
         mine.result = tl::unexpected(trainer.error());
         return of_rank->abort();
       }
       TrainObserver observer;
-      observer.step = [&](const StepReport& report, std::int64_t) { mine.steps.push_back(report); };
+      observer.step = [&](const StepReport& report, std::int64_t) {
+        mine.steps.push_back(report);
+        if (hooks.step) hooks.step(rank, report);
+      };
       mine.result = (*trainer)->run(observer, {});
       mine.kept = share_of_own_weights((*trainer)->parameters());
       if (!mine.result) of_rank->abort();

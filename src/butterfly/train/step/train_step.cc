@@ -66,8 +66,9 @@ double sum_of(std::span<const double> values) {
 Status share_losses(StepContext& context, StepWish wish, StepReport& report) {
   StepBuffers& buffers = context.buffers;
   const std::span<double> wishes = std::span(buffers.numbers).last(StepBuffers::kWishes);
-  wishes[0] = wish == StepWish::kStop ? 1.0 : 0.0;
-  wishes[1] = wish == StepWish::kRegroup ? 1.0 : 0.0;
+  wishes[0] = wish.stop ? 1.0 : 0.0;
+  wishes[1] = wish.regroup ? 1.0 : 0.0;
+  wishes[2] = wish.saving ? 1.0 : 0.0;
   BF_TRY(share_numbers(context.collectives, buffers.numbers));
   report.loss = sum_of(buffers.losses) / static_cast<double>(report.tokens);
   report.router_aux_loss = sum_of(buffers.balance_losses) / static_cast<double>(buffers.losses.size());
@@ -75,6 +76,7 @@ Status share_losses(StepContext& context, StepWish wish, StepReport& report) {
   report.experts = context.transformer.config().moe.experts;
   report.stop = wishes[0] != 0.0;
   report.regroup = wishes[1] != 0.0;
+  report.saving = wishes[2] != 0.0;
   return {};
 }
 

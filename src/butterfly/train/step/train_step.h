@@ -38,6 +38,7 @@ struct StepReport {
   bool left_out = false;  // by the guard: no update
   bool stop = false;      // a rank wants this step to be the last
   bool regroup = false;   // others wait to take part: the epoch ends with this step
+  bool saving = false;    // some rank has not written its part of a checkpoint yet
   std::int64_t tokens = 0;
   double router_aux_loss = 0.0;  // mean of the micro-batches' load-balance losses, without its coefficient
   /// By layer, then by expert: tokens that went through it in this step, on all ranks. Empty without experts.
@@ -70,8 +71,8 @@ struct StepBuffers {
 
   std::int64_t summed_step = -1;         // the last whose gradients are summed here, and at this rank's mirrors
   std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
-  static constexpr std::size_t kWishes = 2;
-  std::vector<double> numbers;       // what ranks share: the following, then the wishes to stop and to regroup
+  static constexpr std::size_t kWishes = 3;
+  std::vector<double> numbers;       // what ranks share: the following, then a number for each wish
   std::span<double> losses;          // of each micro-batch of the step
   std::span<double> balance_losses;  // likewise
   std::span<double> pass_s;          // likewise: of its forward and backward pass; 0 in a pipeline
@@ -118,8 +119,12 @@ float loss_scale(const StepContext& context);
 void note_forward(StepContext& context, int micro_batch, double loss);
 
 /// What shall follow the step, as this rank wants it: the next one, the end of the run, or another epoch, since others
-/// wait to take part. All ranks learn of it and do so after the same step.
-enum class StepWish : std::uint8_t { kGoOn, kStop, kRegroup };
+/// wait to take part. All ranks learn of it, where one of them wishes it, after the same step.
+struct StepWish {
+  bool stop = false;
+  bool regroup = false;
+  bool saving = false;  // it has not written its part of a checkpoint yet
+};
 
 /// Errors: those of the transformer, the reducer and the collectives; kInvalidArgument naming loss and norm where one
 /// is not finite. Then neither weights nor moments have changed.

@@ -58,7 +58,7 @@ struct TrainedSteps {
         buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch,
                 parts.transformer->router_report().tokens.size()) {}
 
-  Result<StepReport> take(std::int64_t step, StepWish wish = StepWish::kGoOn) {
+  Result<StepReport> take(std::int64_t step, StepWish wish = {}) {
     const int total = parts.config.global_batch / parts.config.micro_batch;
     StepContext context{.config = parts.config,
                         .transformer = transformer,
@@ -224,7 +224,7 @@ TEST(TrainStep, AnOutlierIsLeftOut) {
 TEST(TrainStep, AWishToStopIsReported) {
   TrainedSteps steps(tiny_run());
   EXPECT_FALSE(steps.take(0)->stop);
-  EXPECT_TRUE(steps.take(1, StepWish::kStop)->stop);
+  EXPECT_TRUE(steps.take(1, {.stop = true})->stop);
 }
 
 }  // namespace
