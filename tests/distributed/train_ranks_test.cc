@@ -15,10 +15,14 @@
 namespace butterfly {
 namespace {
 
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
 struct Outcome {
   TrainResult result;
   std::vector<double> losses;
   std::vector<std::string> notes;
+  std::vector<std::string> saved;  // checkpoints
 };
 
 RunConfig run_of(int ranks, RankEngine engine) {
@@ -36,6 +40,7 @@ Outcome train(const RunConfig& config, const std::function<void(std::int64_t, co
   Outcome outcome;
   TrainObserver observer;
   observer.note = [&](const std::string& note) { outcome.notes.push_back(note); };
+  observer.saved = [&](std::int64_t, const std::string& path) { outcome.saved.push_back(path); };
   observer.step = [&](const StepReport& report, std::int64_t) {
     outcome.losses.push_back(report.loss);
     if (at_step) at_step(report.step, outcome);
@@ -166,7 +171,7 @@ TEST(TrainRanks, ARankKilledInMidStepIsMissedByNobody) {
     });
     EXPECT_EQ(survivors.result.steps_done, 20);
     EXPECT_EQ(survivors.result.weights_hash, undisturbed.result.weights_hash) << "killed after step " << when;
-    EXPECT_THAT(survivors.notes, ::testing::Contains(::testing::HasSubstr("is lost: killed by signal 9")));
+    EXPECT_THAT(survivors.notes, Contains(HasSubstr("is lost: killed by signal 9")));
   }
 }
 
@@ -232,20 +237,41 @@ TEST(TrainRanks, TheMirrorOfAKilledRankGoesOnWithItsPart) {
   }
 }
 
-TEST(TrainRanks, WithoutMirrorsTheRunGoesBackToItsCheckpoint) {
-  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
-  const TestFolder folder;
-  RunConfig config = divided_run_of(ParallelStrategy::kZero2, 3);
+/// Of 3 ranks that hold parts of the state, no copies of them, and a checkpoint every 3 steps, rank 2 is killed after
+/// the step that `now` picks.
+Outcome without_mirrors(ParallelStrategy strategy, const TestFolder& folder,
+                        const std::function<bool(std::int64_t, const Outcome&)>& now) {
+  RunConfig config = divided_run_of(strategy, 3);
   config.parallel.mirror = 0;
   config.checkpoint.directory = folder.path() + "/run";
   config.checkpoint.every_steps = 3;
   bool killed = false;
-  const Outcome survivors = train(config, [&](std::int64_t step, const Outcome& so_far) {
-    if (step == 4 && !killed) ::kill(process_of(so_far, 2), SIGKILL);
-    killed = killed || step == 4;
+  return train(config, [&, killed](std::int64_t step, const Outcome& so_far) mutable {
+    if (killed || !now(step, so_far)) return;
+    killed = true;
+    ::kill(process_of(so_far, 2), SIGKILL);
   });
+}
+
+TEST(TrainRanks, WithoutMirrorsTheRunGoesBackToItsCheckpoint) {
+  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  const TestFolder folder;
+  const Outcome survivors = without_mirrors(ParallelStrategy::kZero2, folder,
+                                            [](std::int64_t, const Outcome& so_far) { return !so_far.saved.empty(); });
   EXPECT_EQ(survivors.result.weights_hash, undisturbed);
-  EXPECT_THAT(survivors.notes, ::testing::Contains(::testing::HasSubstr("the run goes back to")));
+  EXPECT_THAT(survivors.notes, Contains(HasSubstr("the run goes back to " + folder.path())));
+}
+
+TEST(TrainRanks, WithoutMirrorsAndBeforeACheckpointTheRunBeginsAgain) {
+  const std::string undisturbed = train(large_run_of(1, RankEngine::kTcp)).result.weights_hash;
+  for (const auto strategy : {ParallelStrategy::kZero1, ParallelStrategy::kZero3, ParallelStrategy::kPipeline}) {
+    const TestFolder folder;
+    const Outcome survivors =
+        without_mirrors(strategy, folder, [](std::int64_t step, const Outcome&) { return step == 2; });
+    EXPECT_EQ(survivors.result.steps_done, 8);
+    EXPECT_EQ(survivors.result.weights_hash, undisturbed) << static_cast<int>(strategy);
+    EXPECT_THAT(survivors.notes, Contains(HasSubstr("the run goes back to its first step")));
+  }
 }
 
 }  // namespace

@@ -91,18 +91,20 @@ int ranks_to_divide(const RunConfig& config, const TrainRank& rank) {
   return std::max(rank.size, door_of(config.parallel).empty() ? 1 : 2);
 }
 
-/// Of weights that come and go, the rank keeps its part, as soon as a parameter has its values; or all of them, where
-/// the workers' parts come from here.
-ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::span<const PipelineStage> stages,
-                           TrainableTransformer& transformer) {
+/// What a rank keeps of weights that come and go: its part, or all of them, where the workers' parts come from here.
+std::vector<ParameterRange> kept_weights(const RunConfig& config, const TrainRank& rank,
+                                         std::span<const PipelineStage> stages, TrainableTransformer& transformer) {
   const int ranks = ranks_to_divide(config, rank);
-  if (parameter_memory_of(config.parallel, ranks).weights == Residency::kWhole) return {};
-  ParameterSet& parameters = transformer.parameters();
-  const std::vector<ParameterRange> all{{.begin = 0, .end = parameters.padded_size()}};
-  auto kept = has_ranks_elsewhere(config.parallel)
-                  ? all
-                  : make_shard_map(config.parallel, ranks, stages, transformer).held(rank.rank);
-  return [&parameters, kept = std::move(kept)](const Parameter& parameter) {
+  const bool come_and_go = parameter_memory_of(config.parallel, ranks).weights != Residency::kWhole;
+  if (!come_and_go || has_ranks_elsewhere(config.parallel)) {
+    return {{.begin = 0, .end = transformer.parameters().padded_size()}};
+  }
+  return make_shard_map(config.parallel, ranks, stages, transformer).held(rank.rank);
+}
+
+/// Lets go of a parameter's other weights as soon as it has its values.
+ParameterMade keeping(const std::vector<ParameterRange>& kept, ParameterSet& parameters) {
+  return [&parameters, &kept](const Parameter& parameter) {
     const ParameterRange made{.begin = 0, .end = parameter.offset + parameter.size()};
     if (parameters.own_weights().data() == parameters.weights().data()) {
       return for_each_gap(kept, made, [&](ParameterRange gap) { parameters.release_weights(gap); });
@@ -115,6 +117,18 @@ ParameterMade keeping_part(const RunConfig& config, const TrainRank& rank, std::
     }
     parameters.release_weights(made);
   };
+}
+
+Status make_weights(const RunConfig& config, const std::optional<Checkpoint>& continued,
+                    const std::vector<ParameterRange>& kept, TrainableTransformer& transformer) {
+  const ParameterMade made = keeping(kept, transformer.parameters());
+  if (continued) {
+    BF_TRY(load_weights(*continued->weights, transformer.parameters(), made));
+    transformer.weights_changed();
+  } else {
+    transformer.initialize(config.seed, made);
+  }
+  return {};
 }
 
 Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& config, Isa isa, const TrainRank& rank,
@@ -134,13 +148,7 @@ Result<std::unique_ptr<TrainableTransformer>> make_transformer(const RunConfig& 
                                          .router_aux_loss = config.router_aux_loss_coef,
                                          .router_aux_loss_over = config.router_aux_loss_over}));
   BF_TRY(transformer->parameters().freeze(config.frozen));
-  const ParameterMade made = keeping_part(config, rank, work.stages, *transformer);
-  if (continued) {
-    BF_TRY(load_weights(*continued->weights, transformer->parameters(), made));
-    transformer->weights_changed();
-  } else {
-    transformer->initialize(config.seed, made);
-  }
+  BF_TRY(make_weights(config, continued, kept_weights(config, rank, work.stages, *transformer), *transformer));
   return transformer;
 }
 
@@ -187,6 +195,13 @@ Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, 
                           parameters));
   }
   return parts;
+}
+
+Status make_first_weights(const RunConfig& config, const std::vector<ParameterRange>& kept,
+                          TrainableTransformer& transformer) {
+  BF_ASSIGN_OR_RETURN(const std::optional<Checkpoint> continued, open_continued(config));
+  if (!continued && !config.model.empty()) BF_TRY(named_config(config.model));
+  return make_weights(config, continued, kept, transformer);
 }
 
 }  // namespace butterfly

@@ -49,6 +49,11 @@ struct RunKnown {
 /// Opens, plans and initialises. Errors: those of RankTrainer::create().
 Result<RunParts> make_run_parts(const RunConfig& config, const TrainRank& rank, const RunKnown& known = {});
 
+/// Gives `transformer` the weights that a run of `config` begins with; of weights that come and go, it keeps `kept`.
+/// Errors: those of the checkpoint that the run continues, kNotFound where this machine has no such file.
+Status make_first_weights(const RunConfig& config, const std::vector<ParameterRange>& kept,
+                          TrainableTransformer& transformer);
+
 /// A trainer over `parts`; reads parts.resumed. Errors: those of the saved files and of the reducer.
 Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRank& rank);
 

@@ -55,6 +55,7 @@ class RunTrainer final : public RankTrainer {
   Result<double> balance_of_ranks(const StepPhases& phases) const;
   Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
   Result<TrainResult> finish(const TrainObserver& observer);
+  void set_last_good(std::int64_t step, const std::string& path);
   Error with_last_good(Error error);
   Error ended_by(Error error);
 
@@ -76,6 +77,7 @@ class RunTrainer final : public RankTrainer {
   Status take_over(const TrainObserver& observer);
   Status finish_last_step(const TrainObserver& observer);
   Status go_back(const TrainObserver& observer, const std::string& why);
+  Status begin_again();
   Status divide(const TrainRank& rank, const RankWorkShares& work);
   /// Of a step's work, on this rank.
   double share_of_work() const;
@@ -115,7 +117,7 @@ class RunTrainer final : public RankTrainer {
   std::optional<Holding> moved_;        // what this rank holds besides, with all others that were there to take over
   std::optional<Holding> undivided_;    // what this rank holds if others have begun an epoch that it could not begin
   int takeovers_ = 0;                   // that all ranks have completed, as far as this one knows
-  bool going_back_ = false;             // to a checkpoint: what was held before is overwritten
+  bool going_back_ = false;             // to an earlier step: what was held before is overwritten
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::optional<StagePlace> stage_;     // in a pipeline of several ranks

@@ -309,13 +309,17 @@ void RunTrainer::tell(const TrainObserver& observer, const std::optional<SaveOut
   if (!outcome) return;
   if (outcome->path) {
     save_error_.reset();
-    good_before_ = std::exchange(last_good_, *outcome->path);
-    last_good_step_ = outcome->step;
+    set_last_good(outcome->step, *outcome->path);
     if (observer.saved) observer.saved(outcome->step, *outcome->path);
     return;
   }
   save_error_ = with_last_good(outcome->path.error());
   if (observer.note) observer.note(fmt::format("step {} is not saved: {}", outcome->step, save_error_->message));
+}
+
+void RunTrainer::set_last_good(std::int64_t step, const std::string& path) {
+  good_before_ = std::exchange(last_good_, path);
+  last_good_step_ = step;
 }
 
 Error RunTrainer::with_last_good(Error error) {

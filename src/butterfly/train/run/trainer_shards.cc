@@ -173,7 +173,7 @@ Status RunTrainer::finish_last_step(const TrainObserver& observer) {
   return {};
 }
 
-/// More is lost than copies can make up for.
+/// More is lost than copies can make up for: all ranks read the last checkpoint, or begin anew where there is none.
 Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why) {
   std::string path(4096, '\0');
   if (is_first()) last_good_.copy(path.data(), path.size() - 1);
@@ -181,15 +181,38 @@ Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why
     BF_TRY(rank_.collectives->broadcast(std::as_writable_bytes(std::span(path)), 0));
   }
   path.resize(std::strlen(path.c_str()));
-  if (path.empty()) {
-    return make_error(ErrorCode::kNotFound, "{}, and there is no checkpoint to go back to", why);
-  }
-  BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
-  parts_.resumed = std::move(saved);
   going_back_ = true;
-  BF_TRY(restore());
-  if (observer.note) observer.note(fmt::format("{}: the run goes back to {}", why, path));
+  if (path.empty()) {
+    BF_TRY(begin_again());
+  } else {
+    BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
+    parts_.resumed = std::move(saved);
+    BF_TRY(restore());
+  }
+  if (observer.note) {
+    observer.note(fmt::format("{}: the run goes back to {}", why,
+                              path.empty() ? "its first step: there is no checkpoint yet" : path));
+  }
   return {};
+}
+
+/// The state before the first step.
+Status RunTrainer::begin_again() {
+  const bool divided = shards_->sharding.weights;
+  const std::vector<ParameterRange> all{{.begin = 0, .end = transformer_.parameters().padded_size()}};
+  BF_TRY(make_first_weights(config_, divided ? shards_->held : all, transformer_));
+  for (const std::span<float> moment : parts_.optimizer->moments()) {
+    for (const ParameterRange& range : shards_->held) {
+      std::ranges::fill(moment.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size())),
+                        0.0f);
+    }
+  }
+  for (const std::span<float> residual : reducer_->residuals()) std::ranges::fill(residual, 0.0f);
+  RunState first = state();
+  first.step = 0;
+  first.updates = 0;
+  first.guard = OutlierGuard(config_.guard).state();
+  return set_state(first);
 }
 
 double RunTrainer::share_of_work() const {
@@ -312,7 +335,11 @@ Status RunTrainer::complete_save(const TrainObserver& observer) {
 /// A save that did not succeed is no reason to end; where others are lost the epoch ends.
 Status RunTrainer::tell_saved(const TrainObserver& observer, std::int64_t step, Result<std::string> path) {
   if (!path && ends_epoch(path.error())) return tl::unexpected(with_last_good(path.error()));
-  if (is_first()) tell(observer, SaveOutcome{.step = step, .path = std::move(path)});
+  if (is_first()) {
+    tell(observer, SaveOutcome{.step = step, .path = std::move(path)});
+  } else if (path && config_.checkpoint.directory != kSavedAtRankZero) {
+    set_last_good(step, *path);  // this rank may be the first of the next epoch
+  }
   return {};
 }
 
