@@ -163,7 +163,6 @@ Result<BenchResult> bench_once(const BenchCommand& command, InferenceConfig sett
   result.load_s = model.load_s;
   const ModelConfig& config = model.checkpoint.config;
   BenchCommand warm = command;
-  warm.prefill = std::min(command.prefill, 64);
   warm.decode = std::min(command.decode, 4);
   BenchResult ignored;
   BF_TRY(run_round(model.deployment->pipeline(), warm, config, ignored));
@@ -312,7 +311,7 @@ void add_bench_model(Command bench, Action& action) {
       .in_range(1, 256);
   sub.add_option("--prefill", command->prefill, "Prompt tokens").in_range(1, 1 << 20).show_default();
   sub.add_option("--decode", command->decode, "Tokens decoded one by one").in_range(1, 1 << 20).show_default();
-  sub.add_option("--rounds", command->rounds, "Measured rounds, after a short one that is not")
+  sub.add_option("--rounds", command->rounds, "Measured rounds, after one of the prompt that is not")
       .in_range(1, 1000)
       .show_default();
   sub.add_option("--sequences", command->sequences, "Texts side by side").in_range(1, 256).show_default();

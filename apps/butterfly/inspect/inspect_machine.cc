@@ -36,15 +36,20 @@ std::string_view rows_text(RowClass rows) {
   return rows == RowClass::kFew ? "2 to 15 rows" : "16 rows and more";
 }
 
-void print_choices(const std::vector<MatmulChoice>& choices, Isa isa) {
-  if (choices.empty()) {
+void print_choices(const MachineChoices& choices, Isa isa) {
+  if (choices.prefetch.prefetch != Prefetch::kTwoSteps) {
+    std::printf("one row asks for its weights in %s, which is %.2f times as fast here (BUTTERFLY_TUNE=off: in %s)\n",
+                std::string(to_string(choices.prefetch.prefetch)).c_str(), choices.prefetch.gain,
+                std::string(to_string(Prefetch::kTwoSteps)).c_str());
+  }
+  if (choices.matmuls.empty()) {
     std::printf("no other instruction set multiplies faster with any type (BUTTERFLY_TUNE=off does not look)\n");
     return;
   }
   std::printf(
       "matmuls that another instruction set does faster, and which it therefore does (BUTTERFLY_TUNE=off: %s):\n",
       std::string(to_string(isa)).c_str());
-  for (const MatmulChoice& choice : choices) {
+  for (const MatmulChoice& choice : choices.matmuls) {
     std::printf("  %-12s %s: %s, %.2f times as fast\n", std::string(to_string(choice.type)).c_str(),
                 std::string(rows_text(choice.rows)).c_str(), std::string(to_string(choice.isa)).c_str(), choice.gain);
   }
@@ -60,7 +65,7 @@ Result<int> run(const InspectOptions& options) {
     peaks.push_back(measured);
   }
   BF_ASSIGN_OR_RETURN(const std::vector<MatmulRate> matmuls, matmuls_of(chosen, topology));
-  const std::vector<MatmulChoice> choices = remembered_choices(chosen);
+  const MachineChoices choices = remembered_choices(chosen);
   if (options.json) {
     nlohmann::ordered_json j;
     j["cpu"] = topology.cpu_name;
@@ -83,12 +88,13 @@ Result<int> run(const InspectOptions& options) {
                               {"cached_gb_per_s", rate.cached_gb_per_s}});
     }
     j["choices"] = nlohmann::ordered_json::array();
-    for (const MatmulChoice& choice : choices) {
+    for (const MatmulChoice& choice : choices.matmuls) {
       j["choices"].push_back({{"type", to_string(choice.type)},
                               {"rows", choice.rows == RowClass::kFew ? "few" : "many"},
                               {"isa", to_string(choice.isa)},
                               {"gain", choice.gain}});
     }
+    j["prefetch"] = {{"way", to_string(choices.prefetch.prefetch)}, {"gain", choices.prefetch.gain}};
     std::printf("%s\n", dump_json(j, {.indent = 2}).c_str());
     return kExitOk;
   }

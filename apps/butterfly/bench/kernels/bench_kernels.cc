@@ -13,6 +13,7 @@
 #include "bench/kernels/kernel_case.h"
 #include "butterfly/base/json.h"
 #include "butterfly/kernel/inference/dispatch.h"
+#include "butterfly/kernel/rates/matmul_choice.h"
 #include "butterfly/machine/peaks.h"
 #include "butterfly/machine/topology.h"
 #include "butterfly/machine/usage/stolen_time.h"
@@ -296,6 +297,7 @@ Status run_kernels(const KernelsCommand& command) {
   KernelWork work{.keys = command.keys, .bytes = static_cast<std::uint64_t>(command.mib) << 20};
   BF_ASSIGN_OR_RETURN(work.shapes, chosen_shapes(command.shapes));
   work.rows.assign(command.rows.begin(), command.rows.end());
+  choose_prefetch(remembered_choices(isas.back()).prefetch.prefetch);
   const StolenTime stolen;
   KernelsBench bench(command.rounds);
   BF_TRY(bench.prepare(isas, threads));

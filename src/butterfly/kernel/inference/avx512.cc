@@ -150,7 +150,7 @@ inline __attribute__((always_inline)) float* quant_slice(const LinearArgs& a, lo
   const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     // Half of a pair and the line that the halves meet in.
-    if constexpr (kFew) prefetch_block<kForm.quant_bytes() + kCacheLine, kForm.nibbles>(w + kForm.quants_at(block));
+    if constexpr (kFew) prefetch_block<kForm.quant_bytes() + kCacheLine>(w + kForm.quants_at(block), a.prefetch);
     add_quant_block<kType, M, N, kOrder>(a, w, row, block, acc);
   }
   return push_sums(acc, step.adds, top);
@@ -296,7 +296,7 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
   const unsigned char* w = panel_of(a, panel);
   for (long block = step.begin / 32; block < step.end / 32; ++block) {
     const PackedBlock at = block_in(kForm, w, block);
-    if constexpr (M == 1 || is_super_blocks(kType)) prefetch_block<share_bytes(kForm), kForm.shared>(at.ahead);
+    if constexpr (M == 1 || is_super_blocks(kType)) prefetch_block<share_bytes(kForm)>(at.ahead, a.prefetch);
     const RowsOfBlock<kOrder, M> x(a, row, block);
     Vec block_sum[M][N];
     add_sub_block<kType, 0>(a, at, x, table, block_sum, acc);
@@ -409,6 +409,7 @@ void linear_super_blocks(const LinearArgs& a) {
 
 template <PackedType kType>
 void linear_halves(const LinearArgs& a) {
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneRowOfHalves<Vec, kType>, a.cols * 4);
   if (a.scratch != nullptr) return linear_tiles<Vec, kType>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
   linear_tiles<Vec>(a, kFloatTable<kType>, a.cols * 4);
 }

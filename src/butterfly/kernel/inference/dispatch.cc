@@ -33,6 +33,8 @@ std::atomic<Isa>& chosen_set(Isa isa, PackedType type, RowClass rows) {
   return chosen_sets[static_cast<std::size_t>(isa)][static_cast<std::size_t>(type)][static_cast<std::size_t>(rows)];
 }
 
+std::atomic<Prefetch> prefetch_in_use{Prefetch::kTwoSteps};
+
 template <Isa isa>
 void chosen_linear(const LinearArgs& args) {
   unchecked_kernels(chosen_set(isa, args.type, row_class(args.rows)).load(std::memory_order_relaxed)).linear(args);
@@ -91,6 +93,14 @@ const Kernels& kernels_for(Isa isa) {
 void choose_matmul(Isa isa, PackedType type, RowClass rows, Isa by) {
   kernels_for(isa);  // its own matmuls come first
   chosen_set(isa, type, rows) = matmul_isa(by, type, rows);
+}
+
+void choose_prefetch(Prefetch prefetch) {
+  prefetch_in_use.store(prefetch, std::memory_order_relaxed);
+}
+
+Prefetch chosen_prefetch() {
+  return prefetch_in_use.load(std::memory_order_relaxed);
 }
 
 Isa matmul_isa(Isa isa, PackedType type, RowClass rows) {

@@ -35,6 +35,10 @@ void choose_matmul(Isa isa, PackedType type, RowClass rows, Isa by);
 /// Whose kernel does that; `isa` itself before a choice, unless it differs from the reference.
 Isa matmul_isa(Isa isa, PackedType type, RowClass rows);
 
+/// From now on matmuls of few rows ask for their weights that way: no bit shows it.
+void choose_prefetch(Prefetch prefetch);
+Prefetch chosen_prefetch();
+
 /// `isa` or the next slower one of this machine in which `difference` finds nothing.
 Isa agreeing_isa(Isa isa, const std::function<std::string_view(Isa)>& difference);
 

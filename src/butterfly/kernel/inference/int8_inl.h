@@ -33,7 +33,7 @@ inline __attribute__((always_inline)) void add_int8_group(const LinearArgs& a, c
   }
   for (long block = begin; block < end; ++block) {
     const RowsOfBlock<kOrder, M> x(a, row, block);
-    if constexpr (kFew) prefetch_block<PackedInt8::kBlockBytes, true>(w + PackedInt8::quants_at(block));
+    if constexpr (kFew) prefetch_block<PackedInt8::kBlockBytes>(w + PackedInt8::quants_at(block), a.prefetch);
 #pragma GCC unroll 8
     for (int quad = 0; quad < 8; ++quad) {
       typename Ints::Quad weights[N];

@@ -71,7 +71,8 @@ struct LinearArgs {
   const BlockSums* x_sums = nullptr;  // [rows, cols / 32]
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
-  long first_row = 0;  // the one that xq begins with
+  long first_row = 0;                       // the one that xq begins with
+  Prefetch prefetch = Prefetch::kTwoSteps;  // of few rows' quantised weights
   LinearSum sums[kLinearSums];
   int sum_count = 1;
 };

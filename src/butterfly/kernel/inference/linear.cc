@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "butterfly/base/check.h"
+#include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/gathered_rows_inl.h"
 #include "butterfly/kernel/packed/sub_blocks_inl.h"
 #include "butterfly/machine/topology.h"
@@ -54,6 +55,7 @@ void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::in
   args.x_sums = job.x->sums;
   args.nibble_quants = reinterpret_cast<const signed char*>(nibble_quants(w.type()).data());
   args.rows = job.x->rows;
+  args.prefetch = chosen_prefetch();
   const long scratch = useful_scratch(args.type, args.rows, args.cols);
   const long whole_lines = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
   const long gathered = w.quantised() && args.rows > 1 ? GatheredRows::bytes(args.rows, args.cols) : 0;

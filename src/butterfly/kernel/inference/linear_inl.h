@@ -11,15 +11,19 @@ namespace {
 
 // --- matmuls with float weights -------------------------------------------------------------------------------
 
-/// Floats take so long to compute with that their lines are fast enough by one way: 4 bytes each, straight.
+/// Straight into the first-level cache for those that take 4 bytes each; halves as the processor prefers.
 template <PackedType kType>
-inline __attribute__((always_inline)) void prefetch_floats(const unsigned char* at) {
-  constexpr long kFloatsAhead = 4096;
+inline __attribute__((always_inline)) void prefetch_floats(const unsigned char* at, Prefetch how) {
   if constexpr (kType == PackedType::kF32) {
+    constexpr long kFloatsAhead = 4096;
     __builtin_prefetch(at + kFloatsAhead);
   } else {
-    constexpr long kHalvesAhead = 8192;
-    __builtin_prefetch(at + kHalvesAhead, 0, 2);
+    constexpr long kHalvesAhead = 4096;  // two panels pass by at once
+    if (how == Prefetch::kOneStep) {
+      __builtin_prefetch(at + kHalvesAhead);
+    } else {
+      __builtin_prefetch(at + 2 * kHalvesAhead, 0, 2);
+    }
   }
 }
 
@@ -142,8 +146,10 @@ inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, lo
   for (long k = step.begin; k < step.end; ++k) {
     V weights[N];
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) weights[n] = load_weight<V, kType>(w + n * a.panel_stride, k);
-    if constexpr (M == 1) prefetch_floats<kType>(w + k * kBytes);
+    for (int n = 0; n < N; ++n) {
+      weights[n] = load_weight<V, kType>(w + n * a.panel_stride, k);
+      if constexpr (M == 1) prefetch_floats<kType>(w + n * a.panel_stride + k * kBytes, a.prefetch);
+    }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const V value = V::set1(x[m * a.x_stride + k]);
@@ -220,6 +226,11 @@ struct TileTable {
   TileFunction functions[kM][kN];
 };
 
+/// Of one row of halves, whose sums wait for themselves longer than for their weights: over two panels at once.
+template <class V, PackedType kType>
+constexpr TileTable<1, 2> kOneRowOfHalves = {
+    {{all_slices<float_slice<V, kType, 1, 1>, 1>, all_slices<float_slice<V, kType, 1, 2>, 1>}}};
+
 template <class V>
 void finish_tile(const LinearSum& sum, long out_rows, const float* tile, long row, int rows, long panel, int panels) {
   for (int m = 0; m < rows; ++m) {
@@ -286,7 +297,7 @@ inline WeightsAhead weights_ahead(const LinearArgs& a, long panel, int panels_ma
 template <class V, PackedType kType>
 void unpack_halves(const unsigned char* panel, long cols, unsigned char* to) {
   for (long k = 0; k < cols; ++k) {
-    if (k % 2 == 0) prefetch_floats<kType>(panel + 2 * kPanel * k);
+    if (k % 2 == 0) prefetch_floats<kType>(panel + 2 * kPanel * k, Prefetch::kTwoSteps);
     V::store(reinterpret_cast<float*>(to) + k * kPanel, load_weight<V, kType>(panel, k));
   }
 }
@@ -309,7 +320,8 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
     of_tiles.weights = a.scratch;
     of_tiles.panel_stride = scratch_bytes(kStored, a.cols) / kTilePanels;
   }
-  const int panels_max = a.rows == 1 ? 1 : Table::kPanels;  // one row: one stream through memory
+  // One row: one stream through memory, but for a table that is of one row.
+  const int panels_max = a.rows == 1 && Table::kRows > 1 ? 1 : Table::kPanels;
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
     if constexpr (kOrder == RowOrder::kGathered) {

@@ -33,6 +33,11 @@ enum class PackedType : unsigned char {
   kIQ4_XS,
 };
 
+/// How a matmul of few rows asks for quantised weights before it reads them: first into the second-level cache, far
+/// enough ahead to cover the memory's latency, and from there into the first, whose lines on their way are few on some
+/// processors; or straight into the first. Which is faster, a processor has to be asked (rates/matmul_choice.h).
+enum class Prefetch : unsigned char { kTwoSteps, kOneStep };
+
 /// Of a block of 32 quants: what its two halves add up to.
 struct BlockSums {
   int lower;

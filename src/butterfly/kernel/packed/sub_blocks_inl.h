@@ -203,21 +203,19 @@ inline void unpack_bytes(const unsigned char* quants, unsigned char* to) {
 
 constexpr long kCacheLine = 64;
 
-/// As many bytes from `block` on, later; panels follow one another. First into the second-level cache, far enough to
-/// cover the memory's latency, and from there into the first: that has room for few lines on their way, which are soon
-/// all taken where each takes as long as the memory. Only once, into the first, where it was measured to be as good.
-template <long kBytes, bool kTwice>
-inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block) {
+/// Asks for as many bytes as there are from `block` on, for later: panels follow one another.
+template <long kBytes>
+inline __attribute__((always_inline)) void prefetch_block(const unsigned char* block, Prefetch how) {
+  constexpr long kFarAhead = 8192;
+  constexpr long kNearAhead = 768;
+  if (how == Prefetch::kOneStep) {
 #pragma GCC unroll 32
-  for (long at = 0; at < kBytes; at += kCacheLine) {
-    if constexpr (kTwice) {
-      constexpr long kFarAhead = 8192;
-      constexpr long kNearAhead = 768;
+    for (long at = 0; at < kBytes; at += kCacheLine) __builtin_prefetch(block + kFarAhead + at);
+  } else {
+#pragma GCC unroll 32
+    for (long at = 0; at < kBytes; at += kCacheLine) {
       __builtin_prefetch(block + kFarAhead + at, 0, 2);
       __builtin_prefetch(block + kNearAhead + at);
-    } else {
-      constexpr long kAhead = 4096;
-      __builtin_prefetch(block + kAhead + at);
     }
   }
 }
@@ -229,7 +227,7 @@ void unpack_panel(const unsigned char* panel, long blocks, unsigned char* to) {
   constexpr PackedSubBlocks kWide = packed_sub_blocks(unpacked_type(kType));
   for (long block = 0; block < blocks; ++block, to += kWide.panel_bytes(1)) {
     const PackedBlock at = block_in(kForm, panel, block);
-    prefetch_block<share_bytes(kForm), kForm.shared>(at.ahead);
+    prefetch_block<share_bytes(kForm)>(at.ahead, Prefetch::kTwoSteps);
     if constexpr (kForm.high_bits > 0) {
       unpack_bytes<kForm>(at.quants, to);
     } else {
