@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
 
-    python3 tools/bench_uneven.py [--share 0.333] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10]
+    python3 tools/bench_uneven.py [--share 0.333] [--throttle stop|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10]
 
-Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread in a control
-group that gives it --share of a CPU (as root; else it is stopped and let go on). Rates are tokens over time of the steps
+Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread that has
+--share of a CPU. `--throttle stop` stops it and lets it go on many times a second: as a slower machine, it loses the time
+in which it waits. `quota` is a control group's, as containers have (as root): what is not used while it waits can be used
+later in the same tenth of a second. Rates are tokens over time of the steps
 after the first --warm, in which ranks are divided by speed; a ratio is the run's rate over the sum of the two that train
 alone. `ddp` and `zero1` see for themselves how fast ranks are; the others are told (--parallel.speeds). For a pipeline
 its bubble is printed beside the one that was predicted.
@@ -25,9 +27,16 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/faults"))
 import harness  # noqa: E402
-from slow_link import group_with  # noqa: E402
+from slow_link import duty_cycle, group_with  # noqa: E402
 
 SEES_SPEEDS = {"ddp", "zero1"}
+STOPPED_EVERY_S = 0.006  # far shorter than a micro-batch
+
+
+def throttled(process, options):
+    if options.throttle == "quota":
+        return group_with(process.pid, options.share)
+    return duty_cycle(process.pid, options.share, STOPPED_EVERY_S)
 
 
 def command_of(options, batch, log, *more):
@@ -60,7 +69,7 @@ def alone(options, folder):
     slow_batch = max(1, round(options.batch * options.share / (1 + options.share)))
     fast = start(command_of(options, options.batch - slow_batch, logs[0]))
     slow = start(command_of(options, slow_batch, logs[1]))
-    with group_with(slow.pid, options.share):
+    with throttled(slow, options):
         for process in (fast, slow):
             result_of(process)
     return [rate_of(log, options) for log in logs]
@@ -84,7 +93,7 @@ def together(options, folder, strategy):
     wait_until_it_listens(address)
     speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
     try:
-        with group_with(worker.pid, options.share):
+        with throttled(worker, options):
             result = result_of(start(command_of(options, options.batch, log, "--workers", address, "--parallel", strategy,
                                                 *speeds)))
     finally:
@@ -99,6 +108,7 @@ def main():
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--share", type=float, default=1 / 3)
+    parser.add_argument("--throttle", choices=("stop", "quota"), default="stop")
     parser.add_argument("--strategies", default="ddp,zero1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)

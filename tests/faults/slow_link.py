@@ -17,7 +17,7 @@ import re
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import harness
 from harness import Generation, Worker, median, reference
@@ -77,11 +77,12 @@ def duty_cycle(pid, share=SHARE, period_s=PERIOD_S):
     over = threading.Event()
 
     def turn():
-        while not over.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(period_s * (1 - share))
-            os.kill(pid, signal.SIGCONT)
-            over.wait(period_s * share)
+        with suppress(ProcessLookupError):  # it has ended
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(period_s * (1 - share))
+                os.kill(pid, signal.SIGCONT)
+                over.wait(period_s * share)
     thread = threading.Thread(target=turn)
     thread.start()
     try:

@@ -64,39 +64,80 @@ inline const unsigned char* group_of(const AttentionArgs& a, int key) {
   return a.k_pages[key / kKvPageTokens] + key % kKvPageTokens / kPanel * key_group_bytes(kType, a.head_dim);
 }
 
-/// acc += the chain over elements [begin, end) of queries and keys.
+/// Groups of 16 keys that R rows meet at once: one sum after the other would wait for itself. A q8_0 key has two sums.
 template <class V, CacheType kType, int R>
-inline void add_score_products(const AttentionArgs& a, int row, const unsigned char* group, long begin, long end,
-                               V (&acc)[R]) {
+constexpr int score_groups_at_once() {
+  constexpr int kSums = kType == CacheType::kQ8_0 ? V::kScoresAtOnce / 2 : V::kScoresAtOnce;
+  return R * 4 <= kSums ? 4 : R < kSums ? kSums / R : 1;
+}
+
+/// acc += the chain over elements [begin, end) of queries and keys.
+template <class V, CacheType kType, int R, int G>
+inline void add_score_products(const AttentionArgs& a, int row, const unsigned char* const (&groups)[G], long begin,
+                               long end, V (&acc)[G][R]) {
   for (long d = begin; d < end; ++d) {
-    const V keys = load_cached<V, kType>(group, d * kPanel);
+    V keys[G];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) keys[g] = load_cached<V, kType>(groups[g], d * kPanel);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[r] = V::fma(V::set1(a.q[row + r][d]), keys, acc[r]);
+    for (int r = 0; r < R; ++r) {
+      const V query = V::set1(a.q[row + r][d]);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) acc[g][r] = V::fma(query, keys[g], acc[g][r]);
+    }
   }
 }
 
-/// Scores of R rows against the 16 keys of one group.
-template <class V, CacheType kType, int R>
-inline void score_group(const AttentionArgs& a, int row, const unsigned char* group, float* scores) {
-  V acc[R];
+template <class V, int R, int G>
+inline void clear_scores(V (&acc)[G][R]) {
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) acc[r] = V::set1(0.0f);
+    for (int r = 0; r < R; ++r) acc[g][r] = V::set1(0.0f);
+  }
+}
+
+/// Scores of R rows against the 16 keys of each of G groups, the first of which is `key`.
+template <class V, CacheType kType, int R, int G>
+inline void score_groups(const AttentionArgs& a, int row, int key, float* scores) {
+  const unsigned char* groups[G];
+  for (int g = 0; g < G; ++g) groups[g] = group_of<kType>(a, key + g * kPanel);
+  V acc[G][R];
+  clear_scores(acc);
   if constexpr (kType == CacheType::kQ8_0) {
-    const unsigned char* scales = group + a.head_dim * kPanel;
-    for (long begin = 0; begin < a.head_dim; begin += kCacheBlock, scales += 2 * kPanel) {
-      V sums[R];
+    long scales_at = a.head_dim * kPanel;
+    for (long begin = 0; begin < a.head_dim; begin += kCacheBlock, scales_at += 2 * kPanel) {
+      V sums[G][R];
+      clear_scores(sums);
+      add_score_products<V, kType, R, G>(a, row, groups, begin, min_of(begin + kCacheBlock, a.head_dim), sums);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) {
+        const V scale = load_scales<V>(groups[g] + scales_at);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sums[r] = V::set1(0.0f);
-      add_score_products<V, kType, R>(a, row, group, begin, min_of(begin + kCacheBlock, a.head_dim), sums);
-      const V scale = load_scales<V>(scales);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[r] = V::fma(sums[r], scale, acc[r]);
+        for (int r = 0; r < R; ++r) acc[g][r] = V::fma(sums[g][r], scale, acc[g][r]);
+      }
     }
   } else {
-    add_score_products<V, kType, R>(a, row, group, 0, a.head_dim, acc);
+    add_score_products<V, kType, R, G>(a, row, groups, 0, a.head_dim, acc);
   }
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) V::store(scores + r * kAttentionSegment, V::mul(acc[r], V::set1(a.scale)));
+    for (int r = 0; r < R; ++r) {
+      V::store(scores + r * kAttentionSegment + g * kPanel, V::mul(acc[g][r], V::set1(a.scale)));
+    }
+  }
+}
+
+/// Scores of R rows against `keys` keys of a segment, from `begin` on; those of their last group are all there.
+template <class V, CacheType kType, int R>
+inline void score_keys(const AttentionArgs& a, int row, int begin, int keys, float* scores) {
+  constexpr int G = score_groups_at_once<V, kType, R>();
+  int j = 0;
+  for (; j + (G - 1) * kPanel < keys; j += G * kPanel) score_groups<V, kType, R, G>(a, row, begin + j, scores + j);
+  if constexpr (G > 1) {
+    for (; j < keys; j += kPanel) score_groups<V, kType, R, 1>(a, row, begin + j, scores + j);
+  }
 }
 
 /// scaled[r, j] = p[r, j] * the scale of block `block` of value j, for the segment's keys from `begin` on.
@@ -277,9 +318,7 @@ void attention_rows(const AttentionArgs& a, int row) {
   float total_sum[R] = {};
   for (int begin = begin_all; begin < visible_max; begin += kAttentionSegment) {
     const int keys_all = static_cast<int>(min_of(kAttentionSegment, visible_max - begin));
-    for (int j = 0; j < keys_all; j += kPanel) {
-      score_group<V, kType, R>(a, row, group_of<kType>(a, begin + j), scores + j);
-    }
+    score_keys<V, kType, R>(a, row, begin, keys_all, scores);
     float max[R] = {};
     float sum[R] = {};
     for (int r = 0; r < R; ++r) {

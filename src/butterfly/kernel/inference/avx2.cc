@@ -12,6 +12,7 @@ namespace {
 
 struct Vec {
   static constexpr int kAttentionRowsAtOnce = 4;
+  static constexpr int kScoresAtOnce = 4;
   __m256 a, b;
 
   static Vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }

@@ -13,6 +13,7 @@ namespace {
 
 struct Vec {
   static constexpr int kAttentionRowsAtOnce = 8;
+  static constexpr int kScoresAtOnce = 16;
   __m512 v;
 
   static Vec set1(float x) { return {_mm512_set1_ps(x)}; }
