@@ -314,10 +314,11 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
 }
 
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 2> kFloatTiles = {
-    {{all_slices<float_slice<Vec, kType, M, 1>, M>, all_slices<float_slice<Vec, kType, M, 2>, M>}...}};
+constexpr TileTable<sizeof...(M), 2> kFloatTiles = {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>,
+                                                      all_slices<gathered_float_slice<Vec, kType, M, 2>, M>}...}};
 template <PackedType kType>
-constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
+constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+constexpr TileTable<1, 1> kOneFloatRow = {{{all_slices<float_slice<Vec, PackedType::kF32, 1, 1>, 1>}}};
 
 /// Tile functions of quantised weights: of one row, and of gathered ones, up to 6 over two panels. A few rows pass by a
 /// panel at once, so that each weight is unpacked once.
@@ -408,17 +409,23 @@ void linear_super_blocks(const LinearArgs& a) {
   linear_tiles<Vec, kType, kGathered>(a, kSubBlockTable<unpacked_type(kType)>, a.cols);
 }
 
+constexpr RowOrder kGatheredFloats = RowOrder::kGatheredFloats;
+
+void linear_floats(const LinearArgs& a) {
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneFloatRow, a.cols * 4);
+  linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
+}
+
 template <PackedType kType>
 void linear_halves(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneRowOfHalves<Vec, kType>, a.cols * 4);
-  if (a.scratch != nullptr) return linear_tiles<Vec, kType>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
-  linear_tiles<Vec>(a, kFloatTable<kType>, a.cols * 4);
+  linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<kType>, a.cols * 4);
 }
 
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
-      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
+      return linear_floats(a);
     case PackedType::kF16:
       return linear_halves<PackedType::kF16>(a);
     case PackedType::kBF16:

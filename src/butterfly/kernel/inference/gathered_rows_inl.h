@@ -1,5 +1,5 @@
-// How matmuls find the quantised activations of a tile: row by row as they were given, or gathered in the order in
-// which the tile reads them. Internal linkage throughout (see kernels.h).
+// How matmuls find the activations of a tile: row by row as they were given, or gathered in the order in which the tile
+// reads them. Internal linkage throughout (see kernels.h).
 #pragma once
 
 #include "butterfly/kernel/inference/kernels.h"
@@ -9,9 +9,9 @@ namespace butterfly {
 namespace {
 
 /// How the activations of a tile lie: each row by itself, or gathered, of each block all rows one after the other.
-enum class RowOrder { kApart, kGathered };
+enum class RowOrder { kApart, kGathered, kGatheredFloats };
 
-/// A block of M rows of activations.
+/// A block of M rows of quantised activations.
 template <RowOrder kOrder, int M>
 struct RowsOfBlock {
   RowsOfBlock(const LinearArgs& a, long row, long block) {
@@ -35,22 +35,24 @@ inline long rows_at_once(long row_bytes, long tile_rows) {
   return fit > tile_rows ? fit : tile_rows;
 }
 
-/// Activations in the order in which tiles read them: one stream, where rows that lie apart take more address registers
-/// than there are, and many of them more streams than a processor follows.
-struct GatheredRows {
-  static constexpr long kTileRowsMax = 12;
+/// Rows that a matmul of `rows` gathers at once, at most.
+inline long rows_gathered(long rows, long row_bytes) {
+  constexpr long kTileRowsMax = 12;
+  const long at_once = rows_at_once(row_bytes, 1);
+  return min_of(rows, at_once > kTileRowsMax ? at_once : kTileRowsMax);
+}
 
+/// Quantised activations in the order in which tiles read them: one stream, where rows that lie apart take more address
+/// registers than there are, and many of them more streams than a processor follows.
+struct GatheredRows {
   /// In memory of bytes().
   GatheredRows(unsigned char* memory, long rows, long cols)
       : quants(reinterpret_cast<signed char*>(memory)),
         scales(reinterpret_cast<float*>(memory + rows * cols)),
         sums(reinterpret_cast<BlockSums*>(memory + rows * cols + rows * (cols / 32) * 4)) {}
 
-  /// What a matmul of these rows gathers at once, at most.
   static long bytes(long rows, long cols) {
-    const long at_once = rows_at_once(cols, 1);
-    const long most = at_once > kTileRowsMax ? at_once : kTileRowsMax;
-    return min_of(rows, most) * (cols + cols / 32 * static_cast<long>(sizeof(float) + sizeof(BlockSums)));
+    return rows_gathered(rows, cols) * (cols + cols / 32 * static_cast<long>(sizeof(float) + sizeof(BlockSums)));
   }
 
   /// Rows [begin, end) for tiles of this number of rows. With an offset, the lower sums are those of whole blocks times
@@ -75,6 +77,38 @@ struct GatheredRows {
   float* scales;
   BlockSums* sums;
 };
+
+/// Floats likewise, a line of each row after the other: rows that are a power of two apart share few places in a cache.
+struct GatheredFloats {
+  static constexpr long kColumns = 16;
+  static constexpr long blocks(long cols) { return (cols + kColumns - 1) / kColumns; }
+
+  static long bytes(long rows, long cols) { return rows_gathered(rows, cols * 4) * blocks(cols) * kColumns * 4; }
+
+  /// Rows [begin, end) for tiles of this number of rows, into memory of bytes().
+  static void gather(const LinearArgs& a, long begin, long end, long tile_rows, float* to) {
+    for (long first = begin; first < end; first += tile_rows) {
+      const long rows = min_of(tile_rows, end - first);
+      for (long col = 0; col < a.cols; col += kColumns, to += rows * kColumns) {
+        const long count = min_of(kColumns, a.cols - col);
+        for (long row = 0; row < rows; ++row) {
+          const float* from = a.x + (first + row) * a.x_stride + col;
+          if (count == kColumns) {
+            __builtin_memcpy(to + row * kColumns, from, kColumns * sizeof(float));
+          } else {
+            for (long i = 0; i < count; ++i) to[row * kColumns + i] = from[i];
+          }
+        }
+      }
+    }
+  }
+};
+
+/// Of LinearArgs::gathered.
+inline long gathered_bytes(PackedType type, long rows, long cols) {
+  const bool floats = type == PackedType::kF32 || is_halves(type);
+  return floats ? GatheredFloats::bytes(rows, cols) : GatheredRows::bytes(rows, cols);
+}
 
 }  // namespace
 }  // namespace butterfly

@@ -63,7 +63,7 @@ struct LinearArgs {
   long out_rows = 0;  // outputs of the whole matrix; the last panel may be partial
   long panel_begin = 0;
   long panel_end = 0;
-  unsigned char* gathered = nullptr;  // 64-byte aligned, GatheredRows::bytes(); for several rows of quantised weights
+  unsigned char* gathered = nullptr;  // 64-byte aligned, gathered_bytes() (gathered_rows_inl.h); for several rows
   const float* x = nullptr;           // [rows, cols], float weights only
   long x_stride = 0;                  // elements
   const signed char* xq = nullptr;    // [rows, cols], quantised weights only
@@ -71,7 +71,7 @@ struct LinearArgs {
   const BlockSums* x_sums = nullptr;  // [rows, cols / 32]
   const signed char* nibble_quants = nullptr;  // 16: what each nibble of a type of sub-blocks stands for
   long rows = 0;
-  long first_row = 0;                       // the one that xq begins with
+  long first_row = 0;                       // the one that x or xq begins with
   Prefetch prefetch = Prefetch::kTwoSteps;  // of few rows' quantised weights
   LinearSum sums[kLinearSums];
   int sum_count = 1;

@@ -160,6 +160,39 @@ inline __attribute__((always_inline)) float* float_slice(const LinearArgs& a, lo
   return push_sums(acc, step.adds, top);
 }
 
+/// The same of gathered rows. A few wait for their weights, and ask for them ahead.
+template <class V, PackedType kType, int M, int N>
+inline __attribute__((always_inline)) float* gathered_float_slice(const LinearArgs& a, long row, long panel,
+                                                                  const SliceStep& step, float* top) {
+  constexpr long kBytes = kType == PackedType::kF32 ? 4 * kPanel : 2 * kPanel;
+  constexpr long kColumns = GatheredFloats::kColumns;
+  V acc[M][N];
+  clear_sums(acc);
+  const unsigned char* w = panel_of(a, panel);
+  const float* x = a.x + (row - a.first_row) * GatheredFloats::blocks(a.cols) * kColumns;
+  constexpr long kFewRows = 24;
+  const bool few = a.rows <= kFewRows;
+  for (long begin = step.begin; begin < step.end; begin += kColumns) {
+    const float* of_block = x + begin * M;
+    const long end = min_of(begin + kColumns, step.end);
+    for (long k = begin; k < end; ++k, ++of_block) {
+      V weights[N];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        weights[n] = load_weight<V, kType>(w + n * a.panel_stride, k);
+        if (few) prefetch_floats<kType>(w + n * a.panel_stride + k * kBytes, a.prefetch);
+      }
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        const V value = V::set1(of_block[m * kColumns]);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) acc[m][n] = V::fma(weights[n], value, acc[m][n]);
+      }
+    }
+  }
+  return push_sums(acc, step.adds, top);
+}
+
 // --- the loop over tiles, for all types ------------------------------------------------------------------------
 
 /// Bytes that come next in memory, asked for into the second-level cache a part with each turn.
@@ -324,8 +357,13 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   const int panels_max = a.rows == 1 && Table::kRows > 1 ? 1 : Table::kPanels;
   for (long chunk_begin = 0; chunk_begin < a.rows; chunk_begin += chunk) {
     const long chunk_end = min_of(chunk_begin + chunk, a.rows);
+    if constexpr (kOrder == RowOrder::kGatheredFloats) {
+      auto* const rows = reinterpret_cast<float*>(a.gathered);
+      GatheredFloats::gather(a, chunk_begin, chunk_end, Table::kRows, rows);
+      of_tiles.x = rows;
+      of_tiles.first_row = chunk_begin;
+    }
     if constexpr (kOrder == RowOrder::kGathered) {
-      static_assert(Table::kRows <= GatheredRows::kTileRowsMax);
       const GatheredRows rows(a.gathered, chunk_end - chunk_begin, a.cols);
       rows.gather(a, chunk_begin, chunk_end, Table::kRows, kOffset);
       of_tiles.xq = rows.quants;

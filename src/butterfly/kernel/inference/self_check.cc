@@ -160,7 +160,7 @@ std::vector<float> matmul(const Kernels& kernels, PackedType type, const unsigne
   args.rows = rows.rows;
   Aligned scratch(scratch_bytes(type, kCols) + 64);
   args.scratch = scratch.data();
-  Aligned gathered(GatheredRows::bytes(rows.rows, kCols));
+  Aligned gathered(gathered_bytes(type, rows.rows, kCols));
   args.gathered = gathered.data();
   args.sums[0] = {.slice_begin = kSlices.data(),
                   .slices = static_cast<int>(kSlices.size()) - 1,
