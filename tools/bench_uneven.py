@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
 
-    python3 tools/bench_uneven.py [--share 0.333] [--throttle stop|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10]
+    python3 tools/bench_uneven.py [--share 0.333] [--throttle busy|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10] [--micro-batch 1]
 
 Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread that has
---share of a CPU. `--throttle stop` stops it and lets it go on many times a second: as a slower machine, it loses the time
-in which it waits. `quota` is a control group's, as containers have (as root): what is not used while it waits can be used
-later in the same tenth of a second. Rates are tokens over time of the steps
+--share of a CPU. `--throttle busy` gives each its own CPU and lets busy loops take the rest of the worker's, which loses
+the time in which it waits, as a slower machine does. `quota` is a control group's, as containers have (as root): what is
+not used while it waits can be used later in the same tenth of a second. Rates are tokens over time of the steps
 after the first --warm, in which ranks are divided by speed; a ratio is the run's rate over the sum of the two that train
 alone. `ddp` and `zero1` see for themselves how fast ranks are; the others are told (--parallel.speeds). For a pipeline
 its bubble is printed beside the one that was predicted.
@@ -27,21 +27,39 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/faults"))
 import harness  # noqa: E402
-from slow_link import duty_cycle, group_with  # noqa: E402
+from slow_link import group_with  # noqa: E402
 
 SEES_SPEEDS = {"ddp", "zero1"}
-STOPPED_EVERY_S = 0.006  # far shorter than a micro-batch
+
+
+@contextlib.contextmanager
+def busy_beside(process, share):
+    """On the last CPU, with as many busy loops as leave the process that share."""
+    cpu = max(os.sched_getaffinity(0))
+    for thread in os.listdir(f"/proc/{process.pid}/task"):
+        os.sched_setaffinity(int(thread), {cpu})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+             for _ in range(round(1 / share) - 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def throttled(process, options):
-    if options.throttle == "quota":
-        return group_with(process.pid, options.share)
-    return duty_cycle(process.pid, options.share, STOPPED_EVERY_S)
+    return group_with(process.pid, options.share) if options.throttle == "quota" else busy_beside(process, options.share)
+
+
+def start_on_first_cpu(command):
+    cpu = min(os.sched_getaffinity(0))
+    return start(command, preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
 
 
 def command_of(options, batch, log, *more):
     return [harness.PROGRAM, "train", "--model", options.model, "--data", "synthetic:markov", "--seq", str(options.seq),
-            "--micro-batch", "1", "--batch", str(batch), "--threads", "1", "--steps", str(options.steps), "--log-file", log,
+            "--micro-batch", str(options.micro_batch), "--batch", str(batch), "--threads", "1", "--steps", str(options.steps), "--log-file", log,
             "--log", "silent", "--json", *more]
 
 
@@ -59,15 +77,16 @@ def result_of(process):
     return json.loads(out)
 
 
-def start(command):
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(command, **more):
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
 
 
 def alone(options, folder):
     """Tokens/s of both, each on its own model, at the same time and for about as long."""
     logs = [os.path.join(folder, name) for name in ("fast", "slow")]
-    slow_batch = max(1, round(options.batch * options.share / (1 + options.share)))
-    fast = start(command_of(options, options.batch - slow_batch, logs[0]))
+    micro_batches = options.batch // options.micro_batch
+    slow_batch = options.micro_batch * max(1, round(micro_batches * options.share / (1 + options.share)))
+    fast = start_on_first_cpu(command_of(options, options.batch - slow_batch, logs[0]))
     slow = start(command_of(options, slow_batch, logs[1]))
     with throttled(slow, options):
         for process in (fast, slow):
@@ -94,8 +113,8 @@ def together(options, folder, strategy):
     speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
     try:
         with throttled(worker, options):
-            result = result_of(start(command_of(options, options.batch, log, "--workers", address, "--parallel", strategy,
-                                                *speeds)))
+            result = result_of(start_on_first_cpu(command_of(options, options.batch, log, "--workers", address, "--parallel",
+                                                             strategy, *speeds)))
     finally:
         worker.kill()
         worker.wait()
@@ -107,8 +126,9 @@ def main():
     parser.add_argument("--model", default="tinytransformer-small")
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--share", type=float, default=1 / 3)
-    parser.add_argument("--throttle", choices=("stop", "quota"), default="stop")
+    parser.add_argument("--throttle", choices=("busy", "quota"), default="busy")
     parser.add_argument("--strategies", default="ddp,zero1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)

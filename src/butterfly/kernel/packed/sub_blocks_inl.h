@@ -175,8 +175,8 @@ constexpr bool is_halves(PackedType type) {
   return type == PackedType::kF16 || type == PackedType::kBF16;
 }
 
-/// Of LinearArgs::scratch: a tile's panels unpacked. Halves become floats there, where they fit the second-level cache;
-/// without scratch they are multiplied as they lie.
+/// Of LinearArgs::scratch: a tile's panels unpacked. With AVX2, halves become floats there, where they fit the
+/// second-level cache; without scratch they are multiplied as they lie.
 constexpr long scratch_bytes(PackedType type, long cols) {
   if (is_halves(type)) return kTilePanels * 4 * kPanel * cols;
   if (!is_super_blocks(type)) return 0;
