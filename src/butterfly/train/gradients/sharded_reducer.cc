@@ -120,8 +120,8 @@ class RoundReducer final : public GradientReducer {
         deterministic_(options.deterministic),
         workspace_(std::move(workspace)),
         held_(std::move(held)),
-        exchange_(shards_.map, collectives_) {
-    for (const MicroBatches& share : shards_.shares) rounds_ = std::max(rounds_, share.last - share.first);
+        exchange_(shards_.map, collectives_),
+        rounds_(rounds_of(shards_.shares)) {
     most_on_their_way_ = kUnitsOnTheirWay * shards_.map.largest_layer();
   }
   ~RoundReducer() override {
@@ -145,14 +145,14 @@ class RoundReducer final : public GradientReducer {
   /// All pages went back with the round before.
   OldGradients old_gradients() const override { return OldGradients::kZero; }
 
-  void gradients_ready(int /*micro_batch*/, ParameterRange range) override {
-    while (next_ > 0 && shards_.map.buckets()[next_ - 1].begin >= range.begin) submit(--next_);
+  void gradients_ready(int micro_batch, ParameterRange range) override {
+    while (next_ > 0 && shards_.map.buckets()[next_ - 1].begin >= range.begin) submit(micro_batch, --next_);
     // A backward pass that is faster than the network would fill memory with gradients on their way.
     wait_until_left(most_on_their_way_);
   }
 
-  void micro_batch_done(int /*micro_batch*/) override {
-    while (next_ > 0) submit(--next_);
+  void micro_batch_done(int micro_batch) override {
+    while (next_ > 0) submit(micro_batch, --next_);
     ++round_;
     next_ = shards_.map.buckets().size();
   }
@@ -175,9 +175,11 @@ class RoundReducer final : public GradientReducer {
     std::int64_t elements = 0;
   };
 
-  void submit(std::size_t bucket) {
+  /// What an idle rank receives is in nobody's way: it goes on with its next micro-batch.
+  void submit(int micro_batch, std::size_t bucket) {
     const std::uint64_t operation =
         shards_.queue->submit([this, bucket, round = round_] { return reduce(bucket, round); });
+    if (micro_batch == kIdle) return;
     on_their_way_.push_back({.operation = operation, .elements = shards_.map.buckets()[bucket].size()});
   }
 
@@ -203,8 +205,9 @@ class RoundReducer final : public GradientReducer {
     std::vector<bool> active;
     int leaf = 0;  // the first of this round
     for (const MicroBatches& share : shards_.shares) {
-      active.push_back(share.last - share.first > round);
-      leaf += std::min(share.last - share.first, round);
+      const int done = micro_batches_before(share, round, rounds_);
+      active.push_back(micro_batches_before(share, round + 1, rounds_) > done);
+      leaf += done;
     }
     BF_ASSIGN_OR_RETURN(const std::vector<std::span<float>> brought,
                         exchange_.exchange(bucket, active, floats_of(workspace_), report_));
@@ -216,7 +219,8 @@ class RoundReducer final : public GradientReducer {
     } else {
       add_all(brought, in(gradients_, mine), round > 0);
     }
-    release_from(shards_.map.buckets()[bucket].begin);
+    // The workspace of an idle rank may have gradients of its next micro-batch already.
+    if (active[static_cast<std::size_t>(collectives_.rank())]) release_from(shards_.map.buckets()[bucket].begin);
     if (round + 1 == rounds_) BF_TRY(send_to_mirrors(shards_.map, collectives_, bucket, gradients_, report_));
     const std::uint64_t sent = collectives_.stats().bytes_sent - before;
     report_.bytes_sent += sent;
@@ -241,7 +245,7 @@ class RoundReducer final : public GradientReducer {
   const std::vector<AlignedBuffer> held_;  // likewise; the subtrees of the rounds so far, in this rank's part
   PartExchange exchange_;
   std::uint64_t released_from_ = workspace_.bytes();  // of the workspace, in this round; the queue's
-  int rounds_ = 0;
+  const int rounds_;
   std::int64_t most_on_their_way_ = 0;  // elements
   int round_ = 0;
   std::size_t next_ = 0;  // the bucket after the next one to go
@@ -254,14 +258,14 @@ class RoundReducer final : public GradientReducer {
 }  // namespace
 
 std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
+  const int rounds = rounds_of(shares);
   std::size_t most = 0;
-  for (int round = 1, leaves = -1;; ++round) {
-    int sum = 0;
-    for (const MicroBatches& share : shares) sum += std::min(share.last - share.first, round);
-    if (sum == leaves || sum == shares.back().total) return most;
-    leaves = sum;
+  for (int round = 1; round < rounds; ++round) {
+    int leaves = 0;
+    for (const MicroBatches& share : shares) leaves += micro_batches_before(share, round, rounds);
     most = std::max(most, maximal_subtrees(0, leaves).size());
   }
+  return most;
 }
 
 Status send_to_mirrors(const ShardMap& map, Collectives& collectives, std::size_t bucket, std::span<float> gradients,

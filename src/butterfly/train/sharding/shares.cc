@@ -64,19 +64,23 @@ Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std
   return shares;
 }
 
+int rounds_of(std::span<const MicroBatches> shares) {
+  int most = 0;
+  for (const MicroBatches& share : shares) most = std::max(most, share.last - share.first);
+  return most;
+}
+
 std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank) {
-  std::vector<int> mine;
+  const int rounds = rounds_of(shares);
+  std::vector<int> mine(static_cast<std::size_t>(rounds), kIdle);
   int next = 0;
-  for (int round = 0, active = 1; active > 0; ++round) {
-    active = 0;
-    int of_rank = kIdle;
+  for (int round = 0; round < rounds; ++round) {
     for (std::size_t of = 0; of < shares.size(); ++of) {
-      if (shares[of].last - shares[of].first <= round) continue;
-      if (static_cast<int>(of) == rank) of_rank = next;
-      ++active;
+      const int before = micro_batches_before(shares[of], round, rounds);
+      if (micro_batches_before(shares[of], round + 1, rounds) == before) continue;
+      if (static_cast<int>(of) == rank) mine[static_cast<std::size_t>(round)] = next;
       ++next;
     }
-    if (active > 0) mine.push_back(of_rank);
   }
   return mine;
 }

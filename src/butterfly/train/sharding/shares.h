@@ -2,6 +2,7 @@
 // Plain functions, thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -21,8 +22,16 @@ struct MicroBatches {
 /// number of speeds than ranks, or a speed that is not above 0.
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
 
-/// Where the ranks of a step go through their micro-batches together, round by round: which one `rank` has in each, or
-/// kIdle where it has no more. Numbered along the rounds, and by rank within one.
+/// Where the ranks of a step go through their micro-batches together, round by round: as many rounds as the busiest
+/// rank has micro-batches, those of another one at equal distances and one of them in the last round. So a rank that is
+/// a third as fast has the time of three rounds for each.
+int rounds_of(std::span<const MicroBatches> shares);
+/// How many of a rank's micro-batches belong to the first `rounds` of `all`.
+inline int micro_batches_before(const MicroBatches& share, int rounds, int all) {
+  return static_cast<int>(std::int64_t{rounds} * (share.last - share.first) / all);
+}
+
+/// Which micro-batch `rank` has in each round, or kIdle. Numbered along the rounds, and by rank within one.
 inline constexpr int kIdle = -1;
 std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank);
 

@@ -61,10 +61,18 @@ TEST(Shares, ImpossibleOnesAreRefusedWithBothNumbers) {
 
 TEST(Shares, RoundsNumberMicroBatchesAlongTheRanks) {
   const auto shares = divide_micro_batches(6, 3, std::vector<double>{3, 1, 2}).value();
-  EXPECT_THAT(micro_batches_in_rounds(shares, 0), ElementsAre(0, 3, 5));
-  EXPECT_THAT(micro_batches_in_rounds(shares, 1), ElementsAre(1, kIdle, kIdle));
-  EXPECT_THAT(micro_batches_in_rounds(shares, 2), ElementsAre(2, 4, kIdle));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 0), ElementsAre(0, 1, 3));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 1), ElementsAre(kIdle, kIdle, 4));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 2), ElementsAre(kIdle, 2, 5));
   EXPECT_THAT(micro_batches_in_order(shares[2]), ElementsAre(4, 5));
+}
+
+// Fails when a slow rank's micro-batches come one after the other: each would be waited for by a single one of others.
+TEST(Shares, ASlowRankHasTheTimeOfSeveralRoundsForEachMicroBatch) {
+  const auto shares = divide_micro_batches(16, 2, std::vector<double>{3, 1}).value();
+  const std::vector<int> slow = micro_batches_in_rounds(shares, 1);
+  ASSERT_EQ(slow.size(), 12U);
+  for (std::size_t round = 0; round < slow.size(); ++round) EXPECT_EQ(slow[round] != kIdle, round % 3 == 2) << round;
 }
 
 }  // namespace
