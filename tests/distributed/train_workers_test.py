@@ -132,9 +132,9 @@ class OneAnswer(WorkersCase):
 
 
 class Faults(WorkersCase):
-    def run_until_step(self, workers, step, *arguments):
+    def run_until_step(self, workers, step, *arguments, steps=150):
         log = self.place(f"log-{workers[0].process.pid}.jsonl")
-        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", "150", "--log-file", log, "--workers",
+        process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", str(steps), "--log-file", log, "--workers",
                                     addresses(workers), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=environment())
         self.addCleanup(process.kill)
@@ -164,6 +164,22 @@ class Faults(WorkersCase):
             self.assertIn(why, stderr)
             workers[1].process.wait(timeout=20)
             self.hash_of(*MARKOV, "--steps", 30, "--workers", workers[0].address)  # who remained is free again
+
+    # Fails when ranks on other machines look for rank 0's checkpoint, or make a continued model's weights up.
+    def test_without_copies_rank_zero_gives_all_the_checkpoint_or_the_first_state(self):
+        model = self.place("model.gguf")
+        self.hash_of(*MARKOV, "--steps", 3, "--out", model)
+        expected = {"": self.hash_of(*MARKOV, "--steps", 40), model: self.hash_of("--model", model, *MARKOV, "--steps", 40)}
+        for continued, strategy, saves in (("", "zero3", True), (model, "zero2", False)):
+            workers = self.workers(2)
+            saved = self.place(f"saved-{strategy}-{saves}")
+            process = self.run_until_step(workers, 12, "--parallel", strategy, "--mirror", "0", "--checkpoints", saved,
+                                          "--save-every", "5" if saves else "1000",
+                                          *(["--model", continued] if continued else []), steps=40)
+            workers[1].process.kill()
+            result, stderr = self.finish(process)
+            self.assertEqual(result["weights_hash"], expected[continued], (continued, strategy, saves))
+            self.assertIn(f"the run goes back to {saved}" if saves else "the run goes back to its first step", stderr)
 
     def test_workers_are_free_when_rank_zero_is_killed(self):
         workers = self.workers(2)

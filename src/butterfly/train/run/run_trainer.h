@@ -37,8 +37,12 @@ class RunTrainer final : public RankTrainer {
   Status adopt(const TrainRank& rank) override;
   const ParameterSet& parameters() const override { return transformer_.parameters(); }
 
+  /// Of the state: what this rank holds in the end, or all of it, which others wait for.
+  enum class HeldPart : std::uint8_t { kOwn, kAll };
+
   /// The saved run's state, on the rank that resumes.
-  Status restore();
+  Status restore(HeldPart part);
+  HeldPart part_to_read() const;
 
   /// Behind all others: agree() gives it their state.
   void wait_for_state() { step_ = kNoStep; }
@@ -77,7 +81,8 @@ class RunTrainer final : public RankTrainer {
   Status take_over(const TrainObserver& observer);
   Status finish_last_step(const TrainObserver& observer);
   Status go_back(const TrainObserver& observer, const std::string& why);
-  Status begin_again();
+  Status begin_again(HeldPart part);
+  Status read_back(const std::string& path, HeldPart part);
   Status divide(const TrainRank& rank, const RankWorkShares& work);
   /// Of a step's work, on this rank.
   double share_of_work() const;

@@ -99,7 +99,7 @@ Status RunTrainer::agree(const TrainObserver& observer) {
     BF_TRY(take_over(observer));
   } else {
     // Whatever epochs came to nothing before, each rank still has all that it began with.
-    if (undivided_ && parts_.resumed) BF_TRY(restore());
+    if (undivided_ && parts_.resumed) BF_TRY(restore(part_to_read()));
     BF_ASSIGN_OR_RETURN(const bool received, agree_on_last_step(rank_.collectives, now, arrays()));
     if (now.step != step_) BF_TRY(set_state(now));
     // Who has all of it for the others gives it up when they have theirs.
@@ -153,10 +153,14 @@ std::vector<RunArray> RunTrainer::arrays() {
   return all;
 }
 
-Status RunTrainer::restore() {
-  const SavedRun& saved = *parts_.resumed;
+RunTrainer::HeldPart RunTrainer::part_to_read() const {
   // Where the others cannot see the checkpoint, all of it is read here and goes to them.
-  const bool reads_part = shards_ != nullptr && !has_ranks_elsewhere(config_.parallel);
+  return has_ranks_elsewhere(config_.parallel) ? HeldPart::kAll : HeldPart::kOwn;
+}
+
+Status RunTrainer::restore(HeldPart part) {
+  const SavedRun& saved = *parts_.resumed;
+  const bool reads_part = shards_ != nullptr && part == HeldPart::kOwn;
   for (RunArray array : arrays()) {
     const bool whole = !reads_part || (array.name == "weights" && !shards_->sharding.weights);
     if (!whole) array.ranges = shards_->held;
@@ -434,7 +438,7 @@ Result<std::unique_ptr<RankTrainer>> make_trainer(RunParts parts, const TrainRan
   auto trainer = std::make_unique<RunTrainer>(std::move(parts));
   BF_TRY(trainer->adopt(rank));
   if (first_state == FirstState::kReceived) trainer->wait_for_state();
-  if (resumes) BF_TRY(trainer->restore());
+  if (resumes) BF_TRY(trainer->restore(trainer->part_to_read()));
   return std::unique_ptr<RankTrainer>(std::move(trainer));
 }
 

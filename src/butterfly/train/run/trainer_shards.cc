@@ -174,6 +174,7 @@ Status RunTrainer::finish_last_step(const TrainObserver& observer) {
 }
 
 /// More is lost than copies can make up for: all ranks read the last checkpoint, or begin anew where there is none.
+/// Rank 0 does so for all where one has received its first state or does not see the checkpoint.
 Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why) {
   std::string path(4096, '\0');
   if (is_first()) last_good_.copy(path.data(), path.size() - 1);
@@ -182,12 +183,19 @@ Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why
   }
   path.resize(std::strlen(path.c_str()));
   going_back_ = true;
-  if (path.empty()) {
-    BF_TRY(begin_again());
+  const bool elsewhere = config_.checkpoint.directory == kSavedAtRankZero;
+  std::vector<double> receive{elsewhere || parts_.first_state == FirstState::kReceived ? 1.0 : 0.0};
+  BF_TRY(share_numbers(rank_.collectives, receive));
+  const HeldPart part = receive[0] == 0.0 ? HeldPart::kOwn : HeldPart::kAll;
+  if (part == HeldPart::kAll && !is_first()) {
+    wait_for_state();
   } else {
-    BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
-    parts_.resumed = std::move(saved);
-    BF_TRY(restore());
+    BF_TRY(path.empty() ? begin_again(part) : read_back(path, part));
+  }
+  if (part == HeldPart::kAll) {
+    RunState now = state();
+    BF_TRY(agree_on_last_step(rank_.collectives, now, arrays()));
+    if (now.step != step_) BF_TRY(set_state(now));
   }
   if (observer.note) {
     observer.note(fmt::format("{}: the run goes back to {}", why,
@@ -196,13 +204,19 @@ Status RunTrainer::go_back(const TrainObserver& observer, const std::string& why
   return {};
 }
 
+Status RunTrainer::read_back(const std::string& path, HeldPart part) {
+  BF_ASSIGN_OR_RETURN(SavedRun saved, open_run(path));
+  parts_.resumed = std::move(saved);
+  return restore(part);
+}
+
 /// The state before the first step.
-Status RunTrainer::begin_again() {
-  const bool divided = shards_->sharding.weights;
+Status RunTrainer::begin_again(HeldPart part) {
   const std::vector<ParameterRange> all{{.begin = 0, .end = transformer_.parameters().padded_size()}};
-  BF_TRY(make_first_weights(config_, divided ? shards_->held : all, transformer_));
+  const std::vector<ParameterRange>& held = part == HeldPart::kAll ? all : shards_->held;
+  BF_TRY(make_first_weights(config_, shards_->sharding.weights ? held : all, transformer_));
   for (const std::span<float> moment : parts_.optimizer->moments()) {
-    for (const ParameterRange& range : shards_->held) {
+    for (const ParameterRange& range : held) {
       std::ranges::fill(moment.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size())),
                         0.0f);
     }
