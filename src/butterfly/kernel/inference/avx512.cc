@@ -82,6 +82,12 @@ struct Vec {
 template <PackedType kType>
 constexpr int kPairOffset = kType == PackedType::kQ4_0 ? -8 : -128;
 
+/// Gathered: the lower is where the products of a block begin.
+template <PackedType kType>
+BlockSums pair_sums(const signed char*, const BlockSums& sums) {
+  return {kPairOffset<kType> * sum_of(sums), sums.upper};
+}
+
 template <PackedType kType, int M, int N, RowOrder kOrder>
 inline __attribute__((always_inline)) void add_quant_block(const LinearArgs& a, const unsigned char* w, long row,
                                                            long block, Vec (&acc)[M][N]) {
@@ -379,12 +385,12 @@ void linear_int8(const LinearArgs& a) {
 
 template <PackedType kType>
 void linear_quants(const LinearArgs& a) {
-  constexpr int kOffset = kPairOffset<kType>;
+  constexpr TileSums kSums = pair_sums<kType>;
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneQuantRow<kType>, a.cols);
   if (a.rows <= kFewQuantRowsTable<kType>.kRows) {
-    return linear_tiles<Vec, kAsItLies, kGathered, kOffset>(a, kFewQuantRowsTable<kType>, a.cols);
+    return linear_tiles<Vec, kAsItLies, kGathered, kSums>(a, kFewQuantRowsTable<kType>, a.cols);
   }
-  linear_tiles<Vec, kAsItLies, kGathered, kOffset>(a, kQuantTable<kType>, a.cols);
+  linear_tiles<Vec, kAsItLies, kGathered, kSums>(a, kQuantTable<kType>, a.cols);
 }
 
 template <PackedType kType>

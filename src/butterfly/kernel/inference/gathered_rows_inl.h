@@ -42,6 +42,9 @@ inline long rows_gathered(long rows, long row_bytes) {
   return min_of(rows, at_once > kTileRowsMax ? at_once : kTileRowsMax);
 }
 
+/// What a tile reads as the sums of a block of a row's quants: those are given, and what they add up to.
+using TileSums = BlockSums (*)(const signed char* quants, const BlockSums& sums);
+
 /// Quantised activations in the order in which tiles read them: one stream, where rows that lie apart take more address
 /// registers than there are, and many of them more streams than a processor follows.
 struct GatheredRows {
@@ -55,9 +58,8 @@ struct GatheredRows {
     return rows_gathered(rows, cols) * (cols + cols / 32 * static_cast<long>(sizeof(float) + sizeof(BlockSums)));
   }
 
-  /// Rows [begin, end) for tiles of this number of rows. With an offset, the lower sums are those of whole blocks times
-  /// that.
-  void gather(const LinearArgs& a, long begin, long end, long tile_rows, int offset) const {
+  /// Rows [begin, end) for tiles of this number of rows.
+  void gather(const LinearArgs& a, long begin, long end, long tile_rows, TileSums tile_sums) const {
     const long blocks = a.cols / 32;
     for (long row = begin; row < end; ++row) {
       const long first = (row - begin) / tile_rows * tile_rows;
@@ -67,8 +69,7 @@ struct GatheredRows {
         const long to = first * blocks + block * rows + row - begin - first;
         __builtin_memcpy(quants + to * 32, a.xq + from * 32, 32);
         scales[to] = a.x_scales[from];
-        sums[to] = a.x_sums[from];
-        if (offset != 0) sums[to].lower = offset * sum_of(a.x_sums[from]);
+        sums[to] = tile_sums == nullptr ? a.x_sums[from] : tile_sums(a.xq + from * 32, a.x_sums[from]);
       }
     }
   }

@@ -58,7 +58,7 @@ void run_panels(const Kernels& kernels, std::span<const LinearJob> jobs, std::in
   args.prefetch = chosen_prefetch();
   const long scratch = useful_scratch(args.type, args.rows, args.cols);
   const long whole_lines = (scratch + kCacheLine - 1) / kCacheLine * kCacheLine;
-  const long gathered = args.rows > 1 ? gathered_bytes(args.type, args.rows, args.cols) : 0;
+  const long gathered = gathered_bytes(args.type, args.rows, args.cols);
   unsigned char* const memory = whole_lines + gathered > 0 ? scratch_of(whole_lines + gathered) : nullptr;
   args.scratch = scratch > 0 ? memory : nullptr;
   args.gathered = gathered > 0 ? memory + whole_lines : nullptr;

@@ -336,9 +336,10 @@ void unpack_halves(const unsigned char* panel, long cols, unsigned char* to) {
 }
 
 /// Super-blocks and halves are unpacked, a tile's panels at a time, into a.scratch: `table` is of what they become.
-/// Activations are gathered where the table's functions read them so; kOffset is that of GatheredRows::gather().
-template <class V, PackedType kStored = PackedType::kF32, RowOrder kOrder = RowOrder::kApart, int kOffset = 0,
-          class Table>
+/// Activations are gathered where the table's functions read them so, with what kTileSums makes of their sums, if it is
+/// not null.
+template <class V, PackedType kStored = PackedType::kF32, RowOrder kOrder = RowOrder::kApart,
+          TileSums kTileSums = nullptr, class Table>
 void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
   static_assert(Table::kPanels <= kTilePanels);
   // A panel lies in the second-level cache and is read once for each of its tiles, the activations at a sixth of that
@@ -365,7 +366,7 @@ void linear_tiles(const LinearArgs& a, const Table& table, long x_row_bytes) {
     }
     if constexpr (kOrder == RowOrder::kGathered) {
       const GatheredRows rows(a.gathered, chunk_end - chunk_begin, a.cols);
-      rows.gather(a, chunk_begin, chunk_end, Table::kRows, kOffset);
+      rows.gather(a, chunk_begin, chunk_end, Table::kRows, kTileSums);
       of_tiles.xq = rows.quants;
       of_tiles.x_scales = rows.scales;
       of_tiles.x_sums = rows.sums;
