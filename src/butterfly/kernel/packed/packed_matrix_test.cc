@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "butterfly/kernel/inference/parity_values_test.h"
+#include "butterfly/kernel/inference/parity/parity_values_test.h"
 #include "butterfly/tensor/quantize.h"
 
 namespace butterfly {

@@ -10,7 +10,7 @@
 #include "butterfly/kernel/inference/dispatch.h"
 #include "butterfly/kernel/inference/gathered_rows_inl.h"
 #include "butterfly/kernel/inference/linear.h"
-#include "butterfly/kernel/inference/parity_values_test.h"
+#include "butterfly/kernel/inference/parity/parity_values_test.h"
 
 namespace butterfly {
 namespace {

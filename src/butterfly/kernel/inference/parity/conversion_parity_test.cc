@@ -10,7 +10,7 @@
 
 #include "butterfly/kernel/inference/cache_layout_inl.h"
 #include "butterfly/kernel/inference/dispatch.h"
-#include "butterfly/kernel/inference/parity_values_test.h"
+#include "butterfly/kernel/inference/parity/parity_values_test.h"
 #include "butterfly/kernel/inference/row_codec.h"
 #include "butterfly/tensor/half.h"
 
