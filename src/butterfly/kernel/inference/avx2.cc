@@ -11,40 +11,43 @@
 namespace butterfly {
 namespace {
 
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 1> kFloatTiles = {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>}...}};
 template <PackedType kType>
-constexpr TileTable<6, 1> kFloatTable = {{
-    {all_slices<float_slice<Vec, kType, 1, 1>, 1>},
-    {all_slices<float_slice<Vec, kType, 2, 1>, 2>},
-    {all_slices<float_slice<Vec, kType, 3, 1>, 3>},
-    {all_slices<float_slice<Vec, kType, 4, 1>, 4>},
-    {all_slices<float_slice<Vec, kType, 5, 1>, 5>},
-    {all_slices<float_slice<Vec, kType, 6, 1>, 6>},
-}};
+constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
+template <PackedType kType>
+constexpr auto kFewFloatRowsTable = kFloatTiles<kType, 1, 2, 3, 4>;
+constexpr TileTable<1, 1> kOneFloatRow = {{{all_slices<float_slice<Vec, PackedType::kF32, 1, 1>, 1>}}};
 
 constexpr RowOrder kGathered = RowOrder::kGathered;
 constexpr PackedType kAsItLies = PackedType::kF32;  // of linear_tiles(): nothing is unpacked
 
+/// Few rows pass by a panel at once, so that each weight is unpacked once, though not all of their sums have registers.
 template <PackedType kType, bool kFew, bool kLargeTable, int... M>
 constexpr TileTable<sizeof...(M), 1> kTilesOf = {{{all_slices<tile_slice<kType, M, kFew, kLargeTable>, M>}...}};
-template <PackedType kType, bool kFew = false, bool kLargeTable = false>
+template <PackedType kType, bool kLargeTable = false>
+constexpr auto kFewRowsTiles = kTilesOf<kType, true, kLargeTable, 1, 2, 3, 4, 5, 6, 7, 8>;
+template <PackedType kType, bool kLargeTable = false>
 constexpr auto kTiles = [] {
-  if constexpr (products_of(kType, kLargeTable).sizes)
-    return kTilesOf<kType, kFew, kLargeTable, 1, 2, 3, 4>;
-  else
-    return kTilesOf<kType, kFew, kLargeTable, 1, 2, 3, 4, 5, 6>;
+  if constexpr (products_of(kType, kLargeTable).sizes) {
+    return kTilesOf<kType, false, kLargeTable, 1, 2, 3, 4>;
+  } else {
+    return kTilesOf<kType, false, kLargeTable, 1, 2, 3, 4, 5, 6>;
+  }
 }();
 
-template <PackedType kType>
-void linear_quants(const LinearArgs& a) {
-  const bool few = a.rows <= 2 * kTiles<kType>.kRows;
-  linear_tiles<Vec, kAsItLies, kGathered, tile_sums<kType>>(a, few ? kTiles<kType, true> : kTiles<kType>, a.cols);
+/// Whether rows are few: tables of few rows take two tiles for them at most.
+bool are_few(const LinearArgs& a) {
+  constexpr long kRowsMax = 16;
+  return a.rows <= kRowsMax;
 }
 
+/// Types that are multiplied as they lie.
 template <PackedType kType, bool kLargeTable = false>
-void linear_sub_blocks(const LinearArgs& a) {
-  const bool few = a.rows <= 2 * kTiles<kType, true, kLargeTable>.kRows;
-  linear_tiles<Vec, kAsItLies, kGathered, tile_sums<kType>>(
-      a, few ? kTiles<kType, true, kLargeTable> : kTiles<kType, false, kLargeTable>, a.cols);
+void linear_quants(const LinearArgs& a) {
+  constexpr TileSums kSums = tile_sums<kType>;
+  if (are_few(a)) return linear_tiles<Vec, kAsItLies, kGathered, kSums>(a, kFewRowsTiles<kType, kLargeTable>, a.cols);
+  linear_tiles<Vec, kAsItLies, kGathered, kSums>(a, kTiles<kType, kLargeTable>, a.cols);
 }
 
 /// Of kInt8: 4 k of 16 outputs, signed, with their magnitudes, and their products with 4 k of a row.
@@ -83,24 +86,22 @@ struct Ints {
 constexpr TileTable<1, 1> kOneInt8Row = {{{all_slices<int8_slice<Vec, Ints, 1, 1>, 1>}}};
 template <bool kFew, int... M>
 constexpr TileTable<sizeof...(M), 1> kInt8Tiles = {{{all_slices<int8_slice<Vec, Ints, M, 1, kFew, kGathered>, M>}...}};
-template <bool kFew>
-constexpr auto kInt8Table = kInt8Tiles<kFew, 1, 2, 3, 4>;
+constexpr auto kInt8Table = kInt8Tiles<false, 1, 2, 3, 4>;
+constexpr auto kFewInt8RowsTable = kInt8Tiles<true, 1, 2, 3, 4, 5, 6, 7, 8>;
 
 void linear_int8(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneInt8Row, a.cols);
-  const bool few = a.rows <= 2 * kInt8Table<true>.kRows;
-  linear_tiles<Vec, kAsItLies, kGathered>(a, few ? kInt8Table<true> : kInt8Table<false>, a.cols);
+  if (are_few(a)) return linear_tiles<Vec, kAsItLies, kGathered>(a, kFewInt8RowsTable, a.cols);
+  linear_tiles<Vec, kAsItLies, kGathered>(a, kInt8Table, a.cols);
 }
 
-/// A few rows read super-blocks as they lie in memory.
+/// Many rows multiply super-blocks unpacked.
 template <PackedType kType>
 void linear_super_blocks(const LinearArgs& a) {
   constexpr PackedType kUnpacked = unpacked_type(kType);
   constexpr bool kLargeTable = kType == PackedType::kIQ4_XS;
-  if (a.rows <= 2 * kTiles<kType, true, kLargeTable>.kRows) {
-    return linear_tiles<Vec, kAsItLies, kGathered, tile_sums<kType>>(a, kTiles<kType, true, kLargeTable>, a.cols);
-  }
-  linear_tiles<Vec, kType, kGathered, tile_sums<kUnpacked>>(a, kTiles<kUnpacked, false, kLargeTable>, a.cols);
+  if (are_few(a)) return linear_quants<kType, kLargeTable>(a);
+  linear_tiles<Vec, kType, kGathered, tile_sums<kUnpacked>>(a, kTiles<kUnpacked, kLargeTable>, a.cols);
 }
 
 /// Whether what nibbles stand for is small enough for the offset of products_of().
@@ -113,17 +114,30 @@ bool nibbles_are_small(const LinearArgs& a) {
   return largest <= 12;
 }
 
+constexpr RowOrder kGatheredFloats = RowOrder::kGatheredFloats;
+
+/// Eight rows are two tiles of four: a panel is read twice either way.
+template <PackedType kType>
+void linear_floats(const LinearArgs& a) {
+  constexpr long kFewRows = 2 * kFewFloatRowsTable<kType>.kRows;
+  if (a.rows <= kFewRows) {
+    return linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFewFloatRowsTable<kType>, a.cols * 4);
+  }
+  linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<kType>, a.cols * 4);
+}
+
 template <PackedType kType>
 void linear_halves(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneRowOfHalves<Vec, kType>, a.cols * 4);
-  if (a.scratch != nullptr) return linear_tiles<Vec, kType>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
-  linear_tiles<Vec>(a, kFloatTable<kType>, a.cols * 4);
+  if (a.scratch == nullptr) return linear_floats<kType>(a);
+  linear_tiles<Vec, kType, kGatheredFloats>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
 }
 
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
-      return linear_tiles<Vec>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
+      if (a.rows == 1) return linear_tiles<Vec>(a, kOneFloatRow, a.cols * 4);
+      return linear_floats<PackedType::kF32>(a);
     case PackedType::kF16:
       return linear_halves<PackedType::kF16>(a);
     case PackedType::kBF16:
@@ -135,18 +149,18 @@ void linear(const LinearArgs& a) {
     case PackedType::kInt8:
       return linear_int8(a);
     case PackedType::kBytes16:
-      return linear_sub_blocks<PackedType::kBytes16>(a);
+      return linear_quants<PackedType::kBytes16>(a);
     case PackedType::kBytes32Min:
-      return linear_sub_blocks<PackedType::kBytes32Min>(a);
+      return linear_quants<PackedType::kBytes32Min>(a);
     case PackedType::kNibbles16:
-      return linear_sub_blocks<PackedType::kNibbles16>(a);
+      return linear_quants<PackedType::kNibbles16>(a);
     case PackedType::kNibbles16Min:
-      return linear_sub_blocks<PackedType::kNibbles16Min>(a);
+      return linear_quants<PackedType::kNibbles16Min>(a);
     case PackedType::kNibbles32:
-      if (nibbles_are_small(a)) return linear_sub_blocks<PackedType::kNibbles32>(a);
-      return linear_sub_blocks<PackedType::kNibbles32, true>(a);
+      if (nibbles_are_small(a)) return linear_quants<PackedType::kNibbles32>(a);
+      return linear_quants<PackedType::kNibbles32, true>(a);
     case PackedType::kNibbles32Min:
-      return linear_sub_blocks<PackedType::kNibbles32Min>(a);
+      return linear_quants<PackedType::kNibbles32Min>(a);
     case PackedType::kQ2_K:
       return linear_super_blocks<PackedType::kQ2_K>(a);
     case PackedType::kQ3_K:
