@@ -82,7 +82,7 @@ Result<std::vector<float>> logits_of(Pipeline& pipeline, int vocab) {
       const std::span<float> values = step.tensor.row(row++);
       auto& all = logits[run.sequence.value];
       all.insert(all.end(), values.begin(), values.end());
-      if (schedule.tokens(run.sequence).size() > 24) {
+      if (schedule.tokens(run.sequence).size() > 21) {
         schedule.finish(run.sequence);
       } else {
         schedule.append(run.sequence, draw(values, {}, {}));

@@ -66,16 +66,16 @@ class WorkersCase(unittest.TestCase):
 class OneAnswer(WorkersCase):
     def test_two_and_three_workers_give_the_weights_of_one_process_again_and_again(self):
         workers = self.workers(3)
-        one = self.hash_of(*MARKOV, "--steps", 40)
-        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[:2])))
-        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers)))
-        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, "--workers", addresses(workers[1:]),
+        one = self.hash_of(*MARKOV, "--steps", 16)
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 16, "--workers", addresses(workers[:2])))
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 16, "--workers", addresses(workers)))
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 16, "--workers", addresses(workers[1:]),
                                            "--parallel.speeds", "1,3,2"))
         workers[0].terminate()
         log = workers[0].process.stderr.read().decode()
         for ranks in (3, 4):
-            self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n(.*shared memory\n)?.*step 1/40, loss [0-9.]+\n")
-        self.assertEqual(len(re.findall("training .*: step 40/40, loss [0-9.]+\n.*: the run is over", log)), 2)
+            self.assertRegex(log, f"training .*: epoch 1: rank 1 of {ranks}\n(.*shared memory\n)?.*step 1/16, loss [0-9.]+\n")
+        self.assertEqual(len(re.findall("training .*: step 16/16, loss [0-9.]+\n.*: the run is over", log)), 2)
 
     # Fails when rank 0, which gives the others their weights, divides layers without the ranks' speeds.
     def test_uneven_ranks_divide_the_state_alike_in_every_strategy(self):
@@ -98,10 +98,10 @@ class OneAnswer(WorkersCase):
         two = self.workers(2)
         apart, = self.workers(1, "--no-shared-memory")
         note = "read each other's gradients in shared memory"
-        one = self.hash_of(*MARKOV, "--steps", 40)
+        one = self.hash_of(*MARKOV, "--steps", 16)
         for workers, more, shared in ((two, [], True), (two, ["--parallel.shared-memory", "false"], False),
                                       ([two[0], apart], [], False)):
-            run = train(*MARKOV, "--steps", 40, "--workers", addresses(workers), *more)
+            run = train(*MARKOV, "--steps", 16, "--workers", addresses(workers), *more)
             self.assertEqual(self.result(run)["weights_hash"], one)
             self.assertEqual(note in run.stderr, shared, run.stderr)
 
@@ -110,7 +110,7 @@ class OneAnswer(WorkersCase):
         butterfly("tokenize", "-m", tokenizer, "--pack", TEXT, "--out", tokens)
         without, = self.workers(1)
         has, = self.workers(1, "--model-dir", self.folder)
-        data = ["--data", TEXT, "--tokenizer", tokenizer, "--steps", 40]
+        data = ["--data", TEXT, "--tokenizer", tokenizer, "--steps", 16]
         run = train(*data, "--workers", addresses([without, has]))
         self.assertEqual(self.hash_of(*data), self.result(run)["weights_hash"])
         self.assertIn(f"worker {without.address} receives", run.stderr)
@@ -118,21 +118,21 @@ class OneAnswer(WorkersCase):
 
     def test_a_run_resumes_from_its_one_checkpoint_with_other_ranks_and_a_model_is_continued(self):
         workers = self.workers(2)
-        whole = self.hash_of(*MARKOV, "--steps", 40)
+        whole = self.hash_of(*MARKOV, "--steps", 16)
         saved = self.place("saved")
-        interrupted = ["--checkpoints", saved, "--save-every", 20]
-        self.hash_of(*MARKOV, "--steps", 40, *interrupted, "--workers", addresses(workers), "--out", self.place("a.gguf"))
+        interrupted = ["--checkpoints", saved, "--save-every", 8]
+        self.hash_of(*MARKOV, "--steps", 16, *interrupted, "--workers", addresses(workers), "--out", self.place("a.gguf"))
         newest = sorted(os.listdir(saved))[-1]
         for name in os.listdir(saved):
             if name == newest:
                 subprocess.run(["rm", "-r", os.path.join(saved, name)], check=True)
-        self.assertEqual(whole, self.hash_of(*MARKOV, "--steps", 40, "--resume", saved, "--workers", workers[0].address))
-        more = ["--model", self.place("a.gguf"), *MARKOV, "--steps", 30, "--lr", "1e-3"]
+        self.assertEqual(whole, self.hash_of(*MARKOV, "--steps", 16, "--resume", saved, "--workers", workers[0].address))
+        more = ["--model", self.place("a.gguf"), *MARKOV, "--steps", 8, "--lr", "1e-3"]
         self.assertEqual(self.hash_of(*more), self.hash_of(*more, "--workers", addresses(workers)))
 
 
 class Faults(WorkersCase):
-    def run_until_step(self, workers, step, *arguments, steps=150):
+    def run_until_step(self, workers, step, *arguments, steps=50):
         log = self.place(f"log-{workers[0].process.pid}.jsonl")
         process = subprocess.Popen([PROGRAM, "train", *SMALL, *MARKOV, "--steps", str(steps), "--log-file", log, "--workers",
                                     addresses(workers), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -152,7 +152,7 @@ class Faults(WorkersCase):
         return json.loads(stdout), stderr
 
     def test_a_worker_that_is_killed_or_leaves_is_named_and_the_others_finish_with_the_same_weights(self):
-        expected = self.hash_of(*MARKOV, "--steps", 150)
+        expected = self.hash_of(*MARKOV, "--steps", 50)
         for stop, why in ((signal.SIGKILL, "is lost"), (signal.SIGTERM, "it was asked to end")):
             workers = self.workers(2)
             process = self.run_until_step(workers, 10)
@@ -163,7 +163,7 @@ class Faults(WorkersCase):
             self.assertIn(f"rank 2 (worker {workers[1].address}) is lost", stderr)
             self.assertIn(why, stderr)
             workers[1].process.wait(timeout=20)
-            self.hash_of(*MARKOV, "--steps", 30, "--workers", workers[0].address)  # who remained is free again
+            self.hash_of(*MARKOV, "--steps", 5, "--workers", workers[0].address)  # who remained is free again
 
     # Fails when ranks on other machines look for rank 0's checkpoint, or make a continued model's weights up.
     def test_without_copies_rank_zero_gives_all_the_checkpoint_or_the_first_state(self):
@@ -187,9 +187,9 @@ class Faults(WorkersCase):
         process.kill()
         process.wait()
         end = time.monotonic() + 30
-        run = train(*MARKOV, "--steps", 30, "--workers", addresses(workers))
+        run = train(*MARKOV, "--steps", 5, "--workers", addresses(workers))
         while run.returncode != 0 and time.monotonic() < end:
-            run = train(*MARKOV, "--steps", 30, "--workers", addresses(workers))
+            run = train(*MARKOV, "--steps", 5, "--workers", addresses(workers))
         self.result(run)
 
 
@@ -221,8 +221,8 @@ class Joins(WorkersCase):
 
     # Fails when a newcomer's state is not that of the others, or a step is lost or done twice.
     def test_ranks_that_join_leave_and_come_back_are_not_seen_in_the_weights(self):
-        expected = self.hash_of(*MARKOV, "--steps", 160)
-        run = ["--steps", "160", "--parallel", "zero3", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "1:3"]
+        expected = self.hash_of(*MARKOV, "--steps", 120)
+        run = ["--steps", "120", "--parallel", "zero3", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "1:3"]
         leader = self.start(*run)
         self.wait_for(leader, "workers may join at")
         first, second = self.start(*run), self.start(*run)
@@ -245,8 +245,8 @@ class Joins(WorkersCase):
         self.assertEqual(len(json.loads(self.end(process))["ranks"]), 2)
 
     def test_processes_that_meet_are_one_run_and_one_of_them_tells_of_it(self):
-        expected = self.hash_of(*MARKOV, "--steps", 40)
-        meeting = ["--steps", "40", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "3"]
+        expected = self.hash_of(*MARKOV, "--steps", 16)
+        meeting = ["--steps", "16", "--rendezvous", f"127.0.0.1:{self.free_port()}", "--nnodes", "3"]
         told = [text for text in map(self.end, [self.start(*meeting) for _ in range(3)]) if text]
         self.assertEqual(len(told), 1)
         self.assertEqual(json.loads(told[0])["weights_hash"], expected)
@@ -290,9 +290,9 @@ class Refusals(WorkersCase):
             self.assertEqual(cluster.enroll("worker-b", admission.address, cluster.token()).returncode, 0)
         workers = [self.stack.enter_context(Worker("--credentials", cluster.member(name)))
                    for name in ("worker-a", "worker-b")]
-        one = self.hash_of(*MARKOV, "--steps", 40)
+        one = self.hash_of(*MARKOV, "--steps", 16)
         both = ["--workers", addresses(workers)]
-        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 40, *both, "--credentials", cluster.coordinator))
+        self.assertEqual(one, self.hash_of(*MARKOV, "--steps", 16, *both, "--credentials", cluster.coordinator))
         self.assertIn(workers[0].address, self.refusal(train(*MARKOV, "--steps", 5, *both)))
 
 

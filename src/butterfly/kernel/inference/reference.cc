@@ -8,12 +8,22 @@
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 
+// Where the CPU fuses multiply-adds itself, without a call of the C library for each: the same bits, several times as fast.
+// Not under a sanitizer, which is not yet there when the loader chooses.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define BF_WITH_FMA __attribute__((target_clones("arch=x86-64-v3", "default"), flatten))
+#else
+#define BF_WITH_FMA
+#endif
+
 namespace butterfly {
 namespace {
 
+const unsigned char* panel_of(const LinearArgs& a, long o) { return a.weights + (o / kPanel) * a.panel_stride; }
+
 /// Element (o, k) of a float panel matrix; the layout is described in packed_matrix.h.
 float float_weight(const LinearArgs& a, long o, long k) {
-  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
+  const unsigned char* panel = panel_of(a, o);
   const long index = k * kPanel + o % kPanel;
   switch (a.type) {
     case PackedType::kF16:
@@ -25,40 +35,48 @@ float float_weight(const LinearArgs& a, long o, long k) {
   }
 }
 
-/// Integer weight (o, k) without its offset, and the scale of its block.
-int quant_weight(const LinearArgs& a, long o, long k) {
-  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
-  const long block = k / 32;
-  const long within = k % 32;
-  if (a.type == PackedType::kQ8_0) {
-    return panel[PackedPairs{.nibbles = false}.quants_at(block) + (within / 4) * 4 * kPanel + (o % kPanel) * 4 +
-                 within % 4] -
-           128;
-  }
-  const long half = within % 16;
-  const int byte =
-      panel[PackedPairs{.nibbles = true}.quants_at(block) + (half / 4) * 4 * kPanel + (o % kPanel) * 4 + half % 4];
-  return (within < 16 ? byte & 15 : byte >> 4) - 8;
-}
 float quant_scale(const LinearArgs& a, long o, long block) {
   const PackedPairs form{.nibbles = a.type == PackedType::kQ4_0};
-  const unsigned char* scales = a.weights + (o / kPanel) * a.panel_stride + form.scales_at(block);
-  return half_to_float(reinterpret_cast<const unsigned short*>(scales)[o % kPanel]);
+  const auto* scales = reinterpret_cast<const unsigned short*>(panel_of(a, o) + form.scales_at(block));
+  return half_to_float(scales[o % kPanel]);
 }
 
-/// Quant (o, k) of a type of sub-blocks.
-int sub_block_quant(const LinearArgs& a, const PackedSubBlocks& form, long o, long k) {
-  const unsigned char* quants = block_in(form, a.weights + (o / kPanel) * a.panel_stride, k / 32).quants;
-  const long within = form.nibbles ? k % 16 : k % 32;
-  const long place = (o % kPanel) * 4 + within % 4;
-  const int byte = quants[within / 4 * 4 * kPanel + place];
-  if (!form.nibbles) return byte - 128;
-  const int nibble = k % 32 < 16 ? byte & 15 : byte >> 4;
-  const long quad = k % 32 / 4;
-  const unsigned char* high = quants + 16 * kPanel + place;
-  if (form.high_bits == 1) return nibble | (high[0] >> quad & 1) << 4;
-  if (form.high_bits == 2) return (nibble | (high[quad / 4 * 64] >> quad % 4 * 2 & 3) << 4) - 32;
-  return a.nibble_quants[nibble];
+/// The 32 quants of a block of Q8_0 or Q4_0 in row o, without their offset.
+void pair_quants(const LinearArgs& a, long o, long block, int* quants) {
+  const bool nibbles = a.type == PackedType::kQ4_0;
+  const unsigned char* bytes = panel_of(a, o) + PackedPairs{.nibbles = nibbles}.quants_at(block) + o % kPanel * 4;
+  for (int k = 0; k < 32; ++k) {
+    const int within = nibbles ? k % 16 : k;
+    const int byte = bytes[within / 4 * 4 * kPanel + k % 4];
+    quants[k] = nibbles ? (k < 16 ? byte & 15 : byte >> 4) - 8 : byte - 128;
+  }
+}
+
+/// Those of a type of sub-blocks.
+void sub_block_quants(const LinearArgs& a, const PackedSubBlocks& form, long o, long block, int* quants) {
+  const unsigned char* bytes = block_in(form, panel_of(a, o), block).quants + o % kPanel * 4;
+  for (int k = 0; k < 32; ++k) {
+    const int within = form.nibbles ? k % 16 : k;
+    const int byte = bytes[within / 4 * 4 * kPanel + k % 4];
+    const int nibble = k < 16 ? byte & 15 : byte >> 4;
+    const unsigned char* high = bytes + 16 * kPanel + k % 4;
+    const int quad = k / 4;
+    if (!form.nibbles) {
+      quants[k] = byte - 128;
+    } else if (form.high_bits == 1) {
+      quants[k] = nibble | (high[0] >> quad & 1) << 4;
+    } else if (form.high_bits == 2) {
+      quants[k] = (nibble | (high[quad / 4 * 64] >> quad % 4 * 2 & 3) << 4) - 32;
+    } else {
+      quants[k] = a.nibble_quants[nibble];
+    }
+  }
+}
+
+int dot(const int* quants, const signed char* x, long count) {
+  int sum = 0;
+  for (long k = 0; k < count; ++k) sum += quants[k] * x[k];
+  return sum;
 }
 
 /// One of a block's rows of [16] factors: of scales, then of minima.
@@ -73,24 +91,24 @@ float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_en
   const PackedSubBlocks form = packed_sub_blocks(a.type);
   float acc = 0.0f;
   float block_sum = 0.0f;
+  int quants[32];
   for (long first = k_begin; first < k_end; first += form.size) {
-    int dot = 0;
+    const signed char* x = a.xq + r * a.cols + first;
+    if (first == k_begin || first % 32 == 0) sub_block_quants(a, form, o, first / 32, quants);
+    const auto product = static_cast<float>(dot(quants + first % 32, x, form.size));
     int sum = 0;
-    for (long k = first; k < first + form.size; ++k) {
-      dot += sub_block_quant(a, form, o, k) * a.xq[r * a.cols + k];
-      sum += a.xq[r * a.cols + k];
-    }
-    const PackedBlock block = block_in(form, a.weights + (o / kPanel) * a.panel_stride, first / 32);
+    for (long k = 0; k < form.size; ++k) sum += x[k];
+    const PackedBlock block = block_in(form, panel_of(a, o), first / 32);
     const long sub = first % 32 / form.size;
     const float scale = sub_block_factor(form, block, sub, o % kPanel);
     const float minimum = form.minima ? sub_block_factor(form, block, form.subs() + sub, o % kPanel) : 0.0f;
     const float x_scale = a.x_scales[r * (a.cols / 32) + first / 32];
     if (form.summed()) {
-      block_sum = sub == 0 ? static_cast<float>(dot) * scale : std::fmaf(static_cast<float>(dot), scale, block_sum);
+      block_sum = sub == 0 ? product * scale : std::fmaf(product, scale, block_sum);
       block_sum = std::fmaf(static_cast<float>(sum), -minimum, block_sum);
       if (sub + 1 == form.subs()) acc = std::fmaf(block_sum, x_scale, acc);
     } else {
-      acc = std::fmaf(static_cast<float>(dot), scale * x_scale, acc);
+      acc = std::fmaf(product, scale * x_scale, acc);
       if (form.minima) acc = std::fmaf(static_cast<float>(sum), -(minimum * x_scale), acc);
     }
   }
@@ -98,7 +116,7 @@ float sub_block_sum(const LinearArgs& a, long r, long o, long k_begin, long k_en
 }
 
 float int8_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
-  const unsigned char* panel = a.weights + (o / kPanel) * a.panel_stride;
+  const unsigned char* panel = panel_of(a, o);
   float acc = 0.0f;
   for (long first = k_begin; first < k_end; first += kQuantGroup) {
     int dot = 0;
@@ -116,11 +134,11 @@ float slice_sum(const LinearArgs& a, long r, long o, long k_begin, long k_end) {
   if (is_sub_blocks(a.type)) return sub_block_sum(a, r, o, k_begin, k_end);
   float acc = 0.0f;
   if (a.type == PackedType::kQ8_0 || a.type == PackedType::kQ4_0) {
+    int quants[32];
     for (long block = k_begin / 32; block < k_end / 32; ++block) {
-      int dot = 0;
-      for (long k = block * 32; k < block * 32 + 32; ++k) dot += quant_weight(a, o, k) * a.xq[r * a.cols + k];
+      pair_quants(a, o, block, quants);
       const float scale = quant_scale(a, o, block) * a.x_scales[r * (a.cols / 32) + block];
-      acc = std::fmaf(static_cast<float>(dot), scale, acc);
+      acc = std::fmaf(static_cast<float>(dot(quants, a.xq + r * a.cols + block * 32, 32)), scale, acc);
     }
   } else {
     for (long k = k_begin; k < k_end; ++k) acc = std::fmaf(float_weight(a, o, k), a.x[r * a.x_stride + k], acc);
@@ -146,7 +164,7 @@ void linear_sum(const LinearArgs& a, const LinearSum& sum) {
   }
 }
 
-void linear(const LinearArgs& a) {
+BF_WITH_FMA void linear(const LinearArgs& a) {
   for (int i = 0; i < a.sum_count; ++i) linear_sum(a, a.sums[i]);
 }
 
@@ -291,7 +309,7 @@ void attention_row(const AttentionArgs& a, int row, float* scores, float* segmen
   for (int d = 0; d < value_dim; ++d) a.out[row][d] = total[d] * keep / total_sum + 0.0f;
 }
 
-void attention(const AttentionArgs& a) {
+BF_WITH_FMA void attention(const AttentionArgs& a) {
   for (int row = 0; row < a.rows; ++row) {
     attention_row(a, row, a.scratch, a.scratch + kAttentionSegment, a.scratch + kAttentionSegment + a.v_stride);
   }

@@ -8,11 +8,11 @@
 
 namespace butterfly {
 
-/// True where this process may use more than one core; spinning on a single core, or against a quota of one, only
-/// delays the peer.
-inline bool may_spin() {
-  static const bool several_cores = usable_threads() > 1;
-  return several_cores;
+/// True where each of `waiters`, who wait for each other on this machine, may have a core; spinning on a core that
+/// another one needs, or against a quota, only delays it.
+inline bool may_spin(int waiters = 2) {
+  static const int cores = usable_threads();
+  return waiters <= cores;
 }
 
 inline void relax_cpu() {
@@ -25,9 +25,10 @@ inline void relax_cpu() {
 
 /// The end of a spin that begins now and never outlasts the deadline.
 inline std::chrono::steady_clock::time_point spin_end(std::chrono::microseconds spin,
-                                                      std::chrono::steady_clock::time_point deadline) {
+                                                      std::chrono::steady_clock::time_point deadline,
+                                                      int waiters = 2) {
   const auto now = std::chrono::steady_clock::now();
-  if (!may_spin() || deadline <= now) return now;
+  if (!may_spin(waiters) || deadline <= now) return now;
   return deadline - now < spin ? deadline : now + spin;
 }
 

@@ -81,8 +81,7 @@ class Shared {
  public:
   Shared(int count, const CollectivesOptions& options)
       : members(static_cast<std::size_t>(count)),
-        timeout_(options.member_timeout),
-        crowded_(count > usable_threads()) {}
+        timeout_(options.member_timeout) {}
 
   /// Until all have come for the `number`-th time; the last one calls `last` before anybody goes on. False after an
   /// abort or the timeout.
@@ -140,7 +139,7 @@ class Shared {
     if (over()) return;
     const trace::Scope scope(trace::Zone::kWaitMembers);
     const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
-    const auto end = crowded_ ? Deadline() : spin_end(kSpin, deadline);
+    const auto end = spin_end(kSpin, deadline, static_cast<int>(members.size()));
     while (std::chrono::steady_clock::now() < end) {
       relax_cpu();
       if (over()) return;
@@ -163,7 +162,6 @@ class Shared {
   }
 
   const std::chrono::milliseconds timeout_;
-  const bool crowded_;
   std::atomic<int> arrived_{0};
   std::atomic<std::uint64_t> met_{0};  // how many meetings have been
   std::atomic<bool> aborted_{false};

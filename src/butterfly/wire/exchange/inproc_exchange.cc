@@ -45,7 +45,7 @@ struct InprocShared {
     const auto over = [&] { return done() || aborted.load(); };
     if (over()) return;
     const trace::Scope scope(trace::Zone::kWaitMembers);
-    const auto end = spin_end(options.spin, deadline);
+    const auto end = spin_end(options.spin, deadline, members);
     while (std::chrono::steady_clock::now() < end) {
       relax_cpu();
       if (over()) return;

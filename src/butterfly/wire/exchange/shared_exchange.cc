@@ -216,7 +216,7 @@ std::uint32_t SharedExchange::rings_to_come() const {
 Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
   const trace::Scope scope(trace::Zone::kWaitMembers);
   Bell& mine = bell(rank_);
-  const auto spin_until = spin_end(options_.spin, deadline);
+  const auto spin_until = spin_end(options_.spin, deadline, size());
   while (std::chrono::steady_clock::now() < spin_until) {
     relax_cpu();
     if (mine.rings.load(std::memory_order_acquire) != seen) return {};
