@@ -8,8 +8,8 @@
 #include "butterfly/tensor/half.h"
 #include "butterfly/tensor/quantize.h"
 
-// Where the CPU fuses multiply-adds itself, without a call of the C library for each: the same bits, several times as fast.
-// Not under a sanitizer, which is not yet there when the loader chooses.
+// Where the CPU fuses multiply-adds itself, without a call of the C library for each: the same bits, several times as
+// fast. Not under a sanitizer, which is not yet there when the loader chooses.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define BF_WITH_FMA __attribute__((target_clones("arch=x86-64-v3", "default"), flatten))
 #else
@@ -19,7 +19,9 @@
 namespace butterfly {
 namespace {
 
-const unsigned char* panel_of(const LinearArgs& a, long o) { return a.weights + (o / kPanel) * a.panel_stride; }
+const unsigned char* panel_of(const LinearArgs& a, long o) {
+  return a.weights + (o / kPanel) * a.panel_stride;
+}
 
 /// Element (o, k) of a float panel matrix; the layout is described in packed_matrix.h.
 float float_weight(const LinearArgs& a, long o, long k) {

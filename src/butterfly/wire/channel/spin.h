@@ -25,8 +25,7 @@ inline void relax_cpu() {
 
 /// The end of a spin that begins now and never outlasts the deadline.
 inline std::chrono::steady_clock::time_point spin_end(std::chrono::microseconds spin,
-                                                      std::chrono::steady_clock::time_point deadline,
-                                                      int waiters = 2) {
+                                                      std::chrono::steady_clock::time_point deadline, int waiters = 2) {
   const auto now = std::chrono::steady_clock::now();
   if (!may_spin(waiters) || deadline <= now) return now;
   return deadline - now < spin ? deadline : now + spin;

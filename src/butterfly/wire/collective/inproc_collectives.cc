@@ -80,8 +80,7 @@ struct alignas(64) Member {
 class Shared {
  public:
   Shared(int count, const CollectivesOptions& options)
-      : members(static_cast<std::size_t>(count)),
-        timeout_(options.member_timeout) {}
+      : members(static_cast<std::size_t>(count)), timeout_(options.member_timeout) {}
 
   /// Until all have come for the `number`-th time; the last one calls `last` before anybody goes on. False after an
   /// abort or the timeout.
