@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "butterfly/base/check.h"
 #include "butterfly/model/core/memory_check.h"
 
 namespace butterfly {
@@ -230,12 +231,22 @@ void TrainMemory::lay_out_scratch(TrainContext& context, Layout& shared) {
   context.partial_sums = shared.floats(context.chunks() * partial_sum_width(context));
 }
 
+void TrainMemory::lay_out(TrainContext& context, Layout& own, Layout& shared) {
+  lay_out_blocks(context, own, shared);
+  lay_out_scratch(context, shared);
+}
+
+void TrainMemory::lay_out(TrainContext& context) {
+  Layout own(activations_.data()), shared(shared_.data());
+  lay_out(context, own, shared);
+  BF_CHECK(own.bytes() <= activations_.bytes() && shared.bytes() <= shared_.bytes(), "a smaller micro-batch");
+}
+
 std::uint64_t TrainMemory::planned_bytes(TrainContext context, const ModelPart& part) {
   TrainMemory memory;
   memory.part_ = part;
   Layout own(nullptr), shared(nullptr);
-  memory.lay_out_blocks(context, own, shared);
-  memory.lay_out_scratch(context, shared);
+  memory.lay_out(context, own, shared);
   return own.bytes() + shared.bytes();
 }
 
@@ -246,8 +257,7 @@ Result<TrainMemory> TrainMemory::create(TrainContext& context, const ModelPart& 
   for (const bool counting : {true, false}) {
     Layout own(memory.activations_.data());
     Layout shared(memory.shared_.data());
-    memory.lay_out_blocks(context, own, shared);
-    memory.lay_out_scratch(context, shared);
+    memory.lay_out(context, own, shared);
     if (!counting) break;
     BF_TRY(check_memory(own.bytes() + shared.bytes(), "activations and scratch memory"));
     BF_ASSIGN_OR_RETURN(memory.activations_, AlignedBuffer::create(own.bytes()));

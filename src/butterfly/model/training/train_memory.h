@@ -61,6 +61,8 @@ class TrainMemory {
  public:
   /// For `part`, which says its layers. Also gives `context` its scratch. Errors: kNoMemory naming the size.
   static Result<TrainMemory> create(TrainContext& context, const ModelPart& part);
+  /// The same memory for the context's micro-batch, which is no larger than that of create(). What was kept is gone.
+  void lay_out(TrainContext& context);
   /// What create() would take, of a context of which only config and options are there.
   static std::uint64_t planned_bytes(TrainContext context, const ModelPart& part);
 
@@ -79,6 +81,7 @@ class TrainMemory {
   static void lay_out_results(const TrainContext& context, const Mlps& mlps, BlockActivations& block, Layout& layout);
   static void lay_out_derived(const TrainContext& context, const Mlps& mlps, BlockActivations& block, Layout& layout);
   void lay_out_expert_gradients(const TrainContext& context, Layout& shared);
+  void lay_out(TrainContext& context, Layout& own, Layout& shared);
   void lay_out_blocks(const TrainContext& context, Layout& own, Layout& shared);
   void lay_out_head(const TrainContext& context, Layout& shared);
   void lay_out_scratch(TrainContext& context, Layout& shared);

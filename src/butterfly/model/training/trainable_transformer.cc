@@ -53,6 +53,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   Status plan() {
     context_.config = &config_;
     context_.options = options_;
+    room_ = options_.micro_batch;
     context_.kernels = &training_kernels(options_.isa);
     context_.team = &team_;
     gemm_ = make_gemm(options_.precision, options_.isa, team_);
@@ -75,8 +76,6 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     find_matmuls();
     BF_TRY(set_part(options_.part));
     if (options_.memory.weights == Residency::kWhole) weights_changed();
-    tokens_.resize(static_cast<std::size_t>(context_.rows()));
-    targets_.resize(static_cast<std::size_t>(context_.rows()));
     return {};
   }
 
@@ -98,6 +97,12 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   void initialize(std::uint64_t seed, const ParameterMade& made) override {
     initialize_parameters(config_, seed, parameters_, team_, made);
     weights_changed();
+  }
+
+  Status make_room(int sequences) override {
+    if (sequences == room_) return {};
+    room_ = sequences;
+    return set_part(part_);
   }
 
   Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
@@ -193,7 +198,10 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     part_ = part;
     if (part_.last_layer < 0) part_.last_layer = config_.layers;
     memory_ = {};  // before there is the new one
+    context_.options.micro_batch = room_;
     BF_ASSIGN_OR_RETURN(memory_, TrainMemory::create(context_, part_));
+    tokens_.resize(static_cast<std::size_t>(context_.rows()));
+    targets_.resize(tokens_.size());
     tallies_.assign(static_cast<std::size_t>(part_.kept), RouterTally(config_));
     kept_.assign(static_cast<std::size_t>(part_.kept), 0);
     last_place_ = 0;
@@ -455,7 +463,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   Status check_ids(std::span<const TokenId> ids, int lowest, const char* what) const {
     if (ids.size() != tokens_.size()) {
       return make_error(ErrorCode::kInvalidArgument, "{} {}, the transformer takes {} sequences of {}", ids.size(),
-                        what, options_.micro_batch, options_.seq);
+                        what, context_.options.micro_batch, options_.seq);
     }
     for (const TokenId id : ids) {
       if (id.value < lowest || id.value >= config_.vocab) {
@@ -466,8 +474,24 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     return {};
   }
 
+  /// The next pass is over so many tokens.
+  Status take_rows(std::size_t tokens) {
+    const auto seq = static_cast<std::size_t>(options_.seq), sequences = tokens / seq;
+    if (sequences < 1 || sequences > static_cast<std::size_t>(room_) || tokens % seq != 0) {
+      return make_error(ErrorCode::kInvalidArgument, "{} tokens, the transformer takes 1 to {} sequences of {}", tokens,
+                        room_, options_.seq);
+    }
+    if (tokens == tokens_.size()) return {};
+    context_.options.micro_batch = static_cast<int>(sequences);
+    memory_.lay_out(context_);
+    tokens_.resize(tokens);
+    targets_.resize(tokens);
+    return {};
+  }
+
   Result<double> run_forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) {
     kept_[0] = 0;
+    BF_TRY(take_rows(tokens.size()));
     BF_TRY(check_ids(tokens, 0, "tokens"));
     BF_TRY(check_ids(targets, -1, "targets"));
     std::ranges::copy(tokens, tokens_.begin());
@@ -507,6 +531,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   WeightResidency* residency_ = nullptr;  // borrowed
   ModelPart part_;
   TrainMemory memory_;
+  int room_ = 0;                           // sequences that there is memory for
   std::vector<RouterTally> tallies_;       // of each place
   std::vector<char> kept_;                 // what a backward pass needs, of each place
   int last_place_ = 0;                     // of the last forward

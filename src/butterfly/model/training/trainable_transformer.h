@@ -117,8 +117,13 @@ class TrainableTransformer {
   virtual void initialize(std::uint64_t seed, const ParameterMade& made) = 0;
   void initialize(std::uint64_t seed) { initialize(seed, {}); }
 
-  /// tokens and targets: [micro_batch, seq], a target of -1 is not counted. Returns the sum of the losses (nats) over
-  /// the counted targets; keeps what backward() needs. Errors: kInvalidArgument for an id outside the vocabulary.
+  /// Room for passes of at most so many sequences; TransformerOptions::micro_batch without a call. What was kept is
+  /// gone. Errors: kNoMemory.
+  virtual Status make_room(int sequences) = 0;
+
+  /// tokens and targets: [sequences, seq], as many as there is room for at most; a target of -1 is not counted. Returns
+  /// the sum of the losses (nats) over the counted targets; keeps what backward() needs. Errors: kInvalidArgument for
+  /// an id outside the vocabulary.
   virtual Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) = 0;
 
   /// From the next backward() on, gradients go to `into`, which is as long as parameters().gradients(): these, until it

@@ -302,6 +302,30 @@ TEST(TransformerGradients, DoNotDependOnHowManyRowsOfLogitsFit) {
   }
 }
 
+// Fails when anything lies where another number of rows has it.
+TEST(TransformerGradients, OfFewSequencesDoNotDependOnTheRoomForMore) {
+  for (const std::string& kind : network_kinds()) {
+    const auto of_size = [&](int sequences) {
+      return make_transformer(transformer_config(kind), {.micro_batch = sequences, .seq = 9, .isa = best_isa()});
+    };
+    const auto roomy = of_size(2);
+    ASSERT_TRUE(roomy->make_room(5));
+    for (const int sequences : {2, 5, 1, 5}) {
+      const auto exact = of_size(sequences);
+      const TransformerInput input = transformer_input(exact->config(), exact->options());
+      std::vector<double> losses;
+      for (const auto& transformer : {exact.get(), roomy.get()}) {
+        std::ranges::fill(transformer->parameters().gradients(), 0.0f);
+        losses.push_back(transformer->forward(input.tokens, input.targets).value());
+        ASSERT_TRUE(transformer->backward(0.25f, {}));
+      }
+      EXPECT_EQ(losses[0], losses[1]) << kind << ", " << sequences;
+      EXPECT_TRUE(std::ranges::equal(exact->parameters().gradients(), roomy->parameters().gradients()))
+          << kind << ", " << sequences;
+    }
+  }
+}
+
 TEST(TrainableTransformer, EvaluatesTheLossOfForward) {
   const auto transformer = make_transformer(transformer_config("gpt2"), small_options());
   const TransformerInput input = transformer_input(transformer->config(), transformer->options());
@@ -421,8 +445,10 @@ TEST(TrainableTransformer, RefusesWhatItCannotTakeNamingBothValues) {
               HasSubstr("at most 16777216 tokens"));
   const auto transformer = make_transformer(config, small_options());
   TransformerInput input = transformer_input(config, transformer->options());
+  EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(8), input.targets)),
+              HasSubstr("8 tokens, the transformer takes 1 to 2 sequences of 9"));
   EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(9), input.targets)),
-              HasSubstr("9 tokens, the transformer takes 2 sequences of 9"));
+              HasSubstr("18 targets, the transformer takes 1 sequences of 9"));
   input.tokens[3] = TokenId{61};
   EXPECT_THAT(message(transformer->forward(input.tokens, input.targets)),
               HasSubstr("tokens of 61, the vocabulary has 61"));

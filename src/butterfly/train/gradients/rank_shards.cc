@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace butterfly {
+namespace {
+
+/// At most: a pass keeps the activations of all of them.
+constexpr int kMicroBatchesOfAPass = 4;
+
+}  // namespace
 
 ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<const PipelineStage> stages,
                         TrainableTransformer& transformer) {
@@ -26,6 +32,10 @@ Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<
   work.micro_batches.assign(work.stages.size(), {.first = 0, .last = total, .total = total});
   if (!work.stages.empty()) return work;
   BF_ASSIGN_OR_RETURN(work.micro_batches, divide_micro_batches(total, ranks, speeds));
+  if (!sharding_of(config.parallel.strategy).gradients) return work;
+  // Several in one pass are added up in another order, and experts' load would be balanced over all of them.
+  const bool one_by_one = config.parallel.deterministic || config.shape.moe.experts > 0;
+  work.rounds = rounds_of(work.micro_batches, one_by_one ? 1 : kMicroBatchesOfAPass);
   return work;
 }
 
@@ -49,7 +59,8 @@ ShardedGradients gradients_of(const ShardMap& map, std::shared_ptr<CollectiveQue
   ShardedGradients gradients{.map = map,
                              .queue = std::move(queue),
                              .exchange = sharding.gradients ? Exchange::kMicroBatch : Exchange::kStep,
-                             .shares = std::move(work.micro_batches)};
+                             .shares = std::move(work.micro_batches),
+                             .rounds = work.rounds};
   if (work.stages.empty()) return gradients;
   gradients.exchange = Exchange::kNone;
   if (transformer.config().tied_head) {

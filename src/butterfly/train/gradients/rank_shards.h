@@ -26,6 +26,7 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 struct RankWorkShares {
   std::vector<MicroBatches> micro_batches{};
   std::vector<PipelineStage> stages{};
+  int rounds = 0;  // rounds_of(), where ranks go through them together
 };
 
 /// Of a pipeline, every rank all micro-batches. Errors: those of divide_micro_batches() and stages_of().

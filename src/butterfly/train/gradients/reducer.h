@@ -76,10 +76,11 @@ struct ShardedGradients {
   const ShardMap& map;
   std::shared_ptr<CollectiveQueue> queue;  // of everything that these ranks' collectives do during a step
   /// kStep: a rank's micro-batches add up and go to the owners once, so each rank holds all gradients. kMicroBatch:
-  /// those of each go there at once (micro_batches_in_rounds()), and its memory is given back. kNone: a rank computes
-  /// all of its part alone, piece by piece.
+  /// those of each pass go there at once (micro_batches_in_rounds()), and its memory is given back. kNone: a rank
+  /// computes all of its part alone, piece by piece.
   enum class Exchange : std::uint8_t { kStep, kMicroBatch, kNone } exchange = Exchange::kStep;
   std::vector<MicroBatches> shares{};  // of all ranks
+  int rounds = 1;                      // kMicroBatch: rounds_of()
   int open_heads = 1;                  // kNone: micro-batches whose embeddings' gradients are the head's at once
 };
 

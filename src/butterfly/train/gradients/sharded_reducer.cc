@@ -109,7 +109,7 @@ class ScatterSum final : public BucketSum {
   std::vector<float> own_;
 };
 
-/// One exchange for each micro-batch. Backward passes write to memory of the reducer, which is given back bucket by
+/// One exchange for each round. Backward passes write to memory of the reducer, which is given back bucket by
 /// bucket; the flat gradients take the sums of this rank's part.
 class RoundReducer final : public GradientReducer {
  public:
@@ -121,7 +121,7 @@ class RoundReducer final : public GradientReducer {
         workspace_(std::move(workspace)),
         held_(std::move(held)),
         exchange_(shards_.map, collectives_),
-        rounds_(rounds_of(shards_.shares)) {
+        rounds_(shards_.rounds) {
     most_on_their_way_ = kUnitsOnTheirWay * shards_.map.largest_layer();
   }
   ~RoundReducer() override {
@@ -258,7 +258,7 @@ class RoundReducer final : public GradientReducer {
 }  // namespace
 
 std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
-  const int rounds = rounds_of(shares);
+  const int rounds = rounds_of(shares, 1);
   std::size_t most = 0;
   for (int round = 1; round < rounds; ++round) {
     int leaves = 0;

@@ -129,7 +129,7 @@ class RunTrainer final : public RankTrainer {
   std::unique_ptr<GradientReducer> reducer_;
   MicroBatches share_;
   std::optional<WorkBalance> balance_;  // null: the shares stay as they are
-  std::vector<int> rounds_;
+  std::vector<PassMicroBatches> rounds_;
   StepBuffers buffers_;
   OutlierGuard guard_;
   CheckpointWriter writer_;

@@ -56,6 +56,8 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
 Status RunTrainer::adopt(const TrainRank& rank) {
   BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config_, rank.size, rank.speeds));
   const std::vector<MicroBatches>& shares = work.micro_batches;
+  const MicroBatches& mine = shares[static_cast<std::size_t>(rank.rank)];
+  BF_TRY(transformer_.make_room(config_.micro_batch * (work.rounds > 0 ? most_in_a_round(mine, work.rounds) : 1)));
   BF_TRY(divide(rank, work));
   const ShardedGradients* divided = shards_ == nullptr ? nullptr : &shards_->gradients;
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
@@ -80,7 +82,7 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   const bool in_rounds = divided != nullptr && divided->exchange != ShardedGradients::Exchange::kStep;
   if (rank.size > 1 && rank.speeds.empty() && !in_rounds) balance_.emplace(shares);
   rounds_ = divided != nullptr && divided->exchange == ShardedGradients::Exchange::kMicroBatch
-                ? micro_batches_in_rounds(shares, rank.rank)
+                ? micro_batches_in_rounds(shares, rank.rank, work.rounds)
                 : micro_batches_in_order(share_);
   agreed_ = false;
   // Ranks may have been apart.

@@ -64,30 +64,34 @@ Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std
   return shares;
 }
 
-int rounds_of(std::span<const MicroBatches> shares) {
-  int most = 0;
-  for (const MicroBatches& share : shares) most = std::max(most, share.last - share.first);
-  return most;
+int rounds_of(std::span<const MicroBatches> shares, int together) {
+  int most = 0, least = shares.empty() ? 0 : shares.front().total;
+  for (const MicroBatches& share : shares) {
+    most = std::max(most, share.last - share.first);
+    least = std::min(least, share.last - share.first);
+  }
+  if (least == 0) return most;
+  const int in_one_pass = std::clamp((2 * most + least) / (2 * least), 1, together);  // the nearest number of times
+  return (most + in_one_pass - 1) / in_one_pass;
 }
 
-std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank) {
-  const int rounds = rounds_of(shares);
-  std::vector<int> mine(static_cast<std::size_t>(rounds), kIdle);
+std::vector<PassMicroBatches> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank, int rounds) {
+  std::vector<PassMicroBatches> mine(static_cast<std::size_t>(rounds));
   int next = 0;
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t of = 0; of < shares.size(); ++of) {
-      const int before = micro_batches_before(shares[of], round, rounds);
-      if (micro_batches_before(shares[of], round + 1, rounds) == before) continue;
-      if (static_cast<int>(of) == rank) mine[static_cast<std::size_t>(round)] = next;
-      ++next;
+      const int count =
+          micro_batches_before(shares[of], round + 1, rounds) - micro_batches_before(shares[of], round, rounds);
+      if (static_cast<int>(of) == rank && count > 0) mine[static_cast<std::size_t>(round)] = {next, count};
+      next += count;
     }
   }
   return mine;
 }
 
-std::vector<int> micro_batches_in_order(const MicroBatches& share) {
-  std::vector<int> mine(static_cast<std::size_t>(share.last - share.first));
-  std::iota(mine.begin(), mine.end(), share.first);
+std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share) {
+  std::vector<PassMicroBatches> mine;
+  for (int micro_batch = share.first; micro_batch < share.last; ++micro_batch) mine.push_back({micro_batch, 1});
   return mine;
 }
 

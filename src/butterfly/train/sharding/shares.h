@@ -22,20 +22,33 @@ struct MicroBatches {
 /// number of speeds than ranks, or a speed that is not above 0.
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
 
-/// Where the ranks of a step go through their micro-batches together, round by round: as many rounds as the busiest
-/// rank has micro-batches, those of another one at equal distances and one of them in the last round. So a rank that is
-/// a third as fast has the time of three rounds for each.
-int rounds_of(std::span<const MicroBatches> shares);
+/// Where the ranks of a step go through their micro-batches together, round by round. A rank that has several times as
+/// many as the one that has least computes as many times as many in one pass, up to `together`: all take equally long
+/// for a round. With `together` 1 there are as many rounds as the busiest rank has micro-batches, those of another one
+/// at equal distances and one of them in the last round, so a rank that is a third as fast has the time of three rounds
+/// for each.
+int rounds_of(std::span<const MicroBatches> shares, int together);
+/// The most of one rank in one of `rounds`.
+inline int most_in_a_round(const MicroBatches& share, int rounds) {
+  return (share.last - share.first + rounds - 1) / rounds;
+}
 /// How many of a rank's micro-batches belong to the first `rounds` of `all`.
 inline int micro_batches_before(const MicroBatches& share, int rounds, int all) {
   return static_cast<int>(std::int64_t{rounds} * (share.last - share.first) / all);
 }
 
-/// Which micro-batch `rank` has in each round, or kIdle. Numbered along the rounds, and by rank within one.
+/// Consecutive micro-batches that a rank computes in one pass.
 inline constexpr int kIdle = -1;
-std::vector<int> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank);
+struct PassMicroBatches {
+  int first = kIdle;
+  int count = 0;
+  bool operator==(const PassMicroBatches&) const = default;
+};
+
+/// Those of `rank` in each of `rounds` rounds. Numbered along the rounds, and by rank within one.
+std::vector<PassMicroBatches> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank, int rounds);
 
 /// One after the other.
-std::vector<int> micro_batches_in_order(const MicroBatches& share);
+std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share);
 
 }  // namespace butterfly

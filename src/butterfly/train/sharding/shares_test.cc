@@ -61,18 +61,44 @@ TEST(Shares, ImpossibleOnesAreRefusedWithBothNumbers) {
 
 TEST(Shares, RoundsNumberMicroBatchesAlongTheRanks) {
   const auto shares = divide_micro_batches(6, 3, std::vector<double>{3, 1, 2}).value();
-  EXPECT_THAT(micro_batches_in_rounds(shares, 0), ElementsAre(0, 1, 3));
-  EXPECT_THAT(micro_batches_in_rounds(shares, 1), ElementsAre(kIdle, kIdle, 4));
-  EXPECT_THAT(micro_batches_in_rounds(shares, 2), ElementsAre(kIdle, 2, 5));
-  EXPECT_THAT(micro_batches_in_order(shares[2]), ElementsAre(4, 5));
+  ASSERT_EQ(rounds_of(shares, 1), 3);
+  using Pass = PassMicroBatches;
+  EXPECT_THAT(micro_batches_in_rounds(shares, 0, 3), ElementsAre(Pass{0, 1}, Pass{1, 1}, Pass{3, 1}));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 1, 3), ElementsAre(Pass{}, Pass{}, Pass{4, 1}));
+  EXPECT_THAT(micro_batches_in_rounds(shares, 2, 3), ElementsAre(Pass{}, Pass{2, 1}, Pass{5, 1}));
+  EXPECT_THAT(micro_batches_in_order(shares[2]), ElementsAre(Pass{4, 1}, Pass{5, 1}));
+}
+
+// Fails when a fast rank goes through more rounds than a slow one has micro-batches, or keeps more of them than
+// allowed.
+TEST(Shares, AFastRankComputesSeveralMicroBatchesInOnePass) {
+  const auto rounds = [](int total, const std::vector<double>& speeds) {
+    return rounds_of(divide_micro_batches(total, static_cast<int>(speeds.size()), speeds).value(), 4);
+  };
+  EXPECT_EQ(rounds(16, {3, 1}), 4);
+  EXPECT_EQ(rounds(16, {1, 1}), 8);
+  EXPECT_EQ(rounds(11, {6, 5}), 6) << "nearly as fast: no rank needs twice the memory";
+  EXPECT_EQ(rounds(16, {15, 1}), 4) << "15 in one pass would take 15 times the memory";
+  const auto shares = divide_micro_batches(16, 2, std::vector<double>{11, 5}).value();
+  ASSERT_EQ(rounds_of(shares, 4), 6);
+  int next = 0;
+  std::vector<PassMicroBatches> fast = micro_batches_in_rounds(shares, 0, 6);
+  const std::vector<PassMicroBatches> slow = micro_batches_in_rounds(shares, 1, 6);
+  for (std::size_t round = 0; round < 6; ++round) {
+    EXPECT_EQ(fast[round].first, next);
+    EXPECT_LE(fast[round].count, most_in_a_round(shares[0], 6));
+    next += fast[round].count + slow[round].count;
+    EXPECT_LE(slow[round].count, 1);
+  }
+  EXPECT_EQ(next, 16);
 }
 
 // Fails when a slow rank's micro-batches come one after the other: each would be waited for by a single one of others.
 TEST(Shares, ASlowRankHasTheTimeOfSeveralRoundsForEachMicroBatch) {
   const auto shares = divide_micro_batches(16, 2, std::vector<double>{3, 1}).value();
-  const std::vector<int> slow = micro_batches_in_rounds(shares, 1);
+  const std::vector<PassMicroBatches> slow = micro_batches_in_rounds(shares, 1, rounds_of(shares, 1));
   ASSERT_EQ(slow.size(), 12U);
-  for (std::size_t round = 0; round < slow.size(); ++round) EXPECT_EQ(slow[round] != kIdle, round % 3 == 2) << round;
+  for (std::size_t round = 0; round < slow.size(); ++round) EXPECT_EQ(slow[round].count, round % 3 == 2) << round;
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class StageStep {
 
  private:
   void read(int micro) {
-    read_batch(context_, step_, micro);
+    read_batch(context_, step_, {.first = micro, .count = 1});
     clock_.lap(kData, micro);
   }
 

@@ -38,9 +38,10 @@ Status serve_others(StepContext& context) {
 
 /// All layers, for this rank's micro-batches.
 Status pass_rounds(StepContext& context, std::int64_t step, PhaseClock& clock) {
-  for (const int micro : context.rounds) {
+  for (const PassMicroBatches& pass : context.rounds) {
+    const int micro = pass.first;
     if (micro != kIdle) {
-      read_batch(context, step, micro);
+      read_batch(context, step, pass);
       clock.lap(kData, micro);
       BF_TRY(forward(context, micro));
       double& pass_s = context.buffers.pass_s[static_cast<std::size_t>(micro)];
@@ -125,13 +126,16 @@ std::int64_t tokens_of_step(const StepContext& context) {
   return static_cast<std::int64_t>(context.config.global_batch) * context.transformer.options().seq;
 }
 
-void read_batch(StepContext& context, std::int64_t step, int micro_batch) {
+void read_batch(StepContext& context, std::int64_t step, PassMicroBatches micro_batches) {
   const auto seq = static_cast<std::size_t>(context.transformer.options().seq);
-  for (int i = 0; i < context.micro_batch; ++i) {
+  const int sequences = micro_batches.count * context.micro_batch;
+  std::vector<TokenId>&tokens = context.buffers.tokens, &targets = context.buffers.targets;
+  tokens.resize(static_cast<std::size_t>(sequences) * seq);
+  targets.resize(tokens.size());
+  for (int i = 0; i < sequences; ++i) {
     const std::size_t at = static_cast<std::size_t>(i) * seq;
-    context.data.sequence(step, micro_batch * context.micro_batch + i,
-                          std::span(context.buffers.tokens).subspan(at, seq),
-                          std::span(context.buffers.targets).subspan(at, seq));
+    context.data.sequence(step, micro_batches.first * context.micro_batch + i, std::span(tokens).subspan(at, seq),
+                          std::span(targets).subspan(at, seq));
   }
 }
 

@@ -70,10 +70,10 @@ struct StepBuffers {
   StepBuffers& operator=(const StepBuffers&) = delete;
 
   std::int64_t summed_step = -1;         // the last whose gradients are summed here, and at this rank's mirrors
-  std::vector<TokenId> tokens, targets;  // [micro_batch, seq]
+  std::vector<TokenId> tokens, targets;  // [sequences, seq] of a pass
   static constexpr std::size_t kWishes = 3;
   std::vector<double> numbers;       // what ranks share: the following, then a number for each wish
-  std::span<double> losses;          // of each micro-batch of the step
+  std::span<double> losses;          // of each micro-batch of the step; of several in one pass at the first
   std::span<double> balance_losses;  // likewise
   std::span<double> pass_s;          // likewise: of its forward and backward pass; 0 in a pipeline
   std::span<double> expert_tokens;   // sums over micro-batches
@@ -100,17 +100,17 @@ struct StepContext {
   StepBuffers& buffers;
   Collectives* collectives = nullptr;  // null for one rank
   MicroBatches share{};
-  std::vector<int> rounds{};           // this rank's micro-batch in each, or kIdle
-  const StagePlace* stages = nullptr;  // null: all layers are computed here
-  ShardedWeights* weights = nullptr;   // null: every rank has all of them
-  int micro_batch = 1;                 // sequences
+  std::vector<PassMicroBatches> rounds{};  // this rank's in each
+  const StagePlace* stages = nullptr;      // null: all layers are computed here
+  ShardedWeights* weights = nullptr;       // null: every rank has all of them
+  int micro_batch = 1;                     // sequences
 };
 
 std::int64_t tokens_of_step(const StepContext& context);
 
 /// Into buffers.tokens and targets. Micro-batch m of a step holds its sequences [m micro_batch, (m + 1) micro_batch),
 /// whichever rank computes it.
-void read_batch(StepContext& context, std::int64_t step, int micro_batch);
+void read_batch(StepContext& context, std::int64_t step, PassMicroBatches micro_batches);
 
 /// Of the loss of each token: a step's is their mean.
 float loss_scale(const StepContext& context);

@@ -25,6 +25,7 @@ class TamperedTransformer final : public TrainableTransformer {
   std::vector<ParameterUnit> units() const override { return inner_.units(); }
   void set_residency(WeightResidency* residency) override { inner_.set_residency(residency); }
   Status idle(const GradientsReady& ready) override { return inner_.idle(ready); }
+  Status make_room(int sequences) override { return inner_.make_room(sequences); }
   Result<double> forward(std::span<const TokenId> tokens, std::span<const TokenId> targets) override {
     BF_ASSIGN_OR_RETURN(const double loss, inner_.forward(tokens, targets));
     return loss * loss_factor;
