@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
 
-    python3 tools/bench_uneven.py [--share 0.333] [--throttle busy|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10] [--micro-batch 1]
+    python3 tools/bench_uneven.py [--share 0.333] [--throttle busy|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10] [--micro-batch 1] [--mirror 1]
 
 Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread that has
 --share of a CPU. `--throttle busy` gives each its own CPU and lets busy loops take the rest of the worker's, which loses
@@ -111,6 +111,8 @@ def together(options, folder, strategy):
                               stderr=subprocess.DEVNULL)
     wait_until_it_listens(address)
     speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
+    if strategy != "ddp":
+        speeds += ["--mirror", str(options.mirror)]
     try:
         with throttled(worker, options):
             result = result_of(start_on_first_cpu(command_of(options, options.batch, log, "--workers", address, "--parallel",
@@ -127,6 +129,7 @@ def main():
     parser.add_argument("--seq", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--mirror", type=int, default=1)
     parser.add_argument("--share", type=float, default=1 / 3)
     parser.add_argument("--throttle", choices=("busy", "quota"), default="busy")
     parser.add_argument("--strategies", default="ddp,zero1")

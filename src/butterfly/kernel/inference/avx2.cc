@@ -15,9 +15,52 @@ template <PackedType kType, int... M>
 constexpr TileTable<sizeof...(M), 1> kFloatTiles = {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>}...}};
 template <PackedType kType>
 constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
-template <PackedType kType>
-constexpr auto kFewFloatRowsTable = kFloatTiles<kType, 1, 2, 3, 4>;
 constexpr TileTable<1, 1> kOneFloatRow = {{{all_slices<float_slice<Vec, PackedType::kF32, 1, 1>, 1>}}};
+
+/// gathered_float_slice() of few rows and halves: eight outputs of the panel and then the others. So the sums of eight
+/// rows have registers, and each weight is widened once.
+template <PackedType kType, int M>
+float* half_panel_slice(const LinearArgs& a, long row, long panel, const SliceStep& step, float* top) {
+  constexpr long kColumns = GatheredFloats::kColumns;
+  const auto* w = reinterpret_cast<const unsigned short*>(panel_of(a, panel));
+  const float* x = a.x + (row - a.first_row) * GatheredFloats::blocks(a.cols) * kColumns;
+  float* place = top;
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    __m256 acc[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) acc[m] = _mm256_setzero_ps();
+    for (long begin = step.begin; begin < step.end; begin += kColumns) {
+      const float* of_block = x + begin * M;
+      const long end = min_of(begin + kColumns, step.end);
+      for (long k = begin; k < end; ++k, ++of_block) {
+        const __m256 weights = Vec::load_eight<kType>(w + k * kPanel + half * 8);
+        if (half == 0) prefetch_floats<kType>(reinterpret_cast<const unsigned char*>(w + k * kPanel), a.prefetch);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          acc[m] = _mm256_fmadd_ps(weights, _mm256_broadcast_ss(of_block + m * kColumns), acc[m]);
+        }
+      }
+    }
+    place = top;
+    for (int adds = step.adds; adds > 0; --adds) {
+      place -= M * kPanel;
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        acc[m] = _mm256_add_ps(_mm256_loadu_ps(place + m * kPanel + half * 8), acc[m]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) _mm256_storeu_ps(place + m * kPanel + half * 8, acc[m]);
+  }
+  return place + M * kPanel;
+}
+
+template <PackedType kType, int... M>
+constexpr TileTable<sizeof...(M), 1> kHalfPanelTiles = {{{all_slices<half_panel_slice<kType, M>, M>}...}};
+constexpr auto kFewFloatRowsTable = kFloatTiles<PackedType::kF32, 1, 2, 3, 4>;
+template <PackedType kType>
+constexpr auto kFewRowsOfHalvesTable = kHalfPanelTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
 
 constexpr RowOrder kGathered = RowOrder::kGathered;
 constexpr PackedType kAsItLies = PackedType::kF32;  // of linear_tiles(): nothing is unpacked
@@ -116,28 +159,26 @@ bool nibbles_are_small(const LinearArgs& a) {
 
 constexpr RowOrder kGatheredFloats = RowOrder::kGatheredFloats;
 
-/// Eight rows are two tiles of four: a panel is read twice either way.
-template <PackedType kType>
 void linear_floats(const LinearArgs& a) {
-  constexpr long kFewRows = 2 * kFewFloatRowsTable<kType>.kRows;
-  if (a.rows <= kFewRows) {
-    return linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFewFloatRowsTable<kType>, a.cols * 4);
-  }
-  linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<kType>, a.cols * 4);
+  if (a.rows == 1) return linear_tiles<Vec>(a, kOneFloatRow, a.cols * 4);
+  // Eight rows are two tiles of four: a panel is read twice either way.
+  constexpr long kFewRows = 2 * kFewFloatRowsTable.kRows;
+  if (a.rows <= kFewRows) return linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFewFloatRowsTable, a.cols * 4);
+  linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
 }
 
 template <PackedType kType>
 void linear_halves(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneRowOfHalves<Vec, kType>, a.cols * 4);
-  if (a.scratch == nullptr) return linear_floats<kType>(a);
+  if (are_few(a)) return linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFewRowsOfHalvesTable<kType>, a.cols * 4);
+  if (a.scratch == nullptr) return linear_tiles<Vec, kAsItLies, kGatheredFloats>(a, kFloatTable<kType>, a.cols * 4);
   linear_tiles<Vec, kType, kGatheredFloats>(a, kFloatTable<PackedType::kF32>, a.cols * 4);
 }
 
 void linear(const LinearArgs& a) {
   switch (a.type) {
     case PackedType::kF32:
-      if (a.rows == 1) return linear_tiles<Vec>(a, kOneFloatRow, a.cols * 4);
-      return linear_floats<PackedType::kF32>(a);
+      return linear_floats(a);
     case PackedType::kF16:
       return linear_halves<PackedType::kF16>(a);
     case PackedType::kBF16:

@@ -24,10 +24,11 @@ struct Vec {
     return load(values);
   }
   static Vec load_half(const unsigned short* p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
-            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+    return {load_eight<PackedType::kF16>(p), load_eight<PackedType::kF16>(p + 8)};
   }
-  static Vec load_bf16(const unsigned short* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
+  static Vec load_bf16(const unsigned short* p) {
+    return {load_eight<PackedType::kBF16>(p), load_eight<PackedType::kBF16>(p + 8)};
+  }
   static Vec load_quants(const unsigned char* q) { return {widen_quants(q), widen_quants(q + 8)}; }
   static float widen_half(unsigned short half) { return _cvtsh_ss(half); }
   static void store_half(unsigned char* p, Vec x) {
@@ -75,6 +76,14 @@ struct Vec {
                 _mm256_packs_epi32(round_away(high.a), round_away(high.b)), q);
   }
 
+  /// Of kF16 or kBF16.
+  template <PackedType kType>
+  static __m256 load_eight(const unsigned short* p) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    if constexpr (kType == PackedType::kF16) return _mm256_cvtph_ps(halves);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+
  private:
   static void store_bytes(__m256i words_low, __m256i words_high, unsigned char* q) {
     // Packing works within 128-bit halves; the permutation restores the order.
@@ -90,10 +99,6 @@ struct Vec {
     const __m256 clamped = _mm256_min_ps(_mm256_max_ps(number, _mm256_set1_ps(-127.0f)), _mm256_set1_ps(127.0f));
     const __m256 sign = _mm256_and_ps(clamped, _mm256_set1_ps(-0.0f));
     return _mm256_cvttps_epi32(_mm256_add_ps(clamped, _mm256_or_ps(sign, _mm256_set1_ps(kBelowHalf))));
-  }
-  static __m256 widen_bf16(const unsigned short* p) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
   }
   static __m256 shift_in(__m256 p, __m256 t) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
