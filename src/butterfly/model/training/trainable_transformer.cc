@@ -474,7 +474,7 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
     return {};
   }
 
-  /// The next pass is over so many tokens.
+  /// The next pass is over this number of tokens.
   Status take_rows(std::size_t tokens) {
     const auto seq = static_cast<std::size_t>(options_.seq), sequences = tokens / seq;
     if (sequences < 1 || sequences > static_cast<std::size_t>(room_) || tokens % seq != 0) {

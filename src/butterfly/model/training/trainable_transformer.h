@@ -117,8 +117,8 @@ class TrainableTransformer {
   virtual void initialize(std::uint64_t seed, const ParameterMade& made) = 0;
   void initialize(std::uint64_t seed) { initialize(seed, {}); }
 
-  /// Room for passes of at most so many sequences; TransformerOptions::micro_batch without a call. What was kept is
-  /// gone. Errors: kNoMemory.
+  /// Room for passes of at most this number of sequences; TransformerOptions::micro_batch without a call. What was kept
+  /// is gone. Errors: kNoMemory.
   virtual Status make_room(int sequences) = 0;
 
   /// tokens and targets: [sequences, seq], as many as there is room for at most; a target of -1 is not counted. Returns
