@@ -43,7 +43,7 @@ float* half_panel_slice(const LinearArgs& a, long row, long panel, const SliceSt
       }
     }
     place = top;
-    for (int adds = step.adds; adds > 0; --adds) {
+    for (int adds = M > 1 ? step.adds : 0; adds > 0; --adds) {  // as push_sums() has it
       place -= M * kPanel;
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {

@@ -81,6 +81,22 @@ TEST_P(ParityLinear, EqualsReferenceForEveryIsaRowCountThreadCountAndSlices) {
   }
 }
 
+// Fails where a tile of some number of rows, what is left over by larger ones included, adds its slices up otherwise.
+TEST_P(ParityLinear, EqualsReferenceForEveryNumberOfRows) {
+  MatmulShape shape{1, 18, 512, 16};
+  ThreadTeam packers(2);
+  const StoredMatrix stored(GetParam(), shape.outputs, shape.cols, 3);
+  const auto w = PackedMatrix::pack(stored.view, packers);
+  ASSERT_TRUE(w);
+  const auto slices = SliceBorders::canonical(shape.cols, shape.head);
+  for (; shape.rows <= 40; ++shape.rows) {
+    const auto expected = matmul(Isa::kReference, 1, *w, shape, slices);
+    for (const Isa isa : supported_isas()) {
+      EXPECT_TRUE(same_bits(matmul(isa, 1, *w, shape, slices), expected)) << to_string(isa) << " " << shape.rows;
+    }
+  }
+}
+
 TEST_P(ParitySuperBlocks, EqualWhatTheyAreComputedAsForEveryIsaRowCountThreadCountAndSlices) {
   const DType type = GetParam();
   // Rows for one tile, for two and for more, of each instruction set; groups that are divided by slices.
