@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Measures what ranks of unlike speed reach together: one has a share of a CPU, the other a whole one.
 
-    python3 tools/bench_uneven.py [--share 0.333] [--throttle busy|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10] [--micro-batch 1] [--mirror 1]
+    python3 tools/bench_uneven.py [--share 0.333] [--throttle busy|quota] [--strategies ddp,zero1] [--rounds 3] [--steps 30] [--warm 10] [--micro-batch 1] [--mirror 1] [--told]
 
 Beside each other, and as two ranks of one run, in turns: a process of one thread, and a worker of one thread that has
 --share of a CPU. `--throttle busy` gives each its own CPU and lets busy loops take the rest of the worker's, which loses
 the time in which it waits, as a slower machine does. `quota` is a control group's, as containers have (as root): what is
 not used while it waits can be used later in the same tenth of a second. Rates are tokens over time of the steps
 after the first --warm, in which ranks are divided by speed; a ratio is the run's rate over the sum of the two that train
-alone. `ddp` and `zero1` see for themselves how fast ranks are; the others are told (--parallel.speeds). For a pipeline
-its bubble is printed beside the one that was predicted.
+alone. Ranks see for themselves how fast they are; with --told they are told (--parallel.speeds). For a pipeline its bubble
+is printed beside the one that was predicted.
 """
 
 import argparse
@@ -28,9 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/faults"))
 import harness  # noqa: E402
 from slow_link import group_with  # noqa: E402
-
-SEES_SPEEDS = {"ddp", "zero1"}
-
 
 @contextlib.contextmanager
 def busy_beside(process, share):
@@ -110,13 +107,13 @@ def together(options, folder, strategy):
     worker = subprocess.Popen([harness.PROGRAM, "worker", "--listen", address, "--threads", "1"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     wait_until_it_listens(address)
-    speeds = [] if strategy in SEES_SPEEDS else ["--parallel.speeds", f"1,{options.share}"]
+    more = ["--parallel.speeds", f"1,{options.share}"] if options.told else []
     if strategy != "ddp":
-        speeds += ["--mirror", str(options.mirror)]
+        more += ["--mirror", str(options.mirror)]
     try:
         with throttled(worker, options):
             result = result_of(start_on_first_cpu(command_of(options, options.batch, log, "--workers", address, "--parallel",
-                                                             strategy, *speeds)))
+                                                             strategy, *more)))
     finally:
         worker.kill()
         worker.wait()
@@ -132,6 +129,7 @@ def main():
     parser.add_argument("--mirror", type=int, default=1)
     parser.add_argument("--share", type=float, default=1 / 3)
     parser.add_argument("--throttle", choices=("busy", "quota"), default="busy")
+    parser.add_argument("--told", action="store_true")
     parser.add_argument("--strategies", default="ddp,zero1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)

@@ -107,6 +107,15 @@ void add_row(const Planned& planned, TrainStrategy strategy, const TrainPredicti
   if (strategy == TrainStrategy::kPipeline) {
     text += fmt::format("{:<13}  bubble {:.0f} % of the ranks' time\n", "", 100.0 * p.bubble);
   }
+  const auto [least, most] = std::ranges::minmax(p.nodes, {}, &TrainNodePrediction::sequences);
+  if (most.sequences > least.sequences + 1) {
+    std::string shares;
+    for (std::size_t node = 0; node < p.nodes.size(); ++node) {
+      shares += fmt::format("{}{} {}", node == 0 ? "" : ", ", planned.cluster.name_of(static_cast<int>(node)),
+                            p.nodes[node].sequences);
+    }
+    text += fmt::format("{:<13}  sequences of each, by speed: {}\n", "", shares);
+  }
   if (planned.world && fullest->missing_bytes > 0) {
     text += fmt::format("{:<13}  does not fit: each rank lacks {}\n", "", format_bytes(fullest->missing_bytes));
     return;

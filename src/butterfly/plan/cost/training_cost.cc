@@ -6,6 +6,7 @@
 #include <string>
 
 #include "butterfly/model/training/train_support.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 #include "butterfly/plan/cost/pipeline_cost.h"
 #include "butterfly/plan/cost/training_work.h"
 
@@ -123,6 +124,46 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
           .uncertainty = rates.uncertainty};
 }
 
+/// What a node computes of a batch, in a number of passes of one or more micro-batches.
+struct NodeShare {
+  int sequences = 0;
+  int passes = 1;
+  int in_a_pass = 1;
+};
+
+/// By the nodes' speeds, as ranks do once they have seen them; evenly where a speed is unknown, or there are fewer
+/// micro-batches than nodes.
+Result<std::vector<NodeShare>> divide_batch(const ModelConfig& config, const ModelCost& cost,
+                                            const PlanCluster& cluster, const TrainOptions& options) {
+  const int size = options.micro_batch > 0 ? options.micro_batch : 1, nodes = cluster.size();
+  const int total = micro_batches_of(options.batch, size);
+  std::vector<double> speeds;
+  for (const NodeDescriptor& node : cluster.nodes) {
+    const RankWork one = work_of_node(config, cost, node, options, 1);
+    speeds.push_back(1.0 / (one.forward_s + one.backward_s));
+  }
+  std::vector<NodeShare> all;
+  if (total < nodes || std::ranges::any_of(speeds, [](double speed) { return !(speed > 0.0); })) {
+    for (std::int64_t node = 0, batch = options.batch; node < nodes; ++node) {
+      const int sequences = static_cast<int>(batch * (node + 1) / nodes - batch * node / nodes);
+      all.push_back({.sequences = sequences, .passes = micro_batches_of(sequences, options.micro_batch)});
+    }
+    return all;
+  }
+  BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, nodes, speeds));
+  const bool in_rounds =
+      options.strategy == TrainStrategy::kShardGradOp || options.strategy == TrainStrategy::kFullShard;
+  const int rounds = rounds_of(shares, config.moe.experts > 0 ? 1 : kMicroBatchesOfAPass);
+  for (const MicroBatches& share : shares) {
+    const int sequences = std::min(options.batch, share.last * size) - share.first * size;
+    all.push_back({.sequences = sequences, .passes = micro_batches_of(sequences, options.micro_batch)});
+    if (!in_rounds || options.micro_batch == 0) continue;
+    all.back().passes = rounds;
+    all.back().in_a_pass = most_in_a_round(share, rounds);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string_view to_string(TrainStrategy strategy) {
@@ -221,13 +262,15 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
   TrainPrediction prediction;
   prediction.flops =
       (1.0 + kBackwardOverForward) * seq * forward_flops_per_token(config, seq) * static_cast<double>(options.batch);
+  BF_ASSIGN_OR_RETURN(const std::vector<NodeShare> shares, divide_batch(trained, cost, cluster, options));
   for (int node = 0; node < cluster.size(); ++node) {
-    const int sequences = static_cast<int>(std::int64_t{options.batch} * (node + 1) / cluster.size() -
-                                           std::int64_t{options.batch} * node / cluster.size());
-    const RankWork work =
-        work_of_node(trained, cost, cluster.nodes[static_cast<std::size_t>(node)], options, sequences);
+    const NodeShare& share = shares[static_cast<std::size_t>(node)];
+    RankWork work =
+        work_of_node(trained, cost, cluster.nodes[static_cast<std::size_t>(node)], options, share.sequences);
+    work.micro_batches = share.passes;
+    work.activation_bytes *= static_cast<std::uint64_t>(share.in_a_pass);
     BF_ASSIGN_OR_RETURN(TrainNodePrediction one, predict_rank(options.strategy, cluster.size(), link, work));
-    one.sequences = sequences;
+    one.sequences = share.sequences;
     prediction.step_s = std::max(prediction.step_s, one.step_s());
     prediction.step_low_s = std::max(prediction.step_low_s, one.step_low_s);
     prediction.step_high_s = std::max(prediction.step_high_s, one.step_high_s);

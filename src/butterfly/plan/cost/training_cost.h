@@ -111,10 +111,10 @@ struct TrainPrediction {
   std::vector<TrainNodePrediction> nodes;
 };
 
-/// f32 weights, gradients and moments. Sequences are divided evenly; in a pipeline layers are (divide_pipeline()), and
-/// every node sees all sequences, in micro-batches of which there are four for each node where options.micro_batch is
-/// 0. Errors: those of validate(), kInvalidArgument
-/// for sizes below 1 or beyond the model's context, and a pipeline of more nodes than layers and a head.
+/// f32 weights, gradients and moments. Sequences are divided by the nodes' speeds; in a pipeline layers are
+/// (divide_pipeline()), and every node sees all sequences, in micro-batches of which there are four for each node where
+/// options.micro_batch is 0. Errors: those of validate(), kInvalidArgument for sizes below 1 or beyond the model's
+/// context, and a pipeline of more nodes than layers and a head.
 Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCluster& cluster,
                                          const TrainOptions& options);
 

@@ -165,8 +165,8 @@ void add_parallel(std::vector<RunKey>& keys) {
                      "Ranks that are processes of one host read each other's gradients in memory",
                      BF_AT(parallel.shared_memory)));
   keys.push_back(key("parallel.speeds", "", kAround,
-                     "Relative speeds of the ranks, for uneven shares; none: equal, and with ddp and zero1 by "
-                     "measured times once they differ",
+                     "Relative speeds of the ranks, for uneven shares; none: equal, and by measured times once they "
+                     "differ",
                      BF_AT(parallel.speeds)));
   keys.push_back(key("parallel.workers", "workers", kAround,
                      "Other machines' ranks: HOST:PORT of `butterfly worker` processes; this process is rank 0",

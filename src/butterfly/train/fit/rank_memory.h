@@ -8,10 +8,10 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/sharding/shard_map.h"
-#include "butterfly/train/sharding/shares.h"
 
 namespace butterfly {
 

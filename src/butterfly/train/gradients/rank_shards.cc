@@ -1,14 +1,9 @@
 #include "butterfly/train/gradients/rank_shards.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace butterfly {
-namespace {
-
-/// At most: a pass keeps the activations of all of them.
-constexpr int kMicroBatchesOfAPass = 4;
-
-}  // namespace
 
 ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<const PipelineStage> stages,
                         TrainableTransformer& transformer) {
@@ -25,7 +20,7 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<con
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }
 
-Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds) {
+Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds, int together) {
   const int total = config.global_batch / config.micro_batch;
   RankWorkShares work;
   BF_ASSIGN_OR_RETURN(work.stages, stages_of(config.parallel, config.shape, config.seq, ranks, speeds));
@@ -35,8 +30,41 @@ Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<
   if (!sharding_of(config.parallel.strategy).gradients) return work;
   // Several in one pass are added up in another order, and experts' load would be balanced over all of them.
   const bool one_by_one = config.parallel.deterministic || config.shape.moe.experts > 0;
-  work.rounds = rounds_of(work.micro_batches, one_by_one ? 1 : kMicroBatchesOfAPass);
+  work.rounds = rounds_of(work.micro_batches, one_by_one ? 1 : together);
   return work;
+}
+
+std::vector<double> parts_of_ranks(const RankWorkShares& work) {
+  std::vector<double> parts(std::max(work.stages.size(), work.micro_batches.size()), 0.0);
+  for (const PipelineStage& stage : work.stages) parts[static_cast<std::size_t>(stage.rank)] = stage.flops_share;
+  for (std::size_t rank = 0; work.stages.empty() && rank < parts.size(); ++rank) {
+    const MicroBatches& share = work.micro_batches[rank];
+    parts[rank] = static_cast<double>(share.last - share.first) / share.total;
+  }
+  return parts;
+}
+
+double step_s(const RankWorkShares& work, std::span<const double> speeds) {
+  const std::vector<double> parts = parts_of_ranks(work);
+  const bool one_by_one = std::ranges::all_of(
+      work.micro_batches, [&](const MicroBatches& share) { return share.last - share.first <= work.rounds; });
+  if (work.rounds == 0 || one_by_one) {
+    double slowest_s = 0.0;
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) slowest_s = std::max(slowest_s, parts[rank] / speeds[rank]);
+    return slowest_s;
+  }
+  double all_s = 0.0;
+  for (int round = 0; round < work.rounds; ++round) {
+    double slowest_s = 0.0;
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      const MicroBatches& share = work.micro_batches[rank];
+      const int count =
+          micro_batches_before(share, round + 1, work.rounds) - micro_batches_before(share, round, work.rounds);
+      slowest_s = std::max(slowest_s, static_cast<double>(count) / share.total / speeds[rank]);
+    }
+    all_s += slowest_s;
+  }
+  return all_s;
 }
 
 ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks) {

@@ -29,8 +29,17 @@ struct RankWorkShares {
   int rounds = 0;  // rounds_of(), where ranks go through them together
 };
 
-/// Of a pipeline, every rank all micro-batches. Errors: those of divide_micro_batches() and stages_of().
-Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds);
+/// Of a pipeline, every rank all micro-batches. `together`: as rounds_of(), where that is possible. Errors: those of
+/// divide_micro_batches() and stages_of().
+Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds,
+                                  int together = kMicroBatchesOfAPass);
+
+/// The part of a step's work that each rank has, in rank order; their sum is 1.
+std::vector<double> parts_of_ranks(const RankWorkShares& work);
+
+/// Seconds of a step of ranks that wait for the slowest: in each round, or where a round is a micro-batch or a stage at
+/// the end; `speeds` of the ranks, in steps' work a second. Exchanges and a pipeline's bubble are not counted.
+double step_s(const RankWorkShares& work, std::span<const double> speeds);
 
 struct RankShards {
   RankShards(ShardMap shard_map, std::shared_ptr<CollectiveQueue> shared_queue, const ParallelConfig& parallel,

@@ -14,9 +14,9 @@
 #include "butterfly/machine/thread_team.h"
 #include "butterfly/model/core/parameters.h"
 #include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/sharding/shard_map.h"
-#include "butterfly/train/sharding/shares.h"
 #include "butterfly/wire/collective/collective_queue.h"
 #include "butterfly/wire/collective/collectives.h"
 

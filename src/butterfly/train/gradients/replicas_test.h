@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "butterfly/plan/cost/micro_batch_shares.h"
 #include "butterfly/train/gradients/reducer.h"
-#include "butterfly/train/sharding/shares.h"
 
 namespace butterfly {
 

@@ -1,5 +1,6 @@
 // A run on one rank: what trainer.h promises. Steps, evaluation and the end are in trainer.cc, what is different where
-// ranks hold parts of the state in trainer_shards.cc. Used by the thread that trains.
+// ranks hold parts of the state in trainer_shards.cc, how work is divided while it goes on in trainer_balance.cc. Used
+// by the thread that trains.
 #pragma once
 
 #include <memory>
@@ -16,6 +17,7 @@
 #include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/run_parts.h"
 #include "butterfly/train/run/trainer.h"
+#include "butterfly/train/sharding/speed_watch.h"
 #include "butterfly/train/sharding/work_balance.h"
 
 namespace butterfly {
@@ -26,8 +28,11 @@ class RunTrainer final : public RankTrainer {
       : parts_(std::move(parts)),
         config_(parts_.config),
         transformer_(*parts_.transformer),
-        buffers_(config_.micro_batch, config_.seq, config_.global_batch / config_.micro_batch,
-                 transformer_.router_report().tokens.size()),
+        buffers_({.micro_batch = config_.micro_batch,
+                  .seq = config_.seq,
+                  .micro_batches = config_.global_batch / config_.micro_batch,
+                  .stages_max = config_.shape.layers + 1,
+                  .expert_counts = transformer_.router_report().tokens.size()}),
         guard_(config_.guard),
         writer_(config_.checkpoint, *parts_.files),
         part_writer_(*parts_.files),
@@ -86,7 +91,12 @@ class RunTrainer final : public RankTrainer {
   Status divide(const TrainRank& rank, const RankWorkShares& work);
   /// Of a step's work, on this rank.
   double share_of_work() const;
+  Status take_place(const TrainRank& rank, RankWorkShares work);
+  void watch_speeds();
   void balance_work(const TrainObserver& observer, StepContext& step);
+  std::vector<double> busy_of_ranks() const;
+  Result<bool> all_have_room(const RankWorkShares& work) const;
+  Status balance_rounds(const TrainObserver& observer);
   void note_bubble(TrainResult& result) const;
   Status agree(const TrainObserver& observer);
   void tell_parts(const TrainObserver& observer) const;
@@ -127,8 +137,10 @@ class RunTrainer final : public RankTrainer {
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::optional<StagePlace> stage_;     // in a pipeline of several ranks
   std::unique_ptr<GradientReducer> reducer_;
+  RankWorkShares work_;
   MicroBatches share_;
-  std::optional<WorkBalance> balance_;  // null: the shares stay as they are
+  std::optional<WorkBalance> balance_;  // null: the shares stay as they are, but for what watch_ sees
+  std::optional<SpeedWatch> watch_;     // null: the rounds and stages stay as they are
   std::vector<PassMicroBatches> rounds_;
   StepBuffers buffers_;
   OutlierGuard guard_;
@@ -139,7 +151,8 @@ class RunTrainer final : public RankTrainer {
 
   std::int64_t step_ = 0;  // done
   StepReport last_report_{};
-  bool agreed_ = false;  // on the state, in this epoch
+  bool agreed_ = false;            // on the state, in this epoch, or since the work was divided in it
+  bool shares_gradients_ = false;  // with the ranks of this epoch, as far as they can
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   std::optional<Saving> saving_;  // likewise

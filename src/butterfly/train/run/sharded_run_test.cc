@@ -15,6 +15,8 @@
 namespace butterfly {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr ParallelStrategy kDivided[] = {ParallelStrategy::kZero1, ParallelStrategy::kZero2, ParallelStrategy::kZero3,
@@ -136,6 +138,74 @@ TEST(ShardedRun, AFastRankComputesSeveralMicroBatchesInOnePassAndSendsLess) {
       sent[deterministic ? 0 : 1] = results[0].steps.back().reduced.bytes_sent;
     }
     EXPECT_LT(sent[1], sent[0] / 2) << static_cast<int>(strategy);
+  }
+}
+
+/// A rank that takes its time, and what rank 0 says of it.
+struct SlowRank {
+  static constexpr std::chrono::milliseconds kPass{30};
+  explicit SlowRank(int slow)
+      : pass([slow](int rank) {
+          if (rank == slow) std::this_thread::sleep_for(kPass);
+        }),
+        note([this](const std::string& text) {
+          if (text.find("divided by speed") != std::string::npos) divisions.push_back(text);
+        }) {}
+
+  std::vector<std::string> divisions{};
+  std::function<void(int)> pass;
+  std::function<void(const std::string&)> note;
+};
+
+// Fails when ranks that go through rounds together are taken to be equally fast, though they are seen not to be.
+TEST(ShardedRun, ASlowRankGetsFewerMicroBatchesOnceItIsSeen) {
+  RunConfig config = divided_run(ParallelStrategy::kDdp, 1);
+  config.steps = 7;
+  const std::string one = hash_of(config);
+  for (const ParallelStrategy strategy :
+       {ParallelStrategy::kZero2, ParallelStrategy::kZero3, ParallelStrategy::kHybrid}) {
+    config.parallel.strategy = strategy;
+    config.parallel.ranks = 2;
+    SlowRank slow(1);
+    EXPECT_EQ(hash_of(config, {.pass = slow.pass, .note = slow.note}), one) << static_cast<int>(strategy);
+    ASSERT_FALSE(slow.divisions.empty()) << static_cast<int>(strategy);
+    EXPECT_THAT(slow.divisions.front(), AllOf(HasSubstr("after step 3 "), ContainsRegex("rank 1 [1-3] micro-batch")));
+  }
+}
+
+// Fails when given speeds are overruled, or memory that was counted for equal shares is taken for others.
+TEST(ShardedRun, WhatWasGivenIsNotDividedAnew) {
+  for (const bool speeds : {true, false}) {
+    RunConfig config = divided_run(ParallelStrategy::kZero3, 2);
+    config.steps = 5;
+    if (speeds) config.parallel.speeds = {1, 1};
+    if (!speeds) config.memory = "1GiB";
+    SlowRank slow(1);
+    (void)hash_of(config, {.pass = slow.pass, .note = slow.note});
+    EXPECT_TRUE(slow.divisions.empty()) << slow.divisions.front();
+  }
+}
+
+// Fails when ranks lose each other's parts where the work was divided by speed, or a rank was cut off while it was.
+TEST(ShardedRun, RanksAreLostAfterAndWhileWorkIsDividedBySpeed) {
+  RunConfig config = divided_run(ParallelStrategy::kDdp, 1);
+  config.steps = 6;
+  config.shape.layers = 6;
+  const std::string one = hash_of(config);
+  config.parallel.ranks = 3;
+  for (const ParallelStrategy strategy : {ParallelStrategy::kZero3, ParallelStrategy::kPipeline}) {
+    for (const int unheard : {-1, 1}) {
+      config.parallel.strategy = strategy;
+      SlowRank slow(1);
+      EpochRanks ranks;
+      ranks.pass = slow.pass;
+      ranks.note = slow.note;
+      ranks.trainers.resize(3);
+      (void)ranks.epoch(config, unheard < 0 ? 4 : -1, unheard);
+      EXPECT_FALSE(slow.divisions.empty()) << static_cast<int>(strategy);
+      ranks.lose(2);
+      EXPECT_EQ(ranks.epoch(config, -1), std::vector<std::string>(2, one)) << static_cast<int>(strategy) << unheard;
+    }
   }
 }
 

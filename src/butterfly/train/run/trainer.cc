@@ -54,11 +54,20 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
 }  // namespace
 
 Status RunTrainer::adopt(const TrainRank& rank) {
-  BF_ASSIGN_OR_RETURN(const RankWorkShares work, share_work(config_, rank.size, rank.speeds));
-  const std::vector<MicroBatches>& shares = work.micro_batches;
+  BF_ASSIGN_OR_RETURN(RankWorkShares work, share_work(config_, rank.size, rank.speeds));
+  shares_gradients_ = false;
+  BF_TRY(take_place(rank, std::move(work)));
+  watch_speeds();
+  return {};
+}
+
+/// What this rank does from now on, of work that is divided so.
+Status RunTrainer::take_place(const TrainRank& rank, RankWorkShares work) {
+  work_ = std::move(work);
+  const std::vector<MicroBatches>& shares = work_.micro_batches;
   const MicroBatches& mine = shares[static_cast<std::size_t>(rank.rank)];
-  BF_TRY(transformer_.make_room(config_.micro_batch * (work.rounds > 0 ? most_in_a_round(mine, work.rounds) : 1)));
-  BF_TRY(divide(rank, work));
+  BF_TRY(transformer_.make_room(config_.micro_batch * (work_.rounds > 0 ? most_in_a_round(mine, work_.rounds) : 1)));
+  BF_TRY(divide(rank, work_));
   const ShardedGradients* divided = shards_ == nullptr ? nullptr : &shards_->gradients;
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
                       parts_.make_reducer({.gradients = transformer_.parameters().gradients(),
@@ -76,13 +85,9 @@ Status RunTrainer::adopt(const TrainRank& rank) {
   }
   reducer_ = std::move(reducer);
   rank_ = rank;
-  share_ = shares[static_cast<std::size_t>(rank.rank)];
-  balance_.reset();
-  // Where speeds are given they hold; where ranks go through rounds together, all wait for the slowest in each.
-  const bool in_rounds = divided != nullptr && divided->exchange != ShardedGradients::Exchange::kStep;
-  if (rank.size > 1 && rank.speeds.empty() && !in_rounds) balance_.emplace(shares);
+  share_ = mine;
   rounds_ = divided != nullptr && divided->exchange == ShardedGradients::Exchange::kMicroBatch
-                ? micro_batches_in_rounds(shares, rank.rank, work.rounds)
+                ? micro_batches_in_rounds(shares, rank.rank, work_.rounds)
                 : micro_batches_in_order(share_);
   agreed_ = false;
   // Ranks may have been apart.
@@ -117,7 +122,7 @@ Status RunTrainer::agree(const TrainObserver& observer) {
 }
 
 Status RunTrainer::share_gradients(const TrainObserver& observer) {
-  if (rank_.collectives == nullptr) return {};
+  if (rank_.collectives == nullptr || std::exchange(shares_gradients_, true)) return {};
   ParameterSet& parameters = transformer_.parameters();
   BF_ASSIGN_OR_RETURN(const bool shared,
                       rank_.collectives->share_memory({.bytes = std::as_writable_bytes(parameters.gradients()),
@@ -199,20 +204,23 @@ std::uint64_t RunTrainer::allocated_bytes() const {
 }
 
 Result<TrainResult> RunTrainer::run(const TrainObserver& observer, std::stop_token stop) {
-  BF_TRY(agree(observer));
   stopped_ = false;
-  if (!audit_) {
-    audit_.emplace(transformer_.parameters(), shards_ == nullptr ? std::vector<ParameterRange>() : shards_->held);
-  }
-  BF_TRY(take_steps(observer, stop));
+  do {
+    BF_TRY(agree(observer));
+    if (!audit_) {
+      audit_.emplace(transformer_.parameters(), shards_ == nullptr ? std::vector<ParameterRange>() : shards_->held);
+    }
+    BF_TRY(take_steps(observer, stop));
+  } while (!agreed_);
   return finish(observer);
 }
 
+/// Until the last, or until the work is divided otherwise and ranks have to agree on it.
 Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_token& stop) {
   StepContext step = context();
   set_step_facts(step);
   trace::name_thread(fmt::format("rank {}", rank_.rank));
-  while (step_ < config_.steps && !stopped_) {
+  while (step_ < config_.steps && !stopped_ && agreed_) {
     tell(observer, writer_.finished());
     auto report = train_step(step, step_, wish(stop));
     if (!report) {
@@ -226,25 +234,9 @@ Status RunTrainer::take_steps(const TrainObserver& observer, const std::stop_tok
     const bool ends = step_ == config_.steps || stopped_;
     if (report->regroup && !ends) BF_TRY(complete_save(observer));
     if (report->regroup && !ends) return make_error(ErrorCode::kUnavailable, "others join after step {}", step_);
+    if (!ends) BF_TRY(balance_rounds(observer));
   }
   return {};
-}
-
-/// Shares of the next step by what ranks took in those before.
-void RunTrainer::balance_work(const TrainObserver& observer, StepContext& step) {
-  if (!balance_ || !balance_->observe(buffers_.pass_s)) return;
-  share_ = step.share = balance_->shares()[static_cast<std::size_t>(rank_.rank)];
-  rounds_ = step.rounds = micro_batches_in_order(share_);
-  set_step_facts(step);
-  if (!is_first() || !observer.note) return;
-  std::vector<std::string> ranks;
-  for (std::size_t i = 0; i < balance_->seconds().size(); ++i) {
-    const MicroBatches& share = balance_->shares()[i];
-    ranks.push_back(
-        fmt::format("rank {} {} (one takes it {:.3g} s)", i, share.last - share.first, balance_->seconds()[i]));
-  }
-  observer.note(fmt::format("after step {} the {} micro-batches are divided by speed: {}", step_, share_.total,
-                            fmt::join(ranks, ", ")));
 }
 
 StepWish RunTrainer::wish(const std::stop_token& stop) const {

@@ -59,6 +59,26 @@ TEST(PipelineRun, UnevenStagesAndFewMicroBatchesDoNotShow) {
   EXPECT_EQ(hash_of(config), hash_of(one_rank(config))) << "fewer micro-batches than stages";
 }
 
+// Fails when the stages of ranks that are seen to be slow stay as large, or their state does not go with the layers.
+TEST(PipelineRun, ASlowRankGetsFewerLayersOnceItIsSeen) {
+  RunConfig config = pipeline_run(2);
+  config.shape.layers = 6;
+  config.steps = 7;
+  std::vector<std::string> divisions;
+  const RankHooks hooks{.pass =
+                            [](int rank) {
+                              if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                            },
+                        .note =
+                            [&](const std::string& text) {
+                              if (text.find("divided by speed") != std::string::npos) divisions.push_back(text);
+                            }};
+  EXPECT_EQ(hash_of(config, hooks), hash_of(one_rank(config)));
+  ASSERT_FALSE(divisions.empty());
+  EXPECT_THAT(divisions.front(),
+              HasSubstr("after step 3 the work is divided by speed: rank 1 layers 0 to 5; rank 0 embedding"));
+}
+
 TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
   const auto check = [](const char* what, const std::function<void(RunConfig&)>& change) {
     RunConfig config = pipeline_run(3);

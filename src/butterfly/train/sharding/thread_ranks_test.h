@@ -50,11 +50,49 @@ inline double share_of_own_weights(const ParameterSet& parameters) {
   return 1.0 - static_cast<double>(std::ranges::count(own, 0.0F)) / static_cast<double>(own.size());
 }
 
+/// Passes on what another does; each backward pass of the rank takes as much longer as `pass` does.
+class LongerPasses final : public GradientReducer {
+ public:
+  LongerPasses(std::unique_ptr<GradientReducer> inner, std::function<void()> pass)
+      : inner_(std::move(inner)), pass_(std::move(pass)) {}
+  void begin_step(const MicroBatches& share) override { inner_->begin_step(share); }
+  std::span<float> fresh_gradients(int micro_batch) override {
+    pass_();
+    return inner_->fresh_gradients(micro_batch);
+  }
+  OldGradients old_gradients() const override { return inner_->old_gradients(); }
+  void gradients_ready(int micro_batch, ParameterRange range) override { inner_->gradients_ready(micro_batch, range); }
+  void micro_batch_done(int micro_batch) override { inner_->micro_batch_done(micro_batch); }
+  std::span<float> fresh_piece(GradientPiece piece, int micro_batch) override {
+    if (piece == GradientPiece::kLayers) pass_();
+    return inner_->fresh_piece(piece, micro_batch);
+  }
+  void piece_done(GradientPiece piece, int micro_batch) override { inner_->piece_done(piece, micro_batch); }
+  double take_waited_s() override { return inner_->take_waited_s(); }
+  Result<ReduceReport> finish() override { return inner_->finish(); }
+  std::vector<std::span<float>> residuals() override { return inner_->residuals(); }
+  std::uint64_t residual_bytes() const override { return inner_->residual_bytes(); }
+
+ private:
+  std::unique_ptr<GradientReducer> inner_;
+  std::function<void()> pass_;
+};
+
 /// What a test does to a run.
 struct RankHooks {
   CheckpointFiles* files = &disk_files();
   std::function<void(int rank, const StepReport&)> step{};
+  std::function<void(int rank)> pass{};            // during each of its backward passes
+  std::function<void(const std::string&)> note{};  // of rank 0
 };
+
+inline void make_passes_longer(RunParts& parts, const std::function<void(int)>& pass, int rank) {
+  if (!pass) return;
+  parts.make_reducer = [pass, rank](const ReducerOptions& options) -> Result<std::unique_ptr<GradientReducer>> {
+    BF_ASSIGN_OR_RETURN(auto inner, make_reducer(options));
+    return std::make_unique<LongerPasses>(std::move(inner), [pass, rank] { pass(rank); });
+  };
+}
 
 /// Each rank as a thread.
 inline std::vector<RankResult> run_ranks(const RunConfig& config, const RankHooks& hooks = {}) {
@@ -71,6 +109,7 @@ inline std::vector<RankResult> run_ranks(const RunConfig& config, const RankHook
       const auto make = [&]() -> Result<std::unique_ptr<RankTrainer>> {
         BF_ASSIGN_OR_RETURN(RunParts parts, make_run_parts(config, place, {}));
         parts.files = hooks.files;
+        make_passes_longer(parts, hooks.pass, rank);
         return make_trainer(std::move(parts), place);
       };
       auto trainer = make();
@@ -83,6 +122,7 @@ inline std::vector<RankResult> run_ranks(const RunConfig& config, const RankHook
         mine.steps.push_back(report);
         if (hooks.step) hooks.step(rank, report);
       };
+      if (rank == 0) observer.note = hooks.note;
       mine.result = (*trainer)->run(observer, {});
       mine.kept = share_of_own_weights((*trainer)->parameters());
       if (!mine.result) of_rank->abort();
@@ -92,8 +132,8 @@ inline std::vector<RankResult> run_ranks(const RunConfig& config, const RankHook
   return results;
 }
 
-inline std::string hash_of(const RunConfig& config) {
-  const auto results = run_ranks(config);
+inline std::string hash_of(const RunConfig& config, const RankHooks& hooks = {}) {
+  const auto results = run_ranks(config, hooks);
   for (const RankResult& rank : results) {
     EXPECT_TRUE(rank.result) << (rank.result ? "" : rank.result.error().message);
     if (!rank.result) return "failed";
@@ -164,6 +204,7 @@ struct EpochRanks {
           ASSERT_TRUE(trainers[at]->adopt(place));
         }
         TrainObserver observer;
+        if (rank == 0) observer.note = note;
         observer.step = [&](const StepReport& report, std::int64_t) {
           if (rank == 0 && report.step == last) made[at]->abort();
         };
@@ -196,6 +237,7 @@ struct EpochRanks {
   std::unique_ptr<RankTrainer> make(const RunConfig& config, const TrainRank& place) const {
     auto parts = make_run_parts(config, place).value();
     if (begun) parts.first_state = FirstState::kReceived;
+    make_passes_longer(parts, pass, place.rank);
     return make_trainer(std::move(parts), place).value();
   }
   void lose(int rank) { trainers.erase(trainers.begin() + rank); }
@@ -203,7 +245,9 @@ struct EpochRanks {
     begun = true;
     trainers.emplace_back();
   }
-  bool begun = false;  // those that are made now receive the state
+  bool begun = false;                    // those that are made now receive the state
+  std::function<void(int rank)> pass{};  // as RankHooks has them
+  std::function<void(const std::string&)> note{};
 };
 
 }  // namespace butterfly

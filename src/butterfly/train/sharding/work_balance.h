@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "butterfly/train/sharding/shares.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 
 namespace butterfly {
 

@@ -170,6 +170,8 @@ Status pass_stages(StepContext& context, std::int64_t step, StepReport& report, 
   const std::uint64_t sent_before = context.collectives->stats().bytes_sent;
   StageStep stage(context, step, clock);
   for (const StagePass& work : context.stages->step) BF_TRY(stage.run(work));
+  context.buffers.pass_s[static_cast<std::size_t>(context.stages->stage)] =
+      report.phases.forward_s + report.phases.backward_s;
   report.reduced.bytes_sent += context.collectives->stats().bytes_sent - sent_before;
   report.reduced.formula_bytes += stage.links().formula_bytes();
   report.reduced.communication_s += stage.links().waited_s();

@@ -2,6 +2,7 @@
 // thread that trains.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "butterfly/base/result.h"
 #include "butterfly/model/training/trainable_transformer.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 #include "butterfly/plan/pipeline/schedule.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/data/dataset.h"
@@ -16,7 +18,6 @@
 #include "butterfly/train/gradients/reducer.h"
 #include "butterfly/train/sharding/sharded_weights.h"
 #include "butterfly/train/sharding/share_numbers.h"
-#include "butterfly/train/sharding/shares.h"
 #include "butterfly/train/step/optimizer.h"
 #include "butterfly/wire/collective/collectives.h"
 
@@ -55,17 +56,19 @@ struct ExpertLoad {
 };
 ExpertLoad expert_load(const StepReport& report);
 
+struct StepSizes {
+  int micro_batch = 1;            // sequences
+  int seq = 1;                    // tokens of each
+  int micro_batches = 1;          // of a step
+  int stages_max = 0;             // of a pipeline
+  std::size_t expert_counts = 0;  // of RouterReport::tokens
+};
+
 /// Memory that steps reuse.
 struct StepBuffers {
-  /// expert_counts: of RouterReport::tokens.
-  StepBuffers(int micro_batch, int seq, int micro_batches, std::size_t expert_counts)
-      : tokens(static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(seq)),
-        targets(tokens.size()),
-        numbers(3 * static_cast<std::size_t>(micro_batches) + expert_counts + kWishes),
-        losses(std::span(numbers).first(static_cast<std::size_t>(micro_batches))),
-        balance_losses(std::span(numbers).subspan(losses.size(), losses.size())),
-        pass_s(std::span(numbers).subspan(2 * losses.size(), losses.size())),
-        expert_tokens(std::span(numbers).subspan(3 * losses.size(), expert_counts)) {}
+  explicit StepBuffers(const StepSizes& sizes)
+      : StepBuffers(sizes, static_cast<std::size_t>(sizes.micro_batches),
+                    static_cast<std::size_t>(std::max(sizes.micro_batches, sizes.stages_max))) {}
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
@@ -75,8 +78,18 @@ struct StepBuffers {
   std::vector<double> numbers;       // what ranks share: the following, then a number for each wish
   std::span<double> losses;          // of each micro-batch of the step; of several in one pass at the first
   std::span<double> balance_losses;  // likewise
-  std::span<double> pass_s;          // likewise: of its forward and backward pass; 0 in a pipeline
+  std::span<double> pass_s;          // likewise: of its forward and backward pass; in a pipeline all of each stage
   std::span<double> expert_tokens;   // sums over micro-batches
+
+ private:
+  StepBuffers(const StepSizes& sizes, std::size_t micro_batches, std::size_t times)
+      : tokens(static_cast<std::size_t>(sizes.micro_batch) * static_cast<std::size_t>(sizes.seq)),
+        targets(tokens.size()),
+        numbers(2 * micro_batches + times + sizes.expert_counts + kWishes),
+        losses(std::span(numbers).first(micro_batches)),
+        balance_losses(std::span(numbers).subspan(micro_batches, micro_batches)),
+        pass_s(std::span(numbers).subspan(2 * micro_batches, times)),
+        expert_tokens(std::span(numbers).subspan(2 * micro_batches + times, sizes.expert_counts)) {}
 };
 
 /// A rank's place in a pipeline.

@@ -56,8 +56,10 @@ struct TrainedSteps {
         transformer(*parts.transformer),
         reducer(make_local_reducer(parts.transformer->parameters(), config.parallel.deterministic)),
         guard(config.guard),
-        buffers(config.micro_batch, config.seq, config.global_batch / config.micro_batch,
-                parts.transformer->router_report().tokens.size()) {}
+        buffers({.micro_batch = config.micro_batch,
+                 .seq = config.seq,
+                 .micro_batches = config.global_batch / config.micro_batch,
+                 .expert_counts = parts.transformer->router_report().tokens.size()}) {}
 
   Result<StepReport> take(std::int64_t step, StepWish wish = {}) {
     const int total = parts.config.global_batch / parts.config.micro_batch;

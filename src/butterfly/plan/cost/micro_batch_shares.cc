@@ -1,4 +1,4 @@
-#include "butterfly/train/sharding/shares.h"
+#include "butterfly/plan/cost/micro_batch_shares.h"
 
 #include <algorithm>
 #include <cmath>

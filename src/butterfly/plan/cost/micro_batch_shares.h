@@ -22,6 +22,9 @@ struct MicroBatches {
 /// number of speeds than ranks, or a speed that is not above 0.
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
 
+/// Micro-batches that a rank computes in one pass, at most: a pass keeps the activations of all of them.
+inline constexpr int kMicroBatchesOfAPass = 4;
+
 /// Where the ranks of a step go through their micro-batches together, round by round. A rank that has several times as
 /// many as the one that has least computes as many times as many in one pass, up to `together`: all take equally long
 /// for a round. With `together` 1 there are as many rounds as the busiest rank has micro-batches, those of another one
