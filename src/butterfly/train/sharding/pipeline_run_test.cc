@@ -92,7 +92,7 @@ TEST(PipelineRun, HoldsForEveryKindOfModelAndPrecision) {
     config.shape = tiny_expert_shape();
     config.router_aux_loss_coef = 0.5;
   });
-  if (kThreadsWatched) return;
+  if (kSanitized) return;
   check("recomputed", [](RunConfig& config) { config.recompute = Recompute::kBlock; });
   check("recomputed in part", [](RunConfig& config) { config.recompute = Recompute::kSelective; });
   check("tied", [](RunConfig& config) { config.shape.tied_head = true; });

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/wire/exchange/exchange_mesh_test.h"
 #include "butterfly/wire/tcp/tcp_channel.h"
 
@@ -185,15 +186,16 @@ TEST(ChannelExchange, AFewKilobytesGoStraightFromAndToTheBuffersOfTheCaller) {
 #endif
 
 TEST(Channel, ABorrowedPayloadIsTheCallersAgainThoughThePeerReadsItLater) {
+  constexpr std::size_t kMessages = kSanitized ? 6 : 20;
   for (const char* kind : {"inproc", "tcp", "tls"}) {
     const auto channels = connect_all(kind, 2);
     std::vector<std::byte> bytes(kLargeBytes);
-    for (std::size_t message = 0; message < 20; ++message) {
+    for (std::size_t message = 0; message < kMessages; ++message) {
       for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = exchanged_byte(0, 1, message, i);
       ASSERT_TRUE(channels[0][1]->send_borrowed({.tag = message, .payload = {.owner = {}, .bytes = bytes}})) << kind;
       std::ranges::fill(bytes, std::byte{0xee});
     }
-    for (std::size_t message = 0; message < 20; ++message) {
+    for (std::size_t message = 0; message < kMessages; ++message) {
       const auto got = channels[1][0]->receive({}, after_ms(20'000));
       ASSERT_TRUE(got) << got.error().message;
       ASSERT_EQ(got->tag, message);

@@ -182,7 +182,7 @@ TEST(GgufHostile, EveryFieldAtExtremeValuesIsRefusedOrReadable) {
   const std::size_t header = valid.find("blk.1.ffn_down.weight") + 64;
   std::vector<std::byte> memory;
   int refused = 0;
-  constexpr std::size_t kStride = kSanitized ? 3 : 1;
+  constexpr std::size_t kStride = kSanitized ? 7 : 1;
   std::size_t turn = 0;
   for (std::uint64_t value :
        {0ull, 1ull, 0xffull, 0x7fffffffull, 0xffffffffull, 1ull << 32, 1ull << 62, 1ull << 63, ~0ull}) {
@@ -200,7 +200,7 @@ TEST(GgufHostile, EveryFieldAtExtremeValuesIsRefusedOrReadable) {
       }
     }
   }
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 3000 / static_cast<int>(kStride));
 }
 
 TEST(GgufHostile, FilesThatLoadersMustRejectAreRejected) {
