@@ -274,6 +274,15 @@ class Refusals(WorkersCase):
         self.assertIn(f"worker {worker.address}: the tokens of the run have", said)
         self.assertIn("of the 1024 that this worker offers are left", said)
 
+    def test_workers_are_asked_before_a_strategy_is_chosen(self):
+        auto = [*MARKOV, "--steps", 1, "--parallel", "auto"]
+        run = train(*auto, "--workers", self.workers(1)[0].address)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("asking 1 worker for speed and links", run.stderr)
+        self.assertRegex(run.stderr, r"(?m)^strategy +(ddp|zero1|shard_grad_op|full_shard|pipeline): it fits")
+        self.assertNotIn("taken to be like this one", run.stderr)
+        self.assertIn("127.0.0.1:1", self.refusal(train(*auto, "--workers", "127.0.0.1:1")))
+
     def test_one_sentence_for_what_cannot_be(self):
         worker, = self.workers(1)
         self.assertIn("2 addresses, 1 of them different",

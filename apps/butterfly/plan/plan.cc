@@ -15,6 +15,7 @@
 #include "butterfly/plan/partition/strategy.h"
 #include "butterfly/plan/simulation/simulated_plan.h"
 #include "commands.h"
+#include "shared/asked_cluster.h"
 
 namespace butterfly::app {
 namespace {
@@ -83,7 +84,9 @@ Result<PlanCluster> read_cluster(const PlanCommand& command) {
     return make_error(ErrorCode::kInvalidArgument, "a plan needs --cluster FILE or --workers HOST:PORT,...{}, got {}",
                       command.train ? " or --world-size N" : "", command.cluster.empty() ? "neither" : "both");
   }
-  return command.cluster.empty() ? ask_cluster(command.workers, command.access) : read_cluster_file(command.cluster);
+  if (!command.cluster.empty()) return read_cluster_file(command.cluster);
+  BF_ASSIGN_OR_RETURN(const NodeAccess access, open_access(command.access));
+  return ask_cluster(command.workers, access);
 }
 
 Result<PlanOptions> plan_options(const PlanCommand& command, const ModelConfig& config) {

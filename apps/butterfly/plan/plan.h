@@ -45,8 +45,4 @@ struct Planned {
   std::string layers_of(const StageAssignment& work) const;
 };
 
-/// Nodes and links of running workers, measured by themselves. Errors: those of ask_status(), ask_links() and
-/// measure_link(); kInvalidArgument where an address is no worker's.
-Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const AccessOptions& access);
-
 }  // namespace butterfly::app

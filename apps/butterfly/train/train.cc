@@ -51,13 +51,13 @@ Result<FitOpen> open_choices(const TrainCommand& command, const RunConfig& confi
 
 /// Chooses what the run leaves to the cost model. Returns the memory that a rank is predicted to take, where that was
 /// asked for.
-Result<std::uint64_t> choose(const TrainCommand& command, RunConfig& config) {
+Result<std::uint64_t> choose(const TrainCommand& command, RunConfig& config, const NodeAccess& access) {
   if (!config.memory.empty()) {
     BF_ASSIGN_OR_RETURN(const FitOpen open, open_choices(command, config));
-    return fit_to_memory(config, open);
+    return fit_to_memory(config, open, access);
   }
   if (config.parallel.strategy != ParallelStrategy::kAuto) return 0;
-  BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config));
+  BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config, access));
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "strategy        %s\n", why.c_str());
   return 0;
 }
@@ -87,10 +87,11 @@ Status agreed(MpiWorld* world, const Status& mine) {
 }
 
 /// choose(); ranks of MPI take what the first one chooses.
-Result<std::uint64_t> choose_once(const TrainCommand& command, RunConfig& config, MpiWorld* world) {
+Result<std::uint64_t> choose_once(const TrainCommand& command, RunConfig& config, const NodeAccess& access,
+                                  MpiWorld* world) {
   std::uint64_t memory_bytes = 0;
   const auto choosing = [&]() -> Status {
-    BF_ASSIGN_OR_RETURN(memory_bytes, choose(command, config));
+    BF_ASSIGN_OR_RETURN(memory_bytes, choose(command, config, access));
     return {};
   };
   BF_TRY(agreed(world, world == nullptr || world->rank() == 0 ? choosing() : Status{}));
@@ -122,7 +123,7 @@ Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOption
     return validate(config);
   };
   BF_TRY(agreed(world, settings()));
-  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose_once(command, config, world));
+  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose_once(command, config, options.access, world));
   auto opened = RunLog::open(config);
   BF_TRY(agreed(world, opened ? Status{} : tl::unexpected(opened.error())));
   RunLog& log = **opened;

@@ -65,19 +65,20 @@ class TrainDisplay {
 /// rank) and of memory; nothing where one of them is not known, or ranks are on other machines.
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
 
-/// With parallel.strategy = auto: what the cost model recommends for ranks like this machine, and why, as a sentence.
-/// Errors: those of shape_of_run() and measure_node(); kNoMemory where none of them fits.
-Result<std::string> choose_strategy(RunConfig& config);
+/// With parallel.strategy = auto: what the cost model recommends, and why, as a sentence. Errors: those of
+/// shape_of_run() and nodes_of_ranks(); kNoMemory where none of them fits.
+Result<std::string> choose_strategy(RunConfig& config, const NodeAccess& access);
 
 /// A step of the run as the cost model takes it; 0 GFLOP/s: what the machine's descriptor says.
 TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops);
-/// Ranks of this machine share it; workers have one each. Errors: those of measure_node().
-Result<PlanCluster> ranks_like_this_machine(const RunConfig& config);
+/// Ranks of this machine share it; workers have one each, and are asked. Other machines, of MPI and of who joins, are
+/// taken to be like this one. Errors: those of measure_node() and ask_cluster().
+Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& access);
 
 /// With `memory`: the fastest choice of what is open that fits, into `config`; what it tried on stderr. Returns the
 /// bytes that each rank is predicted to take at its peak. Errors: those of find_fit(), shape_of_run() and
-/// measure_node().
-Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open);
+/// nodes_of_ranks().
+Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open, const NodeAccess& access);
 /// What MPI decides of a run, on each rank: how many ranks there are, where, and with how many threads; ranks above 0
 /// neither show nor log anything. Errors: kInvalidArgument for another number of ranks, or for several machines where
 /// `access` does not allow plain text.

@@ -1,7 +1,10 @@
+#include <cstdio>
+
 #include "butterfly/machine/node.h"
 #include "butterfly/plan/cost/training_choice.h"
 #include "butterfly/plan/cost/training_cost.h"
 #include "butterfly/train/fit/fit_search.h"
+#include "shared/asked_cluster.h"
 #include "train/train.h"
 
 namespace butterfly::app {
@@ -15,6 +18,8 @@ TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, doubl
           .matmuls_gflops = matmuls_gflops};
 }
 
+namespace {
+
 Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
   const int here = ranks_here(config.parallel);
   BF_ASSIGN_OR_RETURN(NodeDescriptor rank, measure_node({.threads = threads_of_run(config) * here}));
@@ -23,6 +28,20 @@ Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
   PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks_of(config.parallel)), rank));
   if (here > 1) cluster.default_link = memory_link(rank.memory_read_gb_per_s);
   return cluster;
+}
+
+}  // namespace
+
+Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& access) {
+  const std::vector<std::string>& workers = config.parallel.workers;
+  if (workers.empty()) return ranks_like_this_machine(config);
+  if (config.log != LogLevel::kSilent) {
+    std::fprintf(stderr, "asking %zu worker%s for speed and links ...\n", workers.size(),
+                 workers.size() == 1 ? "" : "s");
+  }
+  BF_ASSIGN_OR_RETURN(const PlanCluster others, ask_cluster(workers, access));
+  BF_ASSIGN_OR_RETURN(const NodeDescriptor here, measure_node({.threads = threads_of_run(config)}));
+  return with_coordinator(others, here);
 }
 
 std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
@@ -37,9 +56,9 @@ std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflo
   return prediction->step_s;
 }
 
-Result<std::string> choose_strategy(RunConfig& config) {
+Result<std::string> choose_strategy(RunConfig& config, const NodeAccess& access) {
   BF_ASSIGN_OR_RETURN(const ModelConfig shape, shape_of_run(config));
-  BF_ASSIGN_OR_RETURN(const PlanCluster cluster, ranks_like_this_machine(config));
+  BF_ASSIGN_OR_RETURN(const PlanCluster cluster, nodes_of_ranks(config, access));
   std::vector<TrainCandidate> candidates;
   for (const TrainStrategy strategy : strategies_for(shape, cluster.size())) {
     BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,
@@ -49,9 +68,9 @@ Result<std::string> choose_strategy(RunConfig& config) {
   const TrainChoice choice = choose_training(candidates);
   if (!choice.fits) return make_error(ErrorCode::kNoMemory, "no strategy fits: {}", choice.reason);
   config.parallel.strategy = run_as(choice.strategy);
-  return fmt::format(
-      "{}: {}{}", to_string(choice.strategy), choice.reason,
-      ranks_here(config.parallel) == ranks_of(config.parallel) ? "" : "; other machines are taken to be like this one");
+  const bool known = !config.parallel.workers.empty() || ranks_here(config.parallel) == ranks_of(config.parallel);
+  return fmt::format("{}: {}{}", to_string(choice.strategy), choice.reason,
+                     known ? "" : "; other machines are taken to be like this one");
 }
 
 }  // namespace butterfly::app

@@ -96,6 +96,24 @@ PlanCluster cluster_of(std::span<const NodeDescriptor> nodes) {
   return cluster;
 }
 
+PlanCluster with_coordinator(const PlanCluster& others, const NodeDescriptor& here) {
+  PlanCluster all;
+  all.default_link = others.default_link;
+  all.nodes.push_back(here);
+  all.nodes.insert(all.nodes.end(), others.nodes.begin(), others.nodes.end());
+  constexpr int kItsOwnHost = -1;
+  all.host_of_node.push_back(kItsOwnHost);
+  for (int node = 0; node < others.size(); ++node) {
+    // Where nobody says, every node has a host of its own.
+    all.host_of_node.push_back(others.host_of_node.empty() ? node
+                                                           : others.host_of_node[static_cast<std::size_t>(node)]);
+  }
+  for (int from = kCoordinator; from < others.size(); ++from) {
+    for (int to = kCoordinator; to < others.size(); ++to) all.links.push_back(others.link(from, to));
+  }
+  return all;
+}
+
 Status validate(const PlanCluster& cluster) {
   const std::size_t n = cluster.nodes.size();
   if (n == 0) return make_error(ErrorCode::kInvalidArgument, "a plan needs at least one node");

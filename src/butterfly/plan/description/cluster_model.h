@@ -43,6 +43,10 @@ struct PlanCluster {
 /// A cluster of nodes whose links nobody knows.
 PlanCluster cluster_of(std::span<const NodeDescriptor> nodes);
 
+/// Ranks of a run that one of them coordinates: as node 0, `here`, with the links of the coordinator and a host of its
+/// own. Nobody else coordinates, so coordinator_links is empty.
+PlanCluster with_coordinator(const PlanCluster& others, const NodeDescriptor& here);
+
 /// Errors: kInvalidArgument for no nodes, numbers that are negative or not finite, tables whose size is not that of
 /// the nodes, a node that no link connects with the others.
 Status validate(const PlanCluster& cluster);

@@ -51,6 +51,20 @@ TEST(PlanCluster, HostsAreSharedOnlyWhereToldSo) {
   EXPECT_FALSE(cluster.same_host(kCoordinator, 1));
 }
 
+TEST(PlanCluster, ACoordinatorThatComputesIsTheFirstNode) {
+  const PlanCluster all = with_coordinator(two_nodes(), {.name = "here"});
+  ASSERT_EQ(all.size(), 3);
+  EXPECT_EQ(all.name_of(0), "here");
+  EXPECT_EQ(all.link(0, 2).latency_us, 6.0);
+  EXPECT_EQ(all.link(2, 0).latency_us, 6.0);
+  EXPECT_EQ(all.link(1, 2).latency_us, 10.0);
+  EXPECT_EQ(all.link(2, 1).latency_us, 30.0);
+  EXPECT_EQ(all.link(0, 1).latency_us, 5.0);
+  EXPECT_FALSE(all.same_host(0, 1));
+  EXPECT_FALSE(all.same_host(1, 2));
+  EXPECT_EQ(refusal(all), "");
+}
+
 TEST(PlanCluster, ImpossibleClustersGetOneSentenceEach) {
   EXPECT_EQ(refusal({}), "a plan needs at least one node");
   PlanCluster cluster = two_nodes();

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "butterfly/base/json.h"
+#include "butterfly/machine/isa.h"
+#include "butterfly/train/run/training_peak.h"
 
 namespace butterfly {
 namespace {
@@ -76,6 +78,14 @@ TEST(Summary, OfNoStepsIsZero) {
   EXPECT_EQ(summary.num_steps, 0);
   EXPECT_EQ(summary.tokens_per_sec, 0.0);
   EXPECT_EQ(summary.mfu, 0.0);
+}
+
+TEST(TrainingPeak, OfBf16IsAtLeastThatOfFp32WithWhichACpuWithoutItMultiplies) {
+  const auto fp32 = measured_training_peak(Precision::kFloat32, Isa::kReference, 1);
+  const auto bf16 = measured_training_peak(Precision::kBfloat16, Isa::kReference, 1);
+  ASSERT_TRUE(fp32 && bf16);
+  EXPECT_GT(fp32->gflops, 0.0);
+  EXPECT_GE(bf16->gflops, 0.999 * fp32->gflops);  // which is kept with six digits
 }
 
 TEST(Summary, HasTheFieldsKeys) {

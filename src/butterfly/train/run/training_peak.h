@@ -18,8 +18,9 @@ struct TrainingPeak {
 };
 
 /// fp32: cached_peaks() of the fastest instruction set of this CPU. bf16: the best of several matmuls of 1024^3 by
-/// make_gemm(), once for each number of threads of this process. kAgain measures now and keeps the larger: what passes
-/// 100 % of a peak may have shown that the machine had other work while that was measured. Errors: those of both.
+/// make_gemm(), once for each number of threads of this process, and at least the peak of fp32, which a CPU without
+/// instructions for bf16 multiplies with. kAgain measures now and keeps the larger: what passes 100 % of a peak may
+/// have shown that the machine had other work while that was measured. Errors: those of both.
 enum class PeakAge : std::uint8_t { kKnown, kAgain };
 Result<TrainingPeak> measured_training_peak(Precision precision, Isa isa, int threads, PeakAge age = PeakAge::kKnown);
 

@@ -1,11 +1,12 @@
-// butterfly plan --workers: the cluster as its workers describe themselves and measure their links.
+#include "shared/asked_cluster.h"
+
 #include <chrono>
 #include <thread>
 
 #include "butterfly/base/text/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/infer/deployment/known_cluster.h"
-#include "plan/plan.h"
+#include "butterfly/wire/enrolment/node_access.h"
 
 namespace butterfly::app {
 namespace {
@@ -30,8 +31,7 @@ Result<NodeStatus> ask_measured(const std::string& address, const NodeAccess& ac
 
 }  // namespace
 
-Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const AccessOptions& access_options) {
-  BF_ASSIGN_OR_RETURN(const NodeAccess access, open_access(access_options));
+Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const NodeAccess& access) {
   std::vector<NodeDescriptor> nodes;
   for (const std::string& address : addresses) {
     BF_ASSIGN_OR_RETURN(NodeStatus status, ask_measured(address, access));
