@@ -162,7 +162,7 @@ void add_parallel(std::vector<RunKey>& keys) {
   keys.push_back(
       key("parallel.bucket_bytes", "", kDecides, "Gradients that travel together", BF_AT(parallel.bucket_bytes)));
   keys.push_back(key("parallel.shared_memory", "", kAround,
-                     "Ranks that are processes of one host read each other's gradients in memory",
+                     "Ranks that are processes of one host exchange gradients and weights through memory",
                      BF_AT(parallel.shared_memory)));
   keys.push_back(key("parallel.speeds", "", kAround,
                      "Relative speeds of the ranks, for uneven shares; none: equal, and by measured times once they "

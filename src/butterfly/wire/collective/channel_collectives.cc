@@ -54,9 +54,10 @@ CollectiveStats ChannelCollectives::stats() const {
 }
 
 Status ChannelCollectives::exchange() {
+  if (aborted_) return make_error(ErrorCode::kUnavailable, "these collectives were aborted");
   std::uint64_t bytes = 0;
   for (const ByteSpan part : to_) bytes += part.size();
-  const Status status = exchange_.exchange(to_, from_);
+  const Status status = group_ ? group_->exchange(to_, from_) : exchange_.exchange(to_, from_);
   if (status) bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
   std::ranges::fill(to_, ByteSpan());
   std::ranges::fill(from_, MutableByteSpan());
@@ -163,12 +164,19 @@ Status ChannelCollectives::receive(int from, std::uint64_t label, MutableByteSpa
 Result<bool> ChannelCollectives::share_memory(const ReadableMemory& memory) {
   BF_CHECK(shared_ == nullptr, "memory is shared once");
   if (size() < 2) return false;
-  auto made = SharedCollectives::create(exchange_, members_, memory, options_);
-  if (!made) {
+  const auto share = [&]() -> Status {
+    BF_ASSIGN_OR_RETURN(shared_, SharedCollectives::create(exchange_, members_, memory, options_));
+    BF_ASSIGN_OR_RETURN(group_, GroupExchange::create(rank(), members_,
+                                                      {.epoch = options_.epoch,
+                                                       .shared_memory = options_.shared_memory,
+                                                       .member_timeout = options_.member_timeout,
+                                                       .spin = spin_beside_computation(size())}));
+    return {};
+  };
+  if (const Status status = share(); !status) {
     abort();
-    return tl::unexpected(made.error());
+    return tl::unexpected(status.error());
   }
-  shared_ = std::move(*made);
   return shared_ != nullptr;
 }
 

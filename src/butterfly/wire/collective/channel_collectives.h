@@ -1,6 +1,7 @@
 // Collectives over one channel to each other member. What goes to many at once, and what is exchanged between partners,
-// is a ChannelExchange; what is pipelined (rings, trees) moves in pieces; what is large and in memory that all share is
-// left to SharedCollectives. Threads as for Collectives.
+// is a ChannelExchange, or between members of one host that share memory a GroupExchange; what is pipelined (rings,
+// trees) moves in pieces; what is large and in memory that all share is left to SharedCollectives. Threads as for
+// Collectives.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "butterfly/wire/collective/piece_channels.h"
 #include "butterfly/wire/collective/shared_collectives.h"
 #include "butterfly/wire/exchange/channel_exchange.h"
+#include "butterfly/wire/exchange/group_exchange.h"
 
 namespace butterfly {
 
@@ -34,7 +36,10 @@ class ChannelCollectives final : public Collectives {
   bool reads_memory() const override { return shared_ != nullptr; }
   Status barrier() override;
   CollectiveStats stats() const override;
-  void abort() override { pieces_.close(); }
+  void abort() override {
+    aborted_ = true;
+    pieces_.close();
+  }
 
  private:
   /// The data of one all-reduce, seen as elements.
@@ -98,6 +103,8 @@ class ChannelCollectives final : public Collectives {
   DirectChannels direct_;
   const std::vector<std::shared_ptr<Channel>> members_;
   std::unique_ptr<SharedCollectives> shared_;  // of the thread that operates
+  std::unique_ptr<GroupExchange> group_;       // null: over channels alone
+  std::atomic<bool> aborted_{false};           // memory would go on without channels
   std::vector<ByteSpan> to_;
   std::vector<MutableByteSpan> from_;
   Payload scratch_;

@@ -90,10 +90,10 @@ class Collectives {
   /// Waits for it. `data` is as large as what was sent.
   virtual Status receive(int from, std::uint64_t label, MutableByteSpan data);
 
-  /// Called by all members at once, at most once: from here on large operations on data in this memory read it where it
-  /// lies, with the same bits, where all members are processes of one host that may share memory; otherwise nothing
-  /// changes. The memory outlives the Collectives' operations. Whether anything has; between threads nothing
-  /// has to.
+  /// Called by all members at once, at most once. From here on exchanges between members that are processes of one
+  /// host go through memory, where it may be shared; and where all members are such processes, large operations on data
+  /// in `memory` read it where it lies: the same bits either way. The memory outlives the Collectives' operations.
+  /// Whether it is read; between threads nothing has to.
   virtual Result<bool> share_memory(const ReadableMemory& /*memory*/) { return false; }
   /// What share_memory() said.
   virtual bool reads_memory() const { return false; }

@@ -29,11 +29,6 @@ constexpr std::array<std::string_view, 3> kSharedOperationNames{"all_reduce", "a
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "a lock cannot be shared between processes");
 
-/// A thread that sums beside a thread that computes would take its core.
-std::chrono::microseconds spin_of(int members) {
-  return 2 * members > usable_threads() ? std::chrono::microseconds(0) : kSharedSpin;
-}
-
 std::size_t lines(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
@@ -46,6 +41,10 @@ ElementRange part_of(std::uint64_t elements, int member, int members) {
 }
 
 }  // namespace
+
+std::chrono::microseconds spin_beside_computation(int members) {
+  return 2 * members > usable_threads() ? std::chrono::microseconds(0) : kSharedSpin;
+}
 
 /// Bytes of a member's memory that another may read.
 struct SharedCollectives::Place {
@@ -96,7 +95,7 @@ SharedCollectives::SharedCollectives(int rank, SharedMemory control_block, std::
       mine_(mine),
       peers_(std::move(peers)),
       options_(options),
-      spin_(spin_of(size())),
+      spin_(spin_beside_computation(size())),
       theirs_(peers_.size()) {
   BF_CHECK(control_block_.bytes().size() == control_block_bytes(size()) && memories_.size() == peers_.size(),
            "a control_block for other members");

@@ -15,6 +15,9 @@
 
 namespace butterfly {
 
+/// How long a member's thread waits before it sleeps: not at all where it would take the core of one that computes.
+std::chrono::microseconds spin_beside_computation(int members);
+
 class SharedCollectives {
  public:
   /// Called by all members at once, with an exchange between them that all use alike and a channel to each other one.

@@ -192,6 +192,32 @@ TEST(SharedCollectives, AreNotMadeUnlessAllMaySharesAsMuch) {
   EXPECT_THAT(shares(of_one_lie, SharedMemoryUse::kAllowed), Each(0));
 }
 
+TEST(SharedCollectives, PartsThatLieElsewhereGoThroughMemoryToo) {
+  for (const int members : {2, 3}) {
+    const CollectivesMesh mesh("memory", members);
+    const std::uint64_t before = sent_over(mesh);
+    mesh.expect_ok([&](Collectives& end) -> Status {
+      const auto everyone = static_cast<std::size_t>(members), me = static_cast<std::size_t>(end.rank());
+      std::vector<float> mine(kRingCount), got(everyone * kRingCount);
+      fill_normal(mine, end.rank());
+      std::vector<MutableByteSpan> from;
+      for (std::size_t member = 0; member < everyone; ++member) {
+        from.push_back(std::as_writable_bytes(std::span(got).subspan(member * kRingCount, kRingCount)));
+      }
+      const std::uint64_t counted = end.stats().bytes_sent;
+      BF_TRY(end.all_to_all(std::vector<ByteSpan>(everyone, bytes_of(mine)), from));
+      EXPECT_EQ(end.stats().bytes_sent - counted, (everyone - 1) * kRingCount * sizeof(float));
+      for (std::size_t member = 0; member < everyone; ++member) {
+        std::vector<float> theirs(kRingCount);
+        fill_normal(theirs, static_cast<int>(member));
+        EXPECT_TRUE(std::ranges::equal(theirs, std::span(got).subspan(member * kRingCount, kRingCount))) << me;
+      }
+      return {};
+    });
+    EXPECT_EQ(sent_over(mesh), before);
+  }
+}
+
 TEST(SharedCollectives, SizesAndOperationsThatDisagreeEndThem) {
   for (const bool other_operation : {false, true}) {
     const CollectivesMesh mesh("memory", 3);
