@@ -1,7 +1,6 @@
 #include "butterfly/serve/http/http_server.h"
 
 #include <malloc.h>
-#include <microhttpd.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -10,109 +9,27 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_set>
 
 #include "butterfly/base/descriptor.h"
 #include "butterfly/base/log.h"
-#include "butterfly/trace/trace.h"
+#include "butterfly/serve/http/server_exchange.h"
 #include "butterfly/wire/channel/address.h"
 
 namespace butterfly {
 namespace {
 
-using HttpClock = std::chrono::steady_clock;
-
 constexpr std::size_t kConnectionBytes = std::size_t{24} << 10;  // of one connection: its headers, what it sends
-constexpr std::size_t kPieceBytes = std::size_t{16} << 10;       // of a stream, read at once
-constexpr std::size_t kDrainBytes = std::size_t{128} << 20;      // of a body that is too large, before the answer
 constexpr int kSendBufferBytes = 256 << 10;                      // of the system, for a client that reads slowly
-constexpr std::size_t kLargeBytes = std::size_t{1} << 20;        // of a body, whose memory goes back to the system
 constexpr auto kWatchEvery = std::chrono::milliseconds(200);
 
-class Daemon;
-
-/// Of all requests that are there.
-struct Bodies {
-  std::atomic<std::size_t> bytes{0};
-  std::atomic<bool> freed_large{false};
-};
-
-/// What a connection is doing, for the thread that watches the clock.
-struct Connection {
-  enum class Phase : std::uint8_t { kHead, kBody, kAnswer };
-  int socket = -1;
-  Phase phase = Phase::kHead;
-  HttpClock::time_point since = HttpClock::now();
-  std::weak_ptr<class ServerExchange> exchange{};
-};
-
-class ServerExchange final : public HttpExchange {
- public:
-  ServerExchange(Daemon& daemon, std::shared_ptr<Bodies> all_bodies, MHD_Connection* connection, Connection* state)
-      : daemon_(daemon), all_bodies_(std::move(all_bodies)), connection_(connection), state_(state) {}
-  ~ServerExchange() override;
-
-  const HttpRequest& request() const override { return request_; }
-  Refusal refusal() const override { return refusal_; }
-  void answer(HttpAnswer answer) override;
-  void stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) override;
-  void wake() override;
-  void abandon() override;
-  void on_end(std::function<void(const HttpEnd& end)> ended) override;
-
-  /// Everything below: by the daemon.
-  MHD_Result begin(const char* method, const char* path);
-  MHD_Result take_body(const char* data, std::size_t size);
-  /// The request is whole: hands it to the handler, or sends what it has answered.
-  MHD_Result proceed();
-  void completed(bool delivered);
-  void hang_up();
-  bool is_suspended();
-  void show_life(HttpClock::time_point now);
-  Connection* state() const { return state_; }
-  ssize_t read_piece(char* out, std::size_t size);
-  static MHD_Result add_header(void* to, MHD_ValueKind kind, const char* name, const char* value);
-
- private:
-  void resume_locked();
-  MHD_Result send_locked();
-
-  Daemon& daemon_;
-  const std::shared_ptr<Bodies> all_bodies_;  // shared: an exchange may outlive the server
-  std::mutex mutex_;  // guards all below but the request, which does not change once it is whole
-  MHD_Connection* connection_;
-  Connection* const state_;
-  HttpRequest request_;
-  Refusal refusal_ = Refusal::kNone;
-  std::size_t counted_bytes_ = 0;  // of the body, within the limit of all
-  std::size_t received_ = 0;
-  bool handed_over_ = false;
-  bool suspended_ = false;
-  bool woken_ = false;
-  bool gone_ = false;
-  std::optional<HttpAnswer> answer_;
-  std::shared_ptr<HttpSource> source_;
-  std::string piece_;  // of the source, not yet sent
-  std::size_t piece_sent_ = 0;
-  HttpClock::time_point piece_since_ = HttpClock::now();
-  bool shows_life_ = false;
-  bool source_ended_ = false;
-  std::optional<HttpEnd> ended_;
-  std::vector<std::function<void(const HttpEnd&)>> on_end_;
-};
-
-using ExchangeHolder = std::shared_ptr<ServerExchange>;
-
-class Daemon final : public HttpServer {
+class Daemon final : public HttpServer, private ExchangeHost {
  public:
   Daemon(const HttpOptions& options, Handler handler, IsQuick is_quick)
       : options_(options), handler_(std::move(handler)), is_quick_(std::move(is_quick)) {}
@@ -123,26 +40,24 @@ class Daemon final : public HttpServer {
   unsigned connections() const override { return open_; }
   bool wait_until_idle(std::chrono::milliseconds timeout) override;
 
-  const HttpOptions& options() const { return options_; }
-  bool stopping() const { return stopping_; }
-  void dispatch(const ExchangeHolder& exchange);
-  bool count_body(std::size_t bytes);
-  void set_phase(Connection* connection, Connection::Phase phase, const ExchangeHolder& exchange);
-  void exchange_began() { ++exchanges_; }
-  void exchange_ended();
-
  private:
+  const HttpOptions& options() const override { return options_; }
+  bool stopping() const override { return stopping_; }
+  bool count_body(std::size_t bytes) override;
+  void set_phase(HttpConnection* connection, HttpConnection::Phase phase, const ExchangeHolder& exchange) override;
+  void exchange_ended() override;
   static MHD_Result on_access(void* self, MHD_Connection* connection, const char* url, const char* method,
                               const char* version, const char* data, std::size_t* size, void** context);
   static void on_completed(void* self, MHD_Connection* connection, void** context, MHD_RequestTerminationCode code);
   static void on_connection(void* self, MHD_Connection* connection, void** context,
                             MHD_ConnectionNotificationCode code);
   Result<Descriptor> listen();
+  void dispatch(const ExchangeHolder& exchange);
   void work();
   void watch();
   void watch_once();
-  std::chrono::seconds time_for(Connection::Phase phase) const {
-    return phase == Connection::Phase::kHead ? options_.idle_timeout : options_.body_timeout;
+  std::chrono::seconds time_for(HttpConnection::Phase phase) const {
+    return phase == HttpConnection::Phase::kHead ? options_.idle_timeout : options_.body_timeout;
   }
   void stop();
 
@@ -152,11 +67,11 @@ class Daemon final : public HttpServer {
   std::string address_;
   MHD_Daemon* daemon_ = nullptr;
   std::atomic<unsigned> open_{0};
-  const std::shared_ptr<Bodies> bodies_ = std::make_shared<Bodies>();
+  const std::shared_ptr<HttpBodies> bodies_ = std::make_shared<HttpBodies>();
   std::atomic<bool> stopping_{false};
 
   std::mutex connections_mutex_;  // guards connections_ and what they say; taken before an exchange's
-  std::unordered_set<Connection*> connections_;
+  std::unordered_set<HttpConnection*> connections_;
 
   std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
@@ -170,225 +85,22 @@ class Daemon final : public HttpServer {
   std::thread watcher_;
 };
 
-ServerExchange::~ServerExchange() {
-  all_bodies_->bytes -= counted_bytes_;
-  if (counted_bytes_ >= kLargeBytes) all_bodies_->freed_large = true;
-}
-
-MHD_Result ServerExchange::add_header(void* to, MHD_ValueKind kind, const char* name, const char* value) {
-  auto& request = *static_cast<HttpRequest*>(to);
-  if (kind == MHD_GET_ARGUMENT_KIND) {
-    request.query[name] = value != nullptr ? value : "";
-    return MHD_YES;
-  }
-  std::string lower = name;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  request.headers[lower] = value != nullptr ? value : "";
-  return MHD_YES;
-}
-
-MHD_Result ServerExchange::begin(const char* method, const char* path) {
-  request_.method = method;
-  request_.path = path;
-  MHD_get_connection_values(connection_, MHD_HEADER_KIND, &ServerExchange::add_header, &request_);
-  MHD_get_connection_values(connection_, MHD_GET_ARGUMENT_KIND, &ServerExchange::add_header, &request_);
-  std::size_t length = 0;
-  const std::string& told = request_.header("content-length");
-  std::from_chars(told.data(), told.data() + told.size(), length);
-  if (length <= daemon_.options().body_bytes_max) return MHD_YES;
-  refusal_ = Refusal::kBodyTooLarge;
-  // A client that asks first, or that has more than is worth waiting for, is told at once.
-  if (length <= kDrainBytes && request_.header("expect").empty()) return MHD_YES;
-  handed_over_ = true;
-  daemon_.set_phase(state_, Connection::Phase::kAnswer, {});
-  return MHD_YES;
-}
-
-MHD_Result ServerExchange::take_body(const char* data, std::size_t size) {
-  received_ += size;
-  if (received_ > std::max(kDrainBytes, daemon_.options().body_bytes_max)) return MHD_NO;
-  if (refusal_ != Refusal::kNone) return MHD_YES;
-  if (received_ > daemon_.options().body_bytes_max) {
-    refusal_ = Refusal::kBodyTooLarge;
-  } else if (!daemon_.count_body(size)) {
-    refusal_ = Refusal::kTooManyBodies;
-  } else {
-    counted_bytes_ += size;
-    request_.body.append(data, size);
-    return MHD_YES;
-  }
-  request_.body = {};
-  all_bodies_->bytes -= std::exchange(counted_bytes_, 0);
-  all_bodies_->freed_large = true;
-  return MHD_YES;
-}
-
-MHD_Result ServerExchange::proceed() {
-  const std::lock_guard lock(mutex_);
-  if (gone_ || daemon_.stopping()) return MHD_NO;
-  if (answer_) return send_locked();
-  MHD_suspend_connection(connection_);
-  suspended_ = true;
-  return MHD_YES;
-}
-
-void ServerExchange::resume_locked() {
-  if (!suspended_ || connection_ == nullptr) return;
-  suspended_ = false;
-  MHD_resume_connection(connection_);
-}
-
-void ServerExchange::answer(HttpAnswer answer) {
-  const std::lock_guard lock(mutex_);
-  if (answer_) return;
-  answer_ = std::move(answer);
-  resume_locked();
-}
-
-void ServerExchange::stream(int status, HttpHeaders headers, std::shared_ptr<HttpSource> source) {
-  const std::lock_guard lock(mutex_);
-  if (answer_) return;
-  source_ = std::move(source);
-  answer_ = HttpAnswer{.status = status, .headers = std::move(headers)};
-  resume_locked();
-}
-
-void ServerExchange::wake() {
-  const std::lock_guard lock(mutex_);
-  woken_ = true;
-  if (source_) resume_locked();
-}
-
-void ServerExchange::hang_up() {
-  const std::lock_guard lock(mutex_);
-  gone_ = true;
-  resume_locked();
-}
-
-void ServerExchange::abandon() {
-  hang_up();
-  // A client that does not read is waited for; that ends here.
-  const std::lock_guard lock(mutex_);
-  if (connection_ != nullptr) ::shutdown(state_->socket, SHUT_RDWR);
-}
-
-bool ServerExchange::is_suspended() {
-  const std::lock_guard lock(mutex_);
-  return suspended_ && !gone_;
-}
-
-void ServerExchange::show_life(HttpClock::time_point now) {
-  const auto every = daemon_.options().keep_alive;
-  const std::lock_guard lock(mutex_);
-  if (!source_ || !suspended_ || gone_ || every.count() == 0 || now - piece_since_ < every) return;
-  shows_life_ = true;
-  resume_locked();
-}
-
-void ServerExchange::on_end(std::function<void(const HttpEnd& end)> ended) {
-  std::optional<HttpEnd> already;
-  {
-    const std::lock_guard lock(mutex_);
-    already = ended_;
-    if (!already) on_end_.push_back(std::move(ended));
-  }
-  if (already) ended(*already);
-}
-
-void ServerExchange::completed(bool delivered) {
-  std::vector<std::function<void(const HttpEnd&)>> ended;
-  HttpEnd end;
-  {
-    const std::lock_guard lock(mutex_);
-    connection_ = nullptr;
-    suspended_ = false;
-    end = {.delivered = delivered && !gone_ && answer_, .status = answer_ ? answer_->status : 0};
-    gone_ = true;
-    ended_ = end;
-    ended = std::exchange(on_end_, {});
-    source_ = nullptr;
-  }
-  for (const auto& each : ended) each(end);
-  daemon_.exchange_ended();
-}
-
-ssize_t ServerExchange::read_piece(char* out, std::size_t size) {
-  while (true) {
-    std::shared_ptr<HttpSource> source;
-    {
-      const std::lock_guard lock(mutex_);
-      if (gone_ || daemon_.stopping()) return MHD_CONTENT_READER_END_WITH_ERROR;
-      if (piece_sent_ < piece_.size()) {
-        const std::size_t count = std::min(size, piece_.size() - piece_sent_);
-        std::memcpy(out, piece_.data() + piece_sent_, count);
-        piece_sent_ += count;
-        return static_cast<ssize_t>(count);
-      }
-      if (source_ended_) return MHD_CONTENT_READER_END_OF_STREAM;
-      piece_.clear();
-      piece_sent_ = 0;
-      woken_ = false;
-      source = source_;
-    }
-    std::string piece;
-    trace::Scope scope(trace::Zone::kTell);
-    const HttpSource::State state = source->read(piece, kPieceBytes);
-    scope.set_work({.number = 1, .bytes = piece.size()});
-    scope.end();
-    const std::lock_guard lock(mutex_);
-    piece_ = std::move(piece);
-    if (state == HttpSource::State::kBroken) return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (state == HttpSource::State::kEnd) source_ended_ = true;
-    if (std::exchange(shows_life_, false) && piece_.empty() && !source_ended_) piece_ = source->sign_of_life();
-    if (!piece_.empty()) piece_since_ = HttpClock::now();
-    if (state != HttpSource::State::kWait || !piece_.empty() || woken_) continue;
-    if (gone_ || daemon_.stopping()) return MHD_CONTENT_READER_END_WITH_ERROR;
-    MHD_suspend_connection(connection_);
-    suspended_ = true;
-    return 0;
-  }
-}
-
-MHD_Result ServerExchange::send_locked() {
-  MHD_Response* response = nullptr;
-  if (source_) {
-    const auto read = [](void* self, std::uint64_t, char* out, std::size_t size) {
-      return (*static_cast<ExchangeHolder*>(self))->read_piece(out, size);
-    };
-    const auto release = [](void* self) { delete static_cast<ExchangeHolder*>(self); };
-    auto* holder = new ExchangeHolder(state_->exchange.lock());
-    if (!*holder) {
-      delete holder;
-      return MHD_NO;
-    }
-    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, kPieceBytes, read, holder, release);
-    if (response == nullptr) delete holder;
-  } else {
-    response = MHD_create_response_from_buffer(answer_->body.size(), answer_->body.data(), MHD_RESPMEM_MUST_COPY);
-  }
-  if (response == nullptr) return MHD_NO;
-  for (const auto& [name, value] : answer_->headers) MHD_add_response_header(response, name.c_str(), value.c_str());
-  if (refusal_ != Refusal::kNone) MHD_add_response_header(response, "Connection", "close");
-  const MHD_Result queued = MHD_queue_response(connection_, static_cast<unsigned>(answer_->status), response);
-  MHD_destroy_response(response);
-  return queued;
-}
-
 MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char* url, const char* method, const char*,
                              const char* data, std::size_t* size, void** context) {
   auto& daemon = *static_cast<Daemon*>(self);
   auto* holder = static_cast<ExchangeHolder*>(*context);
   if (holder == nullptr) {
     const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    auto* state = info != nullptr ? static_cast<Connection*>(info->socket_context) : nullptr;
+    auto* state = info != nullptr ? static_cast<HttpConnection*>(info->socket_context) : nullptr;
     if (state == nullptr) return MHD_NO;
-    holder = new ExchangeHolder(std::make_shared<ServerExchange>(daemon, daemon.bodies_, connection, state));
+    ExchangeHost& host = daemon;
+    holder = new ExchangeHolder(std::make_shared<ServerExchange>(host, daemon.bodies_, connection, state));
     *context = holder;
-    daemon.exchange_began();
-    daemon.set_phase(state, Connection::Phase::kBody, *holder);
+    ++daemon.exchanges_;
+    daemon.set_phase(state, HttpConnection::Phase::kBody, *holder);
     (*holder)->begin(method, url);
-    if (state->phase != Connection::Phase::kAnswer) return MHD_YES;
-    daemon.set_phase(state, Connection::Phase::kAnswer, *holder);
+    if (state->phase != HttpConnection::Phase::kAnswer) return MHD_YES;
+    daemon.set_phase(state, HttpConnection::Phase::kAnswer, *holder);
     daemon.handler_(*holder);  // a refusal: answered at once
     return (*holder)->proceed();
   }
@@ -398,8 +110,8 @@ MHD_Result Daemon::on_access(void* self, MHD_Connection* connection, const char*
     *size = 0;
     return taken;
   }
-  if (exchange.state()->phase == Connection::Phase::kBody) {
-    daemon.set_phase(exchange.state(), Connection::Phase::kAnswer, *holder);
+  if (exchange.state()->phase == HttpConnection::Phase::kBody) {
+    daemon.set_phase(exchange.state(), HttpConnection::Phase::kAnswer, *holder);
     if (exchange.refusal() != HttpExchange::Refusal::kNone || daemon.is_quick_(exchange.request().path)) {
       daemon.handler_(*holder);
       return exchange.proceed();
@@ -415,7 +127,7 @@ void Daemon::on_completed(void* self, MHD_Connection*, void** context, MHD_Reque
   auto* holder = static_cast<ExchangeHolder*>(*context);
   if (holder == nullptr) return;
   *context = nullptr;
-  static_cast<Daemon*>(self)->set_phase((*holder)->state(), Connection::Phase::kHead, {});
+  static_cast<Daemon*>(self)->set_phase((*holder)->state(), HttpConnection::Phase::kHead, {});
   (*holder)->completed(code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
   delete holder;
 }
@@ -424,7 +136,7 @@ void Daemon::on_connection(void* self, MHD_Connection* connection, void** contex
                            MHD_ConnectionNotificationCode code) {
   auto& daemon = *static_cast<Daemon*>(self);
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-    auto* state = new Connection;
+    auto* state = new HttpConnection;
     const MHD_ConnectionInfo* info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info != nullptr) state->socket = info->connect_fd;
     *context = state;
@@ -433,7 +145,7 @@ void Daemon::on_connection(void* self, MHD_Connection* connection, void** contex
     ++daemon.open_;
     return;
   }
-  auto* state = static_cast<Connection*>(*context);
+  auto* state = static_cast<HttpConnection*>(*context);
   *context = nullptr;
   if (state == nullptr) return;
   const std::lock_guard lock(daemon.connections_mutex_);
@@ -442,7 +154,7 @@ void Daemon::on_connection(void* self, MHD_Connection* connection, void** contex
   delete state;
 }
 
-void Daemon::set_phase(Connection* connection, Connection::Phase phase, const ExchangeHolder& exchange) {
+void Daemon::set_phase(HttpConnection* connection, HttpConnection::Phase phase, const ExchangeHolder& exchange) {
   const std::lock_guard lock(connections_mutex_);
   connection->phase = phase;
   connection->since = HttpClock::now();
@@ -484,9 +196,9 @@ void Daemon::watch_once() {
   const auto now = HttpClock::now();
   {
     const std::lock_guard lock(connections_mutex_);
-    for (Connection* connection : connections_) {
+    for (HttpConnection* connection : connections_) {
       ExchangeHolder exchange;
-      if (connection->phase == Connection::Phase::kAnswer) {
+      if (connection->phase == HttpConnection::Phase::kAnswer) {
         exchange = connection->exchange.lock();
         if (!exchange || !exchange->is_suspended()) continue;
       } else if (now - connection->since > time_for(connection->phase)) {
@@ -619,7 +331,7 @@ void Daemon::stop() {
   std::vector<ExchangeHolder> left;
   {
     const std::lock_guard lock(connections_mutex_);
-    for (Connection* connection : connections_) {
+    for (HttpConnection* connection : connections_) {
       if (ExchangeHolder exchange = connection->exchange.lock()) left.push_back(std::move(exchange));
     }
   }
