@@ -109,7 +109,7 @@ class RunTrainer final : public RankTrainer {
   /// Every rank has all weights, or rank 0 where none else is to; until release_weights().
   Status gather_weights();
   void release_weights();
-  Status share_gradients(const TrainObserver& observer);
+  Status share_memory(const TrainObserver& observer);
   RunState state() const;
   Status set_state(const RunState& state);
   std::vector<RunArray> arrays();
@@ -151,8 +151,8 @@ class RunTrainer final : public RankTrainer {
 
   std::int64_t step_ = 0;  // done
   StepReport last_report_{};
-  bool agreed_ = false;            // on the state, in this epoch, or since the work was divided in it
-  bool shares_gradients_ = false;  // with the ranks of this epoch, as far as they can
+  bool agreed_ = false;         // on the state, in this epoch, or since the work was divided in it
+  bool shares_memory_ = false;  // with the ranks of this epoch, as far as they can
   bool stopped_ = false;
   std::int64_t last_saved_ = -1;  // step of the last save, the same on every rank
   std::optional<Saving> saving_;  // likewise

@@ -55,7 +55,7 @@ Result<Residuals> read_residuals(const SavedRun& saved) {
 
 Status RunTrainer::adopt(const TrainRank& rank) {
   BF_ASSIGN_OR_RETURN(RankWorkShares work, share_work(config_, rank.size, rank.speeds));
-  shares_gradients_ = false;
+  shares_memory_ = false;
   BF_TRY(take_place(rank, std::move(work)));
   watch_speeds();
   return {};
@@ -100,7 +100,7 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   if (agreed_) return {};
   RunState now = state();
   BF_TRY(check_same_configuration(rank_.collectives, now.fingerprint));
-  BF_TRY(share_gradients(observer));
+  BF_TRY(share_memory(observer));
   BF_ASSIGN_OR_RETURN(const bool divided, state_is_divided());
   if (divided) {
     BF_TRY(take_over(observer));
@@ -121,8 +121,8 @@ Status RunTrainer::agree(const TrainObserver& observer) {
   return {};
 }
 
-Status RunTrainer::share_gradients(const TrainObserver& observer) {
-  if (rank_.collectives == nullptr || std::exchange(shares_gradients_, true)) return {};
+Status RunTrainer::share_memory(const TrainObserver& observer) {
+  if (rank_.collectives == nullptr || std::exchange(shares_memory_, true)) return {};
   ParameterSet& parameters = transformer_.parameters();
   BF_ASSIGN_OR_RETURN(const bool shared,
                       rank_.collectives->share_memory({.bytes = std::as_writable_bytes(parameters.gradients()),
