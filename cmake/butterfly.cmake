@@ -80,7 +80,7 @@ endfunction()
 # BUTTERFLY_UNITE_KIB of them, so that what they share is parsed, instantiated and emitted once: of a small file, that is
 # most of the time. Larger ones cost less in all, but more after each change. Files with options of their own (one
 # instruction set) and those of kernel and tensor stay alone: what they hold inline must not reach another file's code.
-set(BUTTERFLY_UNITE_KIB 128 CACHE STRING "KiB of a target's source files that are compiled as one; 0: each file alone")
+set(BUTTERFLY_UNITE_KIB 256 CACHE STRING "KiB of a target's source files that are compiled as one; 0: each file alone")
 function(butterfly_unite target)
   if(BUTTERFLY_UNITE_KIB LESS 1)
     return()

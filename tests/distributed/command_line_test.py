@@ -26,6 +26,10 @@ class UnknownWords(unittest.TestCase):
         for words in (("--stesp", "5"), ("--stesp=5",), ("--steps", "5", "--stesp")):
             self.assertIn("no option '--stesp' (did you mean '--steps'?); 'butterfly train --help'", self.refused("train", *words))
 
+    def test_an_option_is_found_without_the_section_that_it_is_in(self):
+        for word in ("--speeds", "--spedds"):
+            self.assertIn(f"no option '{word}' (did you mean '--parallel.speeds'?)", self.refused("train", word, "1,2"))
+
     def test_a_word_that_is_near_to_nothing_gets_no_advice(self):
         self.assertIn("no command 'xyz'; ", self.refused("xyz"))
         self.assertIn("no option '--qqqqqq'; ", self.refused("worker", "--qqqqqq"))

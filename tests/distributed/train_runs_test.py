@@ -3,7 +3,7 @@
 ranks, a rank lost, a full disk, a loss that runs away. An undisturbed run on one rank is the oracle: in the
 deterministic mode its weights, by hash.
 
-BUTTERFLY_TEST_STEPS=200 takes as many steps where numbers of ranks are compared (20 otherwise)."""
+BUTTERFLY_TEST_STEPS=200 takes as many steps where numbers of ranks are compared (10 otherwise)."""
 
 import fcntl
 import glob
@@ -18,7 +18,7 @@ import unittest
 
 from program import PROGRAM, TIMEOUT_S, butterfly, environment
 
-STEPS = int(os.environ.get("BUTTERFLY_TEST_STEPS", "20"))
+STEPS = int(os.environ.get("BUTTERFLY_TEST_STEPS", "10"))
 LONG = 40  # more steps than the reports of which fit into the pipe of a Watched
 MODEL = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "4", "--micro-batch", "1", "--threads", "1",
          "--data", "synthetic:markov", "--data.validation_share", "0", "--lr", "1e-3", "--schedule", "constant",

@@ -17,7 +17,7 @@ from program import PROGRAM, ROOT, TIMEOUT_S, Worker, butterfly, environment, su
 from security_test import Admission, Cluster
 
 TEXT = os.path.join(ROOT, "tests/golden/bpe_text.txt")
-SMALL = ["--model", "tinytransformer-tiny", "--seq", "8", "--batch", "8", "--micro-batch", "1", "--threads", "1",
+SMALL = ["--model", "tinytransformer-tiny", "--seq", "8", "--batch", "8", "--micro-batch", "2", "--threads", "1",
          "--deterministic", "--lr", "2e-3", "--schedule", "constant", "--json"]
 MARKOV = ["--data", "synthetic:markov"]
 
@@ -275,12 +275,13 @@ class Refusals(WorkersCase):
         self.assertIn("of the 1024 that this worker offers are left", said)
 
     def test_workers_are_asked_before_a_strategy_is_chosen(self):
-        auto = [*MARKOV, "--steps", 1, "--parallel", "auto"]
+        auto = [*MARKOV, "--steps", 4, "--parallel", "auto"]
         run = train(*auto, "--workers", self.workers(1)[0].address)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("asking 1 worker for speed and links", run.stderr)
         self.assertRegex(run.stderr, r"(?m)^strategy +(ddp|zero1|shard_grad_op|full_shard|pipeline): it fits")
         self.assertNotIn("taken to be like this one", run.stderr)
+        self.assertGreater(json.loads(run.stdout)["predicted_step_s"], 0)
         self.assertIn("127.0.0.1:1", self.refusal(train(*auto, "--workers", "127.0.0.1:1")))
 
     def test_one_sentence_for_what_cannot_be(self):

@@ -49,17 +49,26 @@ Result<FitOpen> open_choices(const TrainCommand& command, const RunConfig& confi
                  .recompute = config.recompute != with_other.recompute};
 }
 
-/// Chooses what the run leaves to the cost model. Returns the memory that a rank is predicted to take, where that was
-/// asked for.
-Result<std::uint64_t> choose(const TrainCommand& command, RunConfig& config, const NodeAccess& access) {
+/// What the cost model chose, and from what.
+struct Choice {
+  std::uint64_t memory_bytes = 0;      // that a rank is predicted to take; 0: nobody asked
+  std::optional<PlanCluster> workers;  // this machine and they, where they were asked
+};
+
+/// Chooses what the run leaves to the cost model.
+Result<Choice> choose(const TrainCommand& command, RunConfig& config, const NodeAccess& access) {
+  Choice choice;
+  if (config.memory.empty() && config.parallel.strategy != ParallelStrategy::kAuto) return choice;
+  BF_ASSIGN_OR_RETURN(const PlanCluster nodes, nodes_of_ranks(config, access));
+  if (!config.parallel.workers.empty()) choice.workers = nodes;
   if (!config.memory.empty()) {
     BF_ASSIGN_OR_RETURN(const FitOpen open, open_choices(command, config));
-    return fit_to_memory(config, open, access);
+    BF_ASSIGN_OR_RETURN(choice.memory_bytes, fit_to_memory(config, open, nodes));
+    return choice;
   }
-  if (config.parallel.strategy != ParallelStrategy::kAuto) return 0;
-  BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config, access));
+  BF_ASSIGN_OR_RETURN(const std::string why, choose_strategy(config, nodes));
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "strategy        %s\n", why.c_str());
-  return 0;
+  return choice;
 }
 
 int exit_code(const TrainResult& result, const RunConfig& config) {
@@ -87,29 +96,29 @@ Status agreed(MpiWorld* world, const Status& mine) {
 }
 
 /// choose(); ranks of MPI take what the first one chooses.
-Result<std::uint64_t> choose_once(const TrainCommand& command, RunConfig& config, const NodeAccess& access,
-                                  MpiWorld* world) {
-  std::uint64_t memory_bytes = 0;
+Result<Choice> choose_once(const TrainCommand& command, RunConfig& config, const NodeAccess& access, MpiWorld* world) {
+  Choice choice;
   const auto choosing = [&]() -> Status {
-    BF_ASSIGN_OR_RETURN(memory_bytes, choose(command, config, access));
+    BF_ASSIGN_OR_RETURN(choice, choose(command, config, access));
     return {};
   };
   BF_TRY(agreed(world, world == nullptr || world->rank() == 0 ? choosing() : Status{}));
-  if (world == nullptr) return memory_bytes;
+  if (world == nullptr) return choice;
   std::array<int, 3> chosen{static_cast<int>(config.parallel.strategy), config.micro_batch,
                             static_cast<int>(config.recompute)};
   BF_TRY(world->collectives().broadcast(std::as_writable_bytes(std::span(chosen)), 0));
   config = with_choice(config, {.strategy = static_cast<ParallelStrategy>(chosen[0]),
                                 .micro_batch = chosen[1],
                                 .recompute = static_cast<Recompute>(chosen[2])});
-  return memory_bytes;
+  return choice;
 }
 
-void report(const TrainCommand& command, const TrainResult& result, const RunConfig& config, TrainAside aside,
-            double disturbed) {
-  if (const auto predicted_s = predicted_step_s(config, result.summary.peak_gflops);
+void report(const TrainCommand& command, const TrainResult& result, const RunConfig& config,
+            const std::optional<PlanCluster>& workers, TrainAside aside, double disturbed) {
+  if (const auto predicted_s = predicted_step_s(config, workers, result.summary.peak_gflops);
       predicted_s && result.summary.avg_step_time > 0.0) {
-    aside.step = judge_time("train " + std::string(to_string(config.precision)), *predicted_s,
+    const char* where = workers ? "train workers " : "train ";
+    aside.step = judge_time(where + std::string(to_string(config.precision)), *predicted_s,
                             result.summary.avg_step_time, disturbed);
   }
   if (config.log != LogLevel::kSilent) std::fprintf(stderr, "%s", describe(result, config, aside).c_str());
@@ -123,7 +132,7 @@ Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOption
     return validate(config);
   };
   BF_TRY(agreed(world, settings()));
-  BF_ASSIGN_OR_RETURN(const std::uint64_t memory_bytes, choose_once(command, config, options.access, world));
+  BF_ASSIGN_OR_RETURN(const Choice choice, choose_once(command, config, options.access, world));
   auto opened = RunLog::open(config);
   BF_TRY(agreed(world, opened ? Status{} : tl::unexpected(opened.error())));
   RunLog& log = **opened;
@@ -140,10 +149,10 @@ Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOption
   if (world != nullptr && world->rank() > 0) return exit_code(*result, config);
   log.finished(*result);
   const TrainAside aside{.display_s = display.spent_s(),
-                         .memory_bytes = memory_bytes,
+                         .memory_bytes = choice.memory_bytes,
                          .stolen = training.share(),
                          .disturbance = training.sentence()};
-  report(command, *result, config, aside, shortage.share());
+  report(command, *result, config, choice.workers, aside, shortage.share());
   BF_TRY(log.status());
   return exit_code(*result, config);
 }

@@ -9,6 +9,7 @@
 #include "butterfly/base/result.h"
 #include "butterfly/mpi/mpi_world.h"
 #include "butterfly/plan/cost/training_cost.h"
+#include "butterfly/plan/description/cluster_model.h"
 #include "butterfly/train/config/run_config.h"
 #include "butterfly/train/fit/fit_search.h"
 #include "butterfly/train/run/run_log.h"
@@ -61,13 +62,14 @@ class TrainDisplay {
   double spent_s_ = 0.0;
 };
 
-/// Seconds of a step as the planner predicts them for this machine, from the rate of matmuls (`peak_gflops`, of one
-/// rank) and of memory; nothing where one of them is not known, or ranks are on other machines.
-std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops);
+/// Seconds of a step as the planner predicts them: for ranks of this machine from the rate of matmuls (`peak_gflops`,
+/// of one rank) and of memory, with `workers` from what these said of themselves. Nothing where that is not known.
+std::optional<double> predicted_step_s(const RunConfig& config, const std::optional<PlanCluster>& workers,
+                                       double peak_gflops);
 
-/// With parallel.strategy = auto: what the cost model recommends, and why, as a sentence. Errors: those of
-/// shape_of_run() and nodes_of_ranks(); kNoMemory where none of them fits.
-Result<std::string> choose_strategy(RunConfig& config, const NodeAccess& access);
+/// With parallel.strategy = auto: what the cost model recommends for ranks on these nodes, and why, as a sentence.
+/// Errors: those of shape_of_run(); kNoMemory where none of them fits.
+Result<std::string> choose_strategy(RunConfig& config, const PlanCluster& cluster);
 
 /// A step of the run as the cost model takes it; 0 GFLOP/s: what the machine's descriptor says.
 TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops);
@@ -76,9 +78,8 @@ TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, doubl
 Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& access);
 
 /// With `memory`: the fastest choice of what is open that fits, into `config`; what it tried on stderr. Returns the
-/// bytes that each rank is predicted to take at its peak. Errors: those of find_fit(), shape_of_run() and
-/// nodes_of_ranks().
-Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open, const NodeAccess& access);
+/// bytes that each rank is predicted to take at its peak. Errors: those of find_fit() and shape_of_run().
+Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open, const PlanCluster& cluster);
 /// What MPI decides of a run, on each rank: how many ranks there are, where, and with how many threads; ranks above 0
 /// neither show nor log anything. Errors: kInvalidArgument for another number of ranks, or for several machines where
 /// `access` does not allow plain text.

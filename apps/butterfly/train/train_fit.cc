@@ -65,11 +65,10 @@ void say(const FitTrial& trial) {
 
 }  // namespace
 
-Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open, const NodeAccess& access) {
+Result<std::uint64_t> fit_to_memory(RunConfig& config, FitOpen open, const PlanCluster& cluster) {
   const std::uint64_t memory_bytes = parse_bytes(config.memory);
   BF_TRY(keep_saved_choices(config, open));
   BF_ASSIGN_OR_RETURN(const ModelConfig shape, shape_of_run(config));
-  BF_ASSIGN_OR_RETURN(const PlanCluster cluster, nodes_of_ranks(config, access));
   // Measured now and remembered: at the end of the run there is no memory for it.
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   BF_TRY(measured_training_peak(config.precision, isa, threads_of_run(config)));

@@ -44,21 +44,22 @@ Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& ac
   return with_coordinator(others, here);
 }
 
-std::optional<double> predicted_step_s(const RunConfig& config, double peak_gflops) {
-  // Other machines' rates are their own: plan --train --workers.
-  if (ranks_here(config.parallel) < ranks_of(config.parallel)) return std::nullopt;
+std::optional<double> predicted_step_s(const RunConfig& config, const std::optional<PlanCluster>& workers,
+                                       double peak_gflops) {
+  const bool here = ranks_here(config.parallel) == ranks_of(config.parallel);
+  if (peak_gflops <= 0.0 || (!here && !workers)) return std::nullopt;
   const auto shape = shape_of_run(config);
-  const auto cluster = ranks_like_this_machine(config);
-  if (!shape || !cluster || peak_gflops <= 0.0) return std::nullopt;
-  const auto prediction =
-      predict_training(*shape, *cluster, planned_step(config, planned_as(config.parallel.strategy), peak_gflops));
+  const auto cluster = here ? ranks_like_this_machine(config) : *workers;
+  if (!shape || !cluster) return std::nullopt;
+  // Other machines' rates are their own.
+  const TrainOptions step = planned_step(config, planned_as(config.parallel.strategy), here ? peak_gflops : 0.0);
+  const auto prediction = predict_training(*shape, *cluster, step);
   if (!prediction) return std::nullopt;
   return prediction->step_s;
 }
 
-Result<std::string> choose_strategy(RunConfig& config, const NodeAccess& access) {
+Result<std::string> choose_strategy(RunConfig& config, const PlanCluster& cluster) {
   BF_ASSIGN_OR_RETURN(const ModelConfig shape, shape_of_run(config));
-  BF_ASSIGN_OR_RETURN(const PlanCluster cluster, nodes_of_ranks(config, access));
   std::vector<TrainCandidate> candidates;
   for (const TrainStrategy strategy : strategies_for(shape, cluster.size())) {
     BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kBeforeFirst{600};  // for the leader to be started
 constexpr std::chrono::seconds kAfterLoss{30};     // for one that was there to be there again
-constexpr std::int64_t kAskTimeoutMs = 2000;
+constexpr std::int64_t kLeaderAnswersMs = 2000;
 
 /// Takes part in one run, and then lets its worker end.
 class OneRun final : public RankHost {
@@ -70,7 +70,7 @@ void watch_leader(const std::string& address, const NodeAccess& access, OneRun& 
   auto last_seen = Clock::now();
   bool seen = false;
   while (!stop.stop_requested()) {
-    const bool there = run.running() || ask_status(address, access, after_ms(kAskTimeoutMs)).has_value();
+    const bool there = run.running() || ask_status(address, access, after_ms(kLeaderAnswersMs)).has_value();
     seen = seen || there;
     if (there) last_seen = Clock::now();
     const auto patience = seen ? kAfterLoss : kBeforeFirst;
@@ -98,7 +98,7 @@ Result<int> take_part_at_rendezvous(const RunConfig& config, const NodeAccess& a
   const std::string& leader = config.parallel.rendezvous;
   const int threads = config.threads > 0 ? config.threads : usable_threads();
   WorkerOptions options{.access = access, .join = leader};
-  BF_ASSIGN_OR_RETURN(options.listen, own_address_towards(leader, after_ms(kAskTimeoutMs)));
+  BF_ASSIGN_OR_RETURN(options.listen, own_address_towards(leader, after_ms(kLeaderAnswersMs)));
   BF_ASSIGN_OR_RETURN(const Isa isa, choose_isa());
   BF_ASSIGN_OR_RETURN(options.node, unmeasured_node({.isa = isa, .threads = threads}));
   options.shared_memory = config.parallel.shared_memory ? SharedMemoryUse::kAllowed : SharedMemoryUse::kForbidden;

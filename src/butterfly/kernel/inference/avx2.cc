@@ -12,9 +12,11 @@ namespace butterfly {
 namespace {
 
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kFloatTiles = {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>}...}};
+constexpr TileTable<sizeof...(M), 1> float_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>}...}};
+}
 template <PackedType kType>
-constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6>;
+constexpr auto kFloatTable = float_tiles<kType>(UpTo<6>());
 constexpr TileTable<1, 1> kOneFloatRow = {{{all_slices<float_slice<Vec, PackedType::kF32, 1, 1>, 1>}}};
 
 /// gathered_float_slice() of few rows and halves: eight outputs of the panel and then the others. So the sums of eight
@@ -57,25 +59,29 @@ float* half_panel_slice(const LinearArgs& a, long row, long panel, const SliceSt
 }
 
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kHalfPanelTiles = {{{all_slices<half_panel_slice<kType, M>, M>}...}};
-constexpr auto kFewFloatRowsTable = kFloatTiles<PackedType::kF32, 1, 2, 3, 4>;
+constexpr TileTable<sizeof...(M), 1> half_panel_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<half_panel_slice<kType, M>, M>}...}};
+}
+constexpr auto kFewFloatRowsTable = float_tiles<PackedType::kF32>(UpTo<4>());
 template <PackedType kType>
-constexpr auto kFewRowsOfHalvesTable = kHalfPanelTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
+constexpr auto kFewRowsOfHalvesTable = half_panel_tiles<kType>(UpTo<8>());
 
 constexpr RowOrder kGathered = RowOrder::kGathered;
 constexpr PackedType kAsItLies = PackedType::kF32;  // of linear_tiles(): nothing is unpacked
 
 /// Few rows pass by a panel at once, so that each weight is unpacked once, though not all of their sums have registers.
 template <PackedType kType, bool kFew, bool kLargeTable, int... M>
-constexpr TileTable<sizeof...(M), 1> kTilesOf = {{{all_slices<tile_slice<kType, M, kFew, kLargeTable>, M>}...}};
+constexpr TileTable<sizeof...(M), 1> tiles_of(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<tile_slice<kType, M, kFew, kLargeTable>, M>}...}};
+}
 template <PackedType kType, bool kLargeTable = false>
-constexpr auto kFewRowsTiles = kTilesOf<kType, true, kLargeTable, 1, 2, 3, 4, 5, 6, 7, 8>;
+constexpr auto kFewRowsTiles = tiles_of<kType, true, kLargeTable>(UpTo<8>());
 template <PackedType kType, bool kLargeTable = false>
 constexpr auto kTiles = [] {
   if constexpr (products_of(kType, kLargeTable).sizes) {
-    return kTilesOf<kType, false, kLargeTable, 1, 2, 3, 4>;
+    return tiles_of<kType, false, kLargeTable>(UpTo<4>());
   } else {
-    return kTilesOf<kType, false, kLargeTable, 1, 2, 3, 4, 5, 6>;
+    return tiles_of<kType, false, kLargeTable>(UpTo<6>());
   }
 }();
 
@@ -128,9 +134,11 @@ struct Ints {
 
 constexpr TileTable<1, 1> kOneInt8Row = {{{all_slices<int8_slice<Vec, Ints, 1, 1>, 1>}}};
 template <bool kFew, int... M>
-constexpr TileTable<sizeof...(M), 1> kInt8Tiles = {{{all_slices<int8_slice<Vec, Ints, M, 1, kFew, kGathered>, M>}...}};
-constexpr auto kInt8Table = kInt8Tiles<false, 1, 2, 3, 4>;
-constexpr auto kFewInt8RowsTable = kInt8Tiles<true, 1, 2, 3, 4, 5, 6, 7, 8>;
+constexpr TileTable<sizeof...(M), 1> int8_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<int8_slice<Vec, Ints, M, 1, kFew, kGathered>, M>}...}};
+}
+constexpr auto kInt8Table = int8_tiles<false>(UpTo<4>());
+constexpr auto kFewInt8RowsTable = int8_tiles<true>(UpTo<8>());
 
 void linear_int8(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneInt8Row, a.cols);

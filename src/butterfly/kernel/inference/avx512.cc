@@ -320,10 +320,12 @@ inline __attribute__((always_inline)) float* sub_block_slice(const LinearArgs& a
 }
 
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 2> kFloatTiles = {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>,
-                                                      all_slices<gathered_float_slice<Vec, kType, M, 2>, M>}...}};
+constexpr TileTable<sizeof...(M), 2> float_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<gathered_float_slice<Vec, kType, M, 1>, M>,
+            all_slices<gathered_float_slice<Vec, kType, M, 2>, M>}...}};
+}
 template <PackedType kType>
-constexpr auto kFloatTable = kFloatTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+constexpr auto kFloatTable = float_tiles<kType>(UpTo<12>());
 constexpr TileTable<1, 1> kOneFloatRow = {{{all_slices<float_slice<Vec, PackedType::kF32, 1, 1>, 1>}}};
 
 /// Tile functions of quantised weights: of one row, and of gathered ones, up to 6 over two panels. A few rows pass by a
@@ -334,24 +336,28 @@ constexpr PackedType kAsItLies = PackedType::kF32;  // of linear_tiles(): nothin
 template <PackedType kType>
 constexpr TileTable<1, 1> kOneQuantRow = {{{all_slices<quant_slice<kType, 1, 1>, 1>}}};
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 2> kQuantTiles = {
-    {{all_slices<quant_slice<kType, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
-      all_slices<quant_slice<kType, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
+constexpr TileTable<sizeof...(M), 2> quant_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<quant_slice<kType, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
+            all_slices<quant_slice<kType, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
+}
 template <PackedType kType>
-constexpr auto kQuantTable = kQuantTiles<kType, 1, 2, 3, 4, 5, 6>;
+constexpr auto kQuantTable = quant_tiles<kType>(UpTo<6>());
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kFewQuantTiles = {
-    {{all_slices<quant_slice<kType, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
+constexpr TileTable<sizeof...(M), 1> few_quant_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<quant_slice<kType, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
+}
 template <PackedType kType>
-constexpr auto kFewQuantRowsTable = kFewQuantTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+constexpr auto kFewQuantRowsTable = few_quant_tiles<kType>(UpTo<12>());
 
 template <PackedType kType>
 constexpr TileTable<1, 1> kOneSubBlockRow = {{{all_slices<sub_block_slice<kType, 1, 1>, 1>}}};
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 2> kSubBlockTiles = {{{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>,
-                                                         all_slices<sub_block_slice<kType, M, 2, kGathered>, M>}...}};
+constexpr TileTable<sizeof...(M), 2> sub_block_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>,
+            all_slices<sub_block_slice<kType, M, 2, kGathered>, M>}...}};
+}
 template <PackedType kType>
-constexpr auto kSubBlockTable = kSubBlockTiles<kType, 1, 2, 3, 4, 5, 6>;
+constexpr auto kSubBlockTable = sub_block_tiles<kType>(UpTo<6>());
 
 /// Of kInt8: 4 k of 16 outputs, unsigned, and their products with 4 k of a row, which begin at -128 * sum(x).
 struct Ints {
@@ -368,14 +374,16 @@ struct Ints {
 
 constexpr TileTable<1, 1> kOneInt8Row = {{{all_slices<int8_slice<Vec, Ints, 1, 1>, 1>}}};
 template <int... M>
-constexpr TileTable<sizeof...(M), 2> kInt8Tiles = {
-    {{all_slices<int8_slice<Vec, Ints, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
-      all_slices<int8_slice<Vec, Ints, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
-constexpr auto kInt8Table = kInt8Tiles<1, 2, 3, 4, 5, 6>;
+constexpr TileTable<sizeof...(M), 2> int8_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<int8_slice<Vec, Ints, M, 1, false, kGathered>, M, SliceCode::kInLoop>,
+            all_slices<int8_slice<Vec, Ints, M, 2, false, kGathered>, M, SliceCode::kInLoop>}...}};
+}
+constexpr auto kInt8Table = int8_tiles(UpTo<6>());
 template <int... M>
-constexpr TileTable<sizeof...(M), 1> kFewInt8Tiles = {
-    {{all_slices<int8_slice<Vec, Ints, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
-constexpr auto kFewInt8RowsTable = kFewInt8Tiles<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>;
+constexpr TileTable<sizeof...(M), 1> few_int8_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<int8_slice<Vec, Ints, M, 1, true, kGathered>, M, SliceCode::kInLoop>}...}};
+}
+constexpr auto kFewInt8RowsTable = few_int8_tiles(UpTo<12>());
 
 void linear_int8(const LinearArgs& a) {
   if (a.rows == 1) return linear_tiles<Vec>(a, kOneInt8Row, a.cols);
@@ -401,10 +409,11 @@ void linear_sub_blocks(const LinearArgs& a) {
 
 /// A tile's rows read super-blocks as they lie in memory.
 template <PackedType kType, int... M>
-constexpr TileTable<sizeof...(M), 1> kFewSuperBlockTiles = {
-    {{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>}...}};
+constexpr TileTable<sizeof...(M), 1> few_super_block_tiles(RowCounts<M...> /*counts*/) {
+  return {{{all_slices<sub_block_slice<kType, M, 1, kGathered>, M>}...}};
+}
 template <PackedType kType>
-constexpr auto kFewRowsTable = kFewSuperBlockTiles<kType, 1, 2, 3, 4, 5, 6, 7, 8>;
+constexpr auto kFewRowsTable = few_super_block_tiles<kType>(UpTo<8>());
 
 template <PackedType kType>
 void linear_super_blocks(const LinearArgs& a) {

@@ -259,6 +259,24 @@ struct TileTable {
   TileFunction functions[kM][kN];
 };
 
+/// How many rows the tiles of a table have: 1 to kMax. They differ in nothing else, so a sanitizer, which takes minutes
+/// to compile them, has the first three.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kTileRowsMax = 3;
+#else
+constexpr int kTileRowsMax = 16;
+#endif
+template <int... M>
+struct RowCounts {};
+template <int kMax, int... M>
+struct CountsUpTo : CountsUpTo<kMax - 1, kMax, M...> {};
+template <int... M>
+struct CountsUpTo<0, M...> {
+  using Counts = RowCounts<M...>;
+};
+template <int kMax>
+using UpTo = typename CountsUpTo<(kMax < kTileRowsMax) ? kMax : kTileRowsMax>::Counts;
+
 /// Of one row of halves, whose sums wait for themselves longer than for their weights: over two panels at once.
 template <class V, PackedType kType>
 constexpr TileTable<1, 2> kOneRowOfHalves = {

@@ -462,8 +462,8 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
 
   Status check_ids(std::span<const TokenId> ids, int lowest, const char* what) const {
     if (ids.size() != tokens_.size()) {
-      return make_error(ErrorCode::kInvalidArgument, "{} {}, the transformer takes {} sequences of {}", ids.size(),
-                        what, context_.options.micro_batch, options_.seq);
+      return make_error(ErrorCode::kInvalidArgument, "{} {}, the transformer takes {} x {} (sequences x tokens)",
+                        ids.size(), what, context_.options.micro_batch, options_.seq);
     }
     for (const TokenId id : ids) {
       if (id.value < lowest || id.value >= config_.vocab) {
@@ -478,8 +478,9 @@ class PlannedTransformer final : public TrainableTransformer, private PartPasses
   Status take_rows(std::size_t tokens) {
     const auto seq = static_cast<std::size_t>(options_.seq), sequences = tokens / seq;
     if (sequences < 1 || sequences > static_cast<std::size_t>(room_) || tokens % seq != 0) {
-      return make_error(ErrorCode::kInvalidArgument, "{} tokens, the transformer takes 1 to {} sequences of {}", tokens,
-                        room_, options_.seq);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "{} tokens, the transformer takes 1 to {} x {} (sequences x tokens)", tokens, room_,
+                        options_.seq);
     }
     if (tokens == tokens_.size()) return {};
     context_.options.micro_batch = static_cast<int>(sequences);

@@ -446,9 +446,9 @@ TEST(TrainableTransformer, RefusesWhatItCannotTakeNamingBothValues) {
   const auto transformer = make_transformer(config, small_options());
   TransformerInput input = transformer_input(config, transformer->options());
   EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(8), input.targets)),
-              HasSubstr("8 tokens, the transformer takes 1 to 2 sequences of 9"));
+              HasSubstr("8 tokens, the transformer takes 1 to 2 x 9"));
   EXPECT_THAT(message(transformer->forward(std::span(input.tokens).first(9), input.targets)),
-              HasSubstr("18 targets, the transformer takes 1 sequences of 9"));
+              HasSubstr("18 targets, the transformer takes 1 x 9"));
   input.tokens[3] = TokenId{61};
   EXPECT_THAT(message(transformer->forward(input.tokens, input.targets)),
               HasSubstr("tokens of 61, the vocabulary has 61"));
