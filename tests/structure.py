@@ -9,8 +9,8 @@ The rules:
   folders    no folder of apps, include or src/butterfly has more than 30 files (.h, .cc, .proto)
   circles    no header includes itself, however long the way
   names      no type, and no function with the same parameters, is declared in two headers of one namespace
-  constants  no constant of a source file has the name of one in a header: compiled as one with its neighbours
-             (cmake/butterfly.cmake), the file would give them its own
+  constants  no constant of a source file has the name of one in a header, or in another file of its module: compiled
+             as one with its neighbours (cmake/butterfly.cmake), the file would give them its own
   functions  no function has more than 70 lines, from the line of its opening brace to the closing one
   scripts    no function, class or method of a Python file is defined twice in one place: the second would take the
              place of the first, unseen
@@ -187,6 +187,17 @@ class Checker:
             for name in CONSTANT.findall(self.text(path)):
                 if name in known:
                     self.violations.append(f"{self.name(path)}: {name} is a constant of {self.name(known[name])}, too")
+        # Files of a module may be compiled as one. Those of one instruction set and its neighbours never are.
+        in_module = {}
+        for path in self.below("apps", "src", suffixes=(".cc",)):
+            places = pathlib.PurePath(self.name(path)).parts
+            module = places[:3] if places[0] == "src" else places[:2]
+            if path.stem.endswith(("_test", "_bench")) or module[-1] in ("kernel", "tensor"):
+                continue
+            for name in CONSTANT.findall(self.text(path)):
+                other = in_module.setdefault((module, name), path)
+                if other != path:
+                    self.violations.append(f"{self.name(path)}: {name} is a constant of {self.name(other)}, too")
 
     def check_functions(self):
         for path in self.below("apps", "examples", "include", "src", "tests"):

@@ -66,6 +66,11 @@ class Structure(unittest.TestCase):
                      "b/b.cc": "namespace n {\nnamespace {\nconstexpr long kMost = 4;\n}\n}\n"},
                     "kMost is a constant of")
 
+    def test_a_constant_of_two_source_files_of_a_module_is_named(self):
+        of = "namespace n {\nnamespace {\nconstexpr long kMost = 4;\n}\n}\n"
+        self.expect({"a/b/b.cc": of, "a/c/c.cc": of}, "c.cc: kMost is a constant of")
+        self.expect({"a/b.cc": of, "c/c.cc": of, "a/b_test.cc": of})
+
     def test_a_long_function_is_named_by_its_line(self):
         self.expect({"a/a.cc": "namespace n {\n\nint A::f() {\n" + LONG + "}\n}\n"}, "a.cc:3: A::f has 72 lines")
 

@@ -12,7 +12,7 @@ namespace butterfly::chat {
 
 namespace {
 
-constexpr auto kNowhere = std::string_view::npos;
+constexpr auto kNotFound = std::string_view::npos;
 constexpr std::size_t kTokens = 50'000;  // a tree takes some hundred bytes for each
 
 bool is_digit(char c) {
@@ -90,7 +90,7 @@ Status Lexer::text_and_tag() {
   std::size_t tag = begin;
   while (true) {
     tag = source_.find('{', tag);
-    if (tag == kNowhere || tag + 1 >= source_.size()) {
+    if (tag == kNotFound || tag + 1 >= source_.size()) {
       add_text(begin, source_.size(), '+', false);
       at_ = source_.size();
       return {};
@@ -114,7 +114,7 @@ Status Lexer::text_and_tag() {
 
 Status Lexer::comment(std::size_t begin) {
   const std::size_t end = source_.find("#}", at_);
-  if (end == kNowhere) return bad(begin, "a comment has no end, expected '#}'");
+  if (end == kNotFound) return bad(begin, "a comment has no end, expected '#}'");
   const char before = end > at_ ? source_[end - 1] : '\0';
   at_ = end + 2;
   if (before == '-') {
@@ -134,7 +134,7 @@ Result<bool> Lexer::raw() {
   const bool strips = source_.substr(at).starts_with("-%}");
   if (!strips && !source_.substr(at).starts_with("%}")) return false;
   const std::size_t begin = strips ? after_space(at + 3) : at + 2;
-  for (std::size_t end = begin; (end = source_.find("{%", end)) != kNowhere; end += 2) {
+  for (std::size_t end = begin; (end = source_.find("{%", end)) != kNotFound; end += 2) {
     at_ = end + 2;
     const char sign = take_sign();
     at_ = after_space(at_);
@@ -302,7 +302,7 @@ Result<std::string> Lexer::unescape(std::size_t begin, std::size_t end) const {
       }
       append_utf8(text, static_cast<char32_t>(code));
       at += digits - 1;
-    } else if (const std::size_t which = kPlain.find(c); which != kNowhere) {
+    } else if (const std::size_t which = kPlain.find(c); which != kNotFound) {
       text += kMeaning[which];
     } else if (c != '\n') {
       text += '\\';

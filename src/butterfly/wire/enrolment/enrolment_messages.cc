@@ -8,7 +8,7 @@ namespace butterfly {
 namespace {
 
 constexpr std::array<char, 4> kRequestMagic{'B', 'F', 'e', 'q'};
-constexpr std::array<char, 4> kReplyMagic{'B', 'F', 'e', 'r'};
+constexpr std::array<char, 4> kEnrolmentReplyMagic{'B', 'F', 'e', 'r'};
 constexpr std::uint8_t kEnrolmentVersion = 1;
 constexpr std::size_t kNameBytesMax = 63;
 
@@ -49,14 +49,14 @@ Result<EnrolHeader> decode_enrol_header(std::span<const std::byte, kEnrolHeaderB
 
 EnrolReplyHeaderBytes encode_enrol_reply_header(const EnrolReplyHeader& header) {
   EnrolReplyHeaderBytes bytes{};
-  std::memcpy(bytes.data(), kReplyMagic.data(), kReplyMagic.size());
+  std::memcpy(bytes.data(), kEnrolmentReplyMagic.data(), kEnrolmentReplyMagic.size());
   store_number(bytes, 4, header.refused ? 1 : 0, 4);
   for (std::size_t i = 0; i < header.sizes.size(); ++i) store_number(bytes, 8 + 4 * i, header.sizes[i], 4);
   return bytes;
 }
 
 Result<EnrolReplyHeader> decode_enrol_reply_header(std::span<const std::byte, kEnrolReplyHeaderBytes> bytes) {
-  if (std::memcmp(bytes.data(), kReplyMagic.data(), kReplyMagic.size()) != 0) {
+  if (std::memcmp(bytes.data(), kEnrolmentReplyMagic.data(), kEnrolmentReplyMagic.size()) != 0) {
     return make_error(ErrorCode::kProtocol, "the answer to the enrolment is not one of this protocol");
   }
   const auto status = load_number(bytes, 4, 4);
