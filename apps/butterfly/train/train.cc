@@ -2,6 +2,7 @@
 // and of the flags.
 #include "train/train.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -125,6 +126,13 @@ void report(const TrainCommand& command, const TrainResult& result, const RunCon
   if (command.json) print_json(result, aside);
 }
 
+/// Ranks wait for what those in other processes of this machine lack, too.
+double shortage_of_ranks(const CpuShortage& shortage, const ParallelConfig& ranks) {
+  const bool beside_us = (ranks.engine != RankEngine::kInproc && ranks_here(ranks) > 1) ||
+                         std::ranges::any_of(ranks.workers, [](const auto& at) { return at.starts_with("127."); });
+  return beside_us ? shortage.share_of_machine() : shortage.share();
+}
+
 /// On one rank of `world`, or on all where it is null.
 Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOptions options, MpiWorld* world) {
   const auto settings = [&]() -> Status {
@@ -152,7 +160,7 @@ Result<int> run_ranks(const TrainCommand& command, RunConfig config, RanksOption
                          .memory_bytes = choice.memory_bytes,
                          .stolen = training.share(),
                          .disturbance = training.sentence()};
-  report(command, *result, config, choice.workers, aside, shortage.share());
+  report(command, *result, config, choice.workers, aside, shortage_of_ranks(shortage, config.parallel));
   BF_TRY(log.status());
   return exit_code(*result, config);
 }

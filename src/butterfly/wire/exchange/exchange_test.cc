@@ -23,10 +23,10 @@ constexpr std::size_t kLargeBytes = 4 << 20;
 class ExchangeTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ExchangeTest, EveryMemberGetsWhatTheOthersSentWhateverTheSize) {
-  for (const int members : {1, 2, 3, 8}) {
+  for (const int members : {1, 2, 3, kSanitized ? 5 : 8}) {
     const ExchangeMesh mesh(GetParam(), members);
     for (const std::size_t bytes : {0, 1, 100, 8192, 32768, 32769, 70'001}) {
-      expect_rounds(mesh, 3, [&](std::size_t, std::size_t) { return bytes; });
+      expect_rounds(mesh, kSanitized ? 2 : 3, [&](std::size_t, std::size_t) { return bytes; });
     }
   }
 }
