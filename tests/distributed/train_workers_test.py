@@ -239,7 +239,7 @@ class Joins(WorkersCase):
         self.assertEqual([self.end(second), self.end(third)], ["", ""])
 
     def test_no_more_workers_join_than_there_are_micro_batches(self):
-        process = self.start("--steps", "60", "--join-at", "127.0.0.1:0", "--nnodes", "2:8", "--batch", "2")
+        process = self.start("--steps", "60", "--join-at", "127.0.0.1:0", "--nnodes", "2:8", "--batch", "4")
         door = self.wait_for(process, "workers may join at").split()[-1]
         self.workers(2, "--join", door)
         self.assertEqual(len(json.loads(self.end(process))["ranks"]), 2)
