@@ -1,5 +1,4 @@
 #include "butterfly/train/sharding/takeover.h"
-#include "butterfly/base/sanitized_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +6,8 @@
 #include <map>
 #include <numeric>
 #include <thread>
+
+#include "butterfly/base/sanitized_test.h"
 
 namespace butterfly {
 namespace {

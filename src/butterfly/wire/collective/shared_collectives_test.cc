@@ -1,7 +1,6 @@
 // Collectives on data in memory that all members have mapped: the same bits as over channels, and nobody waits for the
 // dead. What they do with data elsewhere is tested with the other kinds (collectives_test.cc, "memory").
 #include "butterfly/wire/collective/shared_collectives.h"
-#include "butterfly/base/sanitized_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <csignal>
 #include <random>
 
+#include "butterfly/base/sanitized_test.h"
 #include "butterfly/wire/collective/collectives_mesh_test.h"
 
 namespace butterfly {
