@@ -7,6 +7,7 @@
 #include "butterfly/machine/usage/process_usage.h"
 #include "butterfly/train/checkpoint/resume.h"
 #include "butterfly/train/fit/rank_memory.h"
+#include "butterfly/train/gradients/rank_shards.h"
 #include "butterfly/train/run/training_peak.h"
 #include "train/train.h"
 
@@ -28,12 +29,12 @@ std::uint64_t process_bytes(const RunConfig& config) {
   return bytes;
 }
 
-/// The slowest rank's micro-batches, for all.
+/// The slowest rank's share, for all.
 Result<double> step_s(const ModelConfig& shape, const PlanCluster& cluster, const RunConfig& config) {
-  const int ranks = cluster.size(), total = config.global_batch / config.micro_batch;
+  const int ranks = cluster.size(), size = shared_micro_batch(config), total = config.global_batch / size;
   TrainOptions step = planned_step(config, planned_as(config.parallel.strategy), 0.0);
   // Every stage of a pipeline computes all of them.
-  if (step.strategy != TrainStrategy::kPipeline) step.batch = (total + ranks - 1) / ranks * ranks * config.micro_batch;
+  if (step.strategy != TrainStrategy::kPipeline) step.batch = (total + ranks - 1) / ranks * ranks * size;
   BF_ASSIGN_OR_RETURN(const TrainPrediction prediction, predict_training(shape, cluster, step));
   return prediction.step_s;
 }

@@ -42,6 +42,10 @@ std::vector<int> largest_remainders(int total, const std::vector<double>& speeds
   return counts;
 }
 
+int passes_of(int micro_batches, int in_a_pass) {
+  return (micro_batches + in_a_pass - 1) / in_a_pass;
+}
+
 }  // namespace
 
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds) {
@@ -64,15 +68,23 @@ Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std
   return shares;
 }
 
-int rounds_of(std::span<const MicroBatches> shares, int together) {
+int shared_micro_batch(int batch, int micro_batch) {
+  constexpr int kMost = 128;
+  for (int sequences = 1; sequences < micro_batch; ++sequences) {
+    if (micro_batch % sequences == 0 && batch / sequences <= kMost) return sequences;
+  }
+  return micro_batch;
+}
+
+int rounds_of(std::span<const MicroBatches> shares, PassSize size) {
   int most = 0, least = shares.empty() ? 0 : shares.front().total;
   for (const MicroBatches& share : shares) {
     most = std::max(most, share.last - share.first);
     least = std::min(least, share.last - share.first);
   }
-  if (least == 0) return most;
-  const int in_one_pass = std::clamp((2 * most + least) / (2 * least), 1, together);  // the nearest number of times
-  return (most + in_one_pass - 1) / in_one_pass;
+  if (least == 0) return passes_of(most, size.usual);
+  const int times = std::clamp((2 * most + least) / (2 * least), 1, size.most / size.usual);  // the nearest
+  return std::max(passes_of(most, times * size.usual), passes_of(least, size.usual));
 }
 
 std::vector<PassMicroBatches> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank, int rounds) {
@@ -89,9 +101,14 @@ std::vector<PassMicroBatches> micro_batches_in_rounds(std::span<const MicroBatch
   return mine;
 }
 
-std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share) {
+std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share, int in_a_pass) {
   std::vector<PassMicroBatches> mine;
-  for (int micro_batch = share.first; micro_batch < share.last; ++micro_batch) mine.push_back({micro_batch, 1});
+  int first = share.first;
+  for (int passes = passes_of(share.last - first, in_a_pass); passes > 0; --passes) {
+    const int count = passes_of(share.last - first, passes);
+    mine.push_back({first, count});
+    first += count;
+  }
   return mine;
 }
 

@@ -22,15 +22,24 @@ struct MicroBatches {
 /// number of speeds than ranks, or a speed that is not above 0.
 Result<std::vector<MicroBatches>> divide_micro_batches(int total, int ranks, std::span<const double> speeds);
 
-/// Micro-batches that a rank computes in one pass, at most: a pass keeps the activations of all of them.
-inline constexpr int kMicroBatchesOfAPass = 4;
+/// Sequences of the micro-batches into which a step of `batch` is cut where sums may be in any order: the fewest that
+/// divide `micro_batch`, what a rank is meant to compute in one pass, and leave at most 128 of them. So shares follow
+/// speeds to about a hundredth of the step, and a pass takes several.
+int shared_micro_batch(int batch, int micro_batch);
+
+/// How many micro-batches a rank computes in one pass; a pass keeps the activations of all of them.
+struct PassSize {
+  static constexpr int kTimes = 4;
+  int usual = 1;
+  int most = 1;  // a multiple of `usual`: of a rank that is several times as fast as another one
+};
 
 /// Where the ranks of a step go through their micro-batches together, round by round. A rank that has several times as
-/// many as the one that has least computes as many times as many in one pass, up to `together`: all take equally long
-/// for a round. With `together` 1 there are as many rounds as the busiest rank has micro-batches, those of another one
+/// many as the one that has least computes as many times as many in one pass, up to `size.most`: all take equally long
+/// for a round. One by one there are as many rounds as the busiest rank has micro-batches, those of another one
 /// at equal distances and one of them in the last round, so a rank that is a third as fast has the time of three rounds
 /// for each.
-int rounds_of(std::span<const MicroBatches> shares, int together);
+int rounds_of(std::span<const MicroBatches> shares, PassSize size);
 /// The most of one rank in one of `rounds`.
 inline int most_in_a_round(const MicroBatches& share, int rounds) {
   return (share.last - share.first + rounds - 1) / rounds;
@@ -45,13 +54,14 @@ inline constexpr int kIdle = -1;
 struct PassMicroBatches {
   int first = kIdle;
   int count = 0;
+  int last() const { return count == 0 ? kIdle : first + count - 1; }
   bool operator==(const PassMicroBatches&) const = default;
 };
 
 /// Those of `rank` in each of `rounds` rounds. Numbered along the rounds, and by rank within one.
 std::vector<PassMicroBatches> micro_batches_in_rounds(std::span<const MicroBatches> shares, int rank, int rounds);
 
-/// One after the other.
-std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share);
+/// All of a rank that goes through them by itself: in the fewest passes of at most `in_a_pass`, as even as possible.
+std::vector<PassMicroBatches> micro_batches_in_order(const MicroBatches& share, int in_a_pass);
 
 }  // namespace butterfly

@@ -128,14 +128,16 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
 struct NodeShare {
   int sequences = 0;
   int passes = 1;
-  int in_a_pass = 1;
+  int in_a_pass = 0;  // sequences; 0: those of a micro-batch at most
 };
 
 /// By the nodes' speeds, as ranks do once they have seen them; evenly where a speed is unknown, or there are fewer
 /// micro-batches than nodes.
 Result<std::vector<NodeShare>> divide_batch(const ModelConfig& config, const ModelCost& cost,
                                             const PlanCluster& cluster, const TrainOptions& options) {
-  const int size = options.micro_batch > 0 ? options.micro_batch : 1, nodes = cluster.size();
+  const int micro_batch = options.micro_batch > 0 ? options.micro_batch : 1, nodes = cluster.size();
+  const bool one_by_one = config.moe.experts > 0;  // their load is balanced over a micro-batch
+  const int size = one_by_one ? micro_batch : shared_micro_batch(options.batch, micro_batch);
   const int total = micro_batches_of(options.batch, size);
   std::vector<double> speeds;
   for (const NodeDescriptor& node : cluster.nodes) {
@@ -153,13 +155,14 @@ Result<std::vector<NodeShare>> divide_batch(const ModelConfig& config, const Mod
   BF_ASSIGN_OR_RETURN(const std::vector<MicroBatches> shares, divide_micro_batches(total, nodes, speeds));
   const bool in_rounds =
       options.strategy == TrainStrategy::kShardGradOp || options.strategy == TrainStrategy::kFullShard;
-  const int rounds = rounds_of(shares, config.moe.experts > 0 ? 1 : kMicroBatchesOfAPass);
+  const int usual = micro_batch / size;
+  const int rounds = rounds_of(shares, {.usual = usual, .most = one_by_one ? usual : PassSize::kTimes * usual});
   for (const MicroBatches& share : shares) {
     const int sequences = std::min(options.batch, share.last * size) - share.first * size;
     all.push_back({.sequences = sequences, .passes = micro_batches_of(sequences, options.micro_batch)});
     if (!in_rounds || options.micro_batch == 0) continue;
     all.back().passes = rounds;
-    all.back().in_a_pass = most_in_a_round(share, rounds);
+    all.back().in_a_pass = std::max(micro_batch, size * most_in_a_round(share, rounds));
   }
   return all;
 }
@@ -268,7 +271,10 @@ Result<TrainPrediction> predict_training(const ModelConfig& config, const PlanCl
     RankWork work =
         work_of_node(trained, cost, cluster.nodes[static_cast<std::size_t>(node)], options, share.sequences);
     work.micro_batches = share.passes;
-    work.activation_bytes *= static_cast<std::uint64_t>(share.in_a_pass);
+    if (share.in_a_pass > options.micro_batch) {
+      work.activation_bytes = work.activation_bytes / static_cast<std::uint64_t>(options.micro_batch) *
+                              static_cast<std::uint64_t>(share.in_a_pass);
+    }
     BF_ASSIGN_OR_RETURN(TrainNodePrediction one, predict_rank(options.strategy, cluster.size(), link, work));
     one.sequences = share.sequences;
     prediction.step_s = std::max(prediction.step_s, one.step_s());

@@ -169,13 +169,12 @@ Result<RankMemory> MemoryPlan::fullest(const RunConfig& given) const {
   for (int rank = 0; rank < ranks; ++rank) {
     RankMemory memory = of_rank(run, map, work, rank);
     const MicroBatches& mine = work.micro_batches[static_cast<std::size_t>(rank)];
-    const int together = work.rounds > 0 ? most_in_a_round(mine, work.rounds) : 1;
     BF_ASSIGN_OR_RETURN(
         const std::uint64_t activations,
         planned_activation_bytes(shape_, {.precision = run.precision,
                                           .recompute = run.recompute,
                                           .fusion = run.fusion,
-                                          .micro_batch = run.micro_batch * together,
+                                          .micro_batch = sequences_at_once(work, mine),
                                           .seq = run.seq,
                                           .threads = options_.threads,
                                           .part = part_of_rank(work.stages, rank, work.micro_batches.front().total),

@@ -20,17 +20,38 @@ ShardMap make_shard_map(const ParallelConfig& parallel, int ranks, std::span<con
   return ShardMap(transformer.parameters(), transformer.units(), options);
 }
 
-Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds, int together) {
-  const int total = config.global_batch / config.micro_batch;
-  RankWorkShares work;
+namespace {
+
+/// Several micro-batches in one pass are added up in another order, and experts' load would be balanced over all of
+/// them; a pipeline's are numbered.
+bool is_one_by_one(const RunConfig& config) {
+  return config.parallel.deterministic || config.shape.moe.experts > 0 ||
+         config.parallel.strategy == ParallelStrategy::kPipeline;
+}
+
+}  // namespace
+
+int shared_micro_batch(const RunConfig& config) {
+  if (is_one_by_one(config)) return config.micro_batch;
+  return shared_micro_batch(config.global_batch, config.micro_batch);
+}
+
+int sequences_at_once(const RankWorkShares& work, const MicroBatches& share) {
+  const int most = work.rounds > 0 ? most_in_a_round(share, work.rounds) : 0;
+  return work.micro_batch * std::max(work.size.usual, most);
+}
+
+Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds, int times) {
+  RankWorkShares work{.micro_batch = shared_micro_batch(config)};
+  const int total = config.global_batch / work.micro_batch;
+  work.size.usual = config.micro_batch / work.micro_batch;
+  work.size.most = is_one_by_one(config) ? work.size.usual : times * work.size.usual;
   BF_ASSIGN_OR_RETURN(work.stages, stages_of(config.parallel, config.shape, config.seq, ranks, speeds));
   work.micro_batches.assign(work.stages.size(), {.first = 0, .last = total, .total = total});
   if (!work.stages.empty()) return work;
   BF_ASSIGN_OR_RETURN(work.micro_batches, divide_micro_batches(total, ranks, speeds));
   if (!sharding_of(config.parallel.strategy).gradients) return work;
-  // Several in one pass are added up in another order, and experts' load would be balanced over all of them.
-  const bool one_by_one = config.parallel.deterministic || config.shape.moe.experts > 0;
-  work.rounds = rounds_of(work.micro_batches, one_by_one ? 1 : together);
+  work.rounds = rounds_of(work.micro_batches, work.size);
   return work;
 }
 

@@ -26,13 +26,22 @@ ParameterMemory parameter_memory_of(const ParallelConfig& parallel, int ranks);
 struct RankWorkShares {
   std::vector<MicroBatches> micro_batches{};
   std::vector<PipelineStage> stages{};
+  int micro_batch = 1;  // sequences of each: shared_micro_batch() of a run
+  PassSize size{};
   int rounds = 0;  // rounds_of(), where ranks go through them together
 };
 
-/// Of a pipeline, every rank all micro-batches. `together`: as rounds_of(), where that is possible. Errors: those of
-/// divide_micro_batches() and stages_of().
+/// Sequences of the micro-batches that ranks share out: RunConfig::micro_batch, or where the order of sums and what is
+/// balanced over a pass leave it open, a part of it.
+int shared_micro_batch(const RunConfig& config);
+
+/// Sequences that a rank of this share computes in one pass, at most.
+int sequences_at_once(const RankWorkShares& work, const MicroBatches& share);
+
+/// Of a pipeline, every rank all micro-batches. A rank computes up to `times` RunConfig::micro_batch in one pass, where
+/// that is possible. Errors: those of divide_micro_batches() and stages_of().
 Result<RankWorkShares> share_work(const RunConfig& config, int ranks, std::span<const double> speeds,
-                                  int together = kMicroBatchesOfAPass);
+                                  int times = PassSize::kTimes);
 
 /// The part of a step's work that each rank has, in rank order; their sum is 1.
 std::vector<double> parts_of_ranks(const RankWorkShares& work);

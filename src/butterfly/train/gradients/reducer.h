@@ -45,15 +45,15 @@ class GradientReducer {
   virtual ~GradientReducer() = default;
 
   virtual void begin_step(const MicroBatches& share) = 0;
-  /// Where the gradients of the next micro-batch go, alone (TrainableTransformer::clear_gradients()); nothing: they are
-  /// added to those of the one before it. Those of the last go to ParameterSet::gradients().
+  /// Where the gradients of the next pass go, alone (TrainableTransformer::clear_gradients()); nothing: they are added
+  /// to those of the one before it. Those of the last go to ParameterSet::gradients(). `micro_batch`: its first.
   virtual std::span<float> fresh_gradients(int micro_batch) = 0;
   /// What is in fresh_gradients() before.
   virtual OldGradients old_gradients() const { return OldGradients::kAny; }
-  /// During backward() of a micro-batch, from the end of the flat array to its beginning; with ShardedGradients also
-  /// during TrainableTransformer::idle(), then of kIdle, and so is what follows.
+  /// During backward() of a pass, whose last micro-batch this is, from the end of the flat array to its beginning; with
+  /// ShardedGradients also during TrainableTransformer::idle(), then of kIdle, and so is what follows.
   virtual void gradients_ready(int micro_batch, ParameterRange range) = 0;
-  /// After backward() of a micro-batch.
+  /// After backward() of a pass, of its last micro-batch.
   virtual void micro_batch_done(int micro_batch) = 0;
   /// The same for one piece of a stage, instead of those three; each piece's micro-batches are done in their order.
   virtual std::span<float> fresh_piece(GradientPiece /*piece*/, int /*micro_batch*/) { return {}; }

@@ -258,7 +258,7 @@ class RoundReducer final : public GradientReducer {
 }  // namespace
 
 std::size_t held_between_rounds(const std::vector<MicroBatches>& shares) {
-  const int rounds = rounds_of(shares, 1);
+  const int rounds = rounds_of(shares, {});
   std::size_t most = 0;
   for (int round = 1; round < rounds; ++round) {
     int leaves = 0;

@@ -30,7 +30,7 @@ class RunTrainer final : public RankTrainer {
         transformer_(*parts_.transformer),
         buffers_({.micro_batch = config_.micro_batch,
                   .seq = config_.seq,
-                  .micro_batches = config_.global_batch / config_.micro_batch,
+                  .micro_batches = config_.global_batch / shared_micro_batch(config_),
                   .stages_max = config_.shape.layers + 1,
                   .expert_counts = transformer_.router_report().tokens.size()}),
         guard_(config_.guard),

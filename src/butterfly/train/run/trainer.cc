@@ -66,7 +66,7 @@ Status RunTrainer::take_place(const TrainRank& rank, RankWorkShares work) {
   work_ = std::move(work);
   const std::vector<MicroBatches>& shares = work_.micro_batches;
   const MicroBatches& mine = shares[static_cast<std::size_t>(rank.rank)];
-  BF_TRY(transformer_.make_room(config_.micro_batch * (work_.rounds > 0 ? most_in_a_round(mine, work_.rounds) : 1)));
+  BF_TRY(transformer_.make_room(sequences_at_once(work_, mine)));
   BF_TRY(divide(rank, work_));
   const ShardedGradients* divided = shards_ == nullptr ? nullptr : &shards_->gradients;
   BF_ASSIGN_OR_RETURN(std::unique_ptr<GradientReducer> reducer,
@@ -88,7 +88,7 @@ Status RunTrainer::take_place(const TrainRank& rank, RankWorkShares work) {
   share_ = mine;
   rounds_ = divided != nullptr && divided->exchange == ShardedGradients::Exchange::kMicroBatch
                 ? micro_batches_in_rounds(shares, rank.rank, work_.rounds)
-                : micro_batches_in_order(share_);
+                : micro_batches_in_order(share_, work_.size.usual);
   agreed_ = false;
   // Ranks may have been apart.
   last_saved_ = -1;
@@ -192,7 +192,7 @@ StepContext RunTrainer::context() {
           .rounds = rounds_,
           .stages = stage_ ? &*stage_ : nullptr,
           .weights = shards_ == nullptr ? nullptr : &shards_->weights,
-          .micro_batch = config_.micro_batch};
+          .micro_batch = work_.micro_batch};
 }
 
 std::uint64_t RunTrainer::allocated_bytes() const {
@@ -364,17 +364,19 @@ Result<double> RunTrainer::balance_of_ranks(const StepPhases& phases) const {
 Result<std::vector<RankRow>> RunTrainer::rows_of_ranks(const RunSummary& summary) const {
   std::vector<RankRow> rows;
   if (rank_.size == 1) return rows;
-  const std::vector<double> mine = to_numbers({.micro_batches = share_.last - share_.first,
-                                               .samples = (share_.last - share_.first) * config_.micro_batch,
-                                               .compute_s = summary.phases.forward_s + summary.phases.backward_s,
-                                               .communication_exposed_s = summary.phases.communication_exposed_s,
-                                               .network_s = summary.network_s,
-                                               .network_s_variance = summary.network_s_variance,
-                                               .compression_s = summary.compression_s,
-                                               .compression_s_variance = summary.compression_s_variance,
-                                               .network_kb_per_s = summary.network_kb_per_s,
-                                               .peak_memory_allocated = summary.peak_memory_allocated,
-                                               .peak_memory_reserved = summary.peak_memory_reserved});
+  const int samples = (share_.last - share_.first) * work_.micro_batch;
+  const std::vector<double> mine =
+      to_numbers({.micro_batches = (samples + config_.micro_batch - 1) / config_.micro_batch,
+                  .samples = samples,
+                  .compute_s = summary.phases.forward_s + summary.phases.backward_s,
+                  .communication_exposed_s = summary.phases.communication_exposed_s,
+                  .network_s = summary.network_s,
+                  .network_s_variance = summary.network_s_variance,
+                  .compression_s = summary.compression_s,
+                  .compression_s_variance = summary.compression_s_variance,
+                  .network_kb_per_s = summary.network_kb_per_s,
+                  .peak_memory_allocated = summary.peak_memory_allocated,
+                  .peak_memory_reserved = summary.peak_memory_reserved});
   std::vector<double> all(kRankNumbers * static_cast<std::size_t>(rank_.size), 0.0);
   std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(kRankNumbers) * rank_.rank);
   BF_TRY(share_numbers(rank_.collectives, all));

@@ -10,18 +10,17 @@
 namespace butterfly {
 namespace {
 
-// A step is divided anew where it is expected to take a tenth less. Times of short steps say little.
-constexpr double kLeastGain = 0.1, kLeastStepS = 0.1;
+constexpr double kLeastStepS = 0.1;  // times of shorter ones say little
 
-/// "rank 0 12 micro-batches, rank 1 4", or what layers each has.
+/// "rank 0 25 sequences; rank 1 7 sequences", or what layers each has.
 std::string describe(const RankWorkShares& work) {
   std::vector<std::string> ranks;
   for (const PipelineStage& stage : work.stages) {
     ranks.push_back(fmt::format("rank {} {}", stage.rank, describe(stage)));
   }
   for (std::size_t rank = 0; work.stages.empty() && rank < work.micro_batches.size(); ++rank) {
-    const int count = work.micro_batches[rank].last - work.micro_batches[rank].first;
-    ranks.push_back(fmt::format("rank {} {} micro-batch{}", rank, count, count == 1 ? "" : "es"));
+    const int count = (work.micro_batches[rank].last - work.micro_batches[rank].first) * work.micro_batch;
+    ranks.push_back(fmt::format("rank {} {} sequence{}", rank, count, count == 1 ? "" : "s"));
   }
   return fmt::format("{}", fmt::join(ranks, "; "));
 }
@@ -48,16 +47,16 @@ void RunTrainer::watch_speeds() {
 void RunTrainer::balance_work(const TrainObserver& observer, StepContext& step) {
   if (!balance_ || !balance_->observe(buffers_.pass_s)) return;
   share_ = step.share = balance_->shares()[static_cast<std::size_t>(rank_.rank)];
-  rounds_ = step.rounds = micro_batches_in_order(share_);
+  rounds_ = step.rounds = micro_batches_in_order(share_, work_.size.usual);
   set_step_facts(step);
   if (!is_first() || !observer.note) return;
   std::vector<std::string> ranks;
   for (std::size_t i = 0; i < balance_->seconds().size(); ++i) {
     const MicroBatches& share = balance_->shares()[i];
-    ranks.push_back(
-        fmt::format("rank {} {} (one takes it {:.3g} s)", i, share.last - share.first, balance_->seconds()[i]));
+    ranks.push_back(fmt::format("rank {} {} (one takes it {:.3g} s)", i, (share.last - share.first) * work_.micro_batch,
+                                balance_->seconds()[i] / work_.micro_batch));
   }
-  observer.note(fmt::format("after step {} the {} micro-batches are divided by speed: {}", step_, share_.total,
+  observer.note(fmt::format("after step {} the {} sequences are divided by speed: {}", step_, config_.global_batch,
                             fmt::join(ranks, ", ")));
 }
 
@@ -83,9 +82,9 @@ Result<bool> RunTrainer::all_have_room(const RankWorkShares& work) const {
   if (stage_) {
     growth = static_cast<double>(allocated_bytes()) * (parts_of_ranks(work)[me] / parts_of_ranks(work_)[me] - 1.0);
   } else {
-    const double now = most_in_a_round(work_.micro_batches[me], work_.rounds);
+    const double now = sequences_at_once(work_, work_.micro_batches[me]);
     growth = static_cast<double>(transformer_.memory().activation_bytes) *
-             (most_in_a_round(work.micro_batches[me], work.rounds) / now - 1.0);
+             (sequences_at_once(work, work.micro_batches[me]) / now - 1.0);
   }
   const auto machine = detect_topology();
   // Others of the run may be on this machine, and the rest of it is not only theirs.
@@ -101,9 +100,9 @@ Status RunTrainer::balance_rounds(const TrainObserver& observer) {
   const std::vector<double> speeds = watch_->observe(busy_of_ranks(), parts_of_ranks(work_));
   if (speeds.empty()) return {};
   const double now_s = step_s(work_, speeds);
-  for (int together = kMicroBatchesOfAPass; together > 0; together /= 2) {
-    BF_ASSIGN_OR_RETURN(RankWorkShares work, share_work(config_, rank_.size, speeds, together));
-    if (now_s < kLeastStepS || !(step_s(work, speeds) < (1.0 - kLeastGain) * now_s)) return {};
+  for (int times = PassSize::kTimes; times > 0; times /= 2) {
+    BF_ASSIGN_OR_RETURN(RankWorkShares work, share_work(config_, rank_.size, speeds, times));
+    if (now_s < kLeastStepS || !(step_s(work, speeds) < (1.0 - watch_->least_gain()) * now_s)) return {};
     BF_ASSIGN_OR_RETURN(const bool fits, all_have_room(work));
     if (!fits) continue;
     BF_TRY(complete_save(observer));

@@ -14,6 +14,10 @@ class SpeedWatch {
   /// which is twice as long as the one before: the ranks' speeds, in steps' work a second; else nothing.
   std::vector<double> observe(std::span<const double> busy_s, std::span<const double> work);
 
+  /// By how much of itself a step has to become shorter for its work to be divided by what observe() just gave: what
+  /// two steps show may be chance.
+  double least_gain() const { return window_ > 2 * kFirstWindow ? 0.05 : 0.1; }
+
   /// The work is divided otherwise from now on: a step that touches memory first does not count.
   void divided_anew();
 

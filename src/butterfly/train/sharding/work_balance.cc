@@ -38,12 +38,13 @@ bool WorkBalance::observe(std::span<const double> pass_s) {
     seconds.push_back(sums_[rank] / (steps_ * count_of(shares_[rank])));
     now_s = std::max(now_s, sums_[rank] / steps_);
   }
+  const double least_gain = window_ == kWindow ? kLeastGain : kLeastGainAtFirst;
   sums_.assign(shares_.size(), 0.0);
   steps_ = 0;
   window_ = kWindow;
   const std::vector<int> counts = balanced_counts(shares_.front().total, seconds);
   for (std::size_t rank = 0; rank < counts.size(); ++rank) then_s = std::max(then_s, counts[rank] * seconds[rank]);
-  if (now_s < kLeastStepS || !(then_s < (1.0 - kLeastGain) * now_s)) return false;
+  if (now_s < kLeastStepS || !(then_s < (1.0 - least_gain) * now_s)) return false;
   int first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     shares_[rank] = {.first = first, .last = first + counts[rank], .total = shares_[rank].total};

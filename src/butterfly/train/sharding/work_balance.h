@@ -17,14 +17,15 @@ class WorkBalance {
   const std::vector<MicroBatches>& shares() const { return shares_; }
 
   /// After each step: the seconds that each of its micro-batches took, forward and backward; [shares()[0].total].
-  /// True where shares() are others from now on: the slowest rank is expected to be done kLeastGain sooner.
+  /// True where shares() are others from now on: the slowest rank is expected to be done a tenth sooner by what two
+  /// steps have shown, which may be chance, a twentieth by what more have.
   bool observe(std::span<const double> pass_s);
 
   /// Of one micro-batch, by rank, over the steps on which the shares stand; empty: those to begin with.
   const std::vector<double>& seconds() const { return seconds_; }
 
  private:
-  static constexpr double kLeastGain = 0.1;
+  static constexpr double kLeastGainAtFirst = 0.1, kLeastGain = 0.05;
   static constexpr double kLeastStepS = 0.1;  // of the slowest rank's passes; times of shorter ones say little
   static constexpr int kWarmUp = 1;           // steps that touch memory first
   static constexpr int kFirstWindow = 2;      // steps whose times count, the first time and then

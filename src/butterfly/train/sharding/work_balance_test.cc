@@ -48,6 +48,14 @@ TEST(WorkBalance, LittleIsNotWorthAChange) {
   for (int i = 0; i < 50; ++i) EXPECT_FALSE(step(quick, {1e-3, 5e-3})) << "40 ms a step";
 }
 
+TEST(WorkBalance, ATwentiethIsWorthAChangeOnceMoreStepsHaveShownIt) {
+  WorkBalance balance(divide_micro_batches(100, 2, {}).value());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(step(balance, {1.0, 1.15})) << i;
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(step(balance, {1.0, 1.15})) << i;
+  EXPECT_TRUE(step(balance, {1.0, 1.15}));
+  EXPECT_THAT(counts_of(balance), ElementsAre(54, 46));
+}
+
 TEST(WorkBalance, CountsMakeTheSlowestAsFastAsPossible) {
   EXPECT_THAT(balanced_counts(7, std::vector{1.0, 2.0, 4.0}), ElementsAre(4, 2, 1));
   EXPECT_THAT(balanced_counts(3, std::vector{1.0, 100.0, 1.0}), ElementsAre(1, 1, 1));

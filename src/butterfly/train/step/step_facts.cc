@@ -48,8 +48,9 @@ void set_step_facts(const StepContext& context) {
   set("ranks.in_process", threads ? ranks : 1);
   set("threads", options.threads);
   trace::set_fact("isa", std::string(to_string(options.isa)));
-  set("train.micro_batch", context.micro_batch);
-  set("train.micro_batches", context.share.last - context.share.first);
+  const int sequences = (context.share.last - context.share.first) * context.micro_batch;
+  set("train.micro_batch", config.micro_batch);
+  set("train.micro_batches", (sequences + config.micro_batch - 1) / config.micro_batch);
   set("train.seq", options.seq);
   set("train.global_batch", config.global_batch);
   set("train.steps", config.steps);

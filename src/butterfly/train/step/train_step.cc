@@ -15,11 +15,11 @@ double waited_s(StepContext& context) {
   return context.reducer.take_waited_s() + (context.weights == nullptr ? 0.0 : context.weights->take_waited_s());
 }
 
-Status backward(StepContext& context, int micro_batch) {
-  const std::span<float> fresh = context.reducer.fresh_gradients(micro_batch);
+Status backward(StepContext& context, const PassMicroBatches& pass) {
+  const std::span<float> fresh = context.reducer.fresh_gradients(pass.first);
   if (!fresh.empty()) context.transformer.clear_gradients(fresh, context.reducer.old_gradients());
   BF_TRY(context.transformer.backward(
-      loss_scale(context), [&](ParameterRange range) { context.reducer.gradients_ready(micro_batch, range); }));
+      loss_scale(context), [&](ParameterRange range) { context.reducer.gradients_ready(pass.last(), range); }));
   return {};
 }
 
@@ -46,12 +46,12 @@ Status pass_rounds(StepContext& context, std::int64_t step, PhaseClock& clock) {
       BF_TRY(forward(context, micro));
       double& pass_s = context.buffers.pass_s[static_cast<std::size_t>(micro)];
       pass_s = clock.lap_of_pass(kForwardPass, micro, waited_s(context));
-      BF_TRY(backward(context, micro));
+      BF_TRY(backward(context, pass));
       pass_s += clock.lap_of_pass(kBackwardPass, micro, waited_s(context));
     } else {
       BF_TRY(serve_others(context));
     }
-    context.reducer.micro_batch_done(micro);
+    context.reducer.micro_batch_done(pass.last());
     clock.lap(kCommunication, micro);
   }
   return {};

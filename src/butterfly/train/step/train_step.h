@@ -116,7 +116,7 @@ struct StepContext {
   std::vector<PassMicroBatches> rounds{};  // this rank's in each
   const StagePlace* stages = nullptr;      // null: all layers are computed here
   ShardedWeights* weights = nullptr;       // null: every rank has all of them
-  int micro_batch = 1;                     // sequences
+  int micro_batch = 1;                     // sequences: shared_micro_batch() of the run
 };
 
 std::int64_t tokens_of_step(const StepContext& context);

@@ -71,7 +71,7 @@ struct TrainedSteps {
                         .guard = guard,
                         .buffers = buffers,
                         .share = {.first = 0, .last = total, .total = total},
-                        .rounds = micro_batches_in_order({.first = 0, .last = total, .total = total}),
+                        .rounds = micro_batches_in_order({.first = 0, .last = total, .total = total}, 1),
                         .micro_batch = parts.config.micro_batch};
     return train_step(context, step, wish);
   }
