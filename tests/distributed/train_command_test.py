@@ -87,10 +87,14 @@ class Parts(Folder):
     RUN = ["--model", "tinytransformer-tiny", "--seq", "16", "--batch", "6", "--micro-batch", "1", "--threads", "1",
            "--data", "synthetic:markov", "--steps", "4", "--deterministic", "true", "--json"]
 
-    def weights(self, *arguments):
+    def result(self, *arguments):
         run = train(*self.RUN, *arguments)
         self.assertEqual(run.returncode, 0, run.stderr)
-        return json.loads(run.stdout)["weights_hash"], run.stderr
+        return json.loads(run.stdout), run.stderr
+
+    def weights(self, *arguments):
+        result, said = self.result(*arguments)
+        return result["weights_hash"], said
 
     def test_each_strategy_by_each_name_ends_with_the_same_weights_and_model(self):
         one, _ = self.weights("--out", self.place("one.gguf"))
@@ -105,6 +109,13 @@ class Parts(Folder):
         same, said = self.weights("--parallel", "auto", "--ranks", "2")
         self.assertEqual(same, one)
         self.assertRegex(said, r"(?m)^strategy +(ddp|zero1|shard_grad_op|full_shard): it fits")
+
+    def test_the_forecast_is_of_ranks_as_fast_as_they_are_said_to_be(self):
+        # Rank 0 is as fast as it is: beside a faster one it has less to do, beside a slower one more.
+        faster, even, slower = (self.result("--ranks", "2", "--parallel.speeds", speeds)[0]["predicted_step_s"]
+                                for speeds in ("1,5", "1,1", "1,0.2"))
+        self.assertLess(faster, 0.75 * even)
+        self.assertGreater(slower, 1.25 * even)
 
     def test_what_cannot_be_is_one_sentence(self):
         for flags, part in ((["--parallel", "hybrid", "--ranks", "3", "--shard-group", "2"], "into groups"),

@@ -17,8 +17,7 @@ namespace butterfly::app {
 
 /// Ranks that no file describes: all of the cluster's nodes are alike.
 struct TrainingWorld {
-  bool measured = false;        // this machine; otherwise as the command line says
-  double matmuls_gflops = 0.0;  // as TrainOptions
+  bool measured = false;  // this machine; otherwise as the command line says
   bool link_assumed = true;
   int ranks_that_fit = 0;  // where the ranks that were asked for do not; 0: unknown, or none
 };

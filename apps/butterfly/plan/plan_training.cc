@@ -37,7 +37,7 @@ Result<NodeDescriptor> rank_of(const WorldOptions& world, TrainingWorld& found) 
     BF_ASSIGN_OR_RETURN(const TrainingPeak peak,
                         measured_training_peak(Precision::kFloat32, isa, usable_threads(), PeakAge::kAgain));
     BF_ASSIGN_OR_RETURN(rank, measure_node());
-    found.matmuls_gflops = peak.gflops;
+    rank.training_gflops = peak.gflops;
     found.measured = true;
   }
   if (!world.memory.empty()) {
@@ -203,7 +203,6 @@ Status set_world(const WorldOptions& world, Planned& planned) {
 Status plan_training(int batch, int seq, const WorldOptions& world, Planned& planned) {
   planned.train_options = {.batch = batch, .micro_batch = world.micro_batch, .seq = seq};
   if (planned.world) {
-    planned.train_options.matmuls_gflops = planned.world->matmuls_gflops;
     if (batch < planned.cluster.size()) {
       return make_error(ErrorCode::kInvalidArgument, "--batch {} has no sequence for each of --world-size {} ranks",
                         batch, planned.cluster.size());

@@ -63,7 +63,8 @@ class TrainDisplay {
 };
 
 /// Seconds of a step as the planner predicts them: for ranks of this machine from the rate of matmuls (`peak_gflops`,
-/// of one rank) and of memory, with `workers` from what these said of themselves. Nothing where that is not known.
+/// of the first) and of memory, and what parallel.speeds say of the others; with `workers` from what these said of
+/// themselves. Nothing where that is not known.
 std::optional<double> predicted_step_s(const RunConfig& config, const std::optional<PlanCluster>& workers,
                                        double peak_gflops);
 
@@ -71,10 +72,10 @@ std::optional<double> predicted_step_s(const RunConfig& config, const std::optio
 /// Errors: those of shape_of_run(); kNoMemory where none of them fits.
 Result<std::string> choose_strategy(RunConfig& config, const PlanCluster& cluster);
 
-/// A step of the run as the cost model takes it; 0 GFLOP/s: what the machine's descriptor says.
-TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops);
-/// Ranks of this machine share it; workers have one each, and are asked. Other machines, of MPI and of who joins, are
-/// taken to be like this one. Errors: those of measure_node() and ask_cluster().
+/// A step of the run as the cost model takes it.
+TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy);
+/// Ranks of this machine share it, as parallel.speeds say; workers have one each, and are asked. Other machines, of MPI
+/// and of who joins, are taken to be like this one. Errors: those of measure_node() and ask_cluster().
 Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& access);
 
 /// With `memory`: the fastest choice of what is open that fits, into `config`; what it tried on stderr. Returns the

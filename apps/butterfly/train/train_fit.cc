@@ -32,7 +32,7 @@ std::uint64_t process_bytes(const RunConfig& config) {
 /// The slowest rank's share, for all.
 Result<double> step_s(const ModelConfig& shape, const PlanCluster& cluster, const RunConfig& config) {
   const int ranks = cluster.size(), size = shared_micro_batch(config), total = config.global_batch / size;
-  TrainOptions step = planned_step(config, planned_as(config.parallel.strategy), 0.0);
+  TrainOptions step = planned_step(config, planned_as(config.parallel.strategy));
   // Every stage of a pipeline computes all of them.
   if (step.strategy != TrainStrategy::kPipeline) step.batch = (total + ranks - 1) / ranks * ranks * size;
   BF_ASSIGN_OR_RETURN(const TrainPrediction prediction, predict_training(shape, cluster, step));

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "butterfly/machine/node.h"
@@ -9,23 +10,29 @@
 
 namespace butterfly::app {
 
-TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy, double matmuls_gflops) {
+TrainOptions planned_step(const RunConfig& config, TrainStrategy strategy) {
   return {.strategy = strategy,
           .batch = config.global_batch,
           .micro_batch = config.micro_batch,
           .seq = config.seq,
-          .recompute = config.recompute,
-          .matmuls_gflops = matmuls_gflops};
+          .recompute = config.recompute};
 }
 
 namespace {
 
-Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
+/// The first one is as fast as was measured. 0 GFLOP/s: not measured in training.
+Result<PlanCluster> ranks_like_this_machine(const RunConfig& config, double training_gflops) {
   const int here = ranks_here(config.parallel);
   BF_ASSIGN_OR_RETURN(NodeDescriptor rank, measure_node({.threads = threads_of_run(config) * here}));
   rank.memory_read_gb_per_s /= here;
   rank.memory_bytes /= static_cast<std::uint64_t>(here);
-  PlanCluster cluster = cluster_of(std::vector(static_cast<std::size_t>(ranks_of(config.parallel)), rank));
+  rank.training_gflops = training_gflops;
+  std::vector<NodeDescriptor> ranks(static_cast<std::size_t>(ranks_of(config.parallel)), rank);
+  const std::vector<double>& speeds = config.parallel.speeds;
+  for (std::size_t i = 1; i < std::min(ranks.size(), speeds.size()); ++i) {
+    ranks[i] = scaled(std::move(ranks[i]), speeds[i] / speeds.front());
+  }
+  PlanCluster cluster = cluster_of(ranks);
   if (here > 1) cluster.default_link = memory_link(rank.memory_read_gb_per_s);
   return cluster;
 }
@@ -34,7 +41,7 @@ Result<PlanCluster> ranks_like_this_machine(const RunConfig& config) {
 
 Result<PlanCluster> nodes_of_ranks(const RunConfig& config, const NodeAccess& access) {
   const std::vector<std::string>& workers = config.parallel.workers;
-  if (workers.empty()) return ranks_like_this_machine(config);
+  if (workers.empty()) return ranks_like_this_machine(config, 0.0);
   if (config.log != LogLevel::kSilent) {
     std::fprintf(stderr, "asking %zu worker%s for speed and links ...\n", workers.size(),
                  workers.size() == 1 ? "" : "s");
@@ -49,10 +56,9 @@ std::optional<double> predicted_step_s(const RunConfig& config, const std::optio
   const bool here = ranks_here(config.parallel) == ranks_of(config.parallel);
   if (peak_gflops <= 0.0 || (!here && !workers)) return std::nullopt;
   const auto shape = shape_of_run(config);
-  const auto cluster = here ? ranks_like_this_machine(config) : *workers;
+  const auto cluster = here ? ranks_like_this_machine(config, peak_gflops) : *workers;
   if (!shape || !cluster) return std::nullopt;
-  // Other machines' rates are their own.
-  const TrainOptions step = planned_step(config, planned_as(config.parallel.strategy), here ? peak_gflops : 0.0);
+  const TrainOptions step = planned_step(config, planned_as(config.parallel.strategy));
   const auto prediction = predict_training(*shape, *cluster, step);
   if (!prediction) return std::nullopt;
   return prediction->step_s;
@@ -63,7 +69,7 @@ Result<std::string> choose_strategy(RunConfig& config, const PlanCluster& cluste
   std::vector<TrainCandidate> candidates;
   for (const TrainStrategy strategy : strategies_for(shape, cluster.size())) {
     BF_ASSIGN_OR_RETURN(const TrainPrediction prediction,
-                        predict_training(shape, cluster, planned_step(config, strategy, 0.0)));
+                        predict_training(shape, cluster, planned_step(config, strategy)));
     candidates.push_back(candidate(strategy, prediction, cluster));
   }
   const TrainChoice choice = choose_training(candidates);

@@ -67,7 +67,9 @@ Result<NodeDescriptor> measure_node(const MeasureOptions& options) {
 }
 
 NodeDescriptor scaled(NodeDescriptor node, double speed) {
-  for (double* rate : {&node.memory_read_gb_per_s, &node.fp32_gflops, &node.int8_gops}) *rate *= speed;
+  for (double* rate : {&node.memory_read_gb_per_s, &node.fp32_gflops, &node.training_gflops, &node.int8_gops}) {
+    *rate *= speed;
+  }
   for (MatmulRate& matmul : node.matmuls) {
     matmul.decode_gb_per_s *= speed;
     matmul.prefill_gflops *= speed;

@@ -42,10 +42,11 @@ struct NodeDescriptor {
   std::uint64_t memory_bytes = 0;     // that a plan may use
   double memory_read_gb_per_s = 0.0;  // all threads together, as the next two
   double fp32_gflops = 0.0;
-  double int8_gops = 0.0;       // 0 where unknown or without an instruction
-  double dispatch_us = 0.0;     // that it takes to hand a kernel to all threads and to collect them; 0: not counted
-  double wake_us = 0.0;         // the same, beyond that, where the threads sleep; 0: not counted
-  double emulated_speed = 1.0;  // below 1: a slower machine played by one that is 1 / this times as fast
+  double training_gflops = 0.0;  // reached by matmuls of a training step; 0: not measured
+  double int8_gops = 0.0;        // 0 where unknown or without an instruction
+  double dispatch_us = 0.0;      // that it takes to hand a kernel to all threads and to collect them; 0: not counted
+  double wake_us = 0.0;          // the same, beyond that, where the threads sleep; 0: not counted
+  double emulated_speed = 1.0;   // below 1: a slower machine played by one that is 1 / this times as fast
   std::vector<MatmulRate> matmuls{};  // one for each type that was measured; may be empty
 };
 

@@ -174,7 +174,7 @@ Result<TrainPrediction> predict_pipeline(const ModelConfig& trained, const PlanC
   std::vector<TrainRates> rates;
   std::vector<double> speeds;
   for (const NodeDescriptor& node : cluster.nodes) {
-    rates.push_back(train_rates(node, options));
+    rates.push_back(train_rates(node));
     speeds.push_back(std::max(rates.back().flops_per_s, 1.0));
   }
   BF_ASSIGN_OR_RETURN(const std::vector<PipelineStage> stages,

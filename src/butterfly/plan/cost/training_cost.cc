@@ -105,7 +105,7 @@ RankWork work_of_node(const ModelConfig& config, const ModelCost& cost, const No
   const double seq = seq_tokens;
   // Appendix B of https://arxiv.org/abs/2204.02311, attention causal: half of the positions at the mean.
   const double flops = seq * forward_flops_per_token(config, seq_tokens);
-  const TrainRates rates = train_rates(node, options);
+  const TrainRates rates = train_rates(node);
   const double matmuls_s = divide(sequences * flops, rates.flops_per_s);
   const double floats = seq * activation_floats(config) + seq * config.vocab;  // of a sequence
   const double touch_s = divide(sequences * floats * kFloat, rates.memory_bytes_per_s);

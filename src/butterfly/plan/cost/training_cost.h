@@ -31,8 +31,6 @@ struct TrainOptions {
   int micro_batch = 0;  // of them that a node computes at once; 0: all that it has; of a pipeline see below
   int seq = 0;          // tokens of each; 0: the model's context
   Recompute recompute = Recompute::kNone;
-  // Rate of the training matmuls of each node where they were measured; 0: what its descriptor says of F32 matmuls.
-  double matmuls_gflops = 0.0;
 };
 
 /// Those that can divide the model among this number of nodes: a pipeline has no more than layers and a head.
@@ -97,8 +95,8 @@ double ring_half_s(const LinkDescriptor& link, int ranks, double bytes);
 /// 10 us are assumed.
 LinkDescriptor memory_link(double memory_gb_per_s);
 
-/// Of predicted times, as a share: where matmuls of training were measured, and where a descriptor's rates stand for
-/// them, of which kAssumedArithmeticShare is assumed to be reached.
+/// Of predicted times, as a share: where matmuls were measured, and where a descriptor's rates stand for them, of which
+/// kAssumedArithmeticShare is assumed to be reached.
 inline constexpr double kMeasuredUncertainty = 0.2, kDescribedUncertainty = 0.5;
 
 struct TrainPrediction {

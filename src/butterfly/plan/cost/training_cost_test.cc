@@ -14,6 +14,12 @@ PlanCluster equal_cluster(int nodes) {
   return cluster;
 }
 
+PlanCluster measured_node(double training_gflops) {
+  PlanCluster cluster = equal_cluster(1);
+  cluster.nodes[0].training_gflops = training_gflops;
+  return cluster;
+}
+
 TrainPrediction must_predict(const PlanCluster& cluster, const TrainOptions& options) {
   const auto prediction = predict_training(*named_config("gpt2-124m"), cluster, options);
   EXPECT_TRUE(prediction.has_value());
@@ -30,8 +36,8 @@ TEST(TrainingCost, StepIsAboutSixOperationsPerParameterAndToken) {
 
 // Fails when the backward pass is not two forward passes of matmuls, or activations move for nothing.
 TEST(TrainingCost, MatmulsAndActivationsAreCountedApart) {
-  const TrainOptions options{.batch = 4, .seq = 64, .matmuls_gflops = 1.0};
-  const TrainPrediction one = must_predict(equal_cluster(1), options);
+  const TrainOptions options{.batch = 4, .seq = 64};
+  const TrainPrediction one = must_predict(measured_node(1.0), options);
   const double matmuls_s = one.flops / 3 / 1e9;
   const double touch_s = static_cast<double>(one.nodes[0].activation_bytes) / (0.8 * 10e9);
   EXPECT_NEAR(one.nodes[0].forward_s, matmuls_s + 2 * touch_s, 1e-6 * matmuls_s);
@@ -200,9 +206,8 @@ TEST(TrainingCost, TheIntervalReachesFromAllHiddenToNothingHidden) {
 // Fails when recomputation is free, or costs more than the forward pass that it repeats.
 TEST(TrainingCost, WhatIsComputedAgainTakesTime) {
   const auto backward_s = [](Recompute recompute, int micro_batch) {
-    const TrainOptions options{
-        .batch = 16, .micro_batch = micro_batch, .seq = 64, .recompute = recompute, .matmuls_gflops = 1.0};
-    return must_predict(equal_cluster(1), options).nodes[0].backward_s;
+    const TrainOptions options{.batch = 16, .micro_batch = micro_batch, .seq = 64, .recompute = recompute};
+    return must_predict(measured_node(1.0), options).nodes[0].backward_s;
   };
   const double none = backward_s(Recompute::kNone, 4);
   EXPECT_GT(backward_s(Recompute::kSelective, 4), none);

@@ -2,10 +2,10 @@
 
 namespace butterfly {
 
-TrainRates train_rates(const NodeDescriptor& node, const TrainOptions& options) {
+TrainRates train_rates(const NodeDescriptor& node) {
   const NodeRates rates = node_rates(node, DType::kF32);
-  const bool measured = options.matmuls_gflops > 0.0;
-  return {.flops_per_s = measured ? options.matmuls_gflops * 1e9 : rates.flops_per_s,
+  const bool measured = node.training_gflops > 0.0;
+  return {.flops_per_s = measured ? node.training_gflops * 1e9 : rates.flops_per_s,
           .memory_bytes_per_s = rates.memory_bytes_per_s,
           .uncertainty = measured || rates.measured ? kMeasuredUncertainty : kDescribedUncertainty};
 }

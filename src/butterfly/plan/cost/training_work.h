@@ -18,7 +18,8 @@ struct TrainRates {
   double flops_per_s = 0.0, memory_bytes_per_s = 0.0;
   double uncertainty = kDescribedUncertainty;
 };
-TrainRates train_rates(const NodeDescriptor& node, const TrainOptions& options);
+/// Matmuls as measured in training, or else with F32 weights.
+TrainRates train_rates(const NodeDescriptor& node);
 
 /// A rate of 0 is unknown: whatever needs it takes forever.
 inline double divide(double amount, double per_s) {
