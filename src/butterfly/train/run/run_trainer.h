@@ -97,7 +97,7 @@ class RunTrainer final : public RankTrainer {
   std::vector<double> busy_of_ranks() const;
   Result<bool> all_have_room(const RankWorkShares& work) const;
   Status balance_rounds(const TrainObserver& observer);
-  void note_bubble(TrainResult& result) const;
+  Status note_bubble(TrainResult& result) const;
   Status agree(const TrainObserver& observer);
   void tell_parts(const TrainObserver& observer) const;
   std::size_t arrays_of_a_part() const;
@@ -136,6 +136,9 @@ class RunTrainer final : public RankTrainer {
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::optional<StagePlace> stage_;     // in a pipeline of several ranks
+  struct {
+    double exposed_s = 0.0, all_s = 0.0;
+  } stage_times_;  // of the steps since stages were divided
   std::unique_ptr<GradientReducer> reducer_;
   RankWorkShares work_;
   MicroBatches share_;

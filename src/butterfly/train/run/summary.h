@@ -25,7 +25,7 @@ struct RunSummary {
   double communication_hidden_s = 0.0;    // behind the backward pass
   double load_balance_factor = 0.0;       // of the ranks' forward and backward passes (plan/cost/load_balance.h)
   /// Of a pipeline: the share of the ranks' time in which they wait for each other, by the simulated schedule and as
-  /// measured, sums of losses and mirrors included.
+  /// measured since its layers were last divided, sums of losses and mirrors included.
   double bubble_predicted = 0.0, bubble_measured = 0.0;
   double flops_per_step = 0.0, flops_per_token = 0.0;
   std::string flops_convention{};

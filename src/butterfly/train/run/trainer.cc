@@ -249,6 +249,8 @@ Status RunTrainer::after_step(const TrainObserver& observer, const StepReport& r
   last_report_ = report;
   audit_->step(report, transformer_.parameters());
   statistics_.add(report, share_of_work(), allocated_bytes(), resident_bytes());
+  stage_times_.exposed_s += report.phases.communication_exposed_s;
+  stage_times_.all_s += report.phases.total_s;
   if (observer.step) observer.step(report, config_.steps);
   if (!report.saving) BF_TRY(complete_save(observer));
   if (step_ == config_.steps || stopped_) return {};  // what is due at the end is done there
@@ -406,7 +408,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
   result.summary = summarize(observer);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
   BF_ASSIGN_OR_RETURN(result.ranks, rows_of_ranks(result.summary));
-  note_bubble(result);
+  BF_TRY(note_bubble(result));
   std::vector<double> seen = audit_->seen(transformer_.parameters());
   if (shards_ != nullptr) BF_TRY(share_numbers(rank_.collectives, seen));
   const double tokens_per_step = static_cast<double>(config_.global_batch) * config_.seq;

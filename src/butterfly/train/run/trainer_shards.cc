@@ -49,6 +49,7 @@ Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
   BF_ASSIGN_OR_RETURN(shards_, make_rank_shards(config_.parallel, work, *ranks, transformer_));
   if (!pipeline) transformer_.set_residency(&shards_->weights);
   stage_.reset();
+  stage_times_ = {};
   if (!work.stages.empty()) {
     stage_ = place_in(work.stages, rank.rank, total);
   }
@@ -234,13 +235,14 @@ double RunTrainer::share_of_work() const {
   return static_cast<double>(share_.last - share_.first) / share_.total;
 }
 
-/// What the schedule of these stages says, and what all ranks waited for each other in a step.
-void RunTrainer::note_bubble(TrainResult& result) const {
-  if (!stage_ || result.summary.phases.total_s <= 0.0) return;
+/// What the schedule of these stages says, and what all ranks waited for each other since they have them.
+Status RunTrainer::note_bubble(TrainResult& result) const {
+  if (!stage_) return {};
   result.summary.bubble_predicted = pipeline_bubble(shards_->stages, rank_.speeds, share_.total);
-  double waits_s = 0.0;
-  for (const RankRow& row : result.ranks) waits_s += row.communication_exposed_s;
-  result.summary.bubble_measured = waits_s / (result.summary.phases.total_s * static_cast<double>(result.ranks.size()));
+  std::array times{stage_times_.exposed_s, stage_times_.all_s};
+  BF_TRY(share_numbers(rank_.collectives, times));
+  if (times[1] > 0.0) result.summary.bubble_measured = times[0] / times[1];
+  return {};
 }
 
 /// What this rank holds, and what copies of parts cost.
