@@ -170,6 +170,22 @@ void check_ranks(Findings& findings, const std::vector<std::string>& hashes) {
   if (hashes.size() > 1) findings.good(fmt::format("all {} ranks ended with the same weights", hashes.size()));
 }
 
+/// Who holds a copy of a part updates it as its owner does.
+void check_copies(Findings& findings, const std::vector<std::vector<std::string>>& hashes) {
+  std::size_t copies = 0;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    for (std::size_t owner = 0; owner < hashes.size(); ++owner) {
+      const std::string &copy = hashes[rank][owner], &own = hashes[owner][owner];
+      if (rank == owner || copy.empty()) continue;
+      ++copies;
+      if (copy == own) continue;
+      findings.bad(fmt::format("rank {} ended with {:.12} as its copy of rank {}'s part, rank {} with {:.12}", rank,
+                               copy, owner, owner, own));
+    }
+  }
+  if (copies > 0) findings.good(fmt::format("{} copies of parts are compared with their owners'", copies));
+}
+
 }  // namespace
 
 std::string to_string(const AuditVerdict& verdict) {
@@ -283,6 +299,7 @@ AuditVerdict Audit::finish(const ParameterSet& parameters, const AuditFacts& fac
   check_utilisation(findings, facts);
   check_bytes(findings, bytes_sent_, formula_bytes_, facts);
   check_ranks(findings, facts.rank_hashes);
+  check_copies(findings, facts.part_hashes);
   return findings.take();
 }
 

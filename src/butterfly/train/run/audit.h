@@ -33,7 +33,9 @@ struct AuditFacts {
   std::int64_t bucket_bytes = 0;           // of the gradients' reduction
   bool divided = false;                    // ranks hold parts of the state
   std::vector<std::string> rank_hashes{};  // of the weights, in rank order
-  std::vector<double> seen{};              // Audit::seen(), added up over ranks that hold parts; empty: this rank's
+  /// [rank][of whose part]: of weights and moments, as that rank holds them; empty where it has no copy.
+  std::vector<std::vector<std::string>> part_hashes{};
+  std::vector<double> seen{};  // Audit::seen(), added up over ranks that hold parts; empty: this rank's
 };
 
 class Audit {

@@ -211,5 +211,13 @@ TEST(Audit, RanksThatEndWithOtherWeightsAreFound) {
   expect_invalid(run.audited(), "rank 2 ended with weights bbbb, rank 0 with aaaa");
 }
 
+TEST(Audit, CopiesThatEndAsOtherThanTheirOwnersPartAreFound) {
+  ToldRun run;
+  run.facts.part_hashes = {{"aa", "", "cc"}, {"aa", "bb", ""}, {"", "bb", "cc"}};
+  EXPECT_TRUE(run.audited().valid) << to_string(run.audited());
+  run.facts.part_hashes[2][1] = "bx";
+  expect_invalid(run.audited(), "rank 2 ended with bx as its copy of rank 1's part, rank 1 with bb");
+}
+
 }  // namespace
 }  // namespace butterfly

@@ -64,6 +64,7 @@ class RunTrainer final : public RankTrainer {
   Result<double> balance_of_ranks(const StepPhases& phases) const;
   Result<std::vector<RankRow>> rows_of_ranks(const RunSummary& summary) const;
   Result<TrainResult> finish(const TrainObserver& observer);
+  Result<std::vector<std::vector<std::string>>> hashes_of_parts();
   void set_last_good(std::int64_t step, const std::string& path);
   Error with_last_good(Error error);
   Error ended_by(Error error);

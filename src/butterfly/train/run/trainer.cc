@@ -404,6 +404,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
     BF_ASSIGN_OR_RETURN(result.weights_hash, shards_->weights.hash());
   }
   BF_ASSIGN_OR_RETURN(std::vector<std::string> hashes, gather_texts(rank_.collectives, result.weights_hash));
+  BF_ASSIGN_OR_RETURN(std::vector<std::vector<std::string>> part_hashes, hashes_of_parts());
   const double forward_flops = transformer_.forward_flops_per_token();
   result.summary = summarize(observer);
   BF_ASSIGN_OR_RETURN(result.summary.load_balance_factor, balance_of_ranks(result.summary.phases));
@@ -421,6 +422,7 @@ Result<TrainResult> RunTrainer::finish(const TrainObserver& observer) {
                                   .bucket_bytes = config_.parallel.bucket_bytes,
                                   .divided = shards_ != nullptr,
                                   .rank_hashes = std::move(hashes),
+                                  .part_hashes = std::move(part_hashes),
                                   .seen = std::move(seen)});
   if (is_first()) tell(observer, writer_.wait());
   if (save_error_) return tl::unexpected(*save_error_);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
+#include "butterfly/base/hash/digest.h"
 #include "butterfly/base/units.h"
 #include "butterfly/cluster/membership/cluster_session.h"
 #include "butterfly/train/checkpoint/sharded_save.h"
@@ -294,6 +295,40 @@ Status RunTrainer::gather_weights() {
     if (!is_first()) shards_->weights.release(unit);
   }
   return {};
+}
+
+/// As AuditFacts has them.
+Result<std::vector<std::vector<std::string>>> RunTrainer::hashes_of_parts() {
+  std::vector<std::vector<std::string>> all;
+  if (shards_ == nullptr || rank_.size == 1) return all;
+  constexpr std::size_t kDigits = 2 * sizeof(Sha256);
+  const std::string none(kDigits, ' ');
+  std::string mine;
+  for (int owner = 0; owner < rank_.size; ++owner) {
+    const std::vector<int> holders = shards_->map.holders(owner);
+    if (std::ranges::find(holders, rank_.rank) == holders.end()) {
+      mine += none;
+      continue;
+    }
+    Sha256Hasher hasher;
+    for (const RunArray& array : arrays()) {
+      for (const ParameterRange& range : shards_->map.owned(owner)) {
+        hasher.add(std::as_bytes(
+            array.values.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()))));
+      }
+    }
+    BF_ASSIGN_OR_RETURN(const std::string hash, hasher.finish());
+    mine += hash;
+  }
+  BF_ASSIGN_OR_RETURN(const std::vector<std::string> texts, gather_texts(rank_.collectives, mine));
+  for (const std::string& text : texts) {
+    std::vector<std::string>& of_rank = all.emplace_back();
+    for (std::size_t at = 0; at < text.size(); at += kDigits) {
+      const std::string hash = text.substr(at, kDigits);
+      of_rank.push_back(hash == none ? "" : hash);
+    }
+  }
+  return all;
 }
 
 /// What came, or was read, is all of it; what is another rank's goes.
