@@ -284,6 +284,14 @@ class Refusals(WorkersCase):
         self.assertGreater(json.loads(run.stdout)["predicted_step_s"], 0)
         self.assertIn("127.0.0.1:1", self.refusal(train(*auto, "--workers", "127.0.0.1:1")))
 
+    def test_workers_that_know_nobody_are_asked_too(self):
+        """Without credentials none of them connects to another one for whoever asks."""
+        workers = ",".join(worker.address for worker in self.workers(2, "--insecure"))
+        run = train(*MARKOV, "--steps", 4, "--parallel", "auto", "--insecure", "--workers", workers)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("each link between workers is taken to be like the slower one", run.stderr)
+        self.assertGreater(json.loads(run.stdout)["predicted_step_s"], 0)
+
     def test_one_sentence_for_what_cannot_be(self):
         worker, = self.workers(1)
         self.assertIn("2 addresses, 1 of them different",

@@ -1,8 +1,11 @@
 #include "shared/asked_cluster.h"
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 
+#include "butterfly/base/log.h"
 #include "butterfly/base/text/one_line.h"
 #include "butterfly/cluster/control/node_status.h"
 #include "butterfly/infer/deployment/known_cluster.h"
@@ -29,6 +32,13 @@ Result<NodeStatus> ask_measured(const std::string& address, const NodeAccess& ac
   }
 }
 
+/// Of each of its properties the worse one.
+LinkDescriptor slower(const LinkDescriptor& a, const LinkDescriptor& b) {
+  return {.latency_us = std::max(a.latency_us, b.latency_us),
+          .gb_per_s = std::min(a.gb_per_s, b.gb_per_s),
+          .wake_us = std::max(a.wake_us, b.wake_us)};
+}
+
 }  // namespace
 
 Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const NodeAccess& access) {
@@ -44,14 +54,28 @@ Result<PlanCluster> ask_cluster(const std::vector<std::string>& addresses, const
   }
   // One link at a time: two measurements at once would measure each other.
   KnownCluster known;
+  std::map<std::string, LinkDescriptor> from_here;
+  for (const std::string& to : addresses) {
+    BF_ASSIGN_OR_RETURN(const LinkStatus mine, measure_link(to, access, after_ms(kMeasureLinksMs)));
+    known.learn_link(KnownCluster::kHere, to, mine.link);
+    from_here[to] = mine.link;
+  }
   for (const std::string& from : addresses) {
-    BF_ASSIGN_OR_RETURN(const LinkStatus mine, measure_link(from, access, after_ms(kMeasureLinksMs)));
-    known.learn_link(KnownCluster::kHere, from, mine.link);
     LinkQuestion question{.to = addresses};
     std::erase(question.to, from);
     if (question.to.empty()) break;
-    BF_ASSIGN_OR_RETURN(const auto links, ask_links(from, question, access, after_ms(kMeasureLinksMs)));
-    for (const LinkStatus& link : links) {
+    const auto links = ask_links(from, question, access, after_ms(kMeasureLinksMs));
+    if (!links && links.error().code == ErrorCode::kInvalidArgument) {
+      // It dials others for nobody whom it does not know.
+      for (const std::string& to : question.to) known.learn_link(from, to, slower(from_here[from], from_here[to]));
+      if (from == addresses.front()) {
+        log().warn("{}; each link between workers is taken to be like the slower one of those to them from here",
+                   links.error().message);
+      }
+      continue;
+    }
+    if (!links) return tl::unexpected(links.error());
+    for (const LinkStatus& link : *links) {
       if (!link.error.empty()) {
         return make_error(ErrorCode::kUnavailable, "the link from {} to {} cannot be measured: {}", from, link.to,
                           link.error);
