@@ -285,7 +285,7 @@ class Refusals(WorkersCase):
         self.assertIn("127.0.0.1:1", self.refusal(train(*auto, "--workers", "127.0.0.1:1")))
 
     def test_workers_that_know_nobody_are_asked_too(self):
-        """Without credentials none of them connects to another one for whoever asks."""
+        """Without credentials none of them connects to another one for a program that it does not know."""
         workers = ",".join(worker.address for worker in self.workers(2, "--insecure"))
         run = train(*MARKOV, "--steps", 4, "--parallel", "auto", "--insecure", "--workers", workers)
         self.assertEqual(run.returncode, 0, run.stderr)

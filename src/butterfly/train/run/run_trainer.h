@@ -94,6 +94,7 @@ class RunTrainer final : public RankTrainer {
   double share_of_work() const;
   Status take_place(const TrainRank& rank, RankWorkShares work);
   void watch_speeds();
+  bool parts_stay() const;
   void balance_work(const TrainObserver& observer, StepContext& step);
   std::vector<double> busy_of_ranks() const;
   Result<bool> all_have_room(const RankWorkShares& work) const;
@@ -137,6 +138,7 @@ class RunTrainer final : public RankTrainer {
   std::unique_ptr<Collectives> alone_;  // of the last rank that is left
   std::unique_ptr<RankShards> shards_;  // null: each rank has all
   std::optional<StagePlace> stage_;     // in a pipeline of several ranks
+  bool any_parts_stay_ = false;         // on any rank of this epoch
   struct {
     double exposed_s = 0.0, all_s = 0.0;
   } stage_times_;  // of the steps since stages were divided

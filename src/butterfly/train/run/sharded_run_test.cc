@@ -250,6 +250,18 @@ std::string hash_of_ten_steps() {
   return hash_of(alone);
 }
 
+// Fails, or hangs, when ranks that were not told where others may join divide the stages anew, and rank 0 does not.
+TEST(ShardedRun, StagesOfARunThatCanBeJoinedStayOnAllRanks) {
+  SlowRank slow(1);
+  EpochRanks ranks;
+  ranks.pass = slow.pass;
+  ranks.note = slow.note;
+  ranks.trainers.resize(3);
+  const std::string expected = hash_of_ten_steps();
+  EXPECT_EQ(ranks.epoch(open_run_of(ParallelStrategy::kPipeline), -1), std::vector<std::string>(3, expected));
+  EXPECT_TRUE(slow.divisions.empty()) << slow.divisions.front();
+}
+
 TEST(ShardedRun, RanksThatJoinReceiveTheirPartsAndNoBitShowsIt) {
   const std::string expected = hash_of_ten_steps();
   for (const ParallelStrategy strategy :

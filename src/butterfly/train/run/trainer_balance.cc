@@ -27,20 +27,24 @@ std::string describe(const RankWorkShares& work) {
 
 }  // namespace
 
-/// Where speeds are given they hold. What a rank may take is divided as it was counted before the run, and who joins a
-/// pipeline takes its stages to be even.
+/// Where speeds are given they hold.
 void RunTrainer::watch_speeds() {
   balance_.reset();
   watch_.reset();
   if (rank_.size < 2 || !rank_.speeds.empty()) return;
   const bool in_rounds = shards_ != nullptr && shards_->gradients.exchange != ShardedGradients::Exchange::kStep;
-  const ParallelConfig& parallel = config_.parallel;
-  const bool stays = stage_ && (!parallel.state_shares.empty() || !door_of(parallel).empty());
-  if (!in_rounds) {
-    balance_.emplace(work_.micro_batches);
-  } else if (config_.memory.empty() && !stays) {
+  if (in_rounds) {
     watch_.emplace();
+  } else {
+    balance_.emplace(work_.micro_batches);
   }
+}
+
+/// Whether parts of the state stay as they are, as far as this rank has been told: what a rank may take is divided as
+/// it was counted before the run, and who joins a pipeline takes its stages to be even.
+bool RunTrainer::parts_stay() const {
+  const ParallelConfig& parallel = config_.parallel;
+  return !config_.memory.empty() || (stage_ && (!parallel.state_shares.empty() || !door_of(parallel).empty()));
 }
 
 /// Shares of the next step by what ranks took in those before, where each goes through its own by itself.
@@ -96,7 +100,7 @@ Result<bool> RunTrainer::all_have_room(const RankWorkShares& work) const {
 
 /// The same where ranks go through a step together: who has what part of it, and of the state, is another one then.
 Status RunTrainer::balance_rounds(const TrainObserver& observer) {
-  if (!watch_) return {};
+  if (!watch_ || any_parts_stay_) return {};
   const std::vector<double> speeds = watch_->observe(busy_of_ranks(), parts_of_ranks(work_));
   if (speeds.empty()) return {};
   const double now_s = step_s(work_, speeds);

@@ -60,11 +60,13 @@ Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
   return {};
 }
 
-/// Whether ranks hold parts of the state. Else each has all of it, or waits for it.
+/// Whether ranks hold parts of the state. Else each has all of it, or waits for it. Whether parts stay as they are, all
+/// have to know alike: rank 0 alone was told where others may join.
 Result<bool> RunTrainer::state_is_divided() {
-  std::vector<double> divided{before_ ? 1.0 : 0.0};
-  BF_TRY(share_numbers(rank_.collectives, divided));
-  if (divided[0] == 0.0) return false;
+  std::array said{before_ ? 1.0 : 0.0, parts_stay() ? 1.0 : 0.0};
+  BF_TRY(share_numbers(rank_.collectives, said));
+  any_parts_stay_ = said[1] > 0.0;
+  if (said[0] == 0.0) return false;
   if (!before_ && step_ != kNoStep) before_ = undivided_;
   if (!before_) wait_for_state();
   return true;

@@ -234,7 +234,8 @@ struct EpochRanks {
     }
     for (auto& collectives : made) kept.push_back(std::move(collectives));
   }
-  std::unique_ptr<RankTrainer> make(const RunConfig& config, const TrainRank& place) const {
+  std::unique_ptr<RankTrainer> make(RunConfig config, const TrainRank& place) const {
+    if (place.rank > 0) config.parallel.join_at.clear();  // as other ranks are told the run
     auto parts = make_run_parts(config, place).value();
     if (begun) parts.first_state = FirstState::kReceived;
     make_passes_longer(parts, pass, place.rank);
