@@ -107,7 +107,7 @@ class Run:
         found = re.search(r'"weights_hash":"([0-9a-f]+)"', out)
         self.heard_at_end = self.heard()
         self.said.close()
-        return found[1] if found else f"exit code {self.process.returncode}: {self.heard_at_end.strip()[-300:]}"
+        return found[1] if found else f"exit code {self.process.returncode}: {self.heard_at_end.strip()[-3000:]}"
 
 
 class OpenRun(Run):
