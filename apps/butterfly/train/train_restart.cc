@@ -64,6 +64,13 @@ Result<int> wait_for(pid_t pid) {
   return status;
 }
 
+/// Ranks that rank 0 left behind: they would notice by themselves, and take a core and write files until then.
+void end_orphans(pid_t leader) {
+  ::kill(-leader, SIGKILL);
+  while (::waitpid(-leader, nullptr, 0) > 0 || errno == EINTR) {
+  }
+}
+
 std::string newest_checkpoint(const RunConfig& config) {
   const std::vector<std::int64_t> steps = saved_steps(config.checkpoint.directory);
   return steps.empty() ? std::string() : checkpoint_path(config.checkpoint.directory, steps.back());
@@ -80,10 +87,12 @@ Result<std::optional<int>> lead_again(RunConfig& config) {
     ::unsetenv(kRestartCount);
     return std::nullopt;
   }
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // orphans of rank 0 can be waited for
   for (int restarts = 0;; ++restarts) {
     BF_ASSIGN_OR_RETURN(const pid_t pid, start_leader(restarts));
     BF_ASSIGN_OR_RETURN(const int status, wait_for(pid));
     if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+    end_orphans(pid);
     const std::string how = fmt::format("rank 0 (process {}) was ended by signal {} ({})", pid, WTERMSIG(status),
                                         strsignal(WTERMSIG(status)));
     if (interrupted().stop_requested() || warned().stop_requested()) return kExitInterrupted;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <set>
 #include <string_view>
 
@@ -90,18 +91,28 @@ Status write_files(CheckpointFiles& files, const std::string& folder, const RunS
   return saver.finish(run);
 }
 
+/// A name that no save had before: ranks of one that was given up may still be writing into its folder.
 std::string unfinished_path(const std::string& directory, std::int64_t step) {
-  return fmt::format("{}/{}{}", directory, kUnfinished, step);
+  std::random_device random;
+  return fmt::format("{}/{}{}-{:08x}", directory, kUnfinished, step, random());
+}
+
+/// What interrupted saves left. Errors: kIo.
+Status remove_leftovers(CheckpointFiles& files, const std::string& directory) {
+  for (const std::string& name : names_in(directory)) {
+    if (!name.starts_with(kUnfinished) && !name.starts_with(kRemoved)) continue;
+    BF_TRY(files.remove(fmt::format("{}/{}", directory, name)));
+  }
+  return {};
 }
 
 /// What is in `unfinished` becomes the checkpoint, if it was written; otherwise it goes.
-Result<std::string> put_in_place(CheckpointFiles& files, const std::string& directory, std::int64_t step,
-                                 Status written) {
-  const std::string unfinished = unfinished_path(directory, step);
+Result<std::string> put_in_place(CheckpointFiles& files, const std::string& directory, const std::string& unfinished,
+                                 std::int64_t step, Status written) {
   const std::string path = checkpoint_path(directory, step);
   if (written) written = files.replace(unfinished, path);
   if (!written) {
-    // Room for the next attempt, where the disk was full; what cannot be removed now is removed before it.
+    // Room for the next attempt, where the disk was full; what cannot be removed now goes after it.
     (void)files.remove(unfinished);
     return tl::unexpected(std::move(written).error());
   }
@@ -253,14 +264,14 @@ std::vector<std::int64_t> saved_steps(const std::string& directory) {
 }
 
 Result<std::string> write_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run) {
+  (void)remove_leftovers(files, directory);  // where the disk is full, room for this one
   const std::string unfinished = unfinished_path(directory, run.state.step);
-  BF_TRY(files.remove(unfinished));
-  return put_in_place(files, directory, run.state.step, write_files(files, unfinished, run));
+  return put_in_place(files, directory, unfinished, run.state.step, write_files(files, unfinished, run));
 }
 
 Result<std::string> begin_checkpoint(CheckpointFiles& files, const std::string& directory, std::int64_t step) {
+  (void)remove_leftovers(files, directory);  // where the disk is full, room for this one
   std::string unfinished = unfinished_path(directory, step);
-  BF_TRY(files.remove(unfinished));
   BF_TRY(files.create_directory(unfinished));
   return unfinished;
 }
@@ -292,9 +303,9 @@ Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const st
   return saver.take();
 }
 
-Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run,
+Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory,
+                                        const std::string& unfinished, const RunSnapshot& run,
                                         std::vector<CheckpointFile> parts) {
-  const std::string unfinished = unfinished_path(directory, run.state.step);
   const auto write = [&]() -> Status {
     for (const CheckpointFile& part : parts) {
       const auto size = size_of(unfinished + "/" + part.name);
@@ -306,14 +317,11 @@ Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::strin
     }
     return Saver(files, unfinished, std::move(parts)).finish(run);
   };
-  return put_in_place(files, directory, run.state.step, write());
+  return put_in_place(files, directory, unfinished, run.state.step, write());
 }
 
 Status prune_checkpoints(CheckpointFiles& files, const std::string& directory, int keep) {
-  for (const std::string& name : names_in(directory)) {
-    if (!name.starts_with(kUnfinished) && !name.starts_with(kRemoved)) continue;
-    BF_TRY(files.remove(fmt::format("{}/{}", directory, name)));
-  }
+  BF_TRY(remove_leftovers(files, directory));
   const std::vector<std::int64_t> steps = saved_steps(directory);
   const std::size_t kept = static_cast<std::size_t>(std::max(1, keep));
   for (std::size_t i = 0; i + kept < steps.size(); ++i) {

@@ -78,7 +78,8 @@ Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const st
                                                 std::span<const RunArray> arrays);
 Result<std::vector<CheckpointFile>> write_parts(CheckpointFiles& files, const std::string& folder, int rank,
                                                 std::span<const RunPart> parts);
-Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory, const RunSnapshot& run,
+Result<std::string> complete_checkpoint(CheckpointFiles& files, const std::string& directory,
+                                        const std::string& unfinished, const RunSnapshot& run,
                                         std::vector<CheckpointFile> parts);
 
 /// Removes all complete checkpoints but the `keep` newest, and what interrupted saves left. Errors: kIo.

@@ -180,6 +180,25 @@ TEST(RunCheckpoint, AFullDiskLeavesTheOldOneAndNothingHalf) {
   }
 }
 
+TEST(RunCheckpoint, RanksOfASaveThatWasGivenUpDoNotWriteIntoTheNextOne) {
+  const TestFolder folder;
+  SavedState late(4), good(5);
+  for (SavedState* state : {&late, &good}) {
+    for (RunArray& array : state->arrays) {
+      array.ranges = {{.begin = 0, .end = static_cast<std::int64_t>(array.values.size())}};
+    }
+  }
+  const auto given_up = begin_checkpoint(disk_files(), folder.path(), 5);
+  ASSERT_TRUE(given_up);
+  const auto begun = begin_checkpoint(disk_files(), folder.path(), 5);
+  ASSERT_TRUE(begun);
+  auto parts = write_parts(disk_files(), *begun, 1, good.arrays);
+  ASSERT_TRUE(parts);
+  (void)write_parts(disk_files(), *given_up, 1, late.arrays);  // its rank has not heard of it yet
+  ASSERT_TRUE(complete_checkpoint(disk_files(), folder.path(), *begun, good.snapshot(), *parts));
+  EXPECT_EQ(newest_whole_step(folder.path()), 5);
+}
+
 TEST(RunCheckpoint, NamesTheFileThatIsWrong) {
   const auto cut = [](std::string& text) { text.pop_back(); };
   const auto flip = [](std::string& text) { text[text.size() / 2] ^= 1; };

@@ -137,7 +137,7 @@ Result<std::string> complete_shards(const ShardedSave& save, const RunSnapshot& 
       if (!files) complete = tl::unexpected(files.error());
       if (files) parts.insert(parts.end(), files->begin(), files->end());
     }
-    if (complete) path = complete_checkpoint(save.files, save.directory, run, std::move(parts));
+    if (complete) path = complete_checkpoint(save.files, save.directory, folder, run, std::move(parts));
     if (!complete) path = tl::unexpected(complete.error());
     // Old checkpoints that cannot be removed do no harm to this one.
     if (path) (void)prune_checkpoints(save.files, save.directory, save.keep);
