@@ -7,9 +7,11 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "butterfly/base/log.h"
@@ -17,6 +19,8 @@
 
 namespace butterfly {
 namespace {
+
+constexpr std::chrono::seconds kDying{1};  // a holder that was killed may take this long to be gone
 
 std::string this_process() {
   std::array<char, 256> host{};
@@ -50,14 +54,15 @@ Result<RunLock> RunLock::take(const std::string& directory) {
   std::filesystem::create_directories(directory, error);
   if (error) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", directory, error.message());
   const std::string path = directory + "/.lock";
-  constexpr int kAttempts = 1000;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  const auto deadline = std::chrono::steady_clock::now() + kDying;
+  for (;;) {
+    const bool last = std::chrono::steady_clock::now() >= deadline;
     RunLock lock(path, Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)));
     if (!lock.file_.valid()) return make_error(ErrorCode::kIo, "{}: cannot be created: {}", path, std::strerror(errno));
     const int reason = ::flock(lock.file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     if (reason == 0 && !is_in_place(lock.file_.get(), path)) lock.path_.clear();
-    if (reason == EINTR || lock.path_.empty()) continue;
-    if (reason == 0) {
+    if (!last && (reason == EINTR || lock.path_.empty())) continue;
+    if (reason == 0 && !lock.path_.empty()) {
       const std::string text = this_process();
       const bool said =
           ::ftruncate(lock.file_.get(), 0) == 0 && ::pwrite(lock.file_.get(), text.data(), text.size(), 0) > 0;
@@ -65,8 +70,12 @@ Result<RunLock> RunLock::take(const std::string& directory) {
       return lock;
     }
     lock.path_.clear();  // another's
-    if (reason == EWOULDBLOCK) {
-      return make_error(ErrorCode::kUnavailable,
+    if (reason == EWOULDBLOCK && !last) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
+    if (reason == EWOULDBLOCK || reason == 0) {
+      return make_error(ErrorCode::kInvalidArgument,
                         "{}: {} trains into this folder, and so would this process, {}: give one of them another "
                         "checkpoint.directory",
                         directory, holder_of(lock.file_.get()), ::getpid());
@@ -77,8 +86,6 @@ Result<RunLock> RunLock::take(const std::string& directory) {
     log().warn("{}: the file system has no locks, so a second run in this folder would not be noticed", directory);
     return lock;
   }
-  return make_error(ErrorCode::kUnavailable, "{}: runs begin and end here all the time: no lock after {} attempts",
-                    directory, kAttempts);
 }
 
 RunLock::RunLock(RunLock&& other) noexcept : path_(std::exchange(other.path_, {})), file_(std::move(other.file_)) {}

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "butterfly/train/run/tiny_run_test.h"
 
@@ -24,7 +26,7 @@ TEST(RunLock, ASecondRunIsRefusedWithTheFirstOnesProcess) {
     for (const std::string& name : {directory, folder.path() + "/alias"}) {
       const auto second = RunLock::take(name);
       ASSERT_FALSE(second);
-      EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
+      EXPECT_EQ(second.error().code, ErrorCode::kInvalidArgument);
       EXPECT_THAT(second.error().message, HasSubstr(name + ": process " + std::to_string(::getpid()) + " on "));
     }
   }
@@ -45,6 +47,19 @@ TEST(RunLock, EndsWithAProcessThatIsKilled) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/.lock"));
   const auto next = RunLock::take(folder.path());
   EXPECT_TRUE(next) << next.error().message;
+}
+
+TEST(RunLock, WaitsForOneThatIsAboutToEnd) {
+  const TestFolder folder;
+  auto first = RunLock::take(folder.path());
+  ASSERT_TRUE(first) << first.error().message;
+  std::thread ending([&first] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const RunLock ended = std::move(*first);
+  });
+  const auto second = RunLock::take(folder.path());
+  ending.join();
+  EXPECT_TRUE(second) << second.error().message;
 }
 
 TEST(RunLock, TheFolderOfARunIsRefusedToAnotherWhileItLasts) {
