@@ -7,10 +7,10 @@
 
 Peers live in virtual environments below --home: llama-cpp-python built for this CPU with AMX switched off and, where the
 CPU has AMX, once more with everything on; PyTorch. What is not there is named and left out. Inference: random weights of
-llama-1.1b in each type, a prompt of 512 tokens in one batch, then 128 single tokens; fresh processes, in turns. A ratio over
-1 means that butterfly is faster; its interval is that of the ratios of single rounds. Shares of the roof are of what this
-machine was measured to do a moment before: integer arithmetic (prefill of quantised types), fp32 (prefill of others), memory
-(decode). Training: tools/bench_training.py, whose output follows.
+llama-1.1b in each type (MXFP4: of olmoe-1b-7b, whose experts have it), a prompt of 512 tokens in one batch, then 128 single
+tokens; fresh processes, in turns. A ratio over 1 means that butterfly is faster; its interval is that of the ratios of single
+rounds. Shares of the roof are of what this machine was measured to do a moment before: integer arithmetic (prefill of
+quantised types), fp32 (prefill of others), memory (decode). Training: tools/bench_training.py, whose output follows.
 """
 
 import argparse
@@ -24,7 +24,9 @@ from bench_training import commit, torch_version
 from bench_vs_llamacpp import PHASES, cell, compare, machine, run_json
 
 HERE = pathlib.Path(__file__).resolve().parent
-TYPES = ("q4_0", "q8_0", "int8", "q4_k_m", "q5_k_m", "q6_k", "iq4_xs", "bf16")
+TYPES = ("q4_0", "q8_0", "int8", "q4_k_m", "q5_k_m", "q6_k", "iq4_xs", "mxfp4", "bf16")
+SHAPES = {"mxfp4": "olmoe-1b-7b"}  # llama.cpp has that type for experts alone
+SHAPE = "llama-1.1b"
 FLOATS = {"f32", "f16", "bf16"}
 LLAMA = "llama-cpp-python==0.3.36"
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -100,9 +102,10 @@ def inference(arguments, peers, say):
     say("|---|--:|---|--:|--:|" + "--:|--:|" * len(names))
     flags, failures = {}, {}
     for kind in arguments.types:
-        model = arguments.home / f"llama-1.1b-{kind}.gguf"
+        shape = SHAPES.get(kind, SHAPE)
+        model = arguments.home / f"{shape}-{kind}.gguf"
         if not model.exists():
-            subprocess.run([arguments.butterfly, "convert", "--random", "llama-1.1b", "--type", kind, model], check=True,
+            subprocess.run([arguments.butterfly, "convert", "--random", shape, "--type", kind, model], check=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         report = compare(argparse.Namespace(model=str(model), threads=arguments.threads, rounds=arguments.rounds, samples=1,
                                             butterfly=arguments.butterfly, peers={name: str(peers[name]) for name in names}))

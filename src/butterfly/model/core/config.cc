@@ -341,6 +341,15 @@ ModelConfig qwen3_moe(const std::string& name, const LlamaShape& shape, const Ex
   return config;
 }
 
+ModelConfig olmoe(const std::string& name, const LlamaShape& shape, const ExpertShape& experts) {
+  ModelConfig config = with_experts(llama(name, shape), experts);
+  config.architecture = "olmoe";
+  config.rope.pairs = RopePairs::kHalves;
+  config.qk_norm = QkNorm::kWidth;
+  config.moe.renormalise = false;
+  return config;
+}
+
 ModelConfig tiny_transformer(const std::string& name, const LlamaShape& shape) {
   ModelConfig config = tied(llama(name, shape));
   config.norm_epsilon = 1e-6f;
@@ -371,6 +380,7 @@ std::vector<ModelConfig> all_named_configs() {
       with_experts(llama("mixtral-8x7b", {32, 4096, 32, 8, 14336, 32000, 32768, 1000000.0f}), {8, 2, 14336}),
       qwen3_moe("qwen3-30b-a3b", {48, 2048, 32, 4, 6144, 151936, 40960, 1000000.0f}, {128, 8, 768}),
       qwen3_moe("qwen3-235b-a22b", {94, 4096, 64, 4, 12288, 151936, 40960, 1000000.0f}, {128, 8, 1536}),
+      olmoe("olmoe-1b-7b", {16, 2048, 16, 16, 1024, 50304, 4096}, {64, 8, 1024}),
       gpt2("gpt2-124m", 12, 768, 12, 1024),
       gpt2("gpt2-355m", 24, 1024, 16, 1024),
       gpt2("gpt2-774m", 36, 1280, 20, 1024),
