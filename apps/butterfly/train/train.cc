@@ -179,11 +179,11 @@ Result<int> run_train(const TrainCommand& command) {
   if (has_ranks_elsewhere(config.parallel)) {
     BF_ASSIGN_OR_RETURN(options.access, open_access(command.access));
   }
-  std::unique_ptr<Listener> door;
+  std::unique_ptr<Listener> joins;
   if (const std::string& meeting = config.parallel.rendezvous; !meeting.empty()) {
-    BF_ASSIGN_OR_RETURN(door, listen_at_rendezvous(meeting, options.access));
-    if (door == nullptr) return take_part_at_rendezvous(config, options.access);
-    options.open_door = [&door]() -> Result<std::unique_ptr<Listener>> { return std::move(door); };
+    BF_ASSIGN_OR_RETURN(joins, listen_at_rendezvous(meeting, options.access));
+    if (joins == nullptr) return take_part_at_rendezvous(config, options.access);
+    options.listen_for_joins = [&joins]() -> Result<std::unique_ptr<Listener>> { return std::move(joins); };
   }
   if (command.find_batch) {
     BF_TRY(find_batch_of_run(config, command.json ? ResultForm::kJson : ResultForm::kText));

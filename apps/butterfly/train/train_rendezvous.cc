@@ -87,10 +87,10 @@ void watch_leader(const std::string& address, const NodeAccess& access, OneRun& 
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen_at_rendezvous(const std::string& address, const NodeAccess& access) {
-  auto door = Listener::create({.address = address, .access = access});
-  if (door) return door;
-  const ErrorCode code = door.error().code;
-  if (code != ErrorCode::kUnavailable && code != ErrorCode::kNotFound) return tl::unexpected(door.error());
+  auto listener = Listener::create({.address = address, .access = access});
+  if (listener) return listener;
+  const ErrorCode code = listener.error().code;
+  if (code != ErrorCode::kUnavailable && code != ErrorCode::kNotFound) return tl::unexpected(listener.error());
   return std::unique_ptr<Listener>();
 }
 

@@ -11,7 +11,7 @@
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
 #include "butterfly/cluster/control/node_status.h"
-#include "butterfly/cluster/membership/doorman.h"
+#include "butterfly/cluster/membership/join_server.h"
 #include "butterfly/cluster/membership/remote_cluster.h"
 #include "butterfly/cluster/membership/worker_recordings.h"
 #include "butterfly/cluster/membership/worker_registry.h"
@@ -24,11 +24,11 @@ class TcpMembership final : public Membership {
  public:
   explicit TcpMembership(const ClusterOptions& options) : registry_(options, coordinator_name(options)) {}
 
-  Status open_door(const MembershipOptions& options) {
+  Status open_join_server(const MembershipOptions& options) {
     if (options.join_at.empty()) return {};
     BF_ASSIGN_OR_RETURN(auto listener,
                         Listener::create({.address = options.join_at, .access = options.cluster.access}));
-    doorman_ = std::make_unique<Doorman>(
+    join_server_ = std::make_unique<JoinServer>(
         std::move(listener), registry_, [this] { return Epoch(epoch_); }, options.rebalance);
     return {};
   }
@@ -86,7 +86,7 @@ class TcpMembership final : public Membership {
     registry_.expel(address, {.code = ErrorCode::kUnavailable, .message = "it cannot work with the others"});
   }
   Epoch epoch() const override { return Epoch(epoch_); }
-  std::string join_address() const override { return doorman_ ? doorman_->address() : std::string(); }
+  std::string join_address() const override { return join_server_ ? join_server_->address() : std::string(); }
 
  private:
   /// Stands for a member that has gone since the plan was made.
@@ -99,7 +99,7 @@ class TcpMembership final : public Membership {
 
   WorkerRegistry registry_;
   std::atomic<std::uint32_t> epoch_{0};
-  std::unique_ptr<Doorman> doorman_;
+  std::unique_ptr<JoinServer> join_server_;
   std::optional<WorkerRecordings> recordings_;  // last: fetched while the workers are still members
 };
 
@@ -125,7 +125,7 @@ Result<std::unique_ptr<Membership>> Membership::create(const MembershipOptions& 
     }
   }
   auto membership = std::make_unique<TcpMembership>(options.cluster);
-  BF_TRY(membership->open_door(options));
+  BF_TRY(membership->open_join_server(options));
   BF_TRY(membership->handshake_all(options.workers, deadline, stop));
   membership->record_workers(record_folder());
   return membership;

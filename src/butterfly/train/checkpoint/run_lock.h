@@ -11,8 +11,8 @@ namespace butterfly {
 
 class RunLock {
  public:
-  /// Makes the folder where it is missing. Waits a second for a run that is about to end. Errors: kInvalidArgument naming
-  /// the folder and the process that has it; kIo.
+  /// Makes the folder where it is missing. Waits a second for a run that is about to end. Errors: kInvalidArgument
+  /// naming the folder and the process that has it; kIo.
   static Result<RunLock> take(const std::string& directory);
 
   RunLock(RunLock&& other) noexcept;

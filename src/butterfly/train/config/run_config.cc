@@ -23,7 +23,7 @@ Result<RunConfig> read_run_config(const std::string& path, const RunConfig& stan
 int ranks_of(const ParallelConfig& parallel) {
   const int named = parallel.workers.empty() ? parallel.ranks : static_cast<int>(parallel.workers.size()) + 1;
   const auto limits = rank_limits(parallel.nnodes);
-  return door_of(parallel).empty() || !limits ? named : std::max(named, limits->least);
+  return join_address_of(parallel).empty() || !limits ? named : std::max(named, limits->least);
 }
 
 int micro_batch_most(const RunConfig& config, int ranks) {
@@ -31,7 +31,7 @@ int micro_batch_most(const RunConfig& config, int ranks) {
   constexpr int kPartsForAnyRanks = 16;
   constexpr int kPartsOfStage = 4;  // a pipeline is filled and drained in each step
   const bool pipeline = config.parallel.strategy == ParallelStrategy::kPipeline;
-  const bool for_any = config.parallel.deterministic || !door_of(config.parallel).empty();
+  const bool for_any = config.parallel.deterministic || !join_address_of(config.parallel).empty();
   const int parts = for_any ? kPartsForAnyRanks : pipeline ? kPartsOfStage * ranks : ranks;
   return std::min(kMost, std::max(1, config.global_batch / parts));
 }

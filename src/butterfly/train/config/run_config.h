@@ -95,13 +95,13 @@ struct RankLimits {
 Result<RankLimits> rank_limits(const std::string& nnodes);
 
 /// Where other processes ask to take part; empty: nowhere.
-inline const std::string& door_of(const ParallelConfig& parallel) {
+inline const std::string& join_address_of(const ParallelConfig& parallel) {
   return parallel.rendezvous.empty() ? parallel.join_at : parallel.rendezvous;
 }
 
 /// Ranks that may see neither this process's files nor its memory.
 inline bool has_ranks_elsewhere(const ParallelConfig& parallel) {
-  return !parallel.workers.empty() || !door_of(parallel).empty();
+  return !parallel.workers.empty() || !join_address_of(parallel).empty();
 }
 
 /// Of what a rank has a part alone.

@@ -140,7 +140,7 @@ Status check_speeds(const ParallelConfig& parallel) {
 Status check_sharding(const ParallelConfig& parallel) {
   const int ranks = ranks_of(parallel);
   const int group = parallel.shard_group == 0 ? ranks : parallel.shard_group;
-  if (group < 1 || (ranks % group != 0 && door_of(parallel).empty())) {
+  if (group < 1 || (ranks % group != 0 && join_address_of(parallel).empty())) {
     return make_error(ErrorCode::kInvalidArgument,
                       "parallel.shard_group is {}, which does not divide the {} ranks into groups", group, ranks);
   }
@@ -165,9 +165,9 @@ Status check_sharding(const ParallelConfig& parallel) {
 }
 
 /// Who may come while a run goes on, and what cannot be said of those that nobody knows yet.
-Status check_door(const ParallelConfig& parallel) {
-  const std::string& door = door_of(parallel);
-  if (door.empty()) {
+Status check_join_address(const ParallelConfig& parallel) {
+  const std::string& address = join_address_of(parallel);
+  if (address.empty()) {
     if (parallel.nnodes.empty()) return {};
     return make_error(
         ErrorCode::kInvalidArgument,
@@ -184,12 +184,12 @@ Status check_door(const ParallelConfig& parallel) {
   if (parallel.workers.empty() && parallel.ranks != 1) {
     return make_error(ErrorCode::kInvalidArgument,
                       "parallel.ranks is {}, and others join at {}: parallel.nnodes says how many ranks there may be",
-                      parallel.ranks, door);
+                      parallel.ranks, address);
   }
   if (!parallel.speeds.empty() || !parallel.state_shares.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       "parallel.{} is of ranks that are known before the run begins, and others join at {}",
-                      parallel.speeds.empty() ? "state_shares" : "speeds", door);
+                      parallel.speeds.empty() ? "state_shares" : "speeds", address);
   }
   return {};
 }
@@ -246,7 +246,7 @@ Status validate(const RunConfig& config) {
   }
   BF_TRY(check_counts(config));
   BF_TRY(check_rates(config));
-  BF_TRY(check_door(config.parallel));
+  BF_TRY(check_join_address(config.parallel));
   BF_TRY(check_workers(config.parallel));
   BF_TRY(check_split(config));
   BF_TRY(check_speeds(config.parallel));

@@ -12,7 +12,7 @@
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
-#include "butterfly/cluster/membership/doorman.h"
+#include "butterfly/cluster/membership/join_server.h"
 #include "butterfly/cluster/membership/membership.h"
 #include "butterfly/cluster/membership/worker_recordings.h"
 #include "butterfly/cluster/membership/worker_registry.h"
@@ -70,9 +70,9 @@ class Workers final : public OtherRanks, private MemberObserver {
   void run_is_over() override;
 
  private:
-  Status open_door();
+  Status open_join_server();
   Status handshake();
-  Status meet();
+  Status wait_for_ranks();
   Status check_trains() const;
   Result<Isa> common_isa() const;
   Status make_task();
@@ -90,14 +90,14 @@ class Workers final : public OtherRanks, private MemberObserver {
   const std::stop_token stop_;
   WorkerRegistry registry_;
   std::atomic<std::uint32_t> epoch_number_{0};
-  std::unique_ptr<Doorman> doorman_;             // null: nobody can join
+  std::unique_ptr<JoinServer> join_server_;      // null: nobody can join
   std::optional<WorkerRecordings> recordings_;   // of the workers, where this process is recorded
   std::vector<RemoteWorkerPtr> first_;           // with whom the run begins, that of rank 1 first
   std::optional<RunParts> parts_;                // until rank 0's trainer has them
   RankTask task_;                                // of every rank but for its number
   std::vector<TokenBytes> tokens_;               // of the task, in rank 0's dataset
   std::size_t most_ = 0;                         // ranks, rank 0 among them
-  ArrivalQueue nobody_;                          // rank 0 is not dialled
+  ArrivalQueue no_arrivals_;                     // rank 0 is not dialled
   std::mutex mutex_;                             // guards what follows against the registry's threads
   std::map<int, RemoteWorkerPtr> members_;       // by number
   std::map<std::string, RankControl> controls_;  // by address
@@ -131,14 +131,15 @@ Status check_can_train(const RemoteWorker& member) {
                     member.address);
 }
 
-Status Workers::open_door() {
-  const std::string& door = door_of(config_.parallel);
-  if (door.empty()) return {};
-  BF_ASSIGN_OR_RETURN(auto listener, options_.open_door
-                                         ? options_.open_door()
-                                         : Listener::create({.address = door, .access = options_.access}));
-  doorman_ = std::make_unique<Doorman>(std::move(listener), registry_, [this] { return Epoch(epoch_number_.load()); });
-  if (observer_.note) observer_.note("workers may join at " + doorman_->address());
+Status Workers::open_join_server() {
+  const std::string& address = join_address_of(config_.parallel);
+  if (address.empty()) return {};
+  BF_ASSIGN_OR_RETURN(auto listener, options_.listen_for_joins
+                                         ? options_.listen_for_joins()
+                                         : Listener::create({.address = address, .access = options_.access}));
+  join_server_ =
+      std::make_unique<JoinServer>(std::move(listener), registry_, [this] { return Epoch(epoch_number_.load()); });
+  if (observer_.note) observer_.note("workers may join at " + join_server_->address());
   return {};
 }
 
@@ -160,13 +161,13 @@ Status Workers::handshake() {
       return nodes;
     });
   }
-  BF_TRY(meet());
+  BF_TRY(wait_for_ranks());
   return check_trains();
 }
 
 /// Waits for as many as the run begins with.
-Status Workers::meet() {
-  if (doorman_ == nullptr) return {};
+Status Workers::wait_for_ranks() {
+  if (join_server_ == nullptr) return {};
   BF_ASSIGN_OR_RETURN(const RankLimits limits, rank_limits(config_.parallel.nnodes));
   const Deadline deadline = std::chrono::steady_clock::now() + kMeetTimeout;
   for (std::size_t told = 0;;) {
@@ -187,7 +188,7 @@ Status Workers::meet() {
     if (registry_.wait_for_change(seen, deadline, stop_)) continue;
     if (stop_.stop_requested()) return make_error(ErrorCode::kCancelled, "cancelled");
     return make_error(ErrorCode::kTimeout, "{} ranks of {} came to {} within {} s", here, limits.least,
-                      doorman_->address(), kMeetTimeout.count() / 1000);
+                      join_server_->address(), kMeetTimeout.count() / 1000);
   }
 }
 
@@ -224,7 +225,7 @@ Status Workers::make_task() {
 }
 
 Result<std::vector<LedRank>> Workers::start() {
-  BF_TRY(open_door());
+  BF_TRY(open_join_server());
   BF_TRY(handshake());
   BF_TRY(make_task());
   if (first_.size() + 1 > most_) first_.resize(most_ - 1);
@@ -238,7 +239,7 @@ Result<std::vector<LedRank>> Workers::start() {
     if (!ready) return make_error(ready.error().code, "{}: {}", rank.title, ready.error().message);
   }
   task_.first_state = FirstState::kReceived;  // of all that join later
-  if (doorman_) newcomers_ = std::jthread([this](const std::stop_token& stop) { take_newcomers(stop); });
+  if (join_server_) newcomers_ = std::jthread([this](const std::stop_token& stop) { take_newcomers(stop); });
   return ranks;
 }
 
@@ -347,7 +348,7 @@ Result<std::unique_ptr<Collectives>> Workers::connect(const std::vector<RankProc
   mesh.epoch = epoch;
   mesh.access = options_.access;
   mesh.still_wanted = still_wanted;
-  BF_ASSIGN_OR_RETURN(auto made, connect_epoch(nobody_, members, std::move(mesh), config_, options_));
+  BF_ASSIGN_OR_RETURN(auto made, connect_epoch(no_arrivals_, members, std::move(mesh), config_, options_));
   std::lock_guard lock(mutex_);
   epoch_ = made.get();
   taking_part_.clear();

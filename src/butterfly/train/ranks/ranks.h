@@ -27,7 +27,7 @@ struct RanksOptions {
   std::chrono::milliseconds member_timeout{60'000};
   NodeAccess access{};  // to workers
   /// Where ranks join, for a caller that listens there already; null: parallel.rendezvous or join_at is opened.
-  std::function<Result<std::unique_ptr<Listener>>()> open_door{};
+  std::function<Result<std::unique_ptr<Listener>>()> listen_for_joins{};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;  // with other ranks on this host, where the run does not
                                                               // forbid it
   Collectives* started = nullptr;  // of RankEngine::kMpi: among the processes that MPI has started

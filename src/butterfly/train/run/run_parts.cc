@@ -88,7 +88,7 @@ Result<int> threads_of(const RunConfig& config) {
 
 /// Ranks that the state is to be divided among: where others may join, one that is alone has it in that form too.
 int ranks_to_divide(const RunConfig& config, const TrainRank& rank) {
-  return std::max(rank.size, door_of(config.parallel).empty() ? 1 : 2);
+  return std::max(rank.size, join_address_of(config.parallel).empty() ? 1 : 2);
 }
 
 /// What a rank keeps of weights that come and go: its part, or all of them, where the workers' parts come from here.

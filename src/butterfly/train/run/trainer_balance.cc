@@ -44,7 +44,7 @@ void RunTrainer::watch_speeds() {
 /// it was counted before the run, and who joins a pipeline takes its stages to be even.
 bool RunTrainer::parts_stay() const {
   const ParallelConfig& parallel = config_.parallel;
-  return !config_.memory.empty() || (stage_ && (!parallel.state_shares.empty() || !door_of(parallel).empty()));
+  return !config_.memory.empty() || (stage_ && (!parallel.state_shares.empty() || !join_address_of(parallel).empty()));
 }
 
 /// Shares of the next step by what ranks took in those before, where each goes through its own by itself.

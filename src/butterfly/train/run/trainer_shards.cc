@@ -33,7 +33,7 @@ StagePlace place_in(std::span<const PipelineStage> stages, int rank, int micro_b
 /// Who holds what in this epoch. After the first one, the state goes there in take_over().
 Status RunTrainer::divide(const TrainRank& rank, const RankWorkShares& work) {
   const bool again = shards_ != nullptr || before_;
-  const bool may_be_several = rank.size > 1 || !door_of(config_.parallel).empty() || again;
+  const bool may_be_several = rank.size > 1 || !join_address_of(config_.parallel).empty() || again;
   if (!may_be_several || !sharding_of(config_.parallel.strategy).optimizer) return {};
   if (shards_ != nullptr && !before_) (agreed_ ? before_ : undivided_).emplace(Holding{shards_->map, rank_.rank});
   transformer_.set_residency(nullptr);

@@ -13,21 +13,21 @@
 
 namespace butterfly {
 
-class Doorman {
+class JoinServer {
  public:
   /// `epoch` and `rebalance` (null: plans stay) are called from other threads.
-  Doorman(std::unique_ptr<Listener> listener, WorkerRegistry& registry, std::function<Epoch()> epoch,
-          std::function<Result<std::string>()> rebalance = {});
-  ~Doorman();
-  Doorman(const Doorman&) = delete;
-  Doorman& operator=(const Doorman&) = delete;
+  JoinServer(std::unique_ptr<Listener> listener, WorkerRegistry& registry, std::function<Epoch()> epoch,
+             std::function<Result<std::string>()> rebalance = {});
+  ~JoinServer();
+  JoinServer(const JoinServer&) = delete;
+  JoinServer& operator=(const JoinServer&) = delete;
 
   /// With the port that the system chose.
   std::string address() const { return listener_->address(); }
 
  private:
   void run();
-  void meet(Arrival& arrival);
+  void answer(Arrival& arrival);
 
   const std::unique_ptr<Listener> listener_;
   WorkerRegistry& registry_;

@@ -1,4 +1,4 @@
-#include "butterfly/cluster/membership/doorman.h"
+#include "butterfly/cluster/membership/join_server.h"
 
 #include "butterfly/base/log.h"
 #include "butterfly/cluster/control/control.pb.h"
@@ -6,8 +6,8 @@
 
 namespace butterfly {
 
-Doorman::Doorman(std::unique_ptr<Listener> listener, WorkerRegistry& registry, std::function<Epoch()> epoch,
-                 std::function<Result<std::string>()> rebalance)
+JoinServer::JoinServer(std::unique_ptr<Listener> listener, WorkerRegistry& registry, std::function<Epoch()> epoch,
+                       std::function<Result<std::string>()> rebalance)
     : listener_(std::move(listener)),
       registry_(registry),
       status_server_(registry.options().access,
@@ -19,16 +19,16 @@ Doorman::Doorman(std::unique_ptr<Listener> listener, WorkerRegistry& registry, s
                       .rebalance = std::move(rebalance)}),
       thread_([this] { run(); }) {}
 
-Doorman::~Doorman() {
+JoinServer::~JoinServer() {
   listener_->close();
   thread_.join();
 }
 
-void Doorman::run() {
+void JoinServer::run() {
   for (;;) {
     auto arrival = listener_->accept(after_ms(3'600'000));
     if (arrival) {
-      meet(*arrival);
+      answer(*arrival);
     } else if (arrival.error().code != ErrorCode::kTimeout) {
       if (arrival.error().code != ErrorCode::kCancelled) log().error("{}", arrival.error().message);
       return;
@@ -36,7 +36,7 @@ void Doorman::run() {
   }
 }
 
-void Doorman::meet(Arrival& arrival) {
+void JoinServer::answer(Arrival& arrival) {
   if (status_server_.receive(arrival)) return;
   if (arrival.introduction.role != ConnectionRole::kJoin) return;
   // Numbers alone: nobody makes us ask a resolver, and one address has one form.
