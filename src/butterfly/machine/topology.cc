@@ -75,9 +75,8 @@ std::uint64_t read_available_memory() {
 }
 
 int affinity_threads(int fallback) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : fallback;
+  const auto cpus = static_cast<int>(usable_cpus().count());
+  return cpus > 0 ? cpus : fallback;
 }
 
 /// The first digits of the identifier that the kernel drew when it started; containers of one machine share it.
@@ -103,6 +102,28 @@ int threads_within(int affinity_cpus, std::optional<double> quota_cpus) {
 int usable_threads() {
   return threads_within(affinity_threads(static_cast<int>(std::thread::hardware_concurrency())),
                         read_own_limits().cpus);
+}
+
+CpuSet usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CpuSet cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (std::size_t cpu = 0; cpu < std::min<std::size_t>(cpus.size(), CPU_SETSIZE); ++cpu)
+    cpus[cpu] = CPU_ISSET(cpu, &set);
+  return cpus;
+}
+
+bool can_run_at_once(std::span<const CpuSet> masks) {
+  std::vector<CpuSet> choices(masks.begin(), masks.end());
+  std::ranges::sort(choices, {}, &CpuSet::count);
+  CpuSet taken;
+  for (const CpuSet& mask : choices) {
+    const CpuSet free = mask & ~taken;
+    if (free.none()) return false;
+    taken[free._Find_first()] = true;
+  }
+  return true;
 }
 
 std::uint64_t l2_bytes() {

@@ -2,9 +2,11 @@
 // masks and the limits of control groups (containers, batch systems) are respected. Thread-safe: plain values.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,5 +76,15 @@ int threads_within(int affinity_cpus, std::optional<double> quota_cpus);
 
 /// The same for this process, at the time of the call; what every command starts by default. Reads a few small files.
 int usable_threads();
+
+/// Hardware threads of this machine by their number; the first 1024.
+using CpuSet = std::bitset<1024>;
+
+/// What the affinity mask of the calling thread leaves to it.
+CpuSet usable_cpus();
+
+/// Whether threads with these masks can all run at the same moment, each on a CPU of its own. A mask with fewer CPUs
+/// chooses first, the lowest that is free: no for some masks that overlap in part, although there is a way.
+bool can_run_at_once(std::span<const CpuSet> masks);
 
 }  // namespace butterfly

@@ -104,8 +104,22 @@ TEST(UsableThreads, OfThisProcessFollowItsAffinity) {
     }
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
     EXPECT_EQ(usable_threads(), 1);
+    EXPECT_EQ(usable_cpus().count(), 1u);
+    EXPECT_TRUE(CPU_ISSET(usable_cpus()._Find_first(), &one));
   }).join();
   EXPECT_EQ(usable_threads(), detect_topology()->usable_threads);
+}
+
+TEST(CpuSet, MasksCanRunAtOnceWhereEachFindsACpuOfItsOwn) {
+  using Masks = std::vector<CpuSet>;
+  EXPECT_TRUE(can_run_at_once({}));
+  EXPECT_TRUE(can_run_at_once(Masks{0b01, 0b10})) << "each tied to a CPU of its own";
+  EXPECT_FALSE(can_run_at_once(Masks{0b01, 0b01})) << "both tied to the same";
+  EXPECT_TRUE(can_run_at_once(Masks{0b11, 0b11}));
+  EXPECT_FALSE(can_run_at_once(Masks{0b11, 0b11, 0b11}));
+  EXPECT_TRUE(can_run_at_once(Masks{0b111, 0b010, 0b011})) << "who has less choice chooses first";
+  EXPECT_FALSE(can_run_at_once(Masks{0b1100, 0b0001, 0b0001})) << "enough CPUs, but not for these two";
+  EXPECT_FALSE(can_run_at_once(Masks{0b1, CpuSet()})) << "unknown";
 }
 
 TEST(Topology, CountsOfThisMachineFitTogether) {

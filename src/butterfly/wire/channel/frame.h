@@ -13,7 +13,7 @@
 
 namespace butterfly {
 
-inline constexpr std::uint16_t kProtocolVersion = 17;
+inline constexpr std::uint16_t kProtocolVersion = 18;
 
 inline constexpr std::size_t kFrameHeaderBytes = 40;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;

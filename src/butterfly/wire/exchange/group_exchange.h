@@ -17,7 +17,7 @@ struct GroupOptions {
   Epoch epoch{};
   SharedMemoryUse shared_memory = SharedMemoryUse::kAllowed;
   std::chrono::milliseconds member_timeout{60'000};
-  std::chrono::microseconds spin{50};
+  std::chrono::microseconds spin = SharedExchangeOptions{}.spin;
 };
 
 /// What an exchange moves bytes with.

@@ -6,6 +6,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/base/futex.h"
+#include "butterfly/machine/topology.h"
 #include "butterfly/trace/trace.h"
 #include "butterfly/wire/channel/spin.h"
 
@@ -44,6 +45,8 @@ struct alignas(64) SharedExchange::Bell {
   static constexpr std::uint64_t kAsleep = std::uint64_t{1} << 32;
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint64_t> sleeper;  // 0: nobody; else kAsleep and, below it, the ring that the owner waits for
+  alignas(64) CpuSet cpus;             // of the owner, written before cpus_known
+  alignas(64) std::atomic<std::uint32_t> cpus_known;
 };
 
 /// One direction between two members. The counts only grow; written - read of the bytes behind them are in the ring.
@@ -81,6 +84,8 @@ SharedExchange::SharedExchange(int rank, SharedMemory memory, std::vector<std::s
       outgoing_(peers_.size()),
       incoming_(peers_.size()) {
   BF_CHECK(rank >= 0 && rank < size() && memory_.bytes().size() == segment_bytes(size()), "a segment of another group");
+  bell(rank).cpus = usable_cpus();
+  bell(rank).cpus_known.store(1, std::memory_order_release);
 }
 
 SharedExchange::~SharedExchange() = default;
@@ -213,11 +218,25 @@ std::uint32_t SharedExchange::rings_to_come() const {
   return static_cast<std::uint32_t>(std::ranges::count_if(incoming_, incomplete));
 }
 
+/// Whether all members can run at once. Each may be tied to a CPU of its own, as batch systems do, so what this process
+/// may use says little; but where a quota leaves it less than that, it counts.
+bool SharedExchange::may_spin() {
+  if (may_spin_) return *may_spin_;
+  std::vector<CpuSet> cpus;
+  for (int member = 0; member < size(); ++member) {
+    if (bell(member).cpus_known.load(std::memory_order_acquire) == 0) return false;
+    cpus.push_back(bell(member).cpus);
+  }
+  const bool quota = static_cast<std::size_t>(usable_threads()) < usable_cpus().count();
+  may_spin_ = can_run_at_once(cpus) && (!quota || size() <= usable_threads());
+  return *may_spin_;
+}
+
 Status SharedExchange::wait_for_bell(std::uint32_t seen, Deadline deadline) {
   const trace::Scope scope(trace::Zone::kWaitMembers);
   Bell& mine = bell(rank_);
-  const auto spin_until = spin_end(options_.spin, deadline, size());
-  while (std::chrono::steady_clock::now() < spin_until) {
+  const auto spin_until = std::min(deadline, std::chrono::steady_clock::now() + options_.spin);
+  while (may_spin() && std::chrono::steady_clock::now() < spin_until) {
     relax_cpu();
     if (mine.rings.load(std::memory_order_acquire) != seen) return {};
   }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "butterfly/wire/channel/channel.h"
@@ -16,7 +17,7 @@ namespace butterfly {
 
 struct SharedExchangeOptions {
   std::chrono::milliseconds member_timeout{60'000};  // without any progress
-  std::chrono::microseconds spin{50};
+  std::chrono::microseconds spin{200};               // where each member has a CPU of its own
 };
 
 class SharedExchange final : public Exchange {
@@ -51,6 +52,7 @@ class SharedExchange final : public Exchange {
   Result<bool> pull(int member, Transfer& transfer);
   Result<bool> move_all();
   std::uint32_t rings_to_come() const;
+  bool may_spin();
   Status wait_for_bell(std::uint32_t seen, Deadline deadline);
   Status check_members(Deadline deadline) const;
   void ring_bell(int member, std::uint32_t times = 1) const;
@@ -61,6 +63,7 @@ class SharedExchange final : public Exchange {
   const SharedExchangeOptions options_;
   const std::size_t ring_bytes_;
   std::atomic<bool> aborted_{false};
+  std::optional<bool> may_spin_;  // once all members are there
   std::uint64_t sequence_ = 0;
   std::vector<Transfer> outgoing_, incoming_;
   std::atomic<std::uint64_t> bytes_sent_{0};

@@ -86,7 +86,7 @@ TEST(SharedSegment, AnOfferThatIsNotThereOrNotKeptIsSaid) {
 TEST(SharedExchange, CountsThatCannotBeEndTheExchange) {
   // Two bells, then four rings, which begin with a line that says how much was written into them and one that says how
   // much was read; the second leads from member 0 to member 1, the third back.
-  constexpr std::size_t kBells = 128, kLine = 64;
+  constexpr std::size_t kBells = 2 * 256, kLine = 64;
   for (const std::size_t sender : {0u, 1u}) {
     SharedMemory memory = SharedMemory::create(SharedExchange::segment_bytes(2)).value();
     const std::size_t ring_bytes = (memory.bytes().size() - kBells) / 4;
