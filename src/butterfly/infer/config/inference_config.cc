@@ -24,6 +24,12 @@ Status validate(const InferenceConfig& config) {
     return make_error(ErrorCode::kInvalidArgument, "nodes is {} and join_at {}: workers join workers alone",
                       deployment.nodes, deployment.membership.join_at);
   }
+  const bool elsewhere = !deployment.membership.workers.empty() || !deployment.membership.join_at.empty();
+  if (elsewhere && !deployment.compute.packed_folder.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "packed_cache is {} and other processes compute: start each worker with its own --packed-cache",
+                      deployment.compute.packed_folder);
+  }
   return validate(deployment.access);
 }
 

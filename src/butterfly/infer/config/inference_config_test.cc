@@ -103,6 +103,11 @@ TEST(InferenceConfig, WhatDoesNotGoTogetherIsNamedWithBothValues) {
                 c.deployment.membership.join_at = "a:1";
               }),
               HasSubstr("nodes is 3 and join_at a:1"));
+  EXPECT_THAT(complaint([](InferenceConfig& c) {
+                c.deployment.compute.packed_folder = "packed";
+                c.deployment.membership.workers = {"a:1"};
+              }),
+              HasSubstr("packed_cache is packed and other processes compute"));
   EXPECT_THAT(complaint([](InferenceConfig& c) { c.deployment.access = {.credentials = "x", .any_address = true}; }),
               HasSubstr("credentials is x and insecure is true"));
   EXPECT_THAT(validate(WorkerConfig{.emulate = 0.5}).error().message,

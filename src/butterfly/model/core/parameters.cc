@@ -7,7 +7,7 @@
 
 #include "butterfly/base/check.h"
 #include "butterfly/base/hash/digest.h"
-#include "butterfly/model/core/memory_check.h"
+#include "butterfly/machine/usage/memory_check.h"
 #include "butterfly/model/core/weights.h"
 
 namespace butterfly {

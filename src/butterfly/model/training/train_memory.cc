@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "butterfly/base/check.h"
-#include "butterfly/model/core/memory_check.h"
+#include "butterfly/machine/usage/memory_check.h"
 
 namespace butterfly {
 namespace {

@@ -1,4 +1,4 @@
-#include "butterfly/model/core/memory_check.h"
+#include "butterfly/machine/usage/memory_check.h"
 
 #include "butterfly/base/units.h"
 #include "butterfly/machine/topology.h"
