@@ -3,11 +3,12 @@
 
     build/release/bin/butterfly convert --random llama-1.1b --type q4_0 /tmp/1b/llama-1.1b-q4_0.gguf
     python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf               two 1-thread workers against one process
+    python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf --beside      two tied workers against two processes at once
     python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf --links       the same over slower links, as root
     python3 tools/bench_split.py -m /tmp/1b/llama-1.1b-q4_0.gguf --emulate 0.25   four emulated nodes
 
 All ways take turns in every round on `butterfly bench model`; each gives tokens/s as median (smallest-largest) and its
-ratio to one 1-thread process. Workers run all the time, rest while it is another way's turn, and read the model from its
+ratio to one 1-thread process, or to the sum of two that run at the same time. Workers run all the time, rest while it is another way's turn, and read the model from its
 folder. Where a way was predicted, the error is that of the program: measured / predicted - 1. `simulated` is the time of
 one whole run, prompts and answers, by the simulator for the same plan: its error is measured / simulated - 1.
 """
@@ -30,11 +31,15 @@ LINKS = {"1 Gbit/s": ("1gbit", {}, "64k"), "100 Mbit/s": ("100mbit", {}, "4k"), 
 SPLITS = {"pipeline": "uniform", "tensor": "tensor"}
 
 
+def tied_to(cpu):
+    return ["taskset", "-c", str(cpu)]
+
+
 class Workers:
     """1-thread workers on loopback, or each in its own namespace of a lab, where node 0 is the coordinator's."""
 
-    def __init__(self, arguments, count, lab=None, extra=()):
-        self.lab, self.running, self.addresses = lab, [], []
+    def __init__(self, arguments, count, lab=None, extra=(), cpus=()):
+        self.lab, self.cpus, self.running, self.addresses = lab, cpus, [], []
         for number in range(1, count + 1):
             listen = f"{lab.address(number)}:7000" if lab else "127.0.0.1:0"
             command = [arguments.butterfly, "worker", "--listen", listen, "--threads", "1", *extra, "--model-dir",
@@ -47,6 +52,8 @@ class Workers:
             self.addresses.append(self._address(worker))
 
     def inside(self, node):
+        if self.cpus:
+            return tied_to(self.cpus[node - 1])
         return ["ip", "netns", "exec", self.lab.name(node)] if self.lab else []
 
     @staticmethod
@@ -69,13 +76,27 @@ class Workers:
             worker.wait(timeout=30)
 
 
-def run(arguments, way, prefix=()):
+def start(arguments, way, prefix=()):
     command = [*prefix, arguments.butterfly, "bench", "model", "-m", arguments.model, "--json", "--rounds", "1",
                "--prefill", str(arguments.prompt), "--decode", str(arguments.tokens), *way]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1000:]}")
-    return json.loads(done.stdout)["results"][0]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def result_of(process):
+    out, err = process.communicate(timeout=600)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(process.args)} ended with {process.returncode}: {err[-1000:]}")
+    return json.loads(out)["results"][0]
+
+
+def run(arguments, way, prefix=()):
+    return result_of(start(arguments, way, prefix))
+
+
+def run_at_once(arguments, cpus):
+    """The rates of processes of one thread, each tied to a CPU, added up."""
+    results = [result_of(process) for process in [start(arguments, ["--threads", "1"], tied_to(cpu)) for cpu in cpus]]
+    return {rate: [sum(result[rate][0] for result in results)] for rate in ("prefill_tokens_per_s", "decode_tokens_per_s")}
 
 
 def measure(arguments, ways, prefix=()):
@@ -131,6 +152,19 @@ def two_workers(arguments):
         show("several requests", results, "1 process, 4 sequences")
 
 
+def beside_two(arguments):
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    both = "2 processes at once"
+    with Workers(arguments, 2, cpus=cpus) as workers, Workers(arguments, 2, cpus=cpus, extra=["--no-shared-memory"]) as apart:
+        ways = {"tensor, loopback": apart.options("tensor"), "tensor, shared memory": workers.options("tensor")}
+        results = {way: [] for way in [both, *ways]}
+        for number in range(arguments.rounds + 1):  # the first is not counted, as above
+            found = {both: run_at_once(arguments, cpus), **{way: run(arguments, options) for way, options in ways.items()}}
+            for way in found if number > 0 else ():
+                results[way].append(found[way])
+    show("one request over two workers of one thread, each tied to a CPU", results, both)
+
+
 def over_links(arguments):
     from netlab import Lab
     for name in arguments.links or LINKS:
@@ -155,6 +189,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=64, help="tokens decoded")
+    parser.add_argument("--beside", action="store_true", help="two workers against two processes, all tied to a CPU each")
     parser.add_argument("--links", nargs="*", choices=LINKS, metavar="LINK",
                         help=f"two workers in network namespaces, over links of {', '.join(map(repr, LINKS))}; none named: all")
     parser.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS), help="over links; without it: both")
@@ -169,6 +204,8 @@ def main():
     with contextlib.suppress(BrokenPipeError):
         if arguments.links is not None:
             over_links(arguments)
+        elif arguments.beside:
+            beside_two(arguments)
         elif arguments.emulate < 1:
             emulated(arguments)
         else:
