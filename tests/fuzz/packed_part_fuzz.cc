@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memcpy(file.data() + 8, words, sizeof(words));
   std::memcpy(file.data() + 16, place, sizeof(place));
   if (size > 0) std::memcpy(file.data() + kDataBytes, data, size);
-  const auto part = PackedPart::read({file.data(), kDataBytes + size}, nullptr, "input", team);
+  const auto part = PackedPart::read({file.data(), kDataBytes + size}, nullptr, "input", team, PartCheck::kBytes);
   if (!part) {
     if (part.error().message.empty()) std::abort();
     return 0;

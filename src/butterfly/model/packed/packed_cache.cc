@@ -2,9 +2,14 @@
 
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 #include "butterfly/base/hash/crc32c.h"
 #include "butterfly/base/hash/digest.h"
+#include "butterfly/base/read_file.h"
+#include "butterfly/machine/topology.h"
+#include "butterfly/model/files/file_stamp.h"
+#include "butterfly/model/files/pending_file.h"
 
 namespace butterfly {
 namespace {
@@ -23,6 +28,25 @@ std::uint32_t layout_checksum() {
     if (packed) sum = crc32c(packed->packed(), sum);
   }
   return sum;
+}
+
+/// What says of a part that its checksums hold: this file, as it is now, since this start of the machine. Empty where a
+/// change at this moment might not show.
+std::string mark_of(const std::string& path) {
+  const std::uint64_t machine = this_core().machine;
+  if (machine == 0 || until_stamp_settles(path).count() > 0) return {};
+  return fmt::format("{:x} {}", machine, file_stamp(path));
+}
+
+std::string path_of_mark(const std::string& path) {
+  return path + "-checked";
+}
+
+void write_mark(const std::string& path, const std::string& mark) {
+  if (mark.empty()) return;
+  PendingFile file(path_of_mark(path));
+  // Without it the next start looks at the checksums, no more.
+  if (file.open() && file.write(mark.data(), mark.size())) (void)file.commit();
 }
 
 }  // namespace
@@ -48,15 +72,22 @@ void PackedCache::forget_model() {
 }
 
 std::shared_ptr<const WeightSource> PackedCache::find(const std::string& name, ThreadTeam& team) const {
-  auto part = PackedPart::open(path_of(name), team);
+  const std::string path = path_of(name), mark = mark_of(path);
+  const bool checked = !mark.empty() && read_file(path_of_mark(path), kAnySize).value_or("") == mark;
+  auto part = PackedPart::open(path, team, checked ? PartCheck::kForm : PartCheck::kBytes);
+  if (part && !checked && mark_of(path) == mark) write_mark(path, mark);
   if (part) return *part;
   if (part.error().code != ErrorCode::kNotFound) log().warn("{}, so it is packed anew", part.error().message);
   return nullptr;
 }
 
 void PackedCache::keep(const std::string& name, const PackedRecorder& recorder) {
-  const Status written = recorder.write(path_of(name));
-  if (written) return;
+  const std::string path = path_of(name);
+  const Status written = recorder.write(path);
+  if (written) {
+    std::this_thread::sleep_for(until_stamp_settles(path));
+    return write_mark(path, mark_of(path));
+  }
   // The next part would fail as well, and no start is to wait for a full disk once for each of them.
   log().warn("no packed weights are kept: {}", written.error().message);
   model_folder_.clear();

@@ -1,7 +1,8 @@
 // A folder in which a node keeps the packed parts of models, so that its next start maps them: it reads no byte twice,
 // packs nothing, asks no coordinator, and shares the memory with the host's other processes. Files may be deleted at
-// any time; one that is damaged, or of another version, is packed anew. Used by one thread; several processes may have
-// one folder.
+// any time; one that is damaged, or of another version, is packed anew. Checksums are looked at once for each version
+// of a file and each start of the machine: a file beside it says that they held. Used by one thread; several processes
+// may have one folder.
 #pragma once
 
 #include <memory>

@@ -6,9 +6,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "butterfly/base/read_file.h"
 #include "butterfly/base/test_folder_test.h"
 #include "butterfly/model/core/random_weights.h"
+#include "butterfly/model/files/file_stamp.h"
 #include "butterfly/model/inference/block.h"
 
 namespace butterfly {
@@ -45,10 +48,18 @@ class PackedCacheTest : public ::testing::TestWithParam<DType> {
   std::string only_file() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
-      if (entry.is_regular_file()) found.push_back(entry.path().string());
+      if (entry.path().extension() == ".packed") found.push_back(entry.path().string());
     }
     EXPECT_EQ(found.size(), 1u);
     return found.empty() ? std::string() : found.front();
+  }
+
+  static void flip_byte(const std::string& path, std::streamoff at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char flipped = static_cast<char>(file.get() ^ 1);
+    file.seekp(at);
+    file.put(flipped);
   }
 
   PackedCache cache_of(const std::string& identity) const {
@@ -110,13 +121,7 @@ TEST_P(PackedFileTest, ADamagedFileIsPackedAnew) {
   int expected = 1;
   for (const std::streamoff at : {std::streamoff{0}, std::streamoff{9}, std::streamoff{17}, std::streamoff{25},
                                   std::streamoff{4096}, size / 2, size - 300, size - 1}) {
-    {
-      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-      file.seekg(at);
-      const char flipped = static_cast<char>(file.get() ^ 1);
-      file.seekp(at);
-      file.put(flipped);
-    }
+    flip_byte(path, at);
     expect_same(own, load(cache).value());
     EXPECT_EQ(packed, ++expected) << "byte " << at << " of " << size;
   }
@@ -125,6 +130,29 @@ TEST_P(PackedFileTest, ADamagedFileIsPackedAnew) {
     expect_same(own, load(cache).value());
     EXPECT_EQ(packed, ++expected) << "cut to " << length;
   }
+}
+
+// Fails when checksums are looked at in every start, or what one start saw is believed of another machine's start, or
+// of a file that changed since. The mark is forged where a byte was changed.
+TEST_P(PackedFileTest, ChecksumsAreLookedAtOnceForEachStartOfTheMachine) {
+  PackedCache cache = cache_of("model");
+  ASSERT_TRUE(load(cache));
+  const std::string path = only_file(), mark_path = path + "-checked";
+  const std::string mark = read_file(mark_path, kAnySize).value();
+  EXPECT_THAT(mark, ::testing::EndsWith(file_stamp(path)));
+  std::ofstream(mark_path) << "another start " << file_stamp(path);
+  ASSERT_TRUE(load(cache));
+  EXPECT_EQ(packed, 1);
+  EXPECT_EQ(read_file(mark_path, kAnySize).value(), mark) << "looked at, and said so";
+  flip_byte(path, 4096);
+  std::ofstream(mark_path) << mark.substr(0, mark.find(' ') + 1) << file_stamp(path);
+  std::this_thread::sleep_for(until_stamp_settles(path));
+  ASSERT_TRUE(load(cache));
+  EXPECT_EQ(packed, 1) << "not looked at again";
+  fs::last_write_time(path, fs::last_write_time(path) + std::chrono::hours(1));
+  std::this_thread::sleep_for(until_stamp_settles(path));
+  ASSERT_TRUE(load(cache));
+  EXPECT_EQ(packed, 2) << "what was changed is";
 }
 
 // Fails when what was packed from a file that changed meanwhile stays.

@@ -21,14 +21,17 @@ struct PackedEntry {
   ByteSpan bytes{};          // of the mapped file
 };
 
+/// What is looked at when a file is opened: its form always, every byte's checksum where that is not known to hold.
+enum class PartCheck : std::uint8_t { kForm, kBytes };
+
 /// A source of what its file has, which it keeps mapped for as long as a matrix of it lives. Immutable, thread-safe.
 class PackedPart final : public WeightSource {
  public:
-  /// Looks at every byte's checksum. Errors: those of MappedFile::open and read().
-  static Result<std::shared_ptr<const PackedPart>> open(const std::string& path, ThreadTeam& team);
+  /// Errors: those of MappedFile::open and read().
+  static Result<std::shared_ptr<const PackedPart>> open(const std::string& path, ThreadTeam& team, PartCheck check);
   /// The same of a file's bytes, which `owner` keeps alive. Errors: kBadData for what is damaged or of another form.
   static Result<std::shared_ptr<const PackedPart>> read(ByteSpan bytes, std::shared_ptr<const void> owner,
-                                                        const std::string& path, ThreadTeam& team);
+                                                        const std::string& path, ThreadTeam& team, PartCheck check);
 
   std::vector<WeightInfo> list() const override;
   /// Errors: kNotFound; kInvalidArgument where the file has a part of it alone.
