@@ -206,13 +206,22 @@ void MappedFile::read_behind(ByteSpan part, std::size_t bytes) const {
   if (begin < base || begin + part.size() > base + bytes_.size()) return;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = (begin + part.size()) / page * page;
-  const std::uintptr_t last = std::min(first + bytes, base + bytes_.size());
-  // Advice, as in drop().
-  if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_WILLNEED);
+  begin_to_read(first, std::min(first + bytes, base + bytes_.size()));
 }
 
 void MappedFile::read_ahead() const {
-  (void)::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
+  begin_to_read(address_of(bytes_), address_of(bytes_) + bytes_.size());
+}
+
+void MappedFile::begin_to_read(std::uintptr_t first, std::uintptr_t last) const {
+  // Of one call the system takes what one request to the disk may be.
+  constexpr std::uintptr_t kPiece = 1 << 20;
+  first = std::max(first, begun_to_read_.load(std::memory_order_relaxed));
+  // Advice, as in drop().
+  for (std::uintptr_t at = first; at < last; at += kPiece) {
+    (void)::madvise(reinterpret_cast<void*>(at), std::min(kPiece, last - at), MADV_WILLNEED);
+  }
+  if (first < last) begun_to_read_.store(last, std::memory_order_relaxed);
 }
 
 Status MappedFile::unchanged() const {

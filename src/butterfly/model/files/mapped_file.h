@@ -4,7 +4,9 @@
 // process (SIGBUS), with a sentence where explain_lost_pages() was called.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -44,8 +46,11 @@ class MappedFile {
 
  private:
   MappedFile(std::string path, ByteSpan bytes) : path_(std::move(path)), bytes_(bytes) {}
+  void begin_to_read(std::uintptr_t first, std::uintptr_t last) const;
+
   std::string path_;
   ByteSpan bytes_;
+  mutable std::atomic<std::uintptr_t> begun_to_read_{0};  // up to this address
 };
 
 /// The same for every file that is mapped in this process and is `path` or lies below it.
