@@ -39,6 +39,13 @@ class MappedFileTest : public ::testing::Test {
   std::string path() const { return folder_ + "/weights.bin"; }
   std::shared_ptr<const MappedFile> mapped() const { return MappedFile::open(path()).value(); }
 
+  /// So that the file is only on disk, where its file system has one.
+  void give_up_pages() const {
+    const Descriptor file(::open(path().c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(::fsync(file.get()), 0);
+    ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  }
+
   /// In place, as `cp` over a file does it.
   void overwrite(std::size_t bytes) const {
     std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -59,9 +66,7 @@ std::size_t pages_in_memory(ByteSpan part) {
 // Fails when nothing is asked for, or what lies elsewhere.
 TEST_F(MappedFileTest, WhatIsBehindAPartIsReadBeforeItIsTouched) {
   constexpr std::size_t kPage = 4096;
-  const Descriptor file(::open(path().c_str(), O_RDONLY | O_CLOEXEC));
-  ASSERT_EQ(::fsync(file.get()), 0);
-  ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  give_up_pages();
   const auto mapping = mapped();
   const ByteSpan bytes = mapping->bytes();
   if (pages_in_memory(bytes) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
@@ -74,6 +79,23 @@ TEST_F(MappedFileTest, WhatIsBehindAPartIsReadBeforeItIsTouched) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_EQ(pages_in_memory(bytes.subspan(kPage, 2 * kPage)), 2u);
+}
+
+// Fails when one advice for the whole file is left to the system, which begins one request of it.
+TEST_F(MappedFileTest, AFileIsReadAheadToItsEnd) {
+  constexpr std::size_t kLong = std::size_t{48} << 20;
+  std::ofstream(path()) << std::string(kLong, 'a');
+  give_up_pages();
+  const auto file = mapped();
+  const ByteSpan bytes = file->bytes();
+  if (pages_in_memory(bytes) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
+  file->read_ahead();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  constexpr std::size_t kMost = kLong / 4096 * 3 / 4;  // advice, which a system short of memory need not take
+  while (pages_in_memory(bytes) < kMost && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GE(pages_in_memory(bytes), kMost);
 }
 
 TEST_F(MappedFileTest, AFileThatIsWrittenToIsNoticed) {
